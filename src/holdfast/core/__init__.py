@@ -1,0 +1,1 @@
+"""Values, pure decisions and the ports that keep the rooms apart."""

@@ -1,0 +1,525 @@
+"""Every error of Holdfast.
+
+    Exception
+     +- HoldfastError                code, exit_code, hint; the class says whether to try again
+         +- Retryable                the same call may succeed later; nothing was done
+         |   +- JournalBusy          another process holds the write lock
+         |   +- JournalFull          no space; no new step begins until there is
+         |   +- SessionLost          this process's lease is over
+         |   +- CommitUnknown        the journal cannot say whether the write is durable
+         +- Terminal                 trying again changes nothing
+         |   +- usage: BadInput, BadValue, TooLarge, BadApp, BadSettings, NotDurable, StepOpen,
+         |   |         ToolNotImportable, Misuse, BadReference
+         |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound
+         |   +- conflict: RequestConflict, LeaseLost, NotNow, NotSettleable
+         |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
+         |   |           NotAJournal, KeysMissing, KeysWrong
+         |   +- place: ReadOnly, ModeTooWide, WrongOwner, SymlinkRefused, NetworkFileSystem
+         |   +- InvariantViolated    a promise of the code itself is broken: the work stops
+         |   +- StepFailed           a step is closed as failed; the task's code may handle it
+         |       +- Refused          the far end says it did not and will not happen
+         |       +- ToolFailed       a Read or Transactional tool raised
+         |       +- StepSkipped      a person decided that the step is not done
+         |   +- TaskFailed, TaskCancelled   how a task ended, for the one who waits for it
+         +- Unresolved               an effect or a task that reconcile or a person must settle
+             +- NotSent              no byte left (a tool says so)
+             +- Busy                 the far end still works on this effect key (a tool says so)
+             +- KeyReused            the far end knows this effect key with another body
+             +- HttpUnknown          the request was sent and no usable answer came
+             +- ChildDied, AttemptTimedOut   a blocking tool's process died; the deadline passed
+             +- TaskParked           the task needs a person
+             +- TaskUnfinished       a wait ended before the task did
+    BaseException
+     +- Signal                       control flow that `except Exception` must not swallow
+         +- Fenced                   another run holds a newer epoch: stop at once
+         +- Suspended                the run ends here for now (sleeping, waiting, parked)
+         +- Cancelled                the task was cancelled
+
+Messages say what was tried, on what, and what happened; ids in full, no secrets.
+Every class below HoldfastError that a person can meet has a section in docs/reference/errors.md,
+headed by its code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_CONFLICT = 4
+EXIT_UNRESOLVED = 5
+EXIT_JOURNAL = 6
+EXIT_PLACE = 7
+EXIT_RETRY = 8
+EXIT_FAILED = 9
+
+
+class HoldfastError(Exception):
+    """Base of all errors: a stable code, an exit code and, where a person can act, a hint."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+
+    @property
+    def page(self) -> str:
+        """Where the documentation explains this error."""
+        return f"docs/reference/errors.md#{self.code}"
+
+
+class Retryable(HoldfastError):
+    exit_code = EXIT_RETRY
+
+
+class Terminal(HoldfastError):
+    pass
+
+
+class Unresolved(HoldfastError):
+    exit_code = EXIT_UNRESOLVED
+
+
+# Retryable
+
+
+class JournalBusy(Retryable):
+    code = "journal-busy"
+    default_hint = "another process is writing; it is tried again, or see `holdfast doctor`"
+
+
+class JournalFull(Retryable):
+    code = "journal-full"
+    exit_code = EXIT_PLACE
+    default_hint = (
+        "free some space on the journal's disk; work goes on by itself, nothing was lost"
+    )
+
+
+class SessionLost(Retryable):
+    code = "session-lost"
+    default_hint = (
+        "the process was paused or the journal was unreachable for longer than the lease; "
+        "another session resumes its tasks"
+    )
+
+
+class CommitUnknown(Retryable):
+    code = "commit-unknown"
+    default_hint = "the row is read again under a lock before anything is sent"
+
+
+# Terminal: usage
+
+
+class BadInput(Terminal):
+    code = "bad-input"
+    exit_code = EXIT_USAGE
+
+
+class BadValue(Terminal):
+    """An argument or result that is not a JSON value we can keep exactly."""
+
+    code = "bad-value"
+    exit_code = EXIT_USAGE
+    default_hint = "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"
+
+
+class TooLarge(Terminal):
+    code = "too-large"
+    exit_code = EXIT_USAGE
+    default_hint = "pass a reference instead: put large contents into a blob or a file"
+
+
+class BadApp(Terminal):
+    code = "bad-app"
+    exit_code = EXIT_USAGE
+    default_hint = (
+        "name a list of tasks as `module:attribute` or `path/file.py:attribute`, "
+        "for example `examples/trip.py:tasks`"
+    )
+
+
+class BadSettings(Terminal):
+    code = "bad-settings"
+    exit_code = EXIT_USAGE
+    default_hint = "see docs/reference/settings.md"
+
+
+class BadReference(Terminal):
+    code = "bad-reference"
+    exit_code = EXIT_USAGE
+    default_hint = "name a step as TASK/ORDINAL, for example 01J9ZK3V5T8Q2M4N6P7R8S9T0V/4"
+
+
+class NotDurable(Terminal):
+    code = "not-durable"
+    exit_code = EXIT_USAGE
+    default_hint = "call the tool through `run.call(...)` in a task, or in `hf.scope(...)`"
+
+
+class StepOpen(Terminal):
+    code = "step-open"
+    exit_code = EXIT_USAGE
+    default_hint = "await each step before the next one, or use `run.gather(...)`"
+
+
+class ToolNotImportable(Terminal):
+    code = "tool-not-importable"
+    exit_code = EXIT_USAGE
+    default_hint = "define the blocking tool at the top level of a module, or make it `async def`"
+
+
+class Misuse(Terminal):
+    code = "misuse"
+    exit_code = EXIT_USAGE
+
+
+# Terminal: lookup
+
+
+class TaskNotFound(Terminal):
+    code = "task-not-found"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "`holdfast task list` shows the tasks of this journal"
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"no task {task} in this journal")
+        self.task = task
+
+
+class StepNotFound(Terminal):
+    code = "step-not-found"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "`holdfast task show TASK` lists its steps"
+
+
+class ApprovalNotFound(Terminal):
+    code = "approval-not-found"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "`holdfast approval list` shows what waits for a decision"
+
+
+class BlobNotFound(Terminal):
+    code = "blob-not-found"
+    exit_code = EXIT_NOT_FOUND
+
+
+# Terminal: conflict
+
+
+class RequestConflict(Terminal):
+    """The request id belongs to a task that was submitted with another input."""
+
+    code = "request-conflict"
+    exit_code = EXIT_CONFLICT
+    default_hint = "use a new request id for new work; the same id always means the same task"
+
+    def __init__(self, *, task_id: str, request_id: str, name: str) -> None:
+        super().__init__(
+            f"request id {request_id!r} of {name} is task {task_id}, "
+            "which was submitted with another input"
+        )
+        self.task_id = task_id
+        self.request_id = request_id
+
+
+class LeaseLost(Terminal):
+    """A write under an epoch that is no longer the task's: nothing was written."""
+
+    code = "lease-lost"
+    exit_code = EXIT_CONFLICT
+    default_hint = "another worker has resumed the task; this run stops, nothing is lost"
+
+    def __init__(self, *, task_id: str, epoch: int) -> None:
+        super().__init__(f"task {task_id}: epoch {epoch} is stale; nothing was written")
+        self.task_id = task_id
+        self.epoch = epoch
+
+
+class NotNow(Terminal):
+    """A decision before the step is quiet: a request may still be under way."""
+
+    code = "too-early"
+    exit_code = EXIT_CONFLICT
+    default_hint = "a request may still be under way; decide after that time"
+
+
+class NotSettleable(Terminal):
+    code = "not-settleable"
+    exit_code = EXIT_CONFLICT
+    default_hint = "only parked steps take a decision; `holdfast effect list` shows them"
+
+
+# Terminal: the journal
+
+
+class NotAJournal(Terminal):
+    code = "not-a-journal"
+    exit_code = EXIT_JOURNAL
+    default_hint = "check the path; Holdfast never overwrites a file it did not make"
+
+
+class JournalDamaged(Terminal):
+    code = "journal-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "no step was begun; keep the file, run `holdfast doctor --deep` to see what is damaged, "
+        "then put the newest good copy back with `holdfast recover --journal FILE`"
+    )
+
+
+class JournalNewer(Terminal):
+    code = "journal-newer"
+    exit_code = EXIT_JOURNAL
+    default_hint = "install the newer Holdfast; nothing was changed"
+
+
+class JournalOlderCopy(Terminal):
+    """The file is older than what this machine has already committed."""
+
+    code = "journal-older-copy"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "put the newer file back; if it is lost, `holdfast recover --journal FILE` makes this "
+        "a proper restore: effects since the copy are looked up or parked, never repeated blindly"
+    )
+
+
+class JournalStopped(Terminal):
+    code = "journal-stopped"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "the disk reported a failed write; the journal is rewritten to a new file when it is next "
+        "opened alone; see `holdfast doctor`"
+    )
+
+
+class KeysMissing(Terminal):
+    code = "keys-missing"
+    exit_code = EXIT_JOURNAL
+    default_hint = "put the journal's keys.json back beside it; without it payloads cannot be read"
+
+
+class KeysWrong(Terminal):
+    code = "keys-wrong"
+    exit_code = EXIT_JOURNAL
+    default_hint = "this keys.json belongs to another journal, or was changed; put the right one back"
+
+
+# Terminal: the place
+
+
+class ReadOnly(Terminal):
+    code = "read-only"
+    exit_code = EXIT_PLACE
+    default_hint = "give this user the right to write there, or choose another folder"
+
+
+class ModeTooWide(Terminal):
+    code = "mode-too-wide"
+    exit_code = EXIT_PLACE
+
+
+class WrongOwner(Terminal):
+    code = "wrong-owner"
+    exit_code = EXIT_PLACE
+    default_hint = "run Holdfast as the owner of its files"
+
+
+class SymlinkRefused(Terminal):
+    code = "symlink-refused"
+    exit_code = EXIT_PLACE
+    default_hint = "give the real path"
+
+
+class NetworkFileSystem(Terminal):
+    code = "network-file-system"
+    exit_code = EXIT_PLACE
+    default_hint = (
+        "put the journal on a local disk; locks and syncs of network file systems cannot be "
+        "trusted with effects (setting `allow_network_fs`)"
+    )
+
+
+class InvariantViolated(Terminal):
+    """A promise of the code itself is broken; the work stops rather than guess."""
+
+    code = "invariant-violated"
+    default_hint = "this is a defect of Holdfast: please report it with the output of `holdfast doctor`"
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+
+
+# How a step ended
+
+
+class StepFailed(Terminal):
+    code = "step-failed"
+    exit_code = EXIT_FAILED
+
+
+class Refused(StepFailed):
+    """The far end says that it did not happen and will not happen.
+
+    Raised by a tool with the far end's proof; raised again by `run.call` where the step is
+    closed as failed.
+    """
+
+    code = "refused"
+
+    def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
+        super().__init__(f"refused by the far end: {_shown(proof)}")
+        self.proof = proof
+
+
+class ToolFailed(StepFailed):
+    """A Read or Transactional tool raised: nothing outside was changed."""
+
+    code = "tool-failed"
+
+    def __init__(self, *, tool: str, kind: str, text: str) -> None:
+        super().__init__(f"{tool} raised {kind}: {text}")
+        self.tool = tool
+        self.kind = kind
+        self.text = text
+
+
+class StepSkipped(StepFailed):
+    code = "step-skipped"
+
+    def __init__(self, *, ordinal: str, note: str = "") -> None:
+        super().__init__(f"step {ordinal} was skipped by a person" + (f": {note}" if note else ""))
+        self.ordinal = ordinal
+        self.note = note
+
+
+class TaskFailed(Terminal):
+    code = "task-failed"
+    exit_code = EXIT_FAILED
+    default_hint = "`holdfast task show TASK` shows the step and the reason"
+
+    def __init__(self, *, task_id: str, kind: str, text: str) -> None:
+        super().__init__(f"task {task_id} failed: {kind}: {text}")
+        self.task_id = task_id
+        self.kind = kind
+        self.text = text
+
+
+class TaskCancelled(Terminal):
+    code = "task-cancelled"
+    exit_code = EXIT_FAILED
+
+    def __init__(self, *, task_id: str) -> None:
+        super().__init__(f"task {task_id} was cancelled")
+        self.task_id = task_id
+
+
+# Unresolved
+
+
+class NotSent(Unresolved):
+    """No byte of the request left this machine: the step may simply run again."""
+
+    code = "not-sent"
+
+    def __init__(self, reason: str = "no byte was sent") -> None:
+        super().__init__(reason)
+
+
+class Busy(Unresolved):
+    """The far end is still working on this effect key, or asks to come back later."""
+
+    code = "busy"
+
+    def __init__(self, retry_after_s: float = 1.0) -> None:
+        super().__init__(f"the far end is busy with this effect key; again in {retry_after_s:g} s")
+        self.retry_after_s = retry_after_s
+
+
+class KeyReused(Unresolved):
+    """The far end has seen this effect key with another body."""
+
+    code = "key-reused"
+    default_hint = "something was done under this key in another timeline; it is looked up or parked"
+
+    def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
+        super().__init__(f"the far end knows this effect key with another body: {_shown(proof)}")
+        self.proof = proof
+
+
+class HttpUnknown(Unresolved):
+    code = "http-unknown"
+
+
+class AttemptTimedOut(Unresolved):
+    code = "attempt-timed-out"
+
+    def __init__(self, *, tool: str, timeout_s: float) -> None:
+        super().__init__(f"{tool}: no outcome within {timeout_s:g} s")
+        self.tool = tool
+        self.timeout_s = timeout_s
+
+
+class ChildDied(Unresolved):
+    code = "child-died"
+
+
+class TaskParked(Unresolved):
+    code = "task-parked"
+
+    def __init__(self, *, task_id: str, ordinal: str, question: str) -> None:
+        where = f"task {task_id}" + (f" step {ordinal}" if ordinal else "")
+        super().__init__(
+            f"{where} is parked: {question}",
+            hint=f"`holdfast effect show {task_id}/{ordinal}` shows the evidence; "
+            f"`holdfast effect settle {task_id}/{ordinal}` decides"
+            if ordinal
+            else f"`holdfast task show {task_id}` shows why; `holdfast task retry {task_id}` goes on",
+        )
+        self.task_id = task_id
+        self.ordinal = ordinal
+        self.question = question
+
+
+class TaskUnfinished(Unresolved):
+    code = "task-unfinished"
+    exit_code = EXIT_RETRY
+    default_hint = "the task goes on; wait longer, or see `holdfast task show TASK`"
+
+
+# Signals: never caught by `except Exception`
+
+
+class Signal(BaseException):
+    """Control flow of the runtime. Agent code must let it pass."""
+
+
+class Fenced(Signal):
+    """This run's epoch is stale or its session is over; it may not act any more."""
+
+
+class Suspended(Signal):
+    """The run ends here for now; the journal says why (sleeping, waiting, parked)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Cancelled(Signal):
+    """The task was cancelled by a person or a caller."""
+
+
+_SHOWN_CHARS_MAX = 300
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
