@@ -1,0 +1,256 @@
+"""The decisions that every journal shares: values in, values out.
+
+A journal keeps rows and commits; what the rows may become is said here once, so that memory,
+SQLite and PostgreSQL cannot differ in it.
+
+* A task is claimable when it is due (queued, sleeping, waiting) or when the session that holds
+  it is dead. A parked task is woken only by a drop; an ended one by nothing.
+* `due_ms` always has a value: NEVER_MS stands for "not by time". A running task keeps the due
+  time it was claimed with, so that an orphan is as old as it was before its worker died.
+* A death is counted when the orphan is claimed, not when it happens: nobody is there to write it
+  down. A step closed under the dead epoch is progress and forgives the deaths before it, so a
+  task is never punished for a long life on a shaky machine; the death itself still counts. An
+  orderly rest forgives all of them. From CRASHES_ALONE deaths on the task runs with no neighbour,
+  at CRASHES_MAX it is parked as poison.
+* Epochs only rise, also across restores: the incarnation is their upper half.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+import msgspec
+
+from holdfast.core.ids import TaskId
+from holdfast.core.ports import Notice
+from holdfast.errors import InvariantViolated
+from holdfast.journal.contract import Change, InboxKind
+from holdfast.journal.records import ENDED, Entry, Kind, TaskState
+
+NEVER_MS = 2**63 - 1  # a due time that no clock reaches; the largest whole number SQLite keeps
+CRASHES_ALONE = 2
+CRASHES_MAX = 3
+COUNTER_BITS = 32
+
+TIMED = frozenset((TaskState.QUEUED, TaskState.SLEEPING, TaskState.WAITING))
+RESTING = frozenset((TaskState.PARKED, TaskState.WAITING, TaskState.SLEEPING))
+
+
+# Sessions
+
+
+def deadline_boot_ms(request_boot_ms: int, ttl_ms: int) -> int:
+    """When a session must consider its own lease over, counted from the renewal's request.
+
+    Earlier than the journal's end of the lease by 2 % and up to 100 ms, less for short leases.
+    """
+    margin = -(-ttl_ms // 50) + min(100, -(-ttl_ms // 20))
+    return request_boot_ms + ttl_ms - margin
+
+
+def lease_until_boot_ms(request_boot_ms: int, ttl_ms: int) -> int:
+    """When the journal considers the lease over and others may take the session's tasks."""
+    return request_boot_ms + ttl_ms
+
+
+def session_dead(
+    *,
+    ended: bool,
+    lock_free: bool | None,
+    boot_id: str,
+    lease_until_boot_ms: int,
+    now_boot_id: str,
+    now_boot_ms: int,
+) -> bool:
+    """Whether others may take what the session holds.
+
+    `lock_free`: the lock of the session's process was found released (True), held (False), or
+    could not be looked at (None). A held lock does not save a session whose lease is over: a
+    paused process keeps its lock.
+    """
+    if ended or lock_free is True or boot_id != now_boot_id:
+        return True
+    return lease_until_boot_ms <= now_boot_ms
+
+
+# Claims
+
+
+class Claimable(StrEnum):
+    """What a claim does with a task."""
+
+    NO = "no"
+    TAKE = "take"
+    POISON = "poison"  # parked instead of handed out
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: Claimable
+    crashes: int  # of the row after the claim
+
+
+def decide_claim(
+    *,
+    state: TaskState,
+    due_ms: int,
+    crashes: int,
+    epoch: int,
+    progress_epoch: int,
+    holder_dead: bool,
+    alone: bool,
+    now_ms: int,
+) -> Decision:
+    """What a claim does with this task now, and how many crashes the row then counts.
+
+    `progress_epoch`: the epoch under which a step was last closed (TaskView.progress_epoch).
+    With verdict POISON the journal writes a CLAIMED record and `poison_entry` under the next
+    epoch, parks the task and adds `poison_notice`, all in one commit.
+    """
+    if not claimable(state=state, due_ms=due_ms, holder_dead=holder_dead, now_ms=now_ms):
+        return Decision(verdict=Claimable.NO, crashes=crashes)
+    if state is TaskState.RUNNING:
+        crashes = crashes_after_death(crashes, epoch=epoch, progress_epoch=progress_epoch)
+    if crashes >= CRASHES_MAX:
+        return Decision(verdict=Claimable.POISON, crashes=crashes)
+    if crashes >= CRASHES_ALONE and not alone:
+        return Decision(verdict=Claimable.NO, crashes=crashes)
+    return Decision(verdict=Claimable.TAKE, crashes=crashes)
+
+
+def claimable(*, state: TaskState, due_ms: int, holder_dead: bool, now_ms: int) -> bool:
+    """Whether a claim may take a task in this state; crashes are `decide_claim`'s matter."""
+    match state:
+        case TaskState.QUEUED | TaskState.SLEEPING | TaskState.WAITING:
+            return due_ms <= now_ms
+        case TaskState.RUNNING:
+            return holder_dead
+        case TaskState.PARKED | TaskState.SUCCEEDED | TaskState.FAILED | TaskState.CANCELLED:
+            return False
+        case _:
+            assert_never(state)
+
+
+def claim_order(*, due_ms: int, row: int) -> tuple[int, int]:
+    """Sorts claimable tasks: the one that has been due for longest first."""
+    return (due_ms, row)
+
+
+def crashes_after_death(crashes: int, *, epoch: int, progress_epoch: int) -> int:
+    """The count after the process that held the task under `epoch` died."""
+    return 1 if progress_epoch == epoch else crashes + 1
+
+
+def next_epoch(epoch: int, *, incarnation: int) -> int:
+    """The epoch of the next claim: higher than every one before, in any incarnation."""
+    counter = (epoch & ((1 << COUNTER_BITS) - 1)) + 1
+    if incarnation < epoch >> COUNTER_BITS:
+        raise InvariantViolated(
+            "I8", f"incarnation {incarnation} is below that of epoch {epoch}: epochs only rise"
+        )
+    if counter >> COUNTER_BITS:
+        raise InvariantViolated("I8", f"epoch {epoch}: the claim counter is used up")
+    return incarnation << COUNTER_BITS | counter
+
+
+def holds(*, state: TaskState, epoch: int, seq: int, hold_epoch: int, hold_seq: int) -> bool:
+    """Whether a hold may still write: same epoch, nothing added meanwhile, and not at rest.
+
+    The state counts because an ended session's tasks go back to the queue under their old epoch.
+    """
+    return state is TaskState.RUNNING and epoch == hold_epoch and seq == hold_seq
+
+
+# Poison
+
+
+POISON_QUESTION = (
+    f"what kills the process? The last {CRASHES_MAX} runs of this task ended with the death of "
+    "their worker and without a finished step"
+)
+
+
+def poison_entry() -> Entry:
+    """The record that says why the task rests."""
+    body = {"state": TaskState.PARKED.value, "why": "poison", "question": POISON_QUESTION}
+    return Entry(kind=Kind.RESTED, body=body)
+
+
+def poison_notice(task_id: TaskId, *, epoch: int, now_ms: int) -> Notice:
+    """Tells a person, once for each time the task is parked."""
+    return Notice(
+        notice_id=f"poison/{task_id}/{epoch}",
+        kind="poison",
+        task_id=task_id,
+        text=f"task {task_id} is parked: {POISON_QUESTION}",
+        hint=f"`holdfast task show {task_id}`, then `holdfast task retry {task_id}`",
+        at_ms=now_ms,
+    )
+
+
+# Rests and drops
+
+
+def due_after_change(change: Change, *, due_ms: int, now_ms: int) -> int:
+    """The row's due time after an append with this change."""
+    match change.state:
+        case TaskState.QUEUED:
+            return now_ms if change.due_ms is None else change.due_ms
+        case TaskState.SLEEPING | TaskState.WAITING:
+            return NEVER_MS if change.due_ms is None else change.due_ms
+        case TaskState.RUNNING:
+            return due_ms
+        case TaskState.PARKED | TaskState.SUCCEEDED | TaskState.FAILED | TaskState.CANCELLED:
+            return NEVER_MS
+        case _:
+            assert_never(change.state)
+
+
+def crashes_after_change(change: Change, crashes: int) -> int:
+    """An orderly rest proves that the task does not kill its worker."""
+    return crashes if change.state is TaskState.RUNNING else 0
+
+
+class Woken(msgspec.Struct, frozen=True, kw_only=True):
+    """What a drop makes of a resting task's row."""
+
+    state: TaskState
+    due_ms: int
+    crashes: int
+
+
+def wake(state: TaskState, kind: InboxKind, *, crashes: int, now_ms: int) -> Woken | None:
+    """The row after a drop, or None where the drop only adds its inbox row.
+
+    A poisoned task that wakes gets one more run, alone, so that a cancel or a decision can be
+    applied; only a person's retry forgets the crashes.
+    """
+    if state not in RESTING:
+        return None
+    left = 0 if kind is InboxKind.RETRY else min(crashes, CRASHES_ALONE)
+    return Woken(state=TaskState.QUEUED, due_ms=now_ms, crashes=left)
+
+
+def asks_cancel(state: TaskState, kind: InboxKind) -> bool:
+    """Whether a drop sets the row's cancel mark."""
+    return kind is InboxKind.CANCEL and state not in ENDED
+
+
+# Retention
+
+
+def erasable(
+    *, state: TaskState, ended_ms: int, keep_until_ms: int, keep_ms: int, now_ms: int
+) -> bool:
+    """Whether a task's payloads may go: it ended long ago and no key window is open."""
+    return state in ENDED and keep_until_ms <= now_ms and now_ms - ended_ms > keep_ms
+
+
+def tombstone_over(*, erased_ms: int, keep_until_ms: int, tombstone_ms: int, now_ms: int) -> bool:
+    """Whether an erased task may be forgotten altogether."""
+    return keep_until_ms <= now_ms and now_ms - erased_ms > tombstone_ms
+
+
+def steady_ms(wall_ms: int, *, newest_ms: int) -> int:
+    """Wall time that never falls: a clock set back may close a window early, never reopen it."""
+    return max(wall_ms, newest_ms)
