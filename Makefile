@@ -1,0 +1,63 @@
+# Every target works from a fresh clone: it sets up what it needs first.
+# The recipes are short on purpose; the work is in scripts/ and in the package.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The caller's Python settings must not reach the project's own interpreter.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONSAFEPATH VIRTUAL_ENV
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export PYTHONNOUSERSITE := 1
+
+BIN := .venv/bin
+PYTEST_ARGS ?= -n 2 --dist worksteal
+SEEDS ?= 500
+
+.PHONY: help setup demo test check format crash simulate bench docs lock wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with the locked packages and tools
+	@scripts/setup dev
+
+demo: ## five minutes: an agent is killed inside a payment, another worker resumes (ARGS=--json)
+	@scripts/setup runtime
+	@$(BIN)/holdfast demo $(ARGS)
+
+test: setup check ## everything a change must pass: check, then all tests (PYTEST_ARGS=...)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: setup ## format, lint, types, layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+format: setup ## rewrite the code in the project's format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+crash: setup ## kill a task at every call it makes to the system (POINTS=n for a sample)
+	$(BIN)/python -m holdfast.testing.crash $(if $(POINTS),--points $(POINTS))
+
+simulate: setup ## many schedules of faults in a simulated world (SEEDS=500)
+	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS)
+
+bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n)
+	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS))
+
+docs: setup ## run the examples and check the links of the documents
+	$(BIN)/python -m pytest tests/docs
+
+lock: setup ## write requirements/*.lock anew (ARGS=--upgrade for the newest versions)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/locking.lock
+	scripts/lock $(ARGS)
+
+wheel: setup ## build dist/*.whl
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean: ## remove everything that can be made again
+	rm -rf .venv dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache htmlcov .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
