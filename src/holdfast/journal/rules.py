@@ -188,6 +188,18 @@ def poison_notice(task_id: TaskId, *, epoch: int, now_ms: int) -> Notice:
     )
 
 
+def damage_notice(task_id: TaskId, *, epoch: int, finding: str, now_ms: int) -> Notice:
+    """Tells a person that a task's chain is broken; it is parked and never handed out."""
+    return Notice(
+        notice_id=f"damaged/{task_id}/{epoch}",
+        kind="damaged",
+        task_id=task_id,
+        text=f"task {task_id} is parked: {finding}",
+        hint="keep the file and run `holdfast doctor --deep`",
+        at_ms=now_ms,
+    )
+
+
 # Rests and drops
 
 
