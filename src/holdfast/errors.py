@@ -13,12 +13,14 @@
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound
          |   +- conflict: RequestConflict, LeaseLost, NotNow, NotSettleable
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
-         |   |           NotAJournal, KeysMissing, KeysWrong
-         |   +- place: ReadOnly, ModeTooWide, WrongOwner, SymlinkRefused, NetworkFileSystem
+         |   |           NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged
+         |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
+         |   |          NetworkFileSystem, LocksMissing, BootIdMissing
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
          |   +- StepFailed           a step is closed as failed; the task's code may handle it
          |       +- Refused          the far end says it did not and will not happen
          |       +- ToolFailed       a Read or Transactional tool raised
+         |       +- StatementFailed  the database refused a Transactional tool's statement
          |       +- StepSkipped      a person decided that the step is not done
          |   +- TaskFailed, TaskCancelled   how a task ended, for the one who waits for it
          +- Unresolved               an effect or a task that reconcile or a person must settle
@@ -27,6 +29,7 @@
              +- KeyReused            the far end knows this effect key with another body
              +- HttpUnknown          the request was sent and no usable answer came
              +- ChildDied, AttemptTimedOut   a blocking tool's process died; the deadline passed
+             +- ToolRaised           a blocking tool raised in its own process
              +- TaskParked           the task needs a person
              +- TaskUnfinished       a wait ended before the task did
     BaseException
@@ -311,6 +314,17 @@ class KeysWrong(Terminal):
     default_hint = "this keys.json belongs to another journal, or was changed; put the right one back"
 
 
+class HighWaterDamaged(Terminal):
+    """The note of how far this machine's journal had come cannot be read."""
+
+    code = "high-water-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "without it an old copy of the journal cannot be told from the newest one; if you are sure "
+        "that the journal is the newest, `holdfast recover --journal FILE` makes this a restore"
+    )
+
+
 # Terminal: the place
 
 
@@ -331,10 +345,25 @@ class WrongOwner(Terminal):
     default_hint = "run Holdfast as the owner of its files"
 
 
+class WrongKind(Terminal):
+    """Something else lies where a file or folder of ours should be."""
+
+    code = "wrong-kind"
+    exit_code = EXIT_PLACE
+    default_hint = "move it away, or choose another folder"
+
+
 class SymlinkRefused(Terminal):
     code = "symlink-refused"
     exit_code = EXIT_PLACE
     default_hint = "give the real path"
+
+
+class OpenParent(Terminal):
+    """A folder above ours lets every user rename and replace what lies in it."""
+
+    code = "open-parent"
+    exit_code = EXIT_PLACE
 
 
 class NetworkFileSystem(Terminal):
@@ -344,6 +373,18 @@ class NetworkFileSystem(Terminal):
         "put the journal on a local disk; locks and syncs of network file systems cannot be "
         "trusted with effects (setting `allow_network_fs`)"
     )
+
+
+class LocksMissing(Terminal):
+    code = "locks-missing"
+    exit_code = EXIT_PLACE
+    default_hint = "put the journal on a local disk whose file system keeps locks (flock)"
+
+
+class BootIdMissing(Terminal):
+    code = "boot-id-missing"
+    exit_code = EXIT_PLACE
+    default_hint = "mount /proc: leases are counted per start of the machine"
 
 
 class InvariantViolated(Terminal):
@@ -398,6 +439,12 @@ class StepSkipped(StepFailed):
         super().__init__(f"step {ordinal} was skipped by a person" + (f": {note}" if note else ""))
         self.ordinal = ordinal
         self.note = note
+
+
+class StatementFailed(StepFailed):
+    """A Transactional tool's statement was refused by the database; all were undone."""
+
+    code = "statement-failed"
 
 
 class TaskFailed(Terminal):
@@ -469,6 +516,23 @@ class AttemptTimedOut(Unresolved):
 
 class ChildDied(Unresolved):
     code = "child-died"
+
+
+class ToolRaised(Unresolved):
+    """A blocking tool raised something that says nothing about its effect.
+
+    Stands for the exception, which stays in the child: `kind` is its class, `text` its message,
+    `error_code` its code where it was an error of ours.
+    """
+
+    code = "tool-raised"
+
+    def __init__(self, *, tool: str, kind: str, text: str, error_code: str = "") -> None:
+        super().__init__(f"{tool} raised {kind}: {_shown(text)}")
+        self.tool = tool
+        self.kind = kind
+        self.text = text
+        self.error_code = error_code
 
 
 class TaskParked(Unresolved):

@@ -1,0 +1,92 @@
+"""Names that the orchestrator mints, and nobody else: task ids and effect keys.
+
+An effect key depends on the task id and the ordinal alone. Whoever holds `k_effect` can work it
+out again after the journal is lost; nothing a model, a worker, a clock or an attempt does can
+change it (I9). The secret makes it unguessable, because a downstream may show its stored answer
+to whoever presents the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import uuid
+from typing import NewType
+
+from holdfast.errors import BadReference
+
+TaskId = NewType("TaskId", str)
+EffectKey = NewType("EffectKey", str)
+
+TASK_ID_CHARS = 26
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U to misread
+_VALUES = {char: value for value, char in enumerate(_ALPHABET)}
+_ALIASES = str.maketrans("ILO", "110")
+
+
+def task_id_from_bytes(raw: bytes) -> TaskId:
+    """The 26-character text form of 128 bits."""
+    number = int.from_bytes(raw, "big")
+    return TaskId("".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5)))
+
+
+def task_id_bytes(task_id: TaskId) -> bytes:
+    number = 0
+    for char in task_id:
+        number = number << 5 | _VALUES[char]
+    return number.to_bytes(16, "big")
+
+
+def parse_task_id(text: str) -> TaskId:
+    """A task id as a person typed it (case and look-alike letters forgiven)."""
+    tidy = text.strip().upper().translate(_ALIASES)
+    if len(tidy) != TASK_ID_CHARS or any(char not in _VALUES for char in tidy) or tidy[0] > "7":
+        raise BadReference(f"{text!r} is not a task id", hint="task ids have 26 letters and digits")
+    return TaskId(tidy)
+
+
+def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: str) -> TaskId:
+    """The task id that this request id always stands for, also in a journal that forgot it."""
+    return task_id_from_bytes(_mac(k_effect, "holdfast/task/1", agent, name, request_id)[:16])
+
+
+def effect_key(k_effect: bytes, task_id: TaskId, ordinal: str) -> EffectKey:
+    """UUIDv8 of HMAC-SHA-256(k_effect, "holdfast/effect/1" NUL task id NUL ordinal)."""
+    message = f"holdfast/effect/1\0{task_id}\0{ordinal}".encode()
+    raw = hmac.digest(k_effect, message, "sha256")
+    head = raw[6] & 0x0F | 0x80
+    body = raw[8] & 0x3F | 0x80
+    text = (raw[:6] + bytes((head, raw[7], body)) + raw[9:16]).hex()
+    return EffectKey(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
+
+
+def effect_key_bytes(key: EffectKey) -> bytes:
+    return bytes.fromhex(key.replace("-", ""))
+
+
+def effect_key_from_bytes(raw: bytes) -> EffectKey:
+    return EffectKey(str(uuid.UUID(bytes=raw)))
+
+
+def parse_effect_key(text: str) -> EffectKey:
+    try:
+        return EffectKey(str(uuid.UUID(text.strip())))
+    except ValueError as error:
+        raise BadReference(f"{text!r} is not an effect key") from error
+
+
+def fingerprint_key(k_effect: bytes) -> bytes:
+    """Keys the fingerprints, so that short arguments cannot be guessed from a stolen journal."""
+    return _mac(k_effect, "holdfast/fingerprint/1")
+
+
+def fingerprint(key: bytes, *, tool: str, canonical_args: bytes) -> bytes:
+    """Says whether two calls are the same call: tool name and canonical arguments."""
+    state = hashlib.blake2b(tool.encode(), key=key, digest_size=16)
+    state.update(b"\0")
+    state.update(canonical_args)
+    return state.digest()
+
+
+def _mac(key: bytes, *parts: str) -> bytes:
+    return hmac.digest(key, "\0".join(parts).encode(), "sha256")

@@ -1,0 +1,65 @@
+"""Ports: what the rooms above may need from one another, as promises without a body."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class KeyRing(Protocol):
+    """Hands out the keys that do not sign. Never logged, never stored in the journal."""
+
+    @property
+    def k_effect(self) -> bytes:
+        """32 bytes; effect keys and request-derived task ids come from it. Never rotated."""
+        ...
+
+    @property
+    def current_journal_key(self) -> int:
+        """The id of the key that wraps new data keys."""
+        ...
+
+    def journal_key(self, key_id: int) -> bytes:
+        """32 bytes. Raises KeysWrong for an id that is not held."""
+        ...
+
+
+class Sealer(Protocol):
+    """Seals payloads of one task; the associated data binds a payload to its place."""
+
+    def seal(self, plain: bytes, place: bytes) -> bytes: ...
+
+    def open(self, sealed: bytes, place: bytes) -> bytes:
+        """Raises JournalDamaged where the bytes or the place were changed."""
+        ...
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing a person should know, told once per change."""
+
+    notice_id: str
+    kind: str
+    task_id: str = ""
+    ordinal: str = ""
+    text: str
+    hint: str = ""
+    at_ms: int = 0
+
+
+class Notices(Protocol):
+    """Tells a person. Returning means delivered; raising means it is tried again later."""
+
+    async def tell(self, notice: Notice) -> None: ...
+
+
+class Arbiter(Protocol):
+    """Grants incarnations. Alone on one machine: the highest number seen, plus one."""
+
+    async def grant(self, *, at_least: int) -> int: ...
+
+
+class Outbox(Protocol):
+    """Rows that another room ships later; written in the same commit as the step."""
+
+    async def put(self, *, kind: str, body: bytes) -> None: ...

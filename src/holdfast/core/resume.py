@@ -1,0 +1,105 @@
+"""What a resumer does with an open step: one table, read top-down, no I/O.
+
+`decide` proposes; `step.next_step` checks the same move again before it is written, so a
+mistake here is refused there. The letters of the effect classes are R T F K Q I N.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from holdfast.core.step import CLOSED, Facts, Lookup, Step, StepState
+
+
+class Move(StrEnum):
+    USE = "use"  # the record is the answer
+    REST = "rest"  # parked: only evidence or a person moves it
+    ADOPT = "adopt"  # evidence closes it
+    UNSEND = "unsend"  # proven not sent: as if it had never started
+    START = "start"  # send, under the same key
+    WAIT = "wait"  # until quiet
+    ASK = "ask"  # the lookup
+    FIND = "find"  # the lookup found it
+    PARK = "park"
+
+
+def decide(step: Step, facts: Facts) -> Move:
+    """The one safe move for this row, given what is known."""
+    if step.state in CLOSED:
+        return Move.USE
+    if facts.evidence:
+        return Move.ADOPT
+    if step.state is StepState.PARKED:
+        return Move.REST
+    if step.state is StepState.PLANNED:
+        return Move.START if facts.attempts_left else Move.PARK
+    if facts.unsent and step.state is StepState.STARTED:
+        return Move.UNSEND
+    if not facts.attempts_left:
+        return Move.PARK
+    match step.letter:
+        case "R" | "T" | "F" | "I":
+            return Move.START
+        case "K":
+            return _keyed(facts)
+        case "Q":
+            return _queried(facts)
+        case "N":
+            return Move.START if facts.at_least_once else Move.PARK
+        case _:
+            assert_never(step.letter)
+
+
+def _keyed(facts: Facts) -> Move:
+    if facts.in_window and not facts.key_reused:
+        return Move.START
+    if not facts.has_lookup:
+        return Move.PARK
+    return _queried(facts)
+
+
+def _queried(facts: Facts) -> Move:
+    if not facts.quiet:
+        return Move.WAIT
+    match facts.lookup:
+        case Lookup.NONE:
+            return Move.ASK
+        case Lookup.FOUND:
+            return Move.FIND
+        case Lookup.ABSENT:
+            return Move.PARK if facts.key_reused else Move.START
+        case Lookup.MANY | Lookup.UNSURE | Lookup.OTHER:
+            return Move.PARK
+        case _:
+            assert_never(facts.lookup)
+
+
+QUESTIONS: dict[str, str] = {
+    "unrepeatable": "was it done? The send had begun and no result is recorded; "
+    "the tool has no key and no lookup, so it is not repeated",
+    "window": "was it done? Its key window has closed and the tool has no lookup",
+    "many": "which one counts? The lookup found it more than once",
+    "other": "is that it? The lookup found it with other arguments",
+    "unsure": "was it done? The lookup cannot say",
+    "key-reused": "what was done under this key? The far end knows it with another body",
+    "attempts": "what stands in its way? All attempts are spent without an outcome",
+    "restored": "was it done in the lost timeline? The journal was restored from an older copy",
+}
+
+
+def question(step: Step, facts: Facts, *, restored: bool) -> str:
+    """Which of QUESTIONS a parked step asks."""
+    if facts.lookup is Lookup.MANY:
+        return "many"
+    if facts.lookup is Lookup.OTHER:
+        return "other"
+    if facts.lookup is Lookup.UNSURE:
+        return "unsure"
+    if facts.key_reused:
+        return "key-reused"
+    if not facts.attempts_left:
+        return "attempts"
+    if restored:
+        return "restored"
+    return "unrepeatable" if step.letter == "N" else "window"

@@ -1,0 +1,191 @@
+"""The JSON values that arguments and results are, checked once at the border.
+
+What a task sees the first time must be what its replay sees, so `checked` returns the value as
+it will be read back: tuples become lists, everything that JSON cannot keep exactly is refused.
+`canonical` is the RFC 8785 form, used for fingerprints; whole numbers beyond 2^53, which that
+RFC leaves to the double, are written with all their digits so that two of them never look alike.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import msgspec
+
+from holdfast.errors import BadValue, TooLarge
+
+PAYLOAD_BYTES_MAX = 16 * 1024 * 1024  # one argument list or result; larger things are blobs
+DEPTH_MAX = 200  # well below the recursion limit of every reader
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+
+Json = object  # a JSON value; narrowed where it is used
+
+_SIMPLE = frozenset((bool, type(None)))
+_sorted_encode = msgspec.json.Encoder(order="sorted").encode
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def checked(value: object, *, what: str) -> Json:
+    """The value as it will be read back, or BadValue naming the place that cannot be kept."""
+    return _checked(value, what, 0)
+
+
+def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
+    """Compact JSON of a checked value."""
+    raw = _encode(value)
+    if len(raw) > bytes_max:
+        raise TooLarge(f"{what} has {len(raw):,} bytes of JSON; the limit is {bytes_max:,}")
+    return raw
+
+
+def decode(raw: bytes) -> Json:
+    return _decode(raw)
+
+
+def canonical(value: Json) -> bytes:
+    """RFC 8785 bytes of a checked value."""
+    if _plain(value):
+        return _sorted_encode(value)
+    out: list[str] = []
+    _write(value, out)
+    return "".join(out).encode()
+
+
+def _checked(value: object, place: str, depth: int) -> Json:
+    kind = type(value)
+    if kind is str:
+        _check_text(cast(str, value), place)
+        return value
+    if kind in _SIMPLE:
+        return value
+    if kind is int:
+        if not INT_MIN <= cast(int, value) <= INT_MAX:
+            raise BadValue(f"{place}: whole number outside 64 bits", hint="pass it as text")
+        return value
+    if kind is float:
+        if not math.isfinite(cast(float, value)):
+            raise BadValue(f"{place}: {value} is not a JSON number")
+        return value
+    if depth >= DEPTH_MAX:
+        raise BadValue(f"{place}: nested deeper than {DEPTH_MAX}")
+    if kind is dict:
+        return _checked_object(cast("dict[object, object]", value), place, depth)
+    if kind is list or kind is tuple:
+        items = cast("list[object]", value)
+        return [_checked(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(items)]
+    return _checked_subclass(value, place, depth)
+
+
+def _checked_object(value: dict[object, object], place: str, depth: int) -> Json:
+    for key in value:
+        if type(key) is not str:
+            raise BadValue(f"{place}: key {key!r} is not text")
+        _check_text(key, place)
+    return {key: _checked(item, f"{place}.{key}", depth + 1) for key, item in value.items()}
+
+
+def _checked_subclass(value: object, place: str, depth: int) -> Json:
+    """Text enums, named tuples and the like become the plain value they are."""
+    for base in (str, bool, int, float):
+        if isinstance(value, base):
+            return _checked(base(cast(str, value)), place, depth)
+    if isinstance(value, dict):
+        return _checked(dict(cast("dict[object, object]", value)), place, depth)
+    if isinstance(value, (list, tuple)):
+        return _checked(list(cast("list[object]", value)), place, depth)
+    raise BadValue(f"{place}: {type(value).__name__} is not a JSON value")
+
+
+def _check_text(text: str, place: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadValue(f"{place}: text with a lone surrogate at {error.start}") from None
+
+
+def _plain(value: Json) -> bool:
+    """True where sorting by bytes and our encoder's numbers already are the RFC's."""
+    kind = type(value)
+    if kind is float:
+        return False
+    if kind is str:
+        return cast(str, value).isascii()
+    if kind is dict:
+        items = cast("dict[str, object]", value)
+        return all(key.isascii() and _plain(item) for key, item in items.items())
+    if kind is list:
+        return all(_plain(item) for item in cast("list[object]", value))
+    return True
+
+
+def _write(value: Json, out: list[str]) -> None:
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value)
+        out.append("{")
+        for i, key in enumerate(sorted(items, key=lambda text: text.encode("utf-16-be"))):
+            out.append("," if i else "")
+            out.append(_text(key))
+            out.append(":")
+            _write(items[key], out)
+        out.append("}")
+    elif isinstance(value, list):
+        out.append("[")
+        for i, item in enumerate(cast("list[object]", value)):
+            out.append("," if i else "")
+            _write(item, out)
+        out.append("]")
+    elif isinstance(value, float):
+        out.append(_number(value))
+    elif isinstance(value, str):
+        out.append(_text(value))
+    else:
+        out.append(_encode(value).decode())
+
+
+_SHORT = {
+    "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\",
+}  # fmt: skip
+
+
+def _text(text: str) -> str:
+    inner = "".join(
+        _SHORT.get(char, char) if char >= " " or char in _SHORT else f"\\u{ord(char):04x}"
+        for char in text
+    )
+    return f'"{inner}"'
+
+
+def _number(value: float) -> str:
+    """ECMAScript's Number::toString, which RFC 8785 prescribes."""
+    if value == 0:
+        return "0"
+    sign = "-" if value < 0 else ""
+    digits, point = _digits(abs(value))
+    count = len(digits)
+    if count <= point <= 21:
+        return sign + digits + "0" * (point - count)
+    if 0 < point <= 21:
+        return sign + digits[:point] + "." + digits[point:]
+    if -6 < point <= 0:
+        return sign + "0." + "0" * -point + digits
+    shown = point - 1
+    head = digits[0] + ("." + digits[1:] if count > 1 else "")
+    return f"{sign}{head}e{'+' if shown >= 0 else '-'}{abs(shown)}"
+
+
+def _digits(value: float) -> tuple[str, int]:
+    """Shortest digits d and point p with value = 0.d x 10^p."""
+    text = repr(value)
+    mantissa, _, exponent = text.partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    if fraction == "0":
+        fraction = ""
+    point = len(whole) + int(exponent or "0")
+    digits = whole + fraction
+    stripped = digits.lstrip("0")
+    point -= len(digits) - len(stripped)
+    return stripped.rstrip("0"), point

@@ -1,0 +1,1 @@
+"""Where tasks, steps, blobs and leases are kept: one contract, several journals."""

@@ -1,0 +1,32 @@
+"""The hash chain of a task: each record's hash covers the one before and its sealed bytes.
+
+A flipped, missing or reordered record is found without any key (I11). The first record follows
+the task id itself, so chains of two tasks can never be exchanged.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import sha256
+
+_HEADER = struct.Struct(">QBHQQQhB")
+
+
+def first_link(task_id: bytes) -> bytes:
+    return sha256(b"holdfast/chain/1\0" + task_id).digest()
+
+
+def next_link(
+    before: bytes, *, seq: int, kind: int, what: int, epoch: int, at_ms: int, boot_ms: int,
+    slot: int, quiet: bool, ordinal: str, effect_key: bytes, fingerprint: bytes, body: bytes,
+) -> bytes:  # fmt: skip
+    """The record's hash. Every variable field is preceded by its length."""
+    name = ordinal.encode()
+    sizes = bytes((len(name), len(effect_key), len(fingerprint)))
+    head = _HEADER.pack(seq, kind, what, epoch, at_ms, boot_ms, slot, quiet)
+    return sha256(b"".join((before, head, sizes, name, effect_key, fingerprint, body))).digest()
+
+
+def place(task_id: bytes, *, seq: int, kind: int, ordinal: str, epoch: int) -> bytes:
+    """The associated data that binds a record's payload to where it lies."""
+    return b"record\0%s\0%d\0%d\0%s\0%d" % (task_id.hex().encode(), seq, kind, ordinal.encode(), epoch)

@@ -1,0 +1,324 @@
+"""The journal's contract: one atomic act per verb, in domain words.
+
+Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one suite in
+`holdfast.testing.journal_contract`:
+
+* **Durable.** A verb that returns has committed: what it wrote survives power loss on this
+  journal. A verb that raises anything but CommitUnknown has written nothing. After CommitUnknown
+  the caller must `confirm` before it acts on either answer: commits are three-valued.
+* **Fenced.** `append` checks in the same commit that the hold's epoch is still the task's and
+  that no record was added meanwhile. A stale hold raises LeaseLost and writes nothing. Epochs only rise.
+* **Append-only.** Records are chained by hash and never change. `drop` (evidence, decisions,
+  approvals, cancels) needs no hold: anyone may add a fact, only the owner draws conclusions.
+* **Claims are writes.** `claim` commits a record before it returns, so what the claimer then
+  reads is durable.
+
+Verbs of the effect protocol and where they are: submit; claim and renew; begin step, close step,
+park, sleep, finish (`append` with the records that say so); evidence, settle, approve, cancel
+(`drop`); sweep (`claim` takes what dead sessions left; `find_due_ms` says when to look again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.ids import TaskId
+from holdfast.core.ports import Notice, Sealer
+from holdfast.journal.records import Body, Entry, TaskState, TaskView
+
+__all__ = [
+    "Capabilities", "Change", "Claimed", "Filter", "Hold", "InboxItem", "InboxKind", "Journal",
+    "Outcome", "Session", "SessionRow", "Statement", "Submission", "Submitted", "TaskRow",
+]  # fmt: skip
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Where journals differ, said aloud instead of skipped in tests."""
+
+    durable: bool
+    statements: bool  # applies Transactional tools' statements in the closing commit
+    shared: bool  # other processes may open the same journal
+
+
+class Outcome(StrEnum):
+    """What became of a commit in doubt."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: TaskId
+    name: str
+    args: object
+    args_fingerprint: bytes
+    request_id: str = ""
+    body: Body = msgspec.field(default_factory=dict[str, object])  # fingerprints, options
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: TaskId
+    created: bool
+    state: TaskState
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's line in a list: clear columns only."""
+
+    task_id: TaskId
+    name: str
+    state: TaskState
+    epoch: int
+    session_id: str
+    created_ms: int
+    changed_ms: int
+    due_ms: int
+    records: int
+    crashes: int
+    cancel_asked: bool
+    erased: bool
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: str
+    worker: str
+    pid: int
+    boot_id: str
+    lease_until_boot_ms: int
+    begun_ms: int
+    ended: bool
+    alive: bool
+    tasks: int
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    states: frozenset[TaskState] | None = None
+    name: str | None = None
+    prefix: str = ""  # of the task id
+    limit: int = 100
+    newest_first: bool = True
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What an append does to the task's own state."""
+
+    state: TaskState
+    due_ms: int | None = None  # when to claim it again; None: not by time
+    keep_until_ms: int = 0  # no retention before this: a key window is still open
+    notice: Notice | None = None  # told to a person, once
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """One SQL statement of a Transactional tool."""
+
+    sql: str
+    params: Sequence[object] = ()
+
+
+class InboxKind(StrEnum):
+    EVIDENCE = "evidence"
+    DECISION = "decision"
+    APPROVAL = "approval"
+    CANCEL = "cancel"
+    RETRY = "retry"
+
+
+class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
+    number: int = 0
+    task_id: TaskId
+    ordinal: str
+    kind: InboxKind
+    body: Body
+    at_ms: int = 0
+    applied: bool = False
+
+
+class Hold:
+    """A session's hold on one task under one epoch. The journal moves seq and head along."""
+
+    __slots__ = ("epoch", "head", "last", "row", "seq", "sealer", "session", "task_id")
+
+    def __init__(
+        self, *, task_id: TaskId, epoch: int, session: Session, row: int, seq: int, head: bytes,
+        last: int, sealer: Sealer | None,
+    ) -> None:  # fmt: skip
+        self.task_id = task_id
+        self.epoch = epoch
+        self.session = session
+        self.row = row
+        self.seq = seq
+        self.head = head
+        self.last = last
+        self.sealer = sealer
+
+
+class Claimed(msgspec.Struct, kw_only=True):
+    hold: Hold
+    view: TaskView
+    row: TaskRow
+    inbox: list[InboxItem]
+
+
+class Session(Protocol):
+    """One worker process's lease on acting at all."""
+
+    session_id: str
+    incarnation: int
+    boot_id: str
+    ttl_ms: int
+    deadline_boot_ms: int  # own deadline: before the journal's, counted from the request
+
+    def take_slot(self, tag: bytes) -> int:
+        """A send-begun slot, cleared and tagged; -1 where none is free."""
+        ...
+
+    def mark_begun(self, slot: int) -> None: ...
+
+    def free_slot(self, slot: int) -> None: ...
+
+    def lock_fd(self) -> int | None:
+        """Descriptor of the lock whose release proves this process dead, for its children."""
+        ...
+
+
+class Journal(Protocol):
+    capabilities: Capabilities
+    journal_id: str
+
+    # sessions
+    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
+        """Begin a lease; `worker` is a name for people."""
+        ...
+
+    async def renew(self, session: Session) -> None:
+        """Extend the lease from the moment of the request. Raises SessionLost."""
+        ...
+
+    async def end_session(self, session: Session) -> None:
+        """Give up the lease; tasks still held go back to the queue. Safe to repeat."""
+        ...
+
+    # tasks
+    async def submit(self, submission: Submission) -> Submitted:
+        """Accept a task. The same id and fingerprint again finds the task as it is.
+
+        Raises RequestConflict where the id was submitted with other arguments.
+        """
+        ...
+
+    async def claim(
+        self, session: Session, *, names: Collection[str] | None, limit: int,
+        task_id: TaskId | None = None, alone: bool = False,
+    ) -> list[Claimed]:  # fmt: skip
+        """Take due, queued or orphaned tasks, oldest first, each under a new epoch.
+
+        A task whose last two claims ended with the death of the process is handed out only
+        with `alone=True`, so that a poisonous task can harm nobody else. A task whose chain is
+        broken is parked as damaged and not returned.
+        """
+        ...
+
+    async def append(
+        self, hold: Hold, entries: Sequence[Entry], *, change: Change | None = None,
+        applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
+    ) -> list[int]:  # fmt: skip
+        """Append records under the hold, all or none; returns their numbers.
+
+        `applied` marks inbox items as concluded; `begins` says that an effect will be sent on
+        the strength of this commit: such a write is refused while space is short.
+
+        Raises:
+            LeaseLost: the epoch is stale; nothing was written.
+            JournalFull, JournalBusy: nothing was written; may be tried again.
+            CommitUnknown: call `confirm`.
+        """
+        ...
+
+    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+        """After CommitUnknown: read under a lock whether the record `seq` is there to stay."""
+        ...
+
+    async def drop(self, item: InboxItem) -> int:
+        """Add a fact about a task, without a hold; wakes it if it rests. Returns its number."""
+        ...
+
+    async def read_inbox(self, *, after: int) -> list[InboxItem]:
+        """Items with a higher number, in order, not yet applied."""
+        ...
+
+    def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
+        """Whether that attempt may have handed a byte to the kernel. True when in doubt."""
+        ...
+
+    # reading
+    async def find_task(self, task_id: TaskId) -> TaskRow | None: ...
+
+    async def read_task(self, task_id: TaskId) -> TaskView:
+        """The folded view. Raises TaskNotFound, JournalDamaged."""
+        ...
+
+    async def inbox_of(self, task_id: TaskId) -> list[InboxItem]: ...
+
+    async def list_tasks(self, filter: Filter) -> list[TaskRow]: ...
+
+    async def count_tasks(self) -> dict[TaskState, int]: ...
+
+    async def list_sessions(self) -> list[SessionRow]: ...
+
+    async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
+        """The step with this effect key, however old."""
+        ...
+
+    async def find_due_ms(self) -> int | None:
+        """When the next resting task is due."""
+        ...
+
+    async def wait_change(self, *, timeout_s: float) -> None:
+        """Return early when something may have changed, also by another process."""
+        ...
+
+    # blobs
+    async def put_blob(self, content: bytes, *, task_id: TaskId | None = None) -> str:
+        """Keep content once under its digest; repeats are free."""
+        ...
+
+    async def get_blob(self, digest: str) -> bytes:
+        """Raises BlobNotFound, JournalDamaged."""
+        ...
+
+    # upkeep
+    async def pending_notices(self, *, limit: int) -> list[Notice]: ...
+
+    async def close_notice(self, notice_id: str) -> None: ...
+
+    async def add_notice(self, notice: Notice) -> None:
+        """Tell a person about something that is no task's; the same id only once."""
+        ...
+
+    async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
+        """Erase payloads of tasks that ended more than `keep_ms` ago; returns how many.
+
+        Never touches a task that is open or whose key window is; the id and fingerprint stay as
+        a tombstone for `tombstone_ms` more, so that a late resubmission finds the same task.
+        """
+        ...
+
+    def check(self) -> AsyncIterator[str]:
+        """The full check: yields one line per finding, none when all is well."""
+        ...
+
+    def now_ms(self) -> int:
+        """Wall time that never falls: at least the newest record's."""
+        ...
+
+    @property
+    def clock_behind_ms(self) -> int:
+        """How far the wall clock lies behind the newest record; 0 when it does not."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,317 @@
+"""What a journal keeps about a task: records, and the view that folding them gives.
+
+A task's life is a list of records, each appended once and never changed. The view (steps with
+their payloads and times) is what reading them in order gives; a worker that owns the task keeps
+its view by folding the same records as it writes them, so memory and journal cannot tell two
+stories.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.core.effect import Letter
+from holdfast.core.ids import TaskId
+from holdfast.core.step import CLOSED, Event, Step, StepState, apply
+from holdfast.errors import InvariantViolated, JournalDamaged
+
+FORMAT = 1
+RECORDS_MAX = 1_000_000  # per task; below the 2^20 rows that one data key may seal
+
+Body = dict[str, Any]  # Any: JSON read back from a sealed payload; fields are checked where used
+
+
+class Kind(IntEnum):
+    """What a record is about. The numbers are stored: they never change meaning."""
+
+    ACCEPTED = 1
+    CLAIMED = 2
+    STEP = 3
+    NOTE = 4  # a value that replay must see again: now, random, uuid, gather, sleep, question
+    ANSWER = 5  # what a note was waiting for: woken, granted, refused
+    RESTED = 6  # the run ended for now: sleeping, waiting, parked, queued
+    FINISHED = 7
+    RESTORED = 8
+
+
+class TaskState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    WAITING = "waiting"
+    PARKED = "parked"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset((TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED))
+
+
+class Entry(msgspec.Struct, kw_only=True, gc=False):
+    """A record about to be appended. The journal adds number, sequence, times and hash."""
+
+    kind: Kind
+    ordinal: str = ""
+    events: tuple[Event, ...] = ()
+    body: Body
+    effect_key: bytes = b""
+    fingerprint: bytes = b""
+    slot: int = -1
+    quiet: bool = False
+
+
+class Record(msgspec.Struct, kw_only=True, gc=False):
+    """A record as it was kept."""
+
+    number: int  # journal-wide, only rises; an attempt's fence is made from it
+    seq: int
+    kind: Kind
+    ordinal: str
+    events: tuple[Event, ...]
+    epoch: int
+    at_ms: int
+    boot_ms: int
+    effect_key: bytes
+    fingerprint: bytes
+    slot: int
+    quiet: bool
+    body: Body
+
+
+class Claim(NamedTuple):
+    """Who held the task under an epoch, and since when on which boot of the machine."""
+
+    epoch: int
+    session_id: str
+    boot_id: str
+    boot_ms: int
+    at_ms: int
+    worker: str
+
+
+class Attempt(NamedTuple):
+    epoch: int
+    number: int
+    at_ms: int
+    boot_ms: int
+    slot: int
+    fence: int
+
+
+class StepView:
+    """One step with everything the journal knows of it."""
+
+    __slots__ = (
+        "args", "attempts", "body", "closed_ms", "doubt", "effect_key", "ended", "error",
+        "evidence", "fingerprint", "letter", "not_before_ms", "note", "ordinal", "planned_ms",
+        "question", "restored_ms", "result", "step", "tool",
+    )  # fmt: skip
+
+    def __init__(self, ordinal: str, letter: Letter) -> None:
+        self.ordinal = ordinal
+        self.letter: Letter = letter
+        self.step: Step | None = None
+        self.tool = ""
+        self.args: object = None
+        self.body: Body = {}
+        self.effect_key = b""
+        self.fingerprint = b""
+        self.attempts: list[Attempt] = []
+        self.ended: tuple[int, int] | None = None  # (epoch, boot ms) at which the newest ended
+        self.doubt = ""
+        self.result: object = None
+        self.error: Body = {}
+        self.question = ""
+        self.evidence: list[Body] = []
+        self.not_before_ms = 0
+        self.note = ""
+        self.planned_ms = 0
+        self.closed_ms = 0
+        self.restored_ms = 0
+
+    @property
+    def state(self) -> StepState:
+        if self.step is None:
+            raise InvariantViolated("I4", f"step {self.ordinal} has no record")
+        return self.step.state
+
+    @property
+    def closed(self) -> bool:
+        return self.step is not None and self.step.state in CLOSED
+
+
+class Note(NamedTuple):
+    what: str
+    body: Body
+    answer: Body | None
+    at_ms: int
+
+
+class TaskView:
+    """A task and its records, folded."""
+
+    __slots__ = (
+        "accepted", "accepted_ms", "claims", "ended_ms", "finished", "name", "notes", "outcome",
+        "progress_epoch", "request_id", "rested", "restored_ms", "seq", "steps", "task_id",
+    )  # fmt: skip
+
+    def __init__(self, task_id: TaskId) -> None:
+        self.task_id = task_id
+        self.name = ""
+        self.request_id = ""
+        self.accepted: Body = {}
+        self.accepted_ms = 0
+        self.claims: dict[int, Claim] = {}
+        self.steps: dict[str, StepView] = {}
+        self.notes: dict[str, Note] = {}
+        self.rested: Body = {}
+        self.finished: TaskState | None = None
+        self.outcome: Body = {}
+        self.ended_ms = 0
+        self.seq = -1
+        self.progress_epoch = 0
+        self.restored_ms = 0
+
+    @property
+    def epoch(self) -> int:
+        return max(self.claims, default=0)
+
+
+def fold(view: TaskView, record: Record) -> None:
+    """Take one record into the view, in the order of its sequence."""
+    if record.seq != view.seq + 1:
+        raise JournalDamaged(
+            f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing"
+        )
+    view.seq = record.seq
+    match record.kind:
+        case Kind.STEP:
+            _fold_step(view, record)
+        case Kind.NOTE:
+            body = record.body
+            view.notes[record.ordinal] = Note(str(body["what"]), body, None, record.at_ms)
+        case Kind.ANSWER:
+            note = view.notes[record.ordinal]
+            view.notes[record.ordinal] = note._replace(answer=record.body)
+        case Kind.CLAIMED:
+            _fold_claim(view, record)
+        case Kind.ACCEPTED:
+            view.accepted, view.accepted_ms = record.body, record.at_ms
+            view.name, view.request_id = record.body["name"], record.body.get("request_id") or ""
+        case Kind.RESTED:
+            view.rested = record.body
+        case Kind.FINISHED:
+            view.finished = TaskState(record.body["state"])
+            view.outcome, view.ended_ms = record.body, record.at_ms
+        case Kind.RESTORED:
+            view.restored_ms = record.body["lost_after_ms"]
+            view.finished = None
+
+
+def _fold_claim(view: TaskView, record: Record) -> None:
+    if record.epoch <= view.epoch:
+        raise JournalDamaged(f"task {view.task_id}: epoch {record.epoch} follows {view.epoch}")
+    body = record.body
+    view.claims[record.epoch] = Claim(
+        record.epoch, body["session"], body["boot"], record.boot_ms, record.at_ms, body["worker"]
+    )
+    view.rested = {}
+
+
+def _fold_step(view: TaskView, record: Record) -> None:
+    step = view.steps.get(record.ordinal)
+    if step is None:
+        step = view.steps[record.ordinal] = StepView(record.ordinal, record.body["letter"])
+        step.effect_key = record.effect_key
+        step.fingerprint = record.fingerprint
+    for event in record.events:
+        step.step = apply(
+            step.step, event, epoch=record.epoch, quiet=record.quiet, letter=step.letter
+        )
+        _TAKE[event](step, record)
+    if step.step is not None and step.step.state in CLOSED:
+        step.closed_ms = record.at_ms
+        view.progress_epoch = record.epoch
+
+
+def _take_plan(step: StepView, record: Record) -> None:
+    body = record.body
+    step.body = body
+    step.tool = body["tool"]
+    step.args = body["args"]
+    step.planned_ms = record.at_ms
+
+
+def _take_start(step: StepView, record: Record) -> None:
+    fence = record.epoch >> 32 << 40 | record.number
+    step.attempts.append(
+        Attempt(record.epoch, record.number, record.at_ms, record.boot_ms, record.slot, fence)
+    )
+    step.ended = None
+
+
+def _take_success(step: StepView, record: Record) -> None:
+    step.result = record.body.get("result")
+    step.note = record.body.get("note", "")
+
+
+def _take_failure(step: StepView, record: Record) -> None:
+    step.error = record.body
+    step.ended = (record.epoch, record.boot_ms)
+    step.doubt = record.body.get("reason", "")
+
+
+def _take_doubt(step: StepView, record: Record) -> None:
+    step.ended = (record.epoch, record.boot_ms)
+    step.doubt = record.body["reason"]
+    step.error = record.body
+
+
+def _take_unsent(step: StepView, record: Record) -> None:
+    step.ended = (record.epoch, record.boot_ms)
+    step.doubt = record.body.get("reason", "not sent")
+
+
+def _take_park(step: StepView, record: Record) -> None:
+    body = record.body
+    step.question = body["question"]
+    step.evidence = body["evidence"]
+    step.not_before_ms = body["not_before_ms"]
+
+
+def _take_settlement(step: StepView, record: Record) -> None:
+    step.note = record.body.get("note", "")
+    if "result" in record.body:
+        step.result = record.body["result"]
+    step.attempts = []
+
+
+def _take_restore(step: StepView, record: Record) -> None:
+    if not step.tool:
+        _take_plan(step, record)
+    step.restored_ms = record.body["lost_after_ms"]
+    step.doubt = "restored"
+
+
+_TAKE = {
+    Event.PLAN: _take_plan,
+    Event.START: _take_start,
+    Event.SUCCEED: _take_success,
+    Event.REFUSE: _take_failure,
+    Event.DOUBT: _take_doubt,
+    Event.UNSENT: _take_unsent,
+    Event.FAIL: _take_failure,
+    Event.RETRY: _take_unsent,
+    Event.FIND: _take_success,
+    Event.ADOPT: _take_success,
+    Event.PARK: _take_park,
+    Event.SETTLE_DONE: _take_settlement,
+    Event.SETTLE_RUN: _take_settlement,
+    Event.SETTLE_SKIP: _take_settlement,
+    Event.SKIP: _take_settlement,
+    Event.RESTORE: _take_restore,
+}

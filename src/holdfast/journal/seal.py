@@ -1,0 +1,89 @@
+"""Sealing of payloads: AES-256-GCM, a data key per task, wrapped by the journal key.
+
+The place of a payload (table, task, sequence, kind, ordinal, epoch) is its associated data, so
+that a row moved to another place no longer opens. A nonce is 96 random bits; RECORDS_MAX keeps a
+data key below 2^20 seals. Retention forgets a task by deleting its rows together with its
+wrapped data key.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from holdfast.core.ports import KeyRing
+from holdfast.errors import JournalDamaged
+
+NONCE_BYTES = 12
+KEY_BYTES = 32
+
+
+class DataKeySealer:
+    """Seals with one data key."""
+
+    __slots__ = ("_aead",)
+
+    def __init__(self, key: bytes) -> None:
+        self._aead = AESGCM(key)
+
+    def seal(self, plain: bytes, place: bytes) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._aead.encrypt(nonce, plain, place)
+
+    def open(self, sealed: bytes, place: bytes) -> bytes:
+        try:
+            return self._aead.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
+        except (InvalidTag, ValueError) as error:
+            raise JournalDamaged(
+                f"the sealed payload at {place.decode(errors='replace')} does not open: "
+                "it was changed, moved, or sealed with another key"
+            ) from error
+
+
+class KeyWraps:
+    """Makes and opens data keys with the journal keys of a ring; derived keys are kept at hand."""
+
+    def __init__(self, keys: KeyRing) -> None:
+        self._keys = keys
+        self._wraps: dict[int, DataKeySealer] = {}
+        self._payloads: dict[int, DataKeySealer] = {}
+
+    @property
+    def current(self) -> int:
+        return self._keys.current_journal_key
+
+    def new_data_key(self, task_id: bytes) -> tuple[int, bytes, DataKeySealer]:
+        """A fresh data key: the wrapping key's id, the wrapped bytes, a sealer that uses it."""
+        key = AESGCM.generate_key(KEY_BYTES * 8)
+        key_id = self.current
+        return key_id, self._wrap(key_id).seal(key, _wrap_place(task_id)), DataKeySealer(key)
+
+    def open_data_key(self, key_id: int, wrapped: bytes, task_id: bytes) -> DataKeySealer:
+        return DataKeySealer(self._wrap(key_id).open(wrapped, _wrap_place(task_id)))
+
+    def payload(self, key_id: int) -> DataKeySealer:
+        """Seals what belongs to no single task: blobs and notices."""
+        sealer = self._payloads.get(key_id)
+        if sealer is None:
+            key = _derived(self._keys.journal_key(key_id), b"holdfast/journal-payload/1")
+            sealer = self._payloads[key_id] = DataKeySealer(key)
+        return sealer
+
+    def _wrap(self, key_id: int) -> DataKeySealer:
+        sealer = self._wraps.get(key_id)
+        if sealer is None:
+            key = _derived(self._keys.journal_key(key_id), b"holdfast/wrap/1")
+            sealer = self._wraps[key_id] = DataKeySealer(key)
+        return sealer
+
+
+def _derived(key: bytes, info: bytes) -> bytes:
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
+
+
+def _wrap_place(task_id: bytes) -> bytes:
+    return b"task\0" + task_id

@@ -1,0 +1,1 @@
+"""The embedded journal: one SQLite file, nothing to start."""

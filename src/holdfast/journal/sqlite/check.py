@@ -1,0 +1,104 @@
+"""The full check: the file's own structure, every chain, every seal, every head.
+
+Reads with a connection of its own and changes nothing. One line per finding.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import apsw
+
+from holdfast.core.ids import task_id_from_bytes
+from holdfast.errors import HoldfastError, JournalDamaged
+from holdfast.journal.chain import first_link
+from holdfast.journal.records import TaskView, fold
+from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite.rows import COLUMNS, open_record, verify_link
+
+FINDINGS_MAX = 100
+
+
+def find_damage(path: str, wraps: KeyWraps) -> list[str]:
+    """What is wrong with the journal at this path; an empty list when nothing is."""
+    findings: list[str] = []
+    try:
+        db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    except apsw.Error as error:
+        return [f"the file cannot be opened: {error}"]
+    try:
+        db.set_busy_timeout(10_000)
+        db.execute("BEGIN")  # one moment for the whole check
+        _check_file(db, findings)
+        _check_chains(db, wraps, findings)
+        _check_sealed_rows(db, wraps, findings)
+    except apsw.Error as error:
+        findings.append(f"reading stopped: {error}")
+    finally:
+        db.close()
+    return findings[:FINDINGS_MAX]
+
+
+def _check_file(db: apsw.Connection, findings: list[str]) -> None:
+    for row in db.execute(f"PRAGMA integrity_check({FINDINGS_MAX})"):
+        if row[0] != "ok":
+            findings.append(f"structure: {row[0]}")
+
+
+class _Chain:
+    __slots__ = ("link", "raw", "sealer", "view", "wanted")
+
+    def __init__(self, raw: bytes, wanted: tuple[int, bytes, int], sealer: DataKeySealer) -> None:
+        self.raw = raw
+        self.wanted = wanted
+        self.sealer = sealer
+        self.link = first_link(raw)
+        self.view = TaskView(task_id_from_bytes(raw))
+
+
+def _check_chains(db: apsw.Connection, wraps: KeyWraps, findings: list[str]) -> None:
+    """One pass in the order of the numbers: a task's records follow each other in it."""
+    chains: dict[int, _Chain] = {}
+    broken: set[int] = set()
+    for row in db.execute(
+        "SELECT t, task_id, seq, head, epoch, key_id, data_key FROM task WHERE erased_ms IS NULL"
+    ):
+        t, raw, seq, head, epoch, key_id, data_key = cast("tuple[Any, ...]", row)
+        try:
+            sealer = wraps.open_data_key(key_id, data_key, raw)
+            chains[t] = _Chain(raw, (seq, head, epoch), sealer)
+        except HoldfastError as error:
+            broken.add(t)
+            findings.append(f"task row {t}: {error.message}")
+    for row in db.execute(f"SELECT {COLUMNS}, t FROM record ORDER BY n"):
+        *columns, t = cast("tuple[Any, ...]", row)
+        chain = chains.get(t)
+        if t in broken:
+            continue
+        if chain is None:
+            findings.append(f"record number {columns[0]} belongs to no task")
+            continue
+        try:
+            where = f"task {chain.view.task_id}"
+            chain.link = verify_link(chain.link, tuple(columns), where=where)
+            fold(chain.view, open_record(tuple(columns), chain.raw, chain.sealer))
+        except (HoldfastError, KeyError) as error:
+            broken.add(t)
+            findings.append(str(error))
+    for t, chain in chains.items():
+        if t not in broken and chain.wanted != (chain.view.seq, chain.link, chain.view.epoch):
+            findings.append(f"task {chain.view.task_id}: its row does not match its last record")
+
+
+def _check_sealed_rows(db: apsw.Connection, wraps: KeyWraps, findings: list[str]) -> None:
+    queries = (
+        ("blob", "SELECT digest, key_id, body FROM blob"),
+        ("notice", "SELECT CAST(notice_id AS BLOB), key_id, body FROM notice"),
+    )
+    for table, query in queries:
+        for row in db.execute(query):
+            name, key_id, body = cast("tuple[bytes, int, bytes]", row)
+            try:
+                wraps.payload(key_id).open(body, table.encode() + b"\0" + name)
+            except JournalDamaged as error:
+                findings.append(f"{table}: {error.message}")

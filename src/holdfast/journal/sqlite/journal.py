@@ -1,0 +1,393 @@
+"""The embedded journal: contract.Journal over one SQLite file.
+
+Order of writes and what a crash leaves: every verb is one transaction (see writer.py), so a
+crash leaves it whole or absent. After a commit the session page's mark is raised; it can lag
+behind the file by a crash in between, never run ahead of it. A claim reads and verifies the
+task's chain first and then takes it only if nothing was added meanwhile: what the claimer holds
+in memory is exactly what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import TypeVar
+
+import apsw
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
+from holdfast.core.ports import Notice
+from holdfast.errors import (
+    HoldfastError,
+    JournalDamaged,
+    LeaseLost,
+    SessionLost,
+    TaskNotFound,
+)
+from holdfast.journal import rules
+from holdfast.journal.contract import (
+    Capabilities,
+    Change,
+    Claimed,
+    Filter,
+    Hold,
+    InboxItem,
+    InboxKind,
+    Outcome,
+    Session,
+    SessionRow,
+    Statement,
+    Submission,
+    Submitted,
+    TaskRow,
+)
+from holdfast.journal.records import Entry, TaskState, TaskView
+from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite import check, claims, inbox, tasks, upkeep
+from holdfast.journal.sqlite.instance import Instance
+from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, read_view, task_row
+from holdfast.journal.sqlite.sessions import (
+    SqliteSession,
+    find_dead_sessions,
+    list_sessions,
+    pages_to_keep,
+)
+from holdfast.journal.sqlite.writer import Txn, Writer, translated
+
+T = TypeVar("T")
+
+POLL_S = 0.02  # how often another process's commits are looked for
+
+
+class SqliteJournal:
+    """One open journal file; made by `opening.open_journal`."""
+
+    capabilities = Capabilities(durable=True, statements=True, shared=True)
+
+    def __init__(
+        self, *, journal_id: str, incarnation: int, db: apsw.Connection, reader: apsw.Connection,
+        clock: Clock, entropy: Entropy, wraps: KeyWraps, digest_key: bytes, instance: Instance,
+        path: str,
+    ) -> None:  # fmt: skip
+        self.journal_id = journal_id
+        self.incarnation = incarnation
+        self.path = path
+        self._db = db
+        self._reader = reader
+        self._clock = clock
+        self._entropy = entropy
+        self._wraps = wraps
+        self._digest_key = digest_key
+        self._instance = instance
+        self._writer = Writer(
+            db, clock=clock, reserve=instance.reserve, on_commit=instance.raise_mark,
+            on_broken=instance.stop,
+        )  # fmt: skip
+        self._changed = asyncio.Event()
+        self._holds = 0
+        self._closed = False
+        self._seen_version = self._data_version()
+
+    # sessions
+
+    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
+        session_id = self._entropy.bytes(8).hex()
+        page = self._instance.open_page(session_id)
+        session = SqliteSession(
+            session_id=session_id, incarnation=self.incarnation, boot_id=self._clock.boot_id,
+            ttl_ms=ttl_ms, page=page,
+        )  # fmt: skip
+        asked = self._clock.boot_ms()
+        session.row = await self._writer.write(
+            lambda txn: claims.begin_session(txn, session, worker=worker, asked_boot_ms=asked)
+        )
+        session.deadline_boot_ms = rules.deadline_boot_ms(asked, ttl_ms)
+        return session
+
+    async def renew(self, session: Session) -> None:
+        own = _own(session)
+        asked = self._clock.boot_ms()
+        until = rules.lease_until_boot_ms(asked, own.ttl_ms)
+        if asked > own.deadline_boot_ms:
+            raise SessionLost("the lease was over before it could be renewed")
+        if not await self._writer.write(lambda txn: claims.extend_session(txn, own.row, until)):
+            raise SessionLost("another process has declared this session dead")
+        own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
+
+    async def end_session(self, session: Session) -> None:
+        own = _own(session)
+        if own.row:
+            await self._writer.write(lambda txn: claims.end_session(txn, own.row))
+        self._instance.close_page(own.page)
+        self._set_holds(0)
+
+    # tasks
+
+    async def submit(self, submission: Submission) -> Submitted:
+        wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
+        found = await self._writer.write(lambda txn: tasks.submit(txn, submission, wrapped))
+        self._changed.set()
+        return found
+
+    async def claim(
+        self, session: Session, *, names: Collection[str] | None, limit: int,
+        task_id: TaskId | None = None, alone: bool = False,
+    ) -> list[Claimed]:  # fmt: skip
+        own = _own(session)
+        dead = find_dead_sessions(self._reader, self._clock, self._instance, but=own.row)
+        candidates = claims.find_candidates(
+            self._reader, now_ms=self.now_ms(), dead=dead, names=names, limit=limit,
+            task_id=task_id, alone=alone,
+        )  # fmt: skip
+        if not candidates:
+            return []
+        sound: list[claims.Candidate] = []
+        for candidate in candidates:
+            try:
+                candidate.load(self._reader, self._wraps)
+                sound.append(candidate)
+            except JournalDamaged as error:
+                await self._park_damaged(candidate, error)
+        taken = await self._writer.write(
+            lambda txn: claims.take(txn, sound, own, dead=dead, wraps=self._wraps)
+        )
+        for claimed in taken:
+            claimed.inbox = inbox.pending_of(self._reader, claimed.hold)
+        self._set_holds(self._holds + len(taken))
+        return taken
+
+    async def append(
+        self, hold: Hold, entries: Sequence[Entry], *, change: Change | None = None,
+        applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
+    ) -> list[int]:  # fmt: skip
+        def act(txn: Txn) -> tuple[list[int], tasks.Tail]:
+            return tasks.append(
+                txn, hold, entries, change=change, applied=applied, statements=statements,
+                wraps=self._wraps,
+            )  # fmt: skip
+
+        numbers, tail = await self._writer.write(act, begins=begins)
+        hold.seq, hold.head, hold.last = tail.seq, tail.head, tail.last
+        if change is not None and change.state is not TaskState.RUNNING:
+            self._set_holds(self._holds - 1)
+            self._changed.set()
+        return numbers
+
+    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+        try:
+            found = await self._writer.write(lambda txn: tasks.confirm(txn, hold, seq))
+        except LeaseLost:
+            return Outcome.ABORTED
+        except HoldfastError:
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED if found else Outcome.ABORTED
+
+    async def drop(self, item: InboxItem) -> int:
+        number = await self._writer.write(lambda txn: inbox.drop(txn, item, self._wraps))
+        self._changed.set()
+        return number
+
+    async def read_inbox(self, *, after: int) -> list[InboxItem]:
+        return self._read(lambda db: inbox.read_after(db, after, self._wraps))
+
+    def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
+        if boot_id != self._clock.boot_id or slot < 0:
+            return True
+        return self._instance.send_begun(session_id, slot, tag)
+
+    # reading
+
+    async def find_task(self, task_id: TaskId) -> TaskRow | None:
+        row = self._read(
+            lambda db: db.execute(
+                f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", (task_id_bytes(task_id),)
+            ).fetchone()
+        )
+        return None if row is None else task_row(row)
+
+    async def read_task(self, task_id: TaskId) -> TaskView:
+        raw = task_id_bytes(task_id)
+
+        def read(db: apsw.Connection) -> TaskView:
+            row = db.execute(
+                "SELECT seq, head, last, key_id, data_key, erased_ms, name FROM task "
+                "WHERE task_id = ?", (raw,),
+            ).fetchone()  # fmt: skip
+            if row is None:
+                raise TaskNotFound(task_id)
+            if row[5] is not None:
+                view = TaskView(task_id)
+                view.name = row[6]
+                return view
+            sealer = self._wraps.open_data_key(row[3], row[4], raw)
+            return read_view(
+                db, task_id=task_id, seq=row[0], head=row[1], last=row[2], sealer=sealer
+            )
+
+        return self._read_at_once(read)
+
+    async def inbox_of(self, task_id: TaskId) -> list[InboxItem]:
+        return self._read(lambda db: inbox.of_task(db, task_id, self._wraps))
+
+    async def list_tasks(self, filter: Filter) -> list[TaskRow]:
+        return self._read(lambda db: tasks.list_tasks(db, filter))
+
+    async def count_tasks(self) -> dict[TaskState, int]:
+        rows = self._read(
+            lambda db: db.execute("SELECT state, count(*) FROM task GROUP BY state").fetchall()
+        )
+        return {TaskState(str(state)): int(str(count)) for state, count in rows}
+
+    async def list_sessions(self) -> list[SessionRow]:
+        return self._read(lambda db: list_sessions(db, self._clock, self._instance))
+
+    async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
+        row = self._read(
+            lambda db: db.execute(
+                "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t "
+                "WHERE r.effect_key = ? LIMIT 1", (effect_key,),
+            ).fetchone()
+        )  # fmt: skip
+        if row is None:
+            return None
+        raw, ordinal = row
+        return (task_id_from_bytes(raw), str(ordinal)) if isinstance(raw, bytes) else None
+
+    async def find_due_ms(self) -> int | None:
+        row = self._read(
+            lambda db: db.execute(
+                "SELECT min(due_ms) FROM task WHERE state IN ('queued', 'sleeping', 'waiting')"
+            ).fetchone()
+        )
+        due = None if row is None else row[0]
+        return due if isinstance(due, int) and due != rules.NEVER_MS else None
+
+    async def wait_change(self, *, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while not self._changed.is_set() and loop.time() < end:
+            if self._data_version() != self._seen_version:
+                break
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(POLL_S, timeout_s))
+            except TimeoutError:
+                continue
+        self._changed.clear()
+        self._seen_version = self._data_version()
+
+    # blobs
+
+    async def put_blob(self, content: bytes, *, task_id: TaskId | None = None) -> str:
+        return await self._writer.write(
+            lambda txn: upkeep.put_blob(txn, content, task_id, self._wraps, self._digest_key)
+        )
+
+    async def get_blob(self, digest: str) -> bytes:
+        return self._read(lambda db: upkeep.get_blob(db, digest, self._wraps, self._digest_key))
+
+    # upkeep
+
+    async def pending_notices(self, *, limit: int) -> list[Notice]:
+        return self._read(lambda db: upkeep.pending_notices(db, limit, self._wraps))
+
+    async def close_notice(self, notice_id: str) -> None:
+        await self._writer.write(lambda txn: upkeep.close_notice(txn, notice_id))
+
+    async def add_notice(self, notice: Notice) -> None:
+        await self._writer.write(lambda txn: upkeep.add_notice(txn, notice, self._wraps))
+        self._changed.set()
+
+    async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
+        erased = await self._writer.write(
+            lambda txn: upkeep.retain(txn, keep_ms=keep_ms, tombstone_ms=tombstone_ms)
+        )
+        self._instance.fold_marks(self._read(pages_to_keep))
+        return erased
+
+    async def check(self) -> AsyncIterator[str]:
+        """Runs on a thread of its own with a connection of its own."""
+        findings = await asyncio.to_thread(check.find_damage, self.path, self._wraps)
+        for finding in findings:
+            yield finding
+
+    def now_ms(self) -> int:
+        return rules.steady_ms(self._clock.wall_ms(), newest_ms=self._writer.last_at_ms)
+
+    @property
+    def clock_behind_ms(self) -> int:
+        return max(0, self._writer.last_at_ms - self._clock.wall_ms())
+
+    @property
+    def commits(self) -> int:
+        """Synced commits of this process so far."""
+        return self._writer.commits
+
+    @property
+    def full(self) -> bool:
+        return self._writer.full
+
+    @property
+    def broken(self) -> str:
+        return self._writer.broken
+
+    @property
+    def unclean(self) -> bool:
+        """Whether a session before this one ended without saying so."""
+        row = self._read(
+            lambda db: db.execute("SELECT 1 FROM session WHERE ended != 1 LIMIT 1").fetchone()
+        )
+        return row is not None
+
+    def remember_newest(self) -> None:
+        """Take over sequence and time of the newest record; called once when opened."""
+        self._writer.remember_newest()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._writer.drain()
+        self._writer.close()
+        self._reader.close()
+        self._db.close()
+        self._instance.close()
+
+    def _set_holds(self, holds: int) -> None:
+        self._holds = max(0, holds)
+        self._writer.lone = self._holds <= 1
+
+    async def _park_damaged(self, candidate: claims.Candidate, error: JournalDamaged) -> None:
+        notice = claims.damage_notice(candidate, error, now_ms=self.now_ms())
+        await self._writer.write(
+            lambda txn: claims.park_damaged(txn, candidate, notice, self._wraps)
+        )
+
+    def _read(self, read: Callable[[apsw.Connection], T]) -> T:
+        try:
+            return read(self._reader)
+        except apsw.Error as error:
+            raise translated(error) from error
+
+    def _read_at_once(self, read: Callable[[apsw.Connection], T]) -> T:
+        """Several queries of one moment: another process may commit between two of them."""
+        try:
+            self._reader.execute("BEGIN")
+            try:
+                return read(self._reader)
+            finally:
+                self._reader.execute("COMMIT")
+        except apsw.Error as error:
+            raise translated(error) from error
+
+    def _data_version(self) -> object:
+        try:
+            return self._reader.pragma("data_version")
+        except apsw.Error as error:
+            raise translated(error) from error
+
+
+def _own(session: Session) -> SqliteSession:
+    if not isinstance(session, SqliteSession):
+        raise TypeError("the session belongs to another journal")
+    return session

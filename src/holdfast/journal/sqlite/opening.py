@@ -1,0 +1,280 @@
+"""Opening a journal: everything that is checked before the first step may begin.
+
+In this order: the place (modes, owner, links, file system); the file (a journal at all, not
+newer than we are); the stop sign (a failed sync is repaired alone, into a new file); the keys
+(the ring is this journal's); the high-water mark (not an older copy). Each refusal is an error
+with a code and a hint, and has changed nothing.
+
+A new journal is made whole in a temporary file and linked to its name, so a crash while it is
+made leaves no half of it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import sys
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import cast
+
+import apsw
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ids import fingerprint_key
+from holdfast.core.ports import KeyRing
+from holdfast.core.private_files import (
+    check_place,
+    check_private_file,
+    ensure_private_folder,
+    explained,
+    open_private,
+    sync_folder,
+)
+from holdfast.errors import (
+    JournalDamaged,
+    JournalNewer,
+    JournalOlderCopy,
+    JournalStopped,
+    KeysWrong,
+    NotAJournal,
+    ReadOnly,
+)
+from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.high_water import HighWater, high_water
+from holdfast.journal.sqlite.instance import Instance
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.stop_flag import clear_stopped, find_stopped
+from holdfast.journal.sqlite.use_lock import JournalUse
+from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, translated
+
+APPLICATION_ID = 0x486F6C64  # "Hold"
+SCHEMA = 1
+WAL_PAGES = 2_000  # about 8 MiB between two wal_checkpoints
+OPEN_BUSY_MS = 10_000
+REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
+
+Migration = Callable[[apsw.Connection], None]
+MIGRATIONS: dict[int, Migration] = {}  # from version n to n + 1
+
+
+async def open_journal(
+    path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, instance_folder: Path,
+    create: bool = True, allow_network_fs: bool = False, synchronous: str = "FULL",
+) -> SqliteJournal:  # fmt: skip
+    """Open the journal at this path, or make a new one where there is none.
+
+    Raises:
+        NotAJournal, JournalNewer, JournalDamaged, JournalOlderCopy, JournalStopped, KeysWrong,
+        ReadOnly, ModeTooWide, WrongOwner, SymlinkRefused, NetworkFileSystem.
+    """
+    check_place(path, allow_network_fs=allow_network_fs)
+    if not os.path.lexists(path):
+        if not create:
+            raise NotAJournal(f"there is no journal at {path}")
+        _make(path, keys=keys, clock=clock, entropy=entropy)
+    check_private_file(path)
+    _check_header(path)
+    try:
+        journal_id = _peek_id(path)
+        folder = instance_folder / journal_id
+        ensure_private_folder(instance_folder)
+        ensure_private_folder(folder)
+        use = await _use(path, folder)
+        return _open(path, use, folder, keys=keys, clock=clock, entropy=entropy, sync=synchronous)
+    except apsw.Error as error:
+        raise translated(error) from error
+
+
+def _open(
+    path: Path, use: JournalUse, folder: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy,
+    sync: str,
+) -> SqliteJournal:  # fmt: skip
+    try:
+        db = connect(path, sync=sync)
+        _migrate(db)
+        _check_keys(db, keys)
+        incarnation = int(str(get_meta(db, "incarnation")))
+        _check_not_older(db, path, folder, incarnation)
+        instance = Instance(
+            folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use
+        )
+        instance.reserve.try_restore()
+        reader = connect(path, sync=sync)
+        reader.execute("PRAGMA query_only = 1")
+    except BaseException:
+        use.close()
+        raise
+    journal = SqliteJournal(
+        journal_id=folder.name, incarnation=incarnation, db=db, reader=reader, clock=clock,
+        entropy=entropy, wraps=KeyWraps(keys), digest_key=fingerprint_key(keys.k_effect),
+        instance=instance, path=str(path),
+    )  # fmt: skip
+    journal.remember_newest()
+    return journal
+
+
+def connect(path: Path, *, sync: str = "FULL") -> apsw.Connection:
+    db = apsw.Connection(
+        str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+    )
+    db.set_busy_timeout(OPEN_BUSY_MS)
+    db.pragma("journal_mode", "wal")
+    db.pragma("synchronous", sync)
+    db.pragma("wal_autocheckpoint", WAL_PAGES)
+    db.pragma("trusted_schema", 0)
+    db.pragma("cell_size_check", 1)
+    if sys.platform == "darwin":
+        db.pragma("fullfsync", 1)
+        db.pragma("checkpoint_fullfsync", 1)
+    db.set_busy_timeout(BUSY_WAIT_MS)
+    return db
+
+
+def get_meta(db: apsw.Connection, key: str) -> object:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise JournalDamaged(f"the journal has no {key}")
+    return row[0]
+
+
+def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
+    temporary = path.with_name(f".{path.name}.{entropy.bytes(4).hex()}.new")
+    try:
+        os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+    except OSError as error:
+        raise explained(error, path) from error
+    try:
+        db = apsw.Connection(str(temporary))
+        db.pragma("synchronous", "FULL")
+        db.execute("BEGIN IMMEDIATE")
+        schema = resources.files(__package__ or "").joinpath("schema_1.sql").read_text()
+        db.execute(schema)
+        meta = {
+            "journal_id": entropy.bytes(8).hex(),
+            "incarnation": 1,
+            "created_ms": clock.wall_ms(),
+            "key_check": key_check(keys),
+        }
+        for key, value in meta.items():
+            db.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, value))
+        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("user_version", SCHEMA)
+        db.execute("COMMIT")
+        db.close()
+        os.link(temporary, path)
+        sync_folder(path.parent)
+    except apsw.Error as error:
+        raise translated(error) from error
+    except FileExistsError:
+        pass  # another process made it meanwhile; theirs is as good
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def key_check(keys: KeyRing) -> bytes:
+    """Tells this journal's ring from another without revealing anything of it."""
+    return hmac.digest(keys.k_effect, b"holdfast/key-check/1", "sha256")[:8]
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            head = file.read(100)
+    except OSError as error:
+        raise explained(error, path) from error
+    if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+        raise NotAJournal(f"{path} is not a journal, or its first page is damaged")
+    if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
+        raise NotAJournal(f"{path} is a database, but not a Holdfast journal")
+    version = int.from_bytes(head[60:64], "big")
+    if version > SCHEMA:
+        raise JournalNewer(
+            f"{path} has schema {version}; this Holdfast knows up to {SCHEMA}: nothing was changed"
+        )
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise ReadOnly(f"{path} or its folder cannot be written by this user")
+
+
+def _peek_id(path: Path) -> str:
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        db.set_busy_timeout(OPEN_BUSY_MS)
+        found = str(get_meta(db, "journal_id"))
+    finally:
+        db.close()
+    if len(found) != 16 or any(char not in "0123456789abcdef" for char in found):
+        raise JournalDamaged(f"{path}: its journal id is malformed")
+    return found
+
+
+async def _use(path: Path, folder: Path) -> JournalUse:
+    if find_stopped(folder) is None:
+        return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+    exclusive = await JournalUse.exclusive(folder, timeout_s=REPAIR_WAIT_S)
+    with exclusive:
+        if find_stopped(folder) is not None:
+            _rewrite(path)
+            clear_stopped(folder)
+    return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+
+
+def _rewrite(path: Path) -> None:
+    """After a failed sync: what can be read goes into a new file, which takes the old one's name."""
+    fresh = path.with_name(f".{path.name}.rewritten")
+    fresh.unlink(missing_ok=True)
+    try:
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            found = db.execute("PRAGMA quick_check(1)").fetchone()
+            if found is None or found[0] != "ok":
+                raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
+            os.close(open_private(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            db.execute("VACUUM INTO ?", (str(fresh),))
+        finally:
+            db.close()
+        with open(fresh, "rb") as file:
+            os.fsync(file.fileno())
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        os.replace(fresh, path)
+        sync_folder(path.parent)
+    except (apsw.Error, OSError) as error:
+        raise JournalStopped(
+            f"the journal could not be rewritten after a failed sync: {error}",
+            hint="the disk is failing: restore the journal on another one",
+        ) from error
+
+
+def _migrate(db: apsw.Connection) -> None:
+    """Raise the schema step by step, each step one transaction."""
+    while (version := cast(int, db.pragma("user_version"))) < SCHEMA:
+        step = MIGRATIONS.get(version)
+        if step is None:
+            raise JournalDamaged(f"no way leads from schema {version} to {SCHEMA}")
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            step(db)
+            db.pragma("user_version", version + 1)
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+
+
+def _check_keys(db: apsw.Connection, keys: KeyRing) -> None:
+    if get_meta(db, "key_check") != key_check(keys):
+        raise KeysWrong("the keys do not belong to this journal")
+
+
+def _check_not_older(db: apsw.Connection, path: Path, folder: Path, incarnation: int) -> None:
+    row = db.execute("SELECT max(n) FROM record").fetchone()
+    sequence = 0 if row is None or row[0] is None else cast(int, row[0])
+    mark = high_water(folder)
+    if HighWater(incarnation, sequence) < mark:
+        raise JournalOlderCopy(
+            f"{path} ends at record {sequence} of incarnation {incarnation}, but this machine "
+            f"has committed record {mark.sequence} of incarnation {mark.incarnation}: "
+            "the file was copied back from an older day"
+        )

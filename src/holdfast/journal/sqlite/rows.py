@@ -1,0 +1,174 @@
+"""Records as rows: sealing, chaining and reading back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import apsw
+import msgspec
+
+from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
+from holdfast.core.ports import Sealer
+from holdfast.core.step import Event
+from holdfast.errors import InvariantViolated, JournalDamaged
+from holdfast.journal.chain import first_link, next_link, place
+from holdfast.journal.contract import TaskRow
+from holdfast.journal.records import (
+    RECORDS_MAX,
+    Body,
+    Entry,
+    Kind,
+    Record,
+    TaskState,
+    TaskView,
+    fold,
+)
+from holdfast.journal.sqlite.writer import Txn
+
+Row = tuple[Any, ...]  # Any: a row as SQLite hands it out; each column is read by position
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Body).decode
+
+INSERT = (
+    "INSERT INTO record (t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
+    "fingerprint, slot, quiet, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+COLUMNS = (
+    "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, "
+    "quiet, body, hash"
+)
+
+
+class Tail:
+    """The end of a task's chain while records are added to it."""
+
+    __slots__ = ("head", "last", "seq")
+
+    def __init__(self, *, seq: int, head: bytes, last: int) -> None:
+        self.seq = seq
+        self.head = head
+        self.last = last
+
+
+def add_records(
+    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int,
+    sealer: Sealer,
+) -> list[int]:  # fmt: skip
+    """Insert the entries behind the tail and move it along; returns their numbers."""
+    numbers: list[int] = []
+    for entry in entries:
+        seq = tail.seq + 1
+        if seq >= RECORDS_MAX:
+            raise InvariantViolated("limit", f"a task has at most {RECORDS_MAX:,} records")
+        what = pack_events(entry.events)
+        body = sealer.seal(
+            _encode(entry.body),
+            place(task_id, seq=seq, kind=entry.kind, ordinal=entry.ordinal, epoch=epoch),
+        )
+        head = next_link(
+            tail.head, seq=seq, kind=entry.kind, what=what, epoch=epoch, at_ms=txn.at_ms,
+            boot_ms=txn.boot_ms, slot=entry.slot, quiet=entry.quiet, ordinal=entry.ordinal,
+            effect_key=entry.effect_key, fingerprint=entry.fingerprint, body=body,
+        )  # fmt: skip
+        txn.db.execute(
+            INSERT,
+            (
+                row, seq, tail.last, int(entry.kind), what, entry.ordinal, epoch, txn.at_ms,
+                txn.boot_ms, entry.effect_key, entry.fingerprint, entry.slot, int(entry.quiet),
+                body, head,
+            ),
+        )  # fmt: skip
+        number = txn.db.last_insert_rowid()
+        if number <= txn.number:
+            raise InvariantViolated("I8", "record numbers only rise")
+        txn.number = number
+        tail.seq, tail.head, tail.last = seq, head, number
+        numbers.append(number)
+    return numbers
+
+
+def pack_events(events: tuple[Event, ...]) -> int:
+    what = 0
+    for event in reversed(events):
+        what = what << 8 | event
+    return what
+
+
+def unpack_events(what: int) -> tuple[Event, ...]:
+    events: list[Event] = []
+    while what:
+        events.append(Event(what & 0xFF))
+        what >>= 8
+    return tuple(events)
+
+
+def read_view(
+    db: apsw.Connection, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer
+) -> TaskView:
+    """Walk the chain back from its head, verify each link, fold it forward.
+
+    Raises JournalDamaged at the first record that is missing, changed or out of place.
+    """
+    rows: list[Row] = []
+    number = last
+    while number:
+        row = db.execute(f"SELECT {COLUMNS} FROM record WHERE n = ?", (number,)).fetchone()
+        if row is None or len(rows) > seq:
+            raise JournalDamaged(f"task {task_id}: record number {number} is missing")
+        rows.append(row)
+        number = cast(int, row[2])
+    if len(rows) != seq + 1:
+        raise JournalDamaged(f"task {task_id}: {len(rows)} records are kept of {seq + 1}")
+    raw_id = task_id_bytes(task_id)
+    link = first_link(raw_id)
+    view = TaskView(task_id)
+    for row in reversed(rows):
+        link = verify_link(link, row, where=f"task {task_id}")
+        fold(view, open_record(row, raw_id, sealer))
+    if link != head:
+        raise JournalDamaged(f"task {task_id}: the chain does not end in the recorded head")
+    return view
+
+
+def verify_link(before: bytes, row: Row, *, where: str) -> bytes:
+    try:
+        link = next_link(
+            before, seq=row[1], kind=row[3], what=row[4], ordinal=row[5], epoch=row[6],
+            at_ms=row[7], boot_ms=row[8], effect_key=row[9], fingerprint=row[10], slot=row[11],
+            quiet=bool(row[12]), body=row[13],
+        )  # fmt: skip
+    except Exception as error:  # a damaged column can break any of the conversions
+        raise JournalDamaged(f"{where}: record {row[1]} (number {row[0]}) is malformed") from error
+    if link != row[14]:
+        raise JournalDamaged(f"{where}: record {row[1]} (number {row[0]}) was changed")
+    return link
+
+
+def open_record(row: Row, task_id: bytes, sealer: Sealer) -> Record:
+    try:
+        where = place(task_id, seq=row[1], kind=row[3], ordinal=row[5], epoch=row[6])
+        body = _decode(sealer.open(row[13], where))
+        return Record(
+            number=row[0], seq=row[1], kind=Kind(row[3]), events=unpack_events(row[4]),
+            ordinal=row[5], epoch=row[6], at_ms=row[7], boot_ms=row[8], effect_key=row[9],
+            fingerprint=row[10], slot=row[11], quiet=bool(row[12]), body=body,
+        )  # fmt: skip
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise JournalDamaged(f"record number {row[0]} cannot be read: {error}") from error
+
+
+TASK_COLUMNS = (
+    "t.task_id, t.name, t.state, t.epoch, coalesce(s.session_id, ''), t.created_ms, t.changed_ms, "
+    "t.due_ms, t.seq + 1, t.crashes, t.cancel_asked, t.erased_ms"
+)
+TASK_FROM = "FROM task t LEFT JOIN session s ON s.s = t.session"
+
+
+def task_row(row: Row) -> TaskRow:
+    return TaskRow(
+        task_id=task_id_from_bytes(row[0]), name=row[1], state=TaskState(row[2]), epoch=row[3],
+        session_id=row[4], created_ms=row[5], changed_ms=row[6], due_ms=row[7], records=row[8],
+        crashes=row[9], cancel_asked=bool(row[10]), erased=row[11] is not None,
+    )  # fmt: skip

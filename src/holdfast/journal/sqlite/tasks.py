@@ -1,0 +1,202 @@
+"""Acts on tasks: submit, append, confirm; and the list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import apsw
+
+from holdfast.core.ids import TaskId, task_id_bytes
+from holdfast.core.step import Event
+from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
+from holdfast.journal import rules
+from holdfast.journal.chain import first_link
+from holdfast.journal.contract import (
+    Change,
+    Filter,
+    Hold,
+    Statement,
+    Submission,
+    Submitted,
+    TaskRow,
+)
+from holdfast.journal.records import Entry, Kind, TaskState
+from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite import upkeep
+from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, task_row
+from holdfast.journal.sqlite.writer import Txn
+
+CLOSING = frozenset(
+    (Event.SUCCEED, Event.FAIL, Event.REFUSE, Event.FIND, Event.ADOPT, Event.SETTLE_DONE,
+     Event.SETTLE_SKIP, Event.SKIP)
+)  # fmt: skip
+
+
+def submit(
+    txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeySealer]
+) -> Submitted:
+    raw = task_id_bytes(submission.task_id)
+    row = txn.db.execute(
+        "SELECT fingerprint, state FROM task WHERE task_id = ?", (raw,)
+    ).fetchone()
+    if row is not None:
+        if row[0] != submission.args_fingerprint:
+            raise RequestConflict(
+                task_id=submission.task_id, request_id=submission.request_id, name=submission.name
+            )
+        return Submitted(
+            task_id=submission.task_id, created=False, state=TaskState(str(row[1]))
+        )
+    key_id, data_key, sealer = wrapped
+    txn.db.execute(
+        "INSERT INTO task (task_id, name, fingerprint, state, epoch, seq, head, last, due_ms, "
+        "created_ms, changed_ms, key_id, data_key) VALUES (?, ?, ?, ?, 0, -1, ?, 0, ?, ?, ?, ?, ?)",
+        (
+            raw, submission.name, submission.args_fingerprint, TaskState.QUEUED.value,
+            first_link(raw), txn.at_ms, txn.at_ms, txn.at_ms, key_id, data_key,
+        ),
+    )  # fmt: skip
+    number = txn.db.last_insert_rowid()
+    tail = Tail(seq=-1, head=first_link(raw), last=0)
+    body = {
+        "name": submission.name, "args": submission.args, "request_id": submission.request_id,
+        **submission.body,
+    }  # fmt: skip
+    entry = Entry(kind=Kind.ACCEPTED, body=body)
+    add_records(txn, tail, (entry,), row=number, task_id=raw, epoch=0, sealer=sealer)
+    txn.db.execute(
+        "UPDATE task SET seq = ?, head = ?, last = ? WHERE t = ?",
+        (tail.seq, tail.head, tail.last, number),
+    )
+    return Submitted(task_id=submission.task_id, created=True, state=TaskState.QUEUED)
+
+
+HELD = "SELECT epoch, seq, state, due_ms, crashes FROM task WHERE t = ?"
+MOVE = "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, crashes = ? WHERE t = ?"
+
+
+def append(
+    txn: Txn, hold: Hold, entries: Sequence[Entry], *, change: Change | None,
+    applied: Sequence[int], statements: Sequence[Statement], wraps: KeyWraps,
+) -> tuple[list[int], Tail]:  # fmt: skip
+    """Check the hold, then write; the caller moves the hold along after the commit."""
+    epoch, seq, state, due_ms, crashes = _held(txn, hold)
+    if state != "running" or epoch != hold.epoch:
+        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+    if seq != hold.seq:
+        raise InvariantViolated(
+            "I8", f"task {hold.task_id}: record {seq} was added under this very epoch"
+        )
+    if statements:
+        _apply_statements(txn.db, statements)
+    if hold.sealer is None:
+        raise InvariantViolated("sealed", "a hold of this journal has a sealer")
+    tail = Tail(seq=hold.seq, head=hold.head, last=hold.last)
+    numbers = add_records(
+        txn, tail, entries, row=hold.row, task_id=task_id_bytes(hold.task_id), epoch=hold.epoch,
+        sealer=hold.sealer,
+    )  # fmt: skip
+    if crashes and any(event in CLOSING for entry in entries for event in entry.events):
+        crashes = 0
+    txn.db.execute(MOVE, (tail.seq, tail.head, tail.last, txn.at_ms, crashes, hold.row))
+    if change is not None:
+        _change(txn, hold, change, due_ms=due_ms, wraps=wraps)
+    for number in applied:
+        txn.db.execute("UPDATE inbox SET applied = 1 WHERE n = ?", (number,))
+    return numbers, tail
+
+
+def confirm(txn: Txn, hold: Hold, seq: int) -> bool:
+    """Inside a write transaction, so that it waits for and sees every commit before it."""
+    epoch, newest, _, _, _ = _held(txn, hold)
+    if epoch != hold.epoch:
+        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+    txn.db.execute("UPDATE task SET changed_ms = ? WHERE t = ?", (txn.at_ms, hold.row))
+    return newest >= seq
+
+
+def list_tasks(db: apsw.Connection, filter: Filter) -> list[TaskRow]:
+    where, values = ["1"], cast("list[Any]", [])
+    if filter.states is not None:
+        where.append(f"t.state IN ({', '.join('?' * len(filter.states))})")
+        values.extend(state.value for state in filter.states)
+    if filter.name is not None:
+        where.append("t.name = ?")
+        values.append(filter.name)
+    if filter.prefix:
+        low, high = prefix_range(filter.prefix)
+        where.append("t.task_id BETWEEN ? AND ?")
+        values.extend((low, high))
+    order = "DESC" if filter.newest_first else "ASC"
+    rows = db.execute(
+        f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE {' AND '.join(where)} "
+        f"ORDER BY t.t {order} LIMIT ?", (*values, filter.limit),
+    ).fetchall()  # fmt: skip
+    return [task_row(row) for row in rows]
+
+
+def prefix_range(prefix: str) -> tuple[bytes, bytes]:
+    """The lowest and highest raw id whose text form begins with the prefix."""
+    low = TaskId(prefix.ljust(26, "0"))
+    high = TaskId(prefix.ljust(26, "Z"))
+    return task_id_bytes(low), task_id_bytes(high)
+
+
+def _held(txn: Txn, hold: Hold) -> tuple[int, int, str, int, int]:
+    row = txn.db.execute(HELD, (hold.row,)).fetchone()
+    if row is None:
+        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+    return cast("tuple[int, int, str, int, int]", row)
+
+
+def _change(txn: Txn, hold: Hold, change: Change, *, due_ms: int, wraps: KeyWraps) -> None:
+    due = rules.due_after_change(change, due_ms=due_ms, now_ms=txn.at_ms)
+    running = change.state is TaskState.RUNNING
+    txn.db.execute(
+        "UPDATE task SET state = ?, due_ms = ?, session = CASE WHEN ? THEN session END, "
+        "crashes = CASE WHEN ? THEN crashes ELSE 0 END, "
+        "keep_until_ms = max(keep_until_ms, ?) WHERE t = ?",
+        (change.state.value, due, running, running, change.keep_until_ms, hold.row),
+    )
+    if change.notice is not None:
+        upkeep.add_notice(txn, change.notice, wraps)
+
+
+OWN_TABLES = frozenset(
+    ("meta", "session", "task", "record", "inbox", "notice", "blob", "blob_use")
+)
+
+
+def _apply_statements(db: apsw.Connection, statements: Sequence[Statement]) -> None:
+    """All or none, on the user's own tables only. Raises StatementFailed, having undone them."""
+    db.execute("SAVEPOINT user")
+    db.authorizer = _authorize
+    try:
+        for statement in statements:
+            db.execute(statement.sql, tuple(cast("Sequence[Any]", statement.params)))
+    except (apsw.FullError, apsw.IOError, apsw.CorruptError):
+        raise
+    except (apsw.Error, TypeError) as error:
+        db.authorizer = None
+        db.execute("ROLLBACK TO user")
+        db.execute("RELEASE user")
+        raise StatementFailed(f"the statement was refused: {error}") from error
+    finally:
+        db.authorizer = None
+    db.execute("RELEASE user")
+
+
+def _authorize(
+    operation: int, first: str | None, second: str | None, database: str | None, _by: str | None
+) -> int:
+    if operation in _FORBIDDEN or (first in OWN_TABLES and operation not in _HARMLESS):
+        return apsw.SQLITE_DENY
+    return apsw.SQLITE_OK
+
+
+_FORBIDDEN = frozenset(
+    (apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH,
+     apsw.SQLITE_PRAGMA)
+)  # fmt: skip
+_HARMLESS = frozenset((apsw.SQLITE_FUNCTION, apsw.SQLITE_SELECT))

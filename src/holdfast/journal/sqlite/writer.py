@@ -1,0 +1,318 @@
+"""The one writer of this process: every change of the journal file goes through it.
+
+An act is a function that checks first and writes after, inside a transaction that the writer
+opens and commits; it raises a HoldfastError only before its first write. Acts that wait at the
+same moment share one transaction and so one sync of the disk; an act that is refused does not
+disturb its neighbours. A lone act is committed at once on the event loop. When the disk is slow
+(95 of 100 commits over 2 ms) commits move to a thread.
+
+What a failure means, three-valued:
+
+* refused by the act, or the file system is full: the transaction is rolled back: *aborted*;
+* the disk reports an I/O error: *unknown*. The kernel may have dropped the pages and called them
+  clean, so nothing on this file is tried again (`broken`): this process stops writing, leaves the
+  stop flag for the others, and the next one to open the journal alone rewrites it to a new file.
+
+While space is short, acts that begin an effect are refused before anything is sent, and the
+reserve file is given up so that results of effects already under way can still be recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar, cast
+
+import apsw
+
+from holdfast.core.clock import Clock
+from holdfast.errors import (
+    CommitUnknown,
+    HoldfastError,
+    InvariantViolated,
+    JournalBusy,
+    JournalDamaged,
+    JournalFull,
+    JournalStopped,
+    NotAJournal,
+    ReadOnly,
+)
+
+T = TypeVar("T")
+
+BUSY_WAIT_MS = 20  # short: the event loop waits with it
+BUSY_RETRY_S = 0.01
+BUSY_MAX_S = 30.0
+SLOW_COMMIT_S = 0.002
+SAMPLE = 64
+RESERVE_RETRY_S = 1.0
+GROUP_MAX = 2_000  # acts in one transaction; bounds its memory and the time it holds the lock
+
+
+class Txn:
+    """What an act needs to know about the transaction it runs in."""
+
+    __slots__ = ("at_ms", "boot_ms", "db", "number")
+
+    def __init__(self, db: apsw.Connection, *, number: int, at_ms: int, boot_ms: int) -> None:
+        self.db = db
+        self.number = number  # of the newest record
+        self.at_ms = at_ms
+        self.boot_ms = boot_ms
+
+
+class Reserve(Protocol):
+    @property
+    def held(self) -> bool: ...
+    def release(self) -> None: ...
+    def try_restore(self) -> bool: ...
+
+
+class _Op:
+    __slots__ = ("act", "begins", "error", "future", "result", "since")
+
+    def __init__(self, act: Callable[[Txn], object], *, begins: bool) -> None:
+        self.act = act
+        self.begins = begins
+        self.future: asyncio.Future[object] | None = None
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.since = time.monotonic()
+
+
+class Writer:
+    def __init__(
+        self, db: apsw.Connection, *, clock: Clock, reserve: Reserve,
+        on_commit: Callable[[int], None], on_broken: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._db = db
+        self._clock = clock
+        self._reserve = reserve
+        self._on_commit = on_commit
+        self._on_broken = on_broken
+        self._queue: deque[_Op] = deque()
+        self._scheduled = False
+        self._committing = False
+        self._took: deque[float] = deque(maxlen=SAMPLE)
+        self._commits = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._full_since: float | None = None
+        self.threaded = False
+        self.lone = True  # at most one task runs here: nobody to share a commit with
+        self.broken = ""
+        self.sequence = 0
+        self.last_at_ms = 0
+        self.commits = 0
+
+    async def write(self, act: Callable[[Txn], T], *, begins: bool = False) -> T:
+        """Run the act in a transaction; on return it is durable.
+
+        Raises what the act raised; JournalFull, JournalBusy (nothing written); CommitUnknown.
+        """
+        self._check_usable(begins=begins)
+        op = _Op(act, begins=begins)
+        if self.lone and not self._queue and not self._committing and not self.threaded:
+            if self._commit([op]):
+                if op.error is not None:
+                    raise op.error
+                return cast(T, op.result)
+        loop = asyncio.get_running_loop()
+        op.future = loop.create_future()
+        self._queue.append(op)
+        if not self._scheduled and not self._committing:
+            self._scheduled = True
+            loop.call_soon(self._flush)
+        return cast(T, await op.future)
+
+    async def drain(self) -> None:
+        """Wait until nothing is queued or being committed."""
+        while self._queue or self._committing or self._scheduled:
+            await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+    def remember_newest(self) -> None:
+        """Start from the newest record of the file."""
+        self.sequence, self.last_at_ms = self._newest()
+
+    @property
+    def full(self) -> bool:
+        return self._full_since is not None
+
+    def _check_usable(self, *, begins: bool) -> None:
+        if self.broken:
+            raise JournalStopped(f"the journal takes no writes: {self.broken}")
+        if begins and self._full_since is not None:
+            self._try_leave_full()
+
+    def _try_leave_full(self) -> None:
+        now = time.monotonic()
+        if self._full_since is not None and now - self._full_since < RESERVE_RETRY_S:
+            raise JournalFull("no space left for the journal: no new step begins")
+        if not self._reserve.try_restore():
+            self._full_since = now
+            raise JournalFull("no space left for the journal: no new step begins")
+        self._full_since = None
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._committing or not self._queue:
+            return
+        ops = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
+        if self.threaded:
+            self._committing = True
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-journal")
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(self._pool, self._commit, ops).add_done_callback(
+                lambda done: self._finish(ops, done.result())
+            )
+        else:
+            self._finish(ops, self._commit(ops))
+
+    def _finish(self, ops: list[_Op], done: bool) -> None:
+        self._committing = False
+        loop = asyncio.get_running_loop()
+        if not done:
+            self._requeue(ops, loop)
+            return
+        for op in ops:
+            future = op.future
+            if future is None or future.done():
+                continue
+            if op.error is not None:
+                future.set_exception(op.error)
+            else:
+                future.set_result(op.result)
+        if self._queue and not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._flush)
+
+    def _requeue(self, ops: list[_Op], loop: asyncio.AbstractEventLoop) -> None:
+        limit = time.monotonic() - BUSY_MAX_S
+        for op in reversed(ops):
+            if op.since > limit:
+                self._queue.appendleft(op)
+            elif op.future is not None and not op.future.done():
+                op.future.set_exception(JournalBusy("another process has held the write lock"))
+        self._scheduled = True
+        loop.call_later(BUSY_RETRY_S, self._flush)
+
+    def _commit(self, ops: list[_Op]) -> bool:
+        """One transaction for these acts. False: the lock is held elsewhere, try again."""
+        began = time.perf_counter()
+        try:
+            wrote = self._transact(ops)
+        except apsw.BusyError:
+            self._roll_back()
+            return False
+        except apsw.FullError as error:
+            self._roll_back()
+            return self._commit_in_need(ops, error)
+        except apsw.Error as error:
+            self._fail(ops, self._judge(error))
+            return True
+        if wrote:
+            self._time(time.perf_counter() - began)
+            self.commits += 1
+            self._on_commit(self.sequence)
+        return True
+
+    def _transact(self, ops: list[_Op]) -> bool:
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            number, at_ms = self._newest()
+            at_ms = max(at_ms, self._clock.wall_ms())
+            txn = Txn(db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms())
+            refused = 0
+            for op in ops:
+                op.error = None
+                try:
+                    op.result = op.act(txn)
+                except HoldfastError as error:
+                    op.error = error
+                    refused += 1
+            if refused == len(ops):
+                db.execute("ROLLBACK")
+                return False
+            db.execute("COMMIT")
+        except apsw.Error:
+            raise
+        except BaseException:
+            self._roll_back()
+            raise
+        if txn.number < self.sequence:
+            raise InvariantViolated("I8", "the journal's sequence fell")
+        self.sequence = txn.number
+        self.last_at_ms = at_ms
+        return True
+
+    def _newest(self) -> tuple[int, int]:
+        row = self._db.execute("SELECT n, at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
+        return (0, 0) if row is None else (cast(int, row[0]), cast(int, row[1]))
+
+    def _commit_in_need(self, ops: list[_Op], error: apsw.Error) -> bool:
+        """No space: refuse what begins an effect, record the rest with the reserve's space."""
+        self._full_since = time.monotonic()
+        refused = JournalFull(f"no space left for the journal ({error}): nothing was written")
+        rest = [op for op in ops if not op.begins]
+        self._fail([op for op in ops if op.begins], refused)
+        if not rest:
+            return True
+        if self._reserve.held:
+            self._reserve.release()
+            return self._commit(rest)
+        self._fail(rest, refused)
+        return True
+
+    def _judge(self, error: apsw.Error) -> HoldfastError:
+        """What a failed transaction means. Only the disk's own errors leave it unknown."""
+        in_doubt = isinstance(error, apsw.IOError)
+        self._roll_back()
+        if in_doubt:
+            self.broken = f"the disk reported an error: {error}"
+            self._on_broken(self.broken)
+            return CommitUnknown(f"the disk reported an error while committing: {error}")
+        return translated(error)
+
+    def _roll_back(self) -> None:
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except apsw.Error as error:
+            self.broken = f"cannot roll back: {error}"
+
+    @staticmethod
+    def _fail(ops: list[_Op], error: HoldfastError) -> None:
+        for op in ops:
+            op.result, op.error = None, error
+
+    def _time(self, seconds: float) -> None:
+        self._took.append(seconds)
+        self._commits += 1
+        if self._commits % SAMPLE == 0:
+            slow = sorted(self._took)[int(SAMPLE * 0.95)]
+            self.threaded = slow > (SLOW_COMMIT_S / 2 if self.threaded else SLOW_COMMIT_S)
+
+
+def translated(error: apsw.Error) -> HoldfastError:
+    """Our word for an error of SQLite outside a commit."""
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return JournalBusy("another process holds the journal's lock")
+        case apsw.FullError():
+            return JournalFull("no space left for the journal")
+        case apsw.NotADBError():
+            return NotAJournal("the file is not a journal, or its first page is damaged")
+        case apsw.CorruptError():
+            return JournalDamaged(f"the journal file is damaged: {error}")
+        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
+            return ReadOnly(f"the journal cannot be written: {error}")
+        case _:
+            return JournalDamaged(f"the journal failed: {type(error).__name__}: {error}")
