@@ -28,6 +28,7 @@ from holdfast.errors import (
     LeaseLost,
     RequestConflict,
     SessionLost,
+    TaskNotFound,
 )
 from holdfast.journal import rules
 from holdfast.journal.contract import (
@@ -134,7 +135,7 @@ class MemoryJournal:
         cell.ended, cell.locked = True, False
         for task in self._store.tasks.values():
             if task.session_id == session.session_id:
-                task.state, task.session_id = TaskState.QUEUED, ""
+                task.state, task.session_id, task.crashes = TaskState.QUEUED, "", 0
         self._changed()
 
     def _alive(self, session: Session) -> SessionCell:
@@ -260,11 +261,12 @@ class MemoryJournal:
     ) -> list[int]:  # fmt: skip
         store = self._store
         task = store.tasks.get(hold.task_id)
-        if task is None or not rules.holds(
-            state=task.state, epoch=task.epoch, seq=task.seq,
-            hold_epoch=hold.epoch, hold_seq=hold.seq,
-        ):  # fmt: skip
+        if task is None:
             raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+        rules.check_hold(
+            task_id=hold.task_id, state=task.state, epoch=task.epoch, seq=task.seq,
+            hold_epoch=hold.epoch, hold_seq=hold.seq,
+        )  # fmt: skip
         raws = [encode_body(entry.body) for entry in entries]
         store.apply(statements)
         now_ms, boot_ms = self.now_ms(), self._clock.boot_ms()
@@ -318,6 +320,8 @@ class MemoryJournal:
     async def drop(self, item: InboxItem) -> int:
         store, now_ms = self._store, self.now_ms()
         task = store.get_task(item.task_id)
+        if task.erased_ms is not None:
+            raise TaskNotFound(item.task_id)
         raw = encode_body(item.body)
         store.dropped += 1
         number = store.dropped

@@ -17,7 +17,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.ports import Notice
 from holdfast.core.values import decode, encode
-from holdfast.errors import JournalDamaged, TaskNotFound, ToolFailed
+from holdfast.errors import JournalDamaged, StatementFailed, TaskNotFound
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link, next_link
 from holdfast.journal.contract import InboxItem, InboxKind, Statement, TaskRow
@@ -247,7 +247,7 @@ class MemoryContents:
         self.notices.setdefault(notice.notice_id, (stamped, False))
 
     def apply(self, statements: Sequence[Statement]) -> None:
-        """Apply a Transactional tool's statements, all or none. Raises ToolFailed."""
+        """Apply a Transactional tool's statements, all or none. Raises StatementFailed."""
         db: Any = self.db  # Any: apsw's own types can only be read from Python 3.12 on
         db.execute("SAVEPOINT tool")
         db.authorizer = _authorized
@@ -257,9 +257,7 @@ class MemoryContents:
         except (apsw.Error, TypeError, ValueError) as error:
             db.authorizer = None
             db.execute("ROLLBACK TO tool")
-            raise ToolFailed(
-                tool="a statement", kind=type(error).__name__, text=str(error)
-            ) from error
+            raise StatementFailed(f"the statement was refused: {error}") from error
         finally:
             db.authorizer = None
             db.execute("RELEASE tool")

@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast.core.ids import TaskId
 from holdfast.core.ports import Notice
-from holdfast.errors import InvariantViolated
+from holdfast.errors import InvariantViolated, LeaseLost
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Entry, Kind, TaskState
 
@@ -153,12 +153,23 @@ def next_epoch(epoch: int, *, incarnation: int) -> int:
     return incarnation << COUNTER_BITS | counter
 
 
-def holds(*, state: TaskState, epoch: int, seq: int, hold_epoch: int, hold_seq: int) -> bool:
-    """Whether a hold may still write: same epoch, nothing added meanwhile, and not at rest.
+def check_hold(
+    *, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_epoch: int, hold_seq: int
+) -> None:
+    """Let a hold write only while it is the task's: same epoch, nothing added, not at rest.
 
     The state counts because an ended session's tasks go back to the queue under their old epoch.
+
+    Raises:
+        LeaseLost: another run has the task, or nobody has.
+        InvariantViolated: two writers act under one epoch, which no claim hands out twice.
     """
-    return state is TaskState.RUNNING and epoch == hold_epoch and seq == hold_seq
+    if state is not TaskState.RUNNING or epoch != hold_epoch:
+        raise LeaseLost(task_id=task_id, epoch=hold_epoch)
+    if seq != hold_seq:
+        raise InvariantViolated(
+            "I8", f"task {task_id}: record {seq} was added under this very epoch, {epoch}"
+        )
 
 
 # Poison
