@@ -1,0 +1,1 @@
+"""Tools and effects, the task context, the worker, resuming and reconciling."""

@@ -1,0 +1,106 @@
+"""What a worker and the child that runs a blocking tool say to each other.
+
+Frames over one socket: four bytes of length, then JSON. The parent says hello, then for each call
+`prepare`; the child imports and finds the function and answers `ready` (or `unfit`); only then
+does the parent note that a byte may leave, and says `go`; the child runs the function and answers
+with its outcome. So everything that goes wrong before `go` provably sent nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+from holdfast.core import values
+from holdfast.errors import Busy, HoldfastError, KeyReused, NotSent, Refused, TooLarge, ToolRaised
+
+FRAME_BYTES_MAX = 32 * 1024 * 1024  # twice what a step may hold, for the names around it
+_LENGTH_BYTES = 4
+_TEXT_CHARS_MAX = 10_000
+
+Message = dict[str, Any]  # Any: JSON; the fields are written and read in this file and child.py
+
+
+def frame(message: Message, *, what: str) -> bytes:
+    """The bytes of one message. Raises TooLarge."""
+    body = values.encode(message, what=what, bytes_max=FRAME_BYTES_MAX)
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+async def read_message(reader: asyncio.StreamReader) -> Message:
+    """The next message. Raises EOFError or ConnectionError where the child is of no use."""
+    try:
+        body = await reader.readexactly(_checked_length(await reader.readexactly(_LENGTH_BYTES)))
+        return cast(Message, values.decode(body))
+    except (TooLarge, ValueError) as error:  # the tool wrote over our socket
+        raise ConnectionError(f"garbled answer: {error}") from error
+
+
+def receive(channel: socket.socket) -> Message | None:
+    """The next message, or None where the parent is gone."""
+    head = _receive_exactly(channel, _LENGTH_BYTES)
+    body = _receive_exactly(channel, _checked_length(head)) if head else None
+    return None if body is None else cast(Message, values.decode(body))
+
+
+def returned(value: object) -> Message:
+    return {"kind": "returned", "value": values.checked(value, what="result")}
+
+
+def raised(error: BaseException) -> Message:
+    """How an exception of the tool travels: the four that say something, or its name and text."""
+    match error:
+        case Refused():
+            return {"kind": "refused", "proof": values.checked(error.proof, what="proof")}
+        case KeyReused():
+            return {"kind": "key-reused", "proof": values.checked(error.proof, what="proof")}
+        case NotSent():
+            return {"kind": "not-sent", "reason": _tidy(error.message)}
+        case Busy():
+            return {"kind": "busy", "retry_after_s": float(error.retry_after_s)}
+        case _:
+            code = error.code if isinstance(error, HoldfastError) else ""
+            kind, text = type(error).__name__, _tidy(str(error))
+            return {"kind": "raised", "type": kind, "text": text, "code": code}
+
+
+def opened(outcome: Message, *, tool: str) -> object:
+    """The value the tool returned; or what it raised, raised here."""
+    match outcome["kind"]:
+        case "returned":
+            return outcome["value"]
+        case "refused":
+            raise Refused(outcome["proof"])
+        case "key-reused":
+            raise KeyReused(outcome["proof"])
+        case "not-sent":
+            raise NotSent(outcome["reason"])
+        case "busy":
+            raise Busy(outcome["retry_after_s"])
+        case _:
+            raise ToolRaised(
+                tool=tool, kind=outcome["type"], text=outcome["text"], error_code=outcome["code"]
+            )
+
+
+def _checked_length(head: bytes) -> int:
+    length = int.from_bytes(head, "big")
+    if length > FRAME_BYTES_MAX:
+        raise TooLarge(f"a message of {length:,} bytes; the limit is {FRAME_BYTES_MAX:,}")
+    return length
+
+
+def _receive_exactly(channel: socket.socket, count: int) -> bytes | None:
+    parts: list[bytes] = []
+    while count:
+        part = channel.recv(min(count, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _tidy(text: str) -> str:
+    return text[:_TEXT_CHARS_MAX].encode("utf-8", "replace").decode()

@@ -1,0 +1,180 @@
+"""The supervising parent of a worker: starts it again when it dies, and ends with it.
+
+The worker may be killed at any instant, by its own dead-man timer too; this process is what makes
+that harmless. It holds no journal, no keys and no state, so there is nothing in it to recover. If
+it is itself killed, the kernel kills the worker, and the worker's death kills the tools' children:
+nothing of the family is left without somebody who restarts it or nobody at all. (macOS has no
+such signal: there a worker outlives a killed parent until it is stopped by hand.)
+
+A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or
+the end of that time, kills it, which loses nothing. The worker is in a process group of its own,
+so Ctrl-C reaches it once, from here. As process 1 of a container it also reaps orphans.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from holdfast.runtime.hardening import die_with_parent
+from holdfast.runtime.restart import Stop, after_exit, exit_code, is_terminal
+
+GRACE_S = 30.0
+_DOUBLE_S = 1.0  # two signals closer than this are one wish, sent by two senders
+_POLITE = (signal.SIGTERM, signal.SIGINT)
+
+Say = Callable[[str], None]
+
+
+def supervise(
+    argv: Sequence[str],
+    *,
+    grace_s: float = GRACE_S,
+    terminal: Callable[[int], bool] = is_terminal,
+    say: Say = lambda line: None,
+) -> int:
+    """Keep a worker running until it ends on purpose or we are asked to stop; its exit code.
+
+    Runs in the main thread of a process of its own, which has no other children. `say` gets one
+    line per start, end and decision.
+    """
+    with _signals() as wake:
+        return _Supervisor(argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake).run()
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        grace_s: float,
+        terminal: Callable[[int], bool],
+        say: Say,
+        wake: int,
+    ) -> None:
+        self._argv = list(argv)
+        self._grace_s = grace_s
+        self._terminal = terminal
+        self._say = say
+        self._wake = wake
+        self._asked_at: float | None = None  # when we were first asked to stop
+        self._worker: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            status = self._live()
+            uptime_s = time.monotonic() - began
+            if self._asked_at is not None:
+                # Asked before it listened to signals, the worker died of the polite one: as good.
+                return 0 if -status in _POLITE else exit_code(status)
+            decision = after_exit(status, uptime_s, failures, terminal=self._terminal)
+            if isinstance(decision, Stop):
+                self._say(f"worker ended with exit code {decision.code}")
+                return decision.code
+            failures = decision.failures
+            self._say(f"worker ended ({status}); starting it again in {decision.delay_s:g} s")
+            if self._rest(decision.delay_s):
+                return 0
+
+    def _live(self) -> int:
+        """One life of the worker: its exit code, or minus the signal."""
+        parent = os.getpid()
+        worker = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=lambda: _first(parent),  # noqa: PLW1509 - this process has one thread
+        )
+        self._worker = worker
+        self._say(f"worker {worker.pid} started")
+        try:
+            while worker.returncode is None:
+                self._wait(self._time_left())
+                _reap(worker)
+                if worker.returncode is None and self._time_left() == 0.0:
+                    self._say(f"worker {worker.pid} is killed")
+                    worker.kill()
+        finally:
+            self._worker = None
+        return worker.returncode
+
+    def _rest(self, delay_s: float) -> bool:
+        """Pause before a restart; True where we are asked to stop meanwhile."""
+        until = time.monotonic() + delay_s
+        while self._asked_at is None and (left := until - time.monotonic()) > 0:
+            self._wait(left)
+        return self._asked_at is not None
+
+    def _time_left(self) -> float | None:
+        if self._asked_at is None:
+            return None
+        return max(self._asked_at + self._grace_s - time.monotonic(), 0.0)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Sleep until a signal or the end of the time."""
+        if timeout_s == 0.0:
+            timeout_s = _DOUBLE_S  # killed already; only its end can wake us
+        ready, _, _ = select.select([self._wake], [], [], timeout_s)
+        for number in os.read(self._wake, 4_096) if ready else b"":
+            if number in _POLITE:
+                self._asked(signal.Signals(number))
+
+    def _asked(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+            self._say(f"{number.name}: the worker has {self._grace_s:g} s to finish")
+            if self._worker is not None and self._worker.returncode is None:
+                self._worker.send_signal(number)
+        elif now - self._asked_at > _DOUBLE_S:
+            self._grace_s = 0.0
+
+
+def _first(parent: int) -> None:
+    """What the worker does between fork and exec; the kernel keeps it across exec."""
+    die_with_parent(parent)
+    for number in (*_POLITE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _reap(worker: subprocess.Popen[bytes]) -> None:
+    """Collect everything that ended: the worker, and orphans given to process 1."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == worker.pid:
+            worker.returncode = os.waitstatus_to_exitcode(status)
+
+
+@contextmanager
+def _signals() -> Generator[int, None, None]:
+    """A descriptor that becomes readable with the numbers of the signals that came."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    kept = {number: signal.signal(number, _ignore) for number in (*_POLITE, signal.SIGCHLD)}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The number is read from the descriptor."""
