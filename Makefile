@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHONNOUSERSITE := 1
 
 BIN := .venv/bin
-PYTEST_ARGS ?= -n 2 --dist worksteal
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 500
 
 .PHONY: help setup demo test check format crash simulate bench docs lock wheel clean

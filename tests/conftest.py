@@ -1,0 +1,40 @@
+"""What all tests share: the Hypothesis profile, and figures printed at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Two cores shared with other tests make single examples slow now and then; that is no finding.
+settings.register_profile(
+    "project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("project")
+
+_MEASURED = "measured"
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Print a figure after the run. A figure informs; it never fails a test on a busy machine."""
+
+    def note(figure: str) -> None:
+        record_property(_MEASURED, figure)
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the figures of all tests, also those that ran in other processes."""
+    figures = [
+        str(value)
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == _MEASURED and report.when == "call"
+    ]
+    if figures:
+        terminalreporter.section("measured on this machine")
+        for figure in figures:
+            terminalreporter.line(figure)

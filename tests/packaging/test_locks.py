@@ -1,0 +1,44 @@
+"""The locks are complete, and name no machine."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+LOCKS = sorted((PROJECT / "requirements").glob("*.lock"))
+PIN = re.compile(r"^([a-z0-9][a-z0-9.-]*)==([^ ;\\]+)", re.MULTILINE)
+
+
+def pins(lock: Path) -> dict[str, str]:
+    return dict(PIN.findall(lock.read_text()))
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_lock_names_no_host_and_no_path(lock: Path) -> None:
+    suspects = r"://|--(?:extra-)?index|--find-links|--trusted-host|(?:^|[\s@=])/\w"
+    assert re.findall(suspects, lock.read_text(), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_every_package_of_a_lock_has_hashes(lock: Path) -> None:
+    blocks = re.split(r"^(?=[a-z0-9])", lock.read_text(), flags=re.MULTILINE)
+    named = [block for block in blocks if PIN.match(block)]
+    assert named
+    assert [block for block in named if "--hash=sha256:" not in block] == []
+
+
+def test_tests_run_with_the_versions_users_get() -> None:
+    everything = pins(PROJECT / "requirements" / "dev.lock")
+    for name in ("runtime", "build"):
+        assert pins(PROJECT / "requirements" / f"{name}.lock").items() <= everything.items()
+
+
+def test_runtime_lock_holds_every_declared_dependency() -> None:
+    """A dependency added to pyproject.toml without `make lock` would break a fresh clone."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=!~\[ ;]", text)[0].lower() for text in project["dependencies"]}
+    assert declared <= pins(PROJECT / "requirements" / "runtime.lock").keys()
