@@ -126,6 +126,8 @@ class MemoryJournal:
 
     async def renew(self, session: Session) -> None:
         request_ms = self._clock.boot_ms()
+        if request_ms > session.deadline_boot_ms:
+            raise SessionLost(f"session {session.session_id}: the lease was over before")
         cell = self._alive(session)
         cell.lease_until_boot_ms = rules.lease_until_boot_ms(request_ms, session.ttl_ms)
         session.deadline_boot_ms = rules.deadline_boot_ms(request_ms, session.ttl_ms)

@@ -4,7 +4,8 @@ A journal keeps rows and commits; what the rows may become is said here once, so
 SQLite and PostgreSQL cannot differ in it.
 
 * A task is claimable when it is due (queued, sleeping, waiting) or when the session that holds
-  it is dead. A parked task is woken only by a drop; an ended one by nothing.
+  it is dead. A parked task is woken only by a drop, a failed one only by a person's retry, any
+  other ended one by nothing.
 * `due_ms` always has a value: NEVER_MS stands for "not by time". A running task keeps the due
   time it was claimed with, so that an orphan is as old as it was before its worker died.
 * A death is counted when the orphan is claimed, not when it happens: nobody is there to write it
@@ -246,9 +247,10 @@ def wake(state: TaskState, kind: InboxKind, *, crashes: int, now_ms: int) -> Wok
     """The row after a drop, or None where the drop only adds its inbox row.
 
     A poisoned task that wakes gets one more run, alone, so that a cancel or a decision can be
-    applied; only a person's retry forgets the crashes.
+    applied; only a person's retry forgets the crashes, and only it opens a failed task again.
     """
-    if state not in RESTING:
+    again = state is TaskState.FAILED and kind is InboxKind.RETRY
+    if state not in RESTING and not again:
         return None
     left = 0 if kind is InboxKind.RETRY else min(crashes, CRASHES_ALONE)
     return Woken(state=TaskState.QUEUED, due_ms=now_ms, crashes=left)

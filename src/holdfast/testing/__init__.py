@@ -1,0 +1,1 @@
+"""Suites and kits that test Holdfast, and what is built on it."""

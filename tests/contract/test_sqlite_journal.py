@@ -1,0 +1,91 @@
+"""The embedded journal keeps the contract: real files, one handle per process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+import pytest
+
+from holdfast.core.clock import ManualClock, SystemEntropy
+from holdfast.core.ids import TaskId, task_id_bytes
+from holdfast.journal.contract import Journal, Session
+from holdfast.journal.sqlite.opening import open_journal
+from holdfast.journal.sqlite.sessions import SqliteSession
+from holdfast.testing.journal_contract import JournalContract, World
+
+
+class FixedKeys:
+    k_effect = b"e" * 32
+    current_journal_key = 1
+
+    def journal_key(self, key_id: int) -> bytes:
+        return bytes([key_id]) * 32
+
+
+class SqliteWorld(World):
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.folder = folder
+        self.path = folder / "journal.db"
+        self.opened: list[Journal] = []
+
+    async def connect(self) -> Journal:
+        journal = await open_journal(
+            self.path,
+            keys=FixedKeys(),
+            clock=self.clock,
+            entropy=SystemEntropy(),
+            instance_folder=self.folder / "instance",
+        )
+        self.opened.append(journal)
+        return journal
+
+    async def kill(self, session: Session) -> None:
+        # The kernel closes the page's descriptor; nobody folds or deletes the page.
+        cast("SqliteSession", session).page.close(delete=False)
+
+    async def damage(self, task_id: TaskId, *, seq: int) -> None:
+        db = self._raw()
+        (trigger,) = db.execute(
+            "SELECT sql FROM sqlite_master WHERE name = 'record_never_changes'"
+        ).fetchone()
+        db.execute("BEGIN IMMEDIATE; DROP TRIGGER record_never_changes")
+        where = "t = (SELECT t FROM task WHERE task_id = ?) AND seq = ?"
+        place = (task_id_bytes(task_id), seq)
+        (body,) = db.execute(f"SELECT body FROM record WHERE {where}", place).fetchone()
+        changed = bytearray(body)
+        changed[len(changed) // 2] ^= 1
+        db.execute(f"UPDATE record SET body = ? WHERE {where}", (bytes(changed), *place))
+        db.execute(f"{trigger}; COMMIT")
+        db.close()
+
+    async def query(self, sql: str) -> list[tuple[Any, ...]]:
+        db = self._raw()
+        try:
+            return list(db.execute(sql))
+        except apsw.SQLError:
+            return []
+        finally:
+            db.close()
+
+    def _raw(self) -> Any:  # Any: apsw's own types can only be read from Python 3.12 on
+        db = apsw.Connection(str(self.path))
+        db.set_busy_timeout(5_000)
+        return db
+
+    async def close(self) -> None:
+        for journal in self.opened:
+            await journal.close()
+
+
+class TestSqliteJournal(JournalContract):
+    @pytest.fixture
+    async def world(self, tmp_path: Path) -> AsyncIterator[World]:
+        folder = tmp_path / "agent"
+        folder.mkdir(mode=0o700)
+        world = SqliteWorld(folder)
+        yield world
+        await world.close()
