@@ -11,7 +11,7 @@
          |   +- usage: BadInput, BadValue, TooLarge, BadApp, BadSettings, NotDurable, StepOpen,
          |   |         ToolNotImportable, Misuse, BadReference
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound
-         |   +- conflict: RequestConflict, LeaseLost, NotNow, NotSettleable
+         |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
          |   |           NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
@@ -244,6 +244,12 @@ class LeaseLost(Terminal):
         self.epoch = epoch
 
 
+class ScopeBusy(Terminal):
+    code = "scope-busy"
+    exit_code = EXIT_CONFLICT
+    default_hint = "one process holds a scope at a time; close it there, or use another name"
+
+
 class NotNow(Terminal):
     """A decision before the step is quiet: a request may still be under way."""
 
@@ -439,6 +445,19 @@ class StepSkipped(StepFailed):
         super().__init__(f"step {ordinal} was skipped by a person" + (f": {note}" if note else ""))
         self.ordinal = ordinal
         self.note = note
+
+
+class ResultNotKept(StepFailed):
+    """The effect took place, but its result is not a JSON value that can be kept."""
+
+    code = "result-not-kept"
+    default_hint = "the step is recorded as succeeded; let the tool return JSON values"
+
+    def __init__(self, *, tool: str, ordinal: str, why: str) -> None:
+        super().__init__(f"step {ordinal}: {tool} took effect, but its result is lost: {why}")
+        self.tool = tool
+        self.ordinal = ordinal
+        self.why = why
 
 
 class StatementFailed(StepFailed):

@@ -100,6 +100,8 @@ class Queryable(Effect):
     letter: ClassVar[Letter] = "Q"
     name: ClassVar[str] = "Queryable"
 
+    find_returns_result: bool = False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idempotent(Effect):

@@ -36,27 +36,31 @@ def decide(step: Step, facts: Facts) -> Move:
         return Move.START if facts.attempts_left else Move.PARK
     if facts.unsent and step.state is StepState.STARTED:
         return Move.UNSEND
-    if not facts.attempts_left:
-        return Move.PARK
+    move = _by_class(step, facts)
+    return Move.PARK if move is Move.START and not facts.attempts_left else move
+
+
+def _by_class(step: Step, facts: Facts) -> Move:
     match step.letter:
-        case "R" | "T" | "F" | "I":
+        case "R" | "T":
             return Move.START
+        case "F" | "I":
+            return Move.PARK if facts.key_reused else Move.START
         case "K":
             return _keyed(facts)
         case "Q":
-            return _queried(facts)
+            return _queried(facts) if facts.has_lookup else Move.PARK
         case "N":
-            return Move.START if facts.at_least_once else Move.PARK
+            return Move.START if facts.at_least_once and not facts.key_reused else Move.PARK
         case _:
             assert_never(step.letter)
 
 
 def _keyed(facts: Facts) -> Move:
-    if facts.in_window and not facts.key_reused:
+    # With the attempts spent a lookup may still close what a re-send no longer can.
+    if facts.in_window and facts.attempts_left and not facts.key_reused:
         return Move.START
-    if not facts.has_lookup:
-        return Move.PARK
-    return _queried(facts)
+    return _queried(facts) if facts.has_lookup else Move.PARK
 
 
 def _queried(facts: Facts) -> Move:

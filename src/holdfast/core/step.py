@@ -55,7 +55,7 @@ class Event(IntEnum):
     FAIL = 7  #      started -> failed, Read and Transactional only: nothing outside changed
     RETRY = 8  #      started -> planned: proven refusal that the far end does not store
     FIND = 9  # T7   unknown -> succeeded, by lookup
-    ADOPT = 10  # T7, T9  unknown, parked -> succeeded, by evidence
+    ADOPT = 10  # T7, T9  open -> succeeded, by evidence; planned too: after a settlement or a loss
     PARK = 11  # T8   unknown -> parked; planned -> parked where attempts are spent
     SETTLE_DONE = 12  # T10  parked -> succeeded
     SETTLE_RUN = 13  # T10  parked -> planned
@@ -83,7 +83,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
     maybe_sent: int = 0
     epoch: int = 0
-    alone: bool = False  # the newest attempt was sent while nothing else could be under way
+    alone: bool = False  # a refusal of the newest attempt speaks for all attempts
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -123,7 +123,9 @@ _FROM: dict[Event, frozenset[StepState | None]] = {
     Event.FAIL: frozenset((StepState.STARTED,)),
     Event.RETRY: frozenset((StepState.STARTED,)),
     Event.FIND: frozenset((StepState.STARTED, StepState.UNKNOWN)),
-    Event.ADOPT: frozenset((StepState.STARTED, StepState.UNKNOWN, StepState.PARKED)),
+    Event.ADOPT: frozenset(
+        (StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN, StepState.PARKED)
+    ),
     Event.PARK: frozenset((StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN)),
     Event.SETTLE_DONE: frozenset((StepState.PARKED,)),
     Event.SETTLE_RUN: frozenset((StepState.PARKED,)),
@@ -133,6 +135,11 @@ _FROM: dict[Event, frozenset[StepState | None]] = {
         (None, StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN, StepState.PARKED)
     ),
 }
+
+
+# Far ends that do not know an earlier attempt by its key: a refusal of the second proves nothing
+# about the first, even in quiet. "Not enough money" may be what the first one left behind.
+_FORGETFUL: frozenset[Letter] = frozenset(("I", "N"))
 
 
 def next_step(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | Refusal:
@@ -160,7 +167,7 @@ def apply(step: Step | None, event: Event, *, epoch: int, quiet: bool, letter: L
                 attempts=step.attempts + 1,
                 maybe_sent=step.maybe_sent + 1,
                 epoch=epoch,
-                alone=step.maybe_sent == 0 or quiet,
+                alone=step.maybe_sent == 0 or (quiet and step.letter not in _FORGETFUL),
             )
         case Event.SUCCEED | Event.FIND | Event.ADOPT | Event.SETTLE_DONE:
             return _with(step, StepState.SUCCEEDED)
@@ -175,9 +182,7 @@ def apply(step: Step | None, event: Event, *, epoch: int, quiet: bool, letter: L
         case Event.FAIL:
             return _with(step, StepState.FAILED)
         case Event.RETRY:
-            return msgspec.structs.replace(
-                step, state=StepState.PLANNED, maybe_sent=0, alone=False
-            )
+            return msgspec.structs.replace(step, state=StepState.PLANNED, maybe_sent=0, alone=False)
         case Event.PARK:
             return _with(step, StepState.PARKED)
         case Event.SETTLE_RUN:
@@ -249,7 +254,7 @@ def _start_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
         return "the attempts are spent"
     if step.state is StepState.PLANNED:
         return None if facts.approved else "the approval is missing"
-    if facts.key_reused:
+    if facts.key_reused and step.letter not in ("R", "T"):
         return "the far end knows this key with another body"
     absent = facts.quiet and facts.lookup is Lookup.ABSENT
     match step.letter:
@@ -283,32 +288,39 @@ def _find_refusal(facts: Facts, *, mine: bool) -> str | None:
     return None if facts.lookup is Lookup.FOUND else "it was not found exactly once"
 
 
-_UNCLEAR = frozenset((Lookup.MANY, Lookup.UNSURE, Lookup.OTHER))
-
-
 def _park_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
     """Parking costs a person's time: only where the machine has no safe move left."""
     if mine:
         return "the attempt is still under way in this run"
-    if not facts.attempts_left:
-        return None
+    spent = not facts.attempts_left
     if step.state is StepState.PLANNED:
-        return "it can simply run"
+        return None if spent else "it can simply run"
     match step.letter:
-        case "R" | "T" | "F" | "I":
-            return "it can simply run again"
+        case "R" | "T":
+            return None if spent else "it can simply run again"
+        case "F" | "I":
+            return None if spent or facts.key_reused else "it can simply run again"
         case "K":
-            if facts.key_reused and not facts.has_lookup:
-                return None
-            if not facts.in_window and not facts.has_lookup:
-                return None
-            return None if facts.lookup in _UNCLEAR else "it can be sent again or looked up"
+            if facts.has_lookup:
+                return _asked_refusal(facts)
+            blocked = spent or facts.key_reused or not facts.in_window
+            return None if blocked else "it can be sent again"
         case "Q":
-            return None if facts.lookup in _UNCLEAR else "it can be looked up"
+            return _asked_refusal(facts) if facts.has_lookup else None
         case "N":
-            return "it may be repeated" if facts.at_least_once else None
+            again = facts.at_least_once and not facts.key_reused and not spent
+            return "it may be repeated" if again else None
         case _:
             assert_never(step.letter)
 
 
+def _asked_refusal(facts: Facts) -> str | None:
+    """A step with a lookup is parked only when the lookup was asked and leaves no way on."""
+    if facts.lookup in _UNCLEAR:
+        return None
+    if facts.lookup is Lookup.ABSENT and (facts.key_reused or not facts.attempts_left):
+        return None
+    return "it can be sent again or looked up"
 
+
+_UNCLEAR = frozenset((Lookup.MANY, Lookup.UNSURE, Lookup.OTHER))

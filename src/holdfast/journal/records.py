@@ -108,7 +108,7 @@ class StepView:
     __slots__ = (
         "args", "attempts", "body", "closed_ms", "doubt", "effect_key", "ended", "error",
         "evidence", "fingerprint", "letter", "not_before_ms", "note", "ordinal", "planned_ms",
-        "question", "restored_ms", "result", "step", "tool",
+        "question", "restored_ms", "result", "spared", "step", "tool", "unkept",
     )  # fmt: skip
 
     def __init__(self, ordinal: str, letter: Letter) -> None:
@@ -132,6 +132,8 @@ class StepView:
         self.planned_ms = 0
         self.closed_ms = 0
         self.restored_ms = 0
+        self.spared = 0  # attempts that were not sent or met a busy far end
+        self.unkept = ""  # why the result of a success could not be kept
 
     @property
     def state(self) -> StepState:
@@ -219,7 +221,7 @@ def _fold_claim(view: TaskView, record: Record) -> None:
     view.claims[record.epoch] = Claim(
         record.epoch, body["session"], body["boot"], record.boot_ms, record.at_ms, body["worker"]
     )
-    view.rested = {}
+    view.rested, view.finished, view.outcome = {}, None, {}
 
 
 def _fold_step(view: TaskView, record: Record) -> None:
@@ -257,6 +259,7 @@ def _take_start(step: StepView, record: Record) -> None:
 def _take_success(step: StepView, record: Record) -> None:
     step.result = record.body.get("result")
     step.note = record.body.get("note", "")
+    step.unkept = record.body.get("unkept", "")
 
 
 def _take_failure(step: StepView, record: Record) -> None:
@@ -269,11 +272,15 @@ def _take_doubt(step: StepView, record: Record) -> None:
     step.ended = (record.epoch, record.boot_ms)
     step.doubt = record.body["reason"]
     step.error = record.body
+    if step.doubt == "busy":
+        step.spared += 1
 
 
 def _take_unsent(step: StepView, record: Record) -> None:
     step.ended = (record.epoch, record.boot_ms)
     step.doubt = record.body.get("reason", "not sent")
+    if Event.UNSENT in record.events:
+        step.spared += 1
 
 
 def _take_park(step: StepView, record: Record) -> None:

@@ -87,6 +87,7 @@ class SqliteJournal:
         self._changed = asyncio.Event()
         self._holds = 0
         self._closed = False
+        self._seen_version: object = None
         self._seen_version = self._data_version()
 
     # sessions
@@ -382,7 +383,8 @@ class SqliteJournal:
 
     def _data_version(self) -> object:
         try:
-            return self._reader.pragma("data_version")
+            # On the writer's connection: only other connections' commits change the number.
+            return self._seen_version if self._writer.committing else self._db.pragma("data_version")
         except apsw.Error as error:
             raise translated(error) from error
 

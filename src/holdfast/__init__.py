@@ -1,0 +1,90 @@
+"""Holdfast keeps an AI agent alive through the loss of its process, disk, machine or region.
+
+The public names and nothing else; each is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.app.handle import TaskHandle
+    from holdfast.app.loading import App
+    from holdfast.app.open import Holdfast, open
+    from holdfast.core.effect import (
+        Fenced,
+        Idempotent,
+        Keyed,
+        Queryable,
+        Read,
+        Transactional,
+        Unrepeatable,
+    )
+    from holdfast.errors import (
+        Busy,
+        HoldfastError,
+        KeyReused,
+        NotDurable,
+        NotSent,
+        Refused,
+        RequestConflict,
+        ResultNotKept,
+        StepFailed,
+        StepSkipped,
+        TaskCancelled,
+        TaskFailed,
+        TaskParked,
+        ToolFailed,
+    )
+    from holdfast.runtime.log import Log
+    from holdfast.runtime.run import Approval, Run
+    from holdfast.runtime.scope import Scope
+    from holdfast.runtime.settings import Settings
+    from holdfast.runtime.task import TaskType, task
+    from holdfast.runtime.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
+
+_WHERE = {
+    "holdfast.app.handle": ("TaskHandle",),
+    "holdfast.app.loading": ("App",),
+    "holdfast.app.open": ("Holdfast", "open"),
+    "holdfast.core.effect": (
+        "Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable",
+    ),
+    "holdfast.errors": (
+        "Busy", "HoldfastError", "KeyReused", "NotDurable", "NotSent", "Refused",
+        "RequestConflict", "ResultNotKept", "StepFailed", "StepSkipped", "TaskCancelled",
+        "TaskFailed", "TaskParked", "ToolFailed",
+    ),
+    "holdfast.runtime.log": ("Log",),
+    "holdfast.runtime.run": ("Approval", "Run"),
+    "holdfast.runtime.scope": ("Scope",),
+    "holdfast.runtime.settings": ("Settings",),
+    "holdfast.runtime.task": ("TaskType", "task"),
+    "holdfast.runtime.tool": (
+        "Absent", "Apply", "Call", "Found", "Many", "Tool", "Unsure", "tool",
+    ),
+}  # fmt: skip
+_NAMES = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Found", "Holdfast",
+    "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Log", "Many", "NotDurable", "NotSent",
+    "Queryable", "Read", "Refused", "RequestConflict", "ResultNotKept", "Run", "Scope", "Settings",
+    "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked",
+    "TaskType", "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure", "open", "task",
+    "tool",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    module = _NAMES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

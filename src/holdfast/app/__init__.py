@@ -1,0 +1,1 @@
+"""The one place that binds adapters to ports."""

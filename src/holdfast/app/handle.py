@@ -1,0 +1,102 @@
+"""A handle on one task: wait for it, look at it, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.ids import TaskId
+from holdfast.errors import (
+    TaskCancelled,
+    TaskFailed,
+    TaskNotFound,
+    TaskParked,
+    TaskUnfinished,
+)
+from holdfast.journal.contract import InboxItem, InboxKind, Journal, TaskRow
+from holdfast.journal.records import ENDED, TaskState, TaskView
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+POLL_S = 0.05
+
+
+class TaskHandle:
+    """One task of one journal."""
+
+    def __init__(self, journal: Journal, task_id: TaskId, *, created: bool = False) -> None:
+        self._journal = journal
+        self.id = task_id
+        self.created = created  # False where the request id found a task submitted before
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.id})"
+
+    async def row(self) -> TaskRow:
+        row = await self._journal.find_task(self.id)
+        if row is None:
+            raise TaskNotFound(self.id)
+        return row
+
+    async def state(self) -> TaskState:
+        return (await self.row()).state
+
+    async def view(self) -> TaskView:
+        """Everything the journal knows: steps, states, keys, times."""
+        return await self._journal.read_task(self.id)
+
+    async def result(self, timeout_s: float | None = None) -> Any:  # Any: the task's JSON result
+        """Wait for the task's end and give its result.
+
+        Raises:
+            TaskFailed, TaskCancelled: how it ended.
+            TaskParked: a person must decide; ask again afterwards.
+            TaskUnfinished: the time is over; the task goes on.
+        """
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        async for row in self.watch():
+            if row.state in ENDED or row.state is TaskState.PARKED:
+                return await self._outcome(row)
+            if end is not None and time.monotonic() >= end:
+                break
+        raise TaskUnfinished(f"task {self.id} has not ended within {timeout_s:g} s")
+
+    async def watch(self) -> AsyncIterator[TaskRow]:
+        """The task's row, again whenever something may have changed, until it has ended."""
+        while True:
+            row = await self.row()
+            yield row
+            if row.state in ENDED:
+                return
+            await self._journal.wait_change(timeout_s=POLL_S)
+
+    async def cancel(self, *, by: str = "") -> None:
+        """Ask the task to stop. What is under way is brought to its true end first."""
+        await self._journal.drop(
+            InboxItem(task_id=self.id, ordinal="", kind=InboxKind.CANCEL, body={"by": by})
+        )
+
+    async def _outcome(self, row: TaskRow) -> Any:  # Any: the task's JSON result
+        view = await self.view()
+        match row.state:
+            case TaskState.SUCCEEDED:
+                if row.erased:
+                    raise TaskFailed(task_id=self.id, kind="erased", text="its payload was erased")
+                return view.outcome.get("result")
+            case TaskState.CANCELLED:
+                raise TaskCancelled(task_id=self.id)
+            case TaskState.PARKED:
+                rested = view.rested
+                question = str(rested.get("question") or "its records are damaged")
+                raise TaskParked(
+                    task_id=self.id, ordinal=str(rested.get("ordinal") or ""), question=question
+                )
+            case _:
+                kind, text = view.outcome.get("kind"), view.outcome.get("text")
+                raise TaskFailed(task_id=self.id, kind=str(kind), text=str(text))
+
+
+async def wait_all(handles: list[TaskHandle]) -> list[Any]:  # Any: JSON results or errors
+    return await asyncio.gather(*(handle.result() for handle in handles), return_exceptions=True)

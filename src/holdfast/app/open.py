@@ -1,0 +1,343 @@
+"""`holdfast.open`: a journal, and an engine in this process that serves the given tasks.
+
+The engine here never kills its host process. When its lease is lost (a laptop slept, a debugger
+held the process) it fences its runs, begins a new session and resumes; what is weaker than in
+`holdfast worker` is said in docs/explanation/guarantees.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from holdfast.app.handle import TaskHandle
+from holdfast.app.notify import make_notices
+from holdfast.app.places import journal_path, open_file_journal
+from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.ids import (
+    TaskId,
+    effect_key_bytes,
+    fingerprint,
+    fingerprint_key,
+    parse_effect_key,
+    parse_task_id,
+    task_id_for_request,
+    task_id_from_bytes,
+)
+from holdfast.core.ordinal import parse_ordinal
+from holdfast.core.ports import KeyRing
+from holdfast.core.values import canonical, checked, encode
+from holdfast.errors import (
+    ApprovalNotFound,
+    BadInput,
+    HoldfastError,
+    Misuse,
+    NotNow,
+    NotSettleable,
+    ScopeBusy,
+    SessionLost,
+    StepNotFound,
+    TaskNotFound,
+)
+from holdfast.journal.contract import InboxItem, InboxKind, Journal, Submission
+from holdfast.journal.records import Body, StepView, TaskView
+from holdfast.core.step import StepState
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.log import Log
+from holdfast.runtime.scope import Scope
+from holdfast.runtime.settings import Settings
+from holdfast.runtime.steps import approval_binding
+from holdfast.runtime.task import SCOPE_NAME, TaskType
+from holdfast.runtime.tool import Tool, check_registered
+
+REQUEST_ID_CHARS_MAX = 500
+SCOPE_WAIT_S = 30.0
+
+Decision = Literal["done", "run", "skip"]
+
+
+class Holdfast:
+    """An open journal: submit, follow, decide. Made by `holdfast.open`."""
+
+    def __init__(
+        self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
+        tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]], settings: Settings,
+        log: Log | None = None,
+    ) -> None:  # fmt: skip
+        self.journal = journal
+        self.settings = settings
+        self.tasks = {task.name: task for task in tasks}
+        self.tools = {tool.name: tool for tool in tools}
+        self._k_effect = keys.k_effect
+        self._fingerprint_key = fingerprint_key(keys.k_effect)
+        self._keys = keys
+        self._clock = clock
+        self._entropy = entropy
+        self._log = log or Log()
+        self.engine: Engine | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._failed: BaseException | None = None
+
+    # tasks
+
+    async def submit(
+        self, task: TaskType | str, /, *, request_id: str = "", **args: Any
+    ) -> TaskHandle:  # Any: checked as JSON before anything is written
+        """Accept a task. On return it is durable.
+
+        With a request id the same call again finds the same task; with other arguments it
+        raises RequestConflict.
+        """
+        self._check_alive()
+        name = task if isinstance(task, str) else task.name
+        known = self.tasks.get(name) if isinstance(task, str) else task
+        if known is not None:
+            known.check_args(args)
+        kept = checked(args, what=f"arguments of {name}")
+        encode(kept, what=f"arguments of {name}")
+        if len(request_id) > REQUEST_ID_CHARS_MAX:
+            raise BadInput(f"a request id has at most {REQUEST_ID_CHARS_MAX} characters")
+        checked(request_id, what="request id")
+        submission = Submission(
+            task_id=self._mint(name, request_id),
+            name=name,
+            args=kept,
+            args_fingerprint=fingerprint(
+                self._fingerprint_key, tool=f"task {name}", canonical_args=canonical(kept)
+            ),
+            request_id=request_id,
+        )
+        found = await self.journal.submit(submission)
+        return TaskHandle(self.journal, found.task_id, created=found.created)
+
+    def task(self, task_id: str) -> TaskHandle:
+        """A handle on a task of this journal."""
+        return TaskHandle(self.journal, parse_task_id(task_id))
+
+    def _mint(self, name: str, request_id: str) -> TaskId:
+        if not request_id:
+            return task_id_from_bytes(self._entropy.bytes(16))
+        return task_id_for_request(
+            self._k_effect, agent=self.settings.agent, name=name, request_id=request_id
+        )
+
+    # facts and decisions
+
+    async def evidence(
+        self, *, effect_key: str = "", task_id: str = "", ordinal: str = "",
+        result: Any = None, happened: bool = True, source: str = "webhook",
+    ) -> None:  # fmt: skip  # Any: checked as JSON
+        """Tell what is known of an effect from elsewhere, for example a webhook.
+
+        Named by its effect key, or by task id and ordinal. Evidence that it happened closes an
+        unknown or parked step as succeeded; that it did not is shown to whoever decides.
+        """
+        if effect_key:
+            found = await self.journal.find_effect(effect_key_bytes(parse_effect_key(effect_key)))
+            if found is None:
+                raise StepNotFound(f"no step has the effect key {effect_key}")
+            task, place = found
+        else:
+            task, place = parse_task_id(task_id), parse_ordinal(ordinal)
+            await get_step(self.journal, task, place)
+        kept = checked(result, what="evidence")
+        encode(kept, what="evidence")
+        outcome = "succeeded" if happened else "refused"
+        body: Body = {"outcome": outcome, "result": kept, "source": source}
+        await self._drop(task, place, InboxKind.EVIDENCE, body)
+
+    async def settle(
+        self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None,
+        by: str = "", note: str = "",
+    ) -> None:  # fmt: skip  # Any: checked as JSON
+        """Decide a parked step: it was `done`, `run` it, or `skip` it.
+
+        Raises NotSettleable where it is not parked, NotNow while a request may be under way.
+        """
+        if decision not in ("done", "run", "skip"):
+            raise BadInput(f"{decision!r}: decide `done`, `run` or `skip`")
+        task = parse_task_id(task_id)
+        _, step = await get_step(self.journal, task, parse_ordinal(ordinal))
+        if step.state is not StepState.PARKED:
+            raise NotSettleable(f"task {task} step {ordinal} is {step.state}, not parked")
+        left_ms = step.not_before_ms - self.journal.now_ms()
+        if left_ms > 0:
+            raise NotNow(f"task {task} step {ordinal} can be decided in {left_ms / 1000:.1f} s")
+        kept = checked(result, what="result")
+        encode(kept, what="result")
+        body: Body = {"decision": decision, "result": kept, "by": by, "note": note}
+        await self._drop(task, ordinal, InboxKind.DECISION, body)
+
+    async def approve(
+        self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = ""
+    ) -> None:
+        """Answer what a task waits for."""
+        task = parse_task_id(task_id)
+        ordinal = parse_ordinal(ordinal)
+        view = await self.journal.read_task(task)
+        body: Body = {"granted": granted, "by": by, "note": note}
+        asked = view.notes.get(ordinal)
+        step = view.steps.get(ordinal)
+        if asked is not None and asked.what == "approve" and asked.answer is None:
+            pass
+        elif step is not None and step.state is StepState.PLANNED:
+            body["binding"] = approval_binding(step)
+        else:
+            raise ApprovalNotFound(f"task {task} step {ordinal} does not wait for an approval")
+        await self._drop(task, ordinal, InboxKind.APPROVAL, body)
+
+    async def cancel(self, task_id: str, *, by: str = "") -> None:
+        await self.task(task_id).cancel(by=by)
+
+    async def retry(self, task_id: str, *, by: str = "") -> None:
+        """Run a parked or failed task again; closed steps keep their records."""
+        await self._drop(parse_task_id(task_id), "", InboxKind.RETRY, {"by": by})
+
+    async def _drop(self, task: TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
+        checked(body, what=kind.value)
+        await self.journal.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body))
+
+    # scopes
+
+    @asynccontextmanager
+    async def scope(self, name: str) -> AsyncIterator[Scope]:
+        """Durable calls for code that Holdfast does not run; see docs/how-to/foreign-loops.md."""
+        self._check_alive()
+        engine = self.engine
+        if engine is None:
+            raise Misuse("a scope needs an open session", hint="open with serve=True")
+        task_id = await self._open_scope(name)
+        session = await self._session(engine)
+        end = asyncio.get_running_loop().time() + SCOPE_WAIT_S
+        while True:
+            claimed = await self.journal.claim(
+                session, names=(SCOPE_NAME,), limit=1, task_id=task_id, alone=True
+            )
+            if claimed:
+                break
+            if asyncio.get_running_loop().time() > end:
+                raise ScopeBusy(f"scope {name!r} is held by another session")
+            await self._wake_scope(task_id)
+            await asyncio.sleep(0.02)
+        book, steps = engine.book_for(claimed[0])
+        engine.watch(book)
+        scope = Scope(name, book, steps)
+        try:
+            yield scope
+        finally:
+            await scope.release()
+            engine.unwatch(book)
+
+    async def _open_scope(self, name: str) -> TaskId:
+        checked(name, what="scope name")
+        if not name or len(name) > REQUEST_ID_CHARS_MAX:
+            raise BadInput(f"a scope name has 1 to {REQUEST_ID_CHARS_MAX} characters")
+        submission = Submission(
+            task_id=self._mint(SCOPE_NAME, name),
+            name=SCOPE_NAME,
+            args={"scope": name},
+            args_fingerprint=fingerprint(
+                self._fingerprint_key, tool=SCOPE_NAME, canonical_args=name.encode()
+            ),
+            request_id=name,
+        )
+        await self.journal.submit(submission)
+        await self._wake_scope(submission.task_id)
+        return submission.task_id
+
+    async def _wake_scope(self, task_id: TaskId) -> None:
+        """A resting scope becomes claimable by a harmless drop."""
+        row = await self.journal.find_task(task_id)
+        if row is not None and row.state.value in ("waiting", "parked"):
+            await self._drop(task_id, "", InboxKind.RETRY, {"by": "scope"})
+
+    async def _session(self, engine: Engine) -> Any:  # Any: the journal's own session type
+        for _ in range(200):
+            if engine.lease is not None and engine.lease.ok():
+                return engine.lease.session
+            await asyncio.sleep(0.02)
+        raise SessionLost("no session could be opened")
+
+    # serving
+
+    def start(self, engine: Engine) -> None:
+        self.engine = engine
+        self._serving = asyncio.create_task(self._serve(engine), name="holdfast engine")
+
+    async def _serve(self, engine: Engine) -> None:
+        """Serve; begin a new session after a lost one; remember what ended it for good."""
+        while True:
+            try:
+                await engine.serve()
+                return
+            except SessionLost as error:
+                self._log.event("session-lost", error=error.message)
+                await asyncio.sleep(0.05)
+            except HoldfastError as error:
+                self._failed = error
+                raise
+
+    def _check_alive(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    async def close(self) -> None:
+        if self.engine is not None:
+            self.engine.stop()
+        if self._serving is not None:
+            await asyncio.gather(self._serving, return_exceptions=True)
+        await self.journal.close()
+
+
+@asynccontextmanager
+async def open(
+    journal: str | os.PathLike[str], *, tasks: Iterable[TaskType] = (),
+    tools: Iterable[Tool[..., Any]] = (), settings: Settings | None = None, serve: bool = True,
+    create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None,
+    log: Log | None = None,
+) -> AsyncIterator[Holdfast]:  # fmt: skip
+    """Open the journal at this path and serve the given tasks until the block is left.
+
+    Args:
+        journal: path of the journal file; made, with its keys.json, where there is none.
+        tasks: task functions that this process runs, its own and orphaned ones.
+        tools: tools of scopes, so that what a dead process left open can be settled.
+        serve: False only reads, submits and decides.
+    """
+    settings = settings or Settings()
+    clock = clock or SystemClock()
+    entropy = entropy or SystemEntropy()
+    known = list(tools)
+    for tool in known:
+        check_registered(tool)
+    opened, keys = await open_file_journal(
+        journal_path(journal), clock=clock, entropy=entropy, create=create,
+        allow_network_fs=settings.allow_network_fs,
+    )  # fmt: skip
+    hf = Holdfast(
+        journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=list(tasks), tools=known,
+        settings=settings, log=log,
+    )  # fmt: skip
+    if serve:
+        engine = Engine(
+            journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=hf.tasks.values(),
+            tools=known, settings=settings, notices=make_notices(settings), log=log,
+        )  # fmt: skip
+        hf.start(engine)
+    try:
+        yield hf
+    finally:
+        await hf.close()
+
+
+async def get_step(journal: Journal, task: TaskId, ordinal: str) -> tuple[TaskView, StepView]:
+    if await journal.find_task(task) is None:
+        raise TaskNotFound(task)
+    view = await journal.read_task(task)
+    step = view.steps.get(ordinal)
+    if step is None:
+        raise StepNotFound(f"task {task} has no step {ordinal}")
+    return view, step

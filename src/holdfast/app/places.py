@@ -1,0 +1,61 @@
+"""Where things lie, given the journal's path, and how to open it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from holdfast.app.keyfile import KeyFile, load_or_create
+from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.private_files import check_place
+from holdfast.errors import BadInput, NotAJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.opening import open_journal
+
+KEYS = "keys.json"
+INSTANCE = "instance"
+
+
+def journal_path(text: str | os.PathLike[str]) -> Path:
+    name = os.fspath(text)
+    if name.startswith(("postgres://", "postgresql://")):
+        raise BadInput(
+            "the PostgreSQL journal is not part of this version",
+            hint="give the path of a file; the embedded journal needs nothing to be started",
+        )
+    if not name or "\0" in name:
+        raise BadInput(f"{name!r} is not a path")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadInput("the path holds a lone surrogate") from None
+    path = Path(os.path.abspath(name))
+    if path.is_dir():
+        path = path / "journal.db"
+    return path
+
+
+async def open_file_journal(
+    path: Path, *, create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None,
+    allow_network_fs: bool = False, synchronous: str = "FULL",
+) -> tuple[SqliteJournal, KeyFile]:  # fmt: skip
+    """The journal at this path with its keys; both are made where there is none."""
+    clock = clock or SystemClock()
+    entropy = entropy or SystemEntropy()
+    exists = os.path.lexists(path)
+    if not exists and not create:
+        raise NotAJournal(
+            f"there is no journal at {path}",
+            hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one",
+        )
+    if not path.parent.is_dir():
+        raise NotAJournal(f"the folder {path.parent} does not exist", hint="make it first")
+    check_place(path, allow_network_fs=allow_network_fs)
+    keys = load_or_create(path.parent / KEYS, journal_exists=exists, entropy=entropy)
+    journal = await open_journal(
+        path, keys=keys, clock=clock, entropy=entropy, instance_folder=path.parent / INSTANCE,
+        create=create, allow_network_fs=allow_network_fs, synchronous=synchronous,
+    )  # fmt: skip
+    await asyncio.sleep(0)
+    return journal, keys

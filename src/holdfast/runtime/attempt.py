@@ -1,0 +1,258 @@
+"""One attempt: the tool is called once, and what it did is put into one word.
+
+By the time this runs the start record is durable. The send-begun slot is marked before the
+tool's code is entered, or, for tools that say when (`http_only`, `marks_sending`), right before
+their first byte. Whatever the tool does, exactly one Outcome comes back; only a fenced or
+stopping worker breaks off, and then nothing is concluded here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.core.clock import Clock
+from holdfast.core.ids import effect_key_from_bytes
+from holdfast.core.values import Json, checked, encode
+from holdfast.errors import (
+    AttemptTimedOut,
+    BadValue,
+    Busy,
+    Fenced,
+    HoldfastError,
+    KeyReused,
+    NotSent,
+    Refused,
+    Signal,
+    TooLarge,
+    ToolNotImportable,
+    ToolRaised,
+)
+from holdfast.journal.records import StepView
+from holdfast.runtime.blocking import ChildPool
+from holdfast.runtime.http import HttpClient
+from holdfast.runtime.lease import Lease
+from holdfast.runtime.target import locate
+from holdfast.runtime.threads import Threads
+from holdfast.runtime.tool import (
+    Absent,
+    Apply,
+    Call,
+    FindAnswer,
+    Found,
+    Many,
+    Tool,
+    Unsure,
+)
+
+TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
+FIND_TIMEOUT_S = 30.0
+
+
+class Returned(msgspec.Struct):
+    result: Json
+    unkept: str = ""  # why the value could not be kept; the effect did take place
+    apply: Apply | None = None
+
+
+class RefusedBy(msgspec.Struct):
+    proof: Json
+
+
+class Unsent(msgspec.Struct):
+    reason: str
+
+
+class Doubtful(msgspec.Struct):
+    reason: str
+    kind: str = ""
+    text: str = ""
+    retry_after_s: float = 0.0
+
+
+class Raised(msgspec.Struct):
+    """It raised, and nothing outside can have changed."""
+
+    kind: str
+    text: str
+
+
+Outcome = Returned | RefusedBy | Unsent | Doubtful | Raised
+
+
+class Caller:
+    """Calls tools and lookups for one worker."""
+
+    def __init__(self, *, lease: Lease, clock: Clock, children: ChildPool, threads: Threads) -> None:
+        self._lease = lease
+        self._clock = clock
+        self._children = children
+        self._threads = threads
+
+    async def attempt(
+        self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], *, task_id: str, slot: int
+    ) -> Outcome:
+        """Call the tool once. Raises Fenced before anything is sent where the lease is over."""
+        attempt = step.attempts[-1]
+        begun = False
+
+        def mark() -> None:
+            nonlocal begun
+            if not begun:
+                self._lease.check()
+                self._lease.session.mark_begun(slot)
+                begun = True
+
+        ends = asyncio.get_running_loop().time() + tool.timeout_s
+        call = self._call(
+            tool, step, task_id=task_id, fence=attempt.fence, attempt=len(step.attempts),
+            ends=ends, mark=mark, lookup=False,
+        )  # fmt: skip
+        try:
+            value = await self._invoke(tool, call, args, mark)
+        except (Signal, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything: it is judged
+            return _judged(tool, error, begun=begun)
+        return _returned(tool, value)
+
+    async def find(
+        self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], *, task_id: str
+    ) -> FindAnswer:
+        """Ask the lookup. Whatever it raises means that it cannot say."""
+        if tool.finder is None:
+            return Unsure("the tool has no lookup")
+        ends = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
+        fence = step.attempts[-1].fence if step.attempts else 0
+        call = self._call(
+            tool, step, task_id=task_id, fence=fence, attempt=len(step.attempts), ends=ends,
+            mark=_nothing, lookup=True,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                answer = await tool.finder(call, **args)
+        except (Signal, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a lookup that fails says nothing
+            return Unsure(f"{type(error).__name__}: {str(error)[:TEXT_CHARS_MAX]}")
+        if not isinstance(answer, (Found, Absent, Many, Unsure)):
+            return Unsure(f"the lookup returned {type(answer).__name__}")
+        return answer
+
+    def _call(
+        self, tool: Tool[..., Any], step: StepView, *, task_id: str, fence: int, attempt: int,
+        ends: float, mark: Callable[[], None], lookup: bool,
+    ) -> Call:  # fmt: skip
+        loop = asyncio.get_running_loop()
+        key = effect_key_from_bytes(step.effect_key)
+
+        def http(call: Call) -> HttpClient:
+            return HttpClient(
+                effect=tool.effect, effect_key=key, task_id=task_id, ordinal=step.ordinal,
+                fence=fence, time_left_s=lambda: ends - loop.time(), on_first_byte=mark,
+                lookup=lookup,
+            )  # fmt: skip
+
+        return Call(
+            task_id=task_id, ordinal=step.ordinal, effect_key=key, fence=fence, attempt=attempt,
+            time_left=lambda: ends - loop.time(), mark=mark, http=http,
+        )  # fmt: skip
+
+    async def _invoke(
+        self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]
+    ) -> object:
+        self._lease.check()
+        if not tool.blocking:
+            if not tool.marks_itself:
+                mark()
+            return await _timed(tool, tool.bound(call, args))
+        if tool.letter in ("Q", "N"):
+            fields = {
+                "task_id": call.task_id, "ordinal": call.ordinal, "effect_key": call.effect_key,
+                "fence": call.fence, "attempt": call.attempt,
+            }  # fmt: skip
+            target = locate(tool.function)
+            return await self._children.run(
+                target, fields, args, tool.timeout_s, before_send=mark
+            )
+        mark()
+        bound = tool.bound(call, args)
+        return await _timed(tool, lambda: self._threads.run(bound))
+
+
+async def _timed(tool: Tool[..., Any], start: Callable[[], Any]) -> object:
+    timer = asyncio.timeout(tool.timeout_s)
+    try:
+        async with timer:
+            return await start()
+    except TimeoutError:
+        if timer.expired():
+            raise AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s) from None
+        raise
+
+
+def _returned(tool: Tool[..., Any], value: object) -> Outcome:
+    """A value means that the effect took place, also where the value cannot be kept."""
+    apply = None
+    if tool.letter == "T":
+        if not isinstance(value, Apply):
+            return Raised("Misuse", "a Transactional tool returns holdfast.Apply(statements, result)")
+        apply, value = value, value.result
+    try:
+        kept = checked(value, what=f"result of {tool.name}")
+        encode(kept, what=f"result of {tool.name}")
+    except (BadValue, TooLarge) as error:
+        if tool.letter == "T":
+            return Raised(type(error).__name__, error.message)
+        return Returned(None, unkept=error.message)
+    return Returned(kept, apply=apply)
+
+
+def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outcome:
+    harmless = tool.letter in ("R", "T")
+    match error:
+        case Refused():
+            return RefusedBy(_shown_json(error.proof))
+        case NotSent() if not begun or not tool.marks_itself:
+            return Unsent(str(error))
+        case Busy():
+            return Doubtful("busy", retry_after_s=error.retry_after_s)
+        case KeyReused():
+            return Doubtful("key-reused", text=str(error)[:TEXT_CHARS_MAX])
+        case ToolNotImportable() | TooLarge() if not begun:
+            return Unsent(error.message)
+        case AttemptTimedOut() if not harmless:
+            return Doubtful("timeout", kind="AttemptTimedOut", text=str(error))
+        case ToolRaised():
+            kind, text = error.kind, error.text[:TEXT_CHARS_MAX]
+        case HoldfastError():
+            kind, text = type(error).__name__, error.message[:TEXT_CHARS_MAX]
+        case _:
+            kind, text = type(error).__name__, _tidy(str(error))[:TEXT_CHARS_MAX]
+    if harmless or (tool.marks_itself and not begun):
+        return Raised(kind, text)  # nothing outside was changed: nothing was sent
+    return Doubtful("raised", kind=kind, text=text)
+
+
+def _shown_json(proof: object) -> Json:
+    """The proof as JSON; what cannot be kept is kept as text."""
+    try:
+        kept = checked(proof, what="proof")
+        encode(kept, what="proof", bytes_max=64 * 1024)
+        return kept
+    except (BadValue, TooLarge):
+        return _tidy(repr(proof))[:TEXT_CHARS_MAX]
+
+
+def _tidy(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _nothing() -> None:
+    return None
+
+
+__all__ = ["Caller", "Doubtful", "Fenced", "Outcome", "Raised", "RefusedBy", "Returned", "Unsent"]

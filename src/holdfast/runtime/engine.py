@@ -1,0 +1,378 @@
+"""The engine: claims tasks, runs them, renews the lease, sweeps up after the dead.
+
+One engine serves one session. It is the same in `holdfast worker` and inside a program that
+called `holdfast.open`; what differs is what happens when the lease is lost: a worker process is
+killed by its timer or ends, an embedded engine fences its runs and begins a new session.
+
+Fairness: tasks are claimed in the order they became due, a batch at a time; a task whose last
+runs killed their process is run alone, so that it can take nobody with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ids import TaskId, fingerprint_key
+from holdfast.core.ports import KeyRing, Notice, Notices
+from holdfast.errors import (
+    Fenced,
+    HoldfastError,
+    JournalBusy,
+    JournalFull,
+    JournalStopped,
+    Retryable,
+    SessionLost,
+)
+from holdfast.journal.contract import Claimed, Journal, Session
+from holdfast.journal.records import TaskState
+from holdfast.runtime.attempt import Caller
+from holdfast.runtime.blocking import ChildPool
+from holdfast.runtime.book import Book
+from holdfast.runtime.deadman import DeadMan
+from holdfast.runtime.execute import execute
+from holdfast.runtime.lease import Lease
+from holdfast.runtime.log import Log
+from holdfast.runtime.run import Run
+from holdfast.runtime.settings import Settings
+from holdfast.runtime.steps import Steps
+from holdfast.runtime.task import SCOPE_NAME, TaskType
+from holdfast.runtime.threads import Threads
+
+NOTICES_AT_ONCE = 20
+NOTICE_EVERY_S = 1.0
+UPKEEP_EVERY_S = 3_600.0
+CLAIM_EVERY_S = 0.01
+TROUBLE_EVERY_S = 5.0
+
+
+class Engine:
+    """Serves the tasks of one journal with a set of task functions."""
+
+    def __init__(
+        self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
+        tasks: Iterable[TaskType], tools: Iterable[Any] = (), settings: Settings,
+        notices: Notices | None = None, log: Log | None = None, dead_man: DeadMan | None = None,
+    ) -> None:  # fmt: skip
+        self.journal = journal
+        self.clock = clock
+        self.entropy = entropy
+        self.settings = settings
+        self.tasks = {task.name: task for task in tasks}
+        self.tools = {tool.name: tool for tool in tools}
+        self.log = log or Log()
+        self.lease: Lease | None = None
+        self._k_effect = keys.k_effect
+        self._fingerprint_key = fingerprint_key(keys.k_effect)
+        self._notices = notices
+        self._dead_man = dead_man
+        self._books: dict[TaskId, Book] = {}
+        self._running: dict[TaskId, asyncio.Task[None]] = {}
+        self._alone: TaskId | None = None
+        self._children: ChildPool | None = None
+        self._threads = Threads()
+        self._inbox_seen = 0
+        self._stopping = asyncio.Event()
+        self._fatal: asyncio.Future[None] | None = None
+        self._troubled: dict[str, float] = {}
+        self.finished: Callable[[TaskId, TaskState], None] = lambda _task, _state: None
+        self.counts: dict[str, int] = {"runs": 0, "finished": 0, "fenced": 0, "claims": 0}
+
+    @property
+    def active(self) -> int:
+        return len(self._running)
+
+    async def serve(self) -> None:
+        """Work until `stop`; raises SessionLost or what made further work impossible."""
+        self._fatal = asyncio.get_running_loop().create_future()
+        session = await self.open_session()
+        helpers = [
+            asyncio.create_task(self._guarded(work))
+            for work in (self._renew, self._sweep, self._tell, self._upkeep)
+        ]
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait(
+                (stopping, self._fatal), return_when=asyncio.FIRST_COMPLETED
+            )
+            lost = self._fatal.done()
+            await self._end_runs(lost=lost)
+        finally:
+            for helper in (*helpers, stopping):
+                helper.cancel()
+            await asyncio.gather(*helpers, stopping, return_exceptions=True)
+            await self._close_session(session)
+        if self._fatal.done():
+            self._fatal.result()
+
+    async def open_session(self) -> Session:
+        name = self.settings.worker_name or f"{socket.gethostname()}:{os.getpid()}"
+        session = await self.journal.open_session(
+            worker=name, ttl_ms=int(self.settings.lease_ttl_s * 1000)
+        )
+        self.lease = Lease(session, self.clock)
+        self._arm()
+        self._children = ChildPool(session.lock_fd())
+        self.log.event("session-begun", session=session.session_id, worker=name)
+        return session
+
+    def stop(self) -> None:
+        """Finish what is under way, give the rest back, end."""
+        self._stopping.set()
+
+    def book_for(self, claimed: Claimed) -> tuple[Book, Steps]:
+        """The book and the steps of a claimed task."""
+        if self.lease is None or self._children is None:
+            raise SessionLost("no session is open")
+        book = Book(
+            journal=self.journal, hold=claimed.hold, view=claimed.view, inbox=claimed.inbox,
+            clock=self.clock, on_trouble=self._on_trouble,
+        )  # fmt: skip
+        caller = Caller(
+            lease=self.lease, clock=self.clock, children=self._children, threads=self._threads
+        )
+        steps = Steps(
+            book=book, lease=self.lease, caller=caller, clock=self.clock, k_effect=self._k_effect,
+            fingerprint_key=self._fingerprint_key, pace=self.settings.pace,
+        )  # fmt: skip
+        return book, steps
+
+    def watch(self, book: Book) -> None:
+        """Hand inbox items of this task to the book while it is held here."""
+        self._books[book.view.task_id] = book
+
+    def unwatch(self, book: Book) -> None:
+        self._books.pop(book.view.task_id, None)
+
+    # the loops
+
+    async def _guarded(self, work: Callable[[], Any]) -> None:
+        try:
+            await work()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - ends the session, with the reason
+            self._fail(error)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.renew_every_s)
+            if self.lease is None:
+                return
+            if self.lease.was_frozen():
+                raise SessionLost("the clocks stood still: this machine was paused")
+            try:
+                await self.journal.renew(self.lease.session)
+                self._arm()
+            except (JournalBusy, JournalFull) as error:
+                self._on_trouble(error)
+            if self.lease.left_ms() <= 0:
+                raise SessionLost("the lease could not be renewed in time")
+
+    async def _sweep(self) -> None:
+        last = -1.0
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            wait_s = CLAIM_EVERY_S - (loop.time() - last)
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            last = loop.time()
+            try:
+                claimed = await self._claim()
+                await self._read_inbox()
+            except (JournalBusy, JournalFull) as error:
+                self._on_trouble(error)
+                claimed = 0
+            if not claimed or self.active >= self.settings.concurrency:
+                await self.journal.wait_change(timeout_s=await self._pause_s())
+
+    async def _pause_s(self) -> float:
+        due = await self.journal.find_due_ms()
+        if due is None or self.active >= self.settings.concurrency:
+            return self.settings.sweep_every_s
+        left = (due - self.journal.now_ms()) / 1000
+        return min(self.settings.sweep_every_s, max(left, CLAIM_EVERY_S))
+
+    async def _claim(self) -> int:
+        if self.lease is None or not self.lease.ok() or self._alone is not None:
+            return 0
+        room = self.settings.concurrency - self.active
+        names = [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
+        if room <= 0 or not names:
+            return 0
+        claimed = await self.journal.claim(
+            self.lease.session, names=names, limit=min(room, self.settings.claim_batch)
+        )
+        if not claimed and not self._running:
+            claimed = await self.journal.claim(
+                self.lease.session, names=names, limit=1, alone=True
+            )
+            if claimed and claimed[0].row.crashes:
+                self._alone = claimed[0].hold.task_id
+        for one in claimed:
+            self._start(one)
+        self.counts["claims"] += len(claimed)
+        return len(claimed)
+
+    def _start(self, claimed: Claimed) -> None:
+        task_id = claimed.hold.task_id
+        self._running[task_id] = asyncio.create_task(self._run(claimed), name=f"task {task_id}")
+
+    async def _run(self, claimed: Claimed) -> None:
+        task_id = claimed.hold.task_id
+        book, steps = self.book_for(claimed)
+        self.watch(book)
+        self.counts["runs"] += 1
+        state: TaskState | None = None
+        try:
+            if claimed.view.name == SCOPE_NAME:
+                from holdfast.runtime.scope import settle_scope  # noqa: PLC0415 - a cycle otherwise
+
+                state = await settle_scope(book, steps, self.tools)
+            else:
+                run = Run(steps=steps, clock=self.clock, entropy=self.entropy)
+                state = await execute(self.tasks[claimed.view.name], run, book)
+        except asyncio.CancelledError:
+            pass
+        except Retryable as error:
+            self._on_trouble(error)
+        except BaseException as error:  # noqa: BLE001 - a defect or a dead journal: stop, never guess
+            self._fail(error)
+        finally:
+            self.unwatch(book)
+            self._running.pop(task_id, None)
+            if self._alone == task_id:
+                self._alone = None
+            self._note_end(task_id, book, state)
+
+    def _note_end(self, task_id: TaskId, book: Book, state: TaskState | None) -> None:
+        key = "fenced" if state is None else "finished"
+        self.counts[key] += 1
+        self.log.event(
+            "run-ended", task_id=task_id, epoch=book.hold.epoch,
+            state="fenced" if state is None else state.value,
+        )  # fmt: skip
+        if state is not None:
+            self.finished(task_id, state)
+
+    async def _read_inbox(self) -> None:
+        for item in await self.journal.read_inbox(after=self._inbox_seen):
+            self._inbox_seen = max(self._inbox_seen, item.number)
+            book = self._books.get(item.task_id)
+            if book is not None:
+                book.add_to_inbox(item)
+
+    async def _tell(self) -> None:
+        """Deliver notices; one that cannot be delivered is tried again, the rest go on."""
+        if self._notices is None:
+            return
+        delay_s = NOTICE_EVERY_S
+        while True:
+            told = failed = 0
+            for notice in await self.journal.pending_notices(limit=NOTICES_AT_ONCE):
+                if await self._tell_one(self._notices, notice):
+                    told += 1
+                else:
+                    failed += 1
+            delay_s = min(delay_s * 2, 300.0) if failed and not told else NOTICE_EVERY_S
+            await asyncio.sleep(delay_s * self.settings.pace)
+
+    async def _tell_one(self, notices: Notices, notice: Notice) -> bool:
+        try:
+            await notices.tell(notice)
+        except Exception as error:  # noqa: BLE001 - the hook is the user's: any failure is retried
+            self.log.event("notice-failed", notice=notice.notice_id, error=str(error)[:300])
+            return False
+        await self.journal.close_notice(notice.notice_id)
+        return True
+
+    async def _upkeep(self) -> None:
+        await self._check_after_crash()
+        await self._warn_of_clock()
+        while True:
+            day_ms = 86_400_000
+            await self.journal.retain(
+                keep_ms=int(self.settings.keep_days * day_ms),
+                tombstone_ms=int(self.settings.tombstone_days * day_ms),
+            )
+            await asyncio.sleep(UPKEEP_EVERY_S)
+
+    async def _check_after_crash(self) -> None:
+        if not self.settings.check_after_crash or not getattr(self.journal, "unclean", False):
+            return
+        findings = [finding async for finding in self.journal.check()]
+        self.log.event("checked", findings=len(findings))
+        if findings:
+            notice = Notice(
+                notice_id=f"damaged/{self.journal.journal_id}", kind="damaged",
+                text=f"the journal is damaged: {findings[0]}",
+                hint="`holdfast doctor --deep` lists all findings", at_ms=self.journal.now_ms(),
+            )  # fmt: skip
+            await self.journal.add_notice(notice)
+
+    async def _warn_of_clock(self) -> None:
+        behind = self.journal.clock_behind_ms
+        if behind < 60_000:
+            return
+        text = (
+            f"the machine's clock lies {behind / 1000:.0f} s behind the journal's newest record; "
+            "key windows may close early, sleeping tasks wake later, nothing is repeated"
+        )
+        self.log.event("clock-behind", behind_ms=behind)
+        await self.journal.add_notice(
+            Notice(
+                notice_id=f"clock/{self.journal.now_ms() // 3_600_000}", kind="clock-behind",
+                text=text, hint="set the clock (`timedatectl`)", at_ms=self.journal.now_ms(),
+            )
+        )  # fmt: skip
+
+    # ends
+
+    async def _end_runs(self, *, lost: bool) -> None:
+        """Stopping: let calls finish for a while. Lost: nobody may act any more."""
+        if lost and self.lease is not None:
+            self.lease.lost = True
+        for book in self._books.values():
+            book.fenced = book.fenced or lost
+        running = list(self._running.values())
+        if running and not lost:
+            await asyncio.wait(running, timeout=self.settings.grace_s * self.settings.pace)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    async def _close_session(self, session: Session) -> None:
+        if self._children is not None:
+            await self._children.close()
+        if self._dead_man is not None:
+            self._dead_man.disarm()
+        with contextlib.suppress(HoldfastError):
+            await self.journal.end_session(session)
+        self.lease = None
+        self.log.event("session-ended", session=session.session_id)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Fenced):
+            error = SessionLost("this session is fenced")
+        if self._fatal is not None and not self._fatal.done():
+            self._fatal.set_exception(error)
+            self.log.event("session-failing", error=f"{type(error).__name__}: {error}")
+
+    def _arm(self) -> None:
+        if self._dead_man is not None and self.lease is not None:
+            self._dead_man.arm(max(self.lease.left_ms() / 1000, 0.001))
+
+    def _on_trouble(self, error: HoldfastError) -> None:
+        """Say it once in a while, not at every retry."""
+        now = asyncio.get_running_loop().time()
+        if now - self._troubled.get(error.code, -TROUBLE_EVERY_S) >= TROUBLE_EVERY_S:
+            self._troubled[error.code] = now
+            self.log.event("trouble", code=error.code, error=error.message, hint=error.hint)
+        if isinstance(error, JournalStopped):
+            self._fail(error)

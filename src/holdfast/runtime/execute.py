@@ -1,0 +1,187 @@
+"""Running one claimed task to its next rest or to its end.
+
+Whatever the task's code does, exactly one record ends the run: finished, or rested with the
+reason. A fenced run writes nothing more: another worker owns the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from holdfast.core.effect import Keyed
+from holdfast.core.ports import Notice
+from holdfast.core.step import StepState
+from holdfast.core.values import checked, encode
+from holdfast.errors import (
+    BadValue,
+    Cancelled,
+    Fenced,
+    HoldfastError,
+    InvariantViolated,
+    Suspended,
+    TooLarge,
+)
+from holdfast.journal.contract import Change, InboxKind
+from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
+from holdfast.runtime.book import Book
+from holdfast.runtime.run import Run
+from holdfast.runtime.task import TaskType
+
+TEXT_CHARS_MAX = 2_000
+
+
+async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
+    """Run the task's code; the state it ended in, or None where the run was fenced."""
+    args = cast("dict[str, Any]", book.view.accepted.get("args") or {})
+    try:
+        try:
+            result = await task.start(run, args)
+        except Exception:
+            if book.signal is not None:
+                raise book.signal from None
+            raise
+        if book.signal is not None:
+            raise book.signal
+        return await _succeed(task, book, result)
+    except Fenced:
+        return None
+    except Cancelled:
+        return await _finish(book, TaskState.CANCELLED, {})
+    except Suspended as signal:
+        return await _rest(book, signal.reason)
+    except asyncio.CancelledError:
+        await _give_back(book)
+        raise
+    except InvariantViolated:
+        raise
+    except Exception as error:  # noqa: BLE001 - the task's own code failed: that is its outcome
+        return await _fail(book, error)
+
+
+async def _succeed(task: TaskType, book: Book, result: object) -> TaskState | None:
+    try:
+        kept = checked(result, what=f"result of {task.name}")
+        encode(kept, what=f"result of {task.name}")
+    except (BadValue, TooLarge) as error:
+        return await _fail(book, error)
+    return await _finish(book, TaskState.SUCCEEDED, {"result": kept})
+
+
+async def _fail(book: Book, error: Exception) -> TaskState | None:
+    text = str(error).encode(errors="replace").decode()[:TEXT_CHARS_MAX]
+    body: Body = {"kind": type(error).__name__, "text": text}
+    if isinstance(error, HoldfastError):
+        body["code"] = error.code
+    return await _finish(book, TaskState.FAILED, body)
+
+
+async def _finish(book: Book, state: TaskState, body: Body) -> TaskState | None:
+    if open_step(book) is not None:
+        # The code gave up while an effect is in doubt: the doubt outlives the code.
+        return await _rest(book, "parked")
+    entry = Entry(kind=Kind.FINISHED, body={"state": state.value, **body})
+    change = Change(state=state, keep_until_ms=keep_until_ms(book))
+    return await _end(book, entry, change)
+
+
+async def _rest(book: Book, reason: str) -> TaskState | None:
+    """Record why the run ends here, and when or by what it goes on."""
+    word, _, rest = reason.partition(" ")
+    body: Body = {"why": reason}
+    notice: Notice | None = None
+    due_ms: int | None = None
+    match word:
+        case "sleeping":
+            state, due_ms = TaskState.SLEEPING, int(rest)
+        case "approval":
+            state, notice = TaskState.WAITING, _approval_notice(book)
+        case "waiting":
+            state = TaskState.WAITING
+        case "parked":
+            state = TaskState.PARKED
+            step = open_step(book)
+            if step is not None:
+                body.update({"ordinal": step.ordinal, "question": step.question})
+        case _:
+            state = TaskState.PARKED
+            body["question"] = reason
+            notice = _task_notice(book, reason)
+    body["state"] = state.value
+    entry = Entry(kind=Kind.RESTED, body=body)
+    return await _end(book, entry, Change(state=state, due_ms=due_ms, notice=notice))
+
+
+async def _give_back(book: Book) -> None:
+    """The worker stops: the task goes back to the queue at once, for another one."""
+    if book.fenced:
+        return
+    entry = Entry(kind=Kind.RESTED, body={"state": "queued", "why": "the worker stopped"})
+    await _end(book, entry, Change(state=TaskState.QUEUED))
+
+
+async def _end(book: Book, entry: Entry, change: Change) -> TaskState | None:
+    # Cancels and retries are answered by the run having ended; the rest stays for the next one.
+    applied = tuple(
+        item.number for item in book.inbox
+        if item.kind is InboxKind.RETRY or (item.kind is InboxKind.CANCEL and change.state.value in _OVER)
+    )  # fmt: skip
+    try:
+        await book.write([entry], change=change, applied=applied)
+    except Fenced:
+        return None
+    return change.state
+
+
+_OVER = frozenset(("succeeded", "failed", "cancelled"))
+
+
+def open_step(book: Book) -> StepView | None:
+    """A step that may have had an effect and is not closed; parked ones first."""
+    found = [
+        step for step in book.view.steps.values()
+        if not step.closed and (step.state is StepState.PARKED or (step.step and step.step.maybe_sent))
+    ]  # fmt: skip
+    found.sort(key=lambda step: step.state is not StepState.PARKED)
+    return found[0] if found else None
+
+
+def keep_until_ms(book: Book) -> int:
+    """Until when a far end may still remember a key of this task."""
+    return max(
+        (
+            step.attempts[0].at_ms + int(step.body.get("window_ms") or 0)
+            for step in book.view.steps.values()
+            if step.letter == Keyed.letter and step.attempts
+        ),
+        default=0,
+    )
+
+
+def _approval_notice(book: Book) -> Notice:
+    view = book.view
+    ordinal = next(
+        (key for key, note in view.notes.items() if note.what == "approve" and note.answer is None),
+        next((o for o, s in view.steps.items() if s.state is StepState.PLANNED), ""),
+    )
+    return Notice(
+        notice_id=f"approval/{view.task_id}/{ordinal}",
+        kind="approval",
+        task_id=view.task_id,
+        ordinal=ordinal,
+        text=f"task {view.task_id} ({view.name}) step {ordinal} waits for an approval",
+        hint=f"`holdfast approval list`, then `holdfast approval grant {view.task_id}/{ordinal}`",
+        at_ms=book.journal.now_ms(),
+    )
+
+
+def _task_notice(book: Book, reason: str) -> Notice:
+    view = book.view
+    return Notice(
+        notice_id=f"parked/{view.task_id}/{book.hold.epoch}",
+        kind="parked",
+        task_id=view.task_id,
+        text=f"task {view.task_id} ({view.name}) is parked: {reason}",
+        hint=f"`holdfast task show {view.task_id}`, then `holdfast task retry {view.task_id}`",
+        at_ms=book.journal.now_ms(),
+    )

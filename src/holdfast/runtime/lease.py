@@ -1,0 +1,44 @@
+"""The session's own view of its lease: may this process still act?
+
+The deadline runs on the boot clock from the moment the last renewal was *asked for*, with a
+margin, so that it ends before the journal's (effects 1.6). It is checked before a step starts
+and again right before the first byte; in a worker process a kernel timer kills whoever sleeps
+past it. Safety does not rest on any of this: every write is checked against the epoch.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.clock import Clock
+from holdfast.errors import Fenced
+from holdfast.journal.contract import Session
+
+START_MARGIN_MS = 50  # a step begins only with this much lease left
+
+
+class Lease:
+    __slots__ = ("_clock", "_offset_ms", "lost", "session")
+
+    def __init__(self, session: Session, clock: Clock) -> None:
+        self.session = session
+        self.lost = False
+        self._clock = clock
+        self._offset_ms = clock.wall_ms() - clock.boot_ms()
+
+    def ok(self) -> bool:
+        """Whether a step may begin."""
+        return not self.lost and self.left_ms() > min(START_MARGIN_MS, self.session.ttl_ms // 20)
+
+    def left_ms(self) -> int:
+        return self.session.deadline_boot_ms - self._clock.boot_ms()
+
+    def check(self) -> None:
+        """Raise Fenced where this process may not act any more."""
+        if self.lost or self.left_ms() <= 0:
+            self.lost = True
+            raise Fenced
+
+    def was_frozen(self) -> bool:
+        """Whether the wall clock ran on while our own clocks stood still (a paused machine)."""
+        offset = self._clock.wall_ms() - self._clock.boot_ms()
+        jump, self._offset_ms = offset - self._offset_ms, offset
+        return jump > self.session.ttl_ms

@@ -1,0 +1,42 @@
+"""Settings of the runtime, with the reason for each number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.errors import BadSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a worker behaves. The defaults suit production on one machine."""
+
+    lease_ttl_s: float = 10.0  # others wait this long for a worker they cannot prove dead
+    renew_every_s: float = 3.0  # three tries within a lease
+    sweep_every_s: float = 0.25  # how soon an orphan of a dead process on this host is found
+    concurrency: int = 200  # tasks running at the same time in one process
+    claim_batch: int = 64  # tasks claimed in one commit
+    grace_s: float = 20.0  # for calls under way when the worker is asked to stop
+    keep_days: float = 30.0  # payloads of ended tasks
+    tombstone_days: float = 400.0  # ids of erased tasks; longer than any key window
+    pace: float = 1.0  # factor for waits between attempts and for quiet; tests use less
+    notice_command: tuple[str, ...] = ()  # gets each notice as JSON on standard input
+    notice_webhook: str = ""
+    worker_name: str = ""
+    agent: str = "default"  # scope of request ids
+    check_after_crash: bool = True  # a full check in the background after an unclean stop
+    allow_network_fs: bool = False
+
+    def __post_init__(self) -> None:
+        positive = ("lease_ttl_s", "renew_every_s", "sweep_every_s", "pace")
+        for name in positive:
+            if not 0.001 <= getattr(self, name) <= 86_400:
+                raise BadSettings(f"{name} must lie between 0.001 and 86400")
+        for name in ("concurrency", "claim_batch"):
+            if not 1 <= getattr(self, name) <= 100_000:
+                raise BadSettings(f"{name} must lie between 1 and 100000")
+        for name in ("grace_s", "keep_days", "tombstone_days"):
+            if not 0 <= getattr(self, name) <= 100_000:
+                raise BadSettings(f"{name} must lie between 0 and 100000")
+        if self.renew_every_s >= self.lease_ttl_s:
+            raise BadSettings("renew_every_s must be shorter than lease_ttl_s")

@@ -1,0 +1,253 @@
+"""Tools: functions that touch the outside world, each with the contract of its effect class.
+
+A tool is never called directly (that raises NotDurable): `run.call(tool, ...)` gives it a `Call`
+made by the orchestrator, after the checkpoint is durable. What it says about its outcome:
+
+* it returns: the effect took place, the value is recorded;
+* `raise Refused(proof)`: the far end says it did not happen and will not;
+* `raise NotSent()`: no byte left; `raise Busy(after)`: the far end still works on this key;
+* anything else, a timeout or a cancel: unknown. (For Read and Transactional: a plain failure.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from holdfast.core.effect import Effect, Queryable, Unrepeatable
+from holdfast.errors import Misuse, NotDurable
+from holdfast.journal.contract import Statement
+
+if TYPE_CHECKING:
+    from holdfast.runtime.http import HttpClient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 5
+TIMEOUT_S = 60.0
+NAME_CHARS_MAX = 200
+
+
+class Call:
+    """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
+
+    __slots__ = ("_http", "_mark", "_time_left", "attempt", "effect_key", "fence", "ordinal", "task_id")
+
+    def __init__(
+        self, *, task_id: str, ordinal: str, effect_key: str, fence: int, attempt: int,
+        time_left: Callable[[], float], mark: Callable[[], None],
+        http: Callable[[Call], HttpClient],
+    ) -> None:  # fmt: skip
+        self.task_id = task_id
+        self.ordinal = ordinal
+        self.effect_key = effect_key
+        self.fence = fence
+        self.attempt = attempt
+        self._time_left = time_left
+        self._mark = mark
+        self._http: Callable[[Call], HttpClient] | HttpClient = http
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds left until this attempt is given up and its outcome is unknown."""
+        return self._time_left()
+
+    @property
+    def http(self) -> HttpClient:
+        """An HTTP client bound to this attempt: sets the key, reads answers, never retries."""
+        http = self._http
+        if callable(http):
+            http = self._http = http(self)
+        return http
+
+    def sending(self) -> None:
+        """Say that the next byte may leave now; for tools declared `marks_sending=True`."""
+        self._mark()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The lookup found the effect exactly once; `result` is what the call would have returned.
+
+    `args`, where the far end shows what it did, is compared with the recorded arguments.
+    """
+
+    result: Any = None  # Any: a JSON value, checked when it is recorded
+    args: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The far end has never seen the effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """The effect is there more than once."""
+
+    results: Sequence[Any] = ()  # Any: JSON values shown to a person
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """The far end cannot say."""
+
+    reason: str = ""
+
+
+FindAnswer = Found | Absent | Many | Unsure
+Finder = Callable[..., Awaitable[FindAnswer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """What a Transactional tool returns: statements for the closing commit, and its result."""
+
+    statements: Sequence[tuple[str, Sequence[Any]]]  # Any: values that SQLite can bind
+    result: Any = None  # Any: a JSON value, checked when it is recorded
+
+    def parsed(self) -> list[Statement]:
+        return [Statement(sql=sql, params=params) for sql, params in self.statements]
+
+
+class Tool(Generic[P, T]):
+    """A registered tool."""
+
+    def __init__(
+        self, function: Callable[P, Awaitable[T] | T], *, name: str, effect: Effect,
+        timeout_s: float, attempts: int, retries: int, retry_delay_s: float, http_only: bool,
+        marks_sending: bool, needs_approval: bool,
+    ) -> None:  # fmt: skip
+        self.function = function
+        self.name = name
+        self.effect = effect
+        self.letter = effect.letter
+        self.timeout_s = timeout_s
+        self.attempts = attempts
+        self.retries = retries
+        self.retry_delay_s = retry_delay_s
+        self.marks_itself = http_only or marks_sending
+        self.needs_approval = needs_approval
+        self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
+        self.blocking = not inspect.iscoroutinefunction(function)
+        self.finder: Finder | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__module__ = function.__module__
+        self.__qualname__ = getattr(function, "__qualname__", name)
+        self._takes_call, self._names, self._required, self._any = _shape(function)
+        self.version = _version(function, name, effect)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        raise NotDurable(f"{self.name} was called directly: nothing would be recorded")
+
+    def find(self, finder: Finder) -> Finder:
+        """Register the lookup that is asked, in quiet, whether the effect happened."""
+        if not inspect.iscoroutinefunction(finder):
+            raise Misuse(f"{self.name}.find: a lookup is an `async def`")
+        self.finder = finder
+        return finder
+
+    def check_args(self, args: dict[str, Any]) -> None:  # Any: the caller's arguments, unchecked
+        """Refuse arguments that the function would not take, before anything is planned."""
+        unknown = [] if self._any else [name for name in args if name not in self._names]
+        missing = [name for name in self._required if name not in args]
+        if unknown or missing:
+            told = [*(f"unexpected {name!r}" for name in unknown), *(f"missing {n!r}" for n in missing)]
+            raise Misuse(f"{self.name}: {', '.join(told)}")
+
+    @property
+    def takes_call(self) -> bool:
+        return self._takes_call
+
+    def bound(self, call: Call, args: dict[str, Any]) -> Callable[[], Any]:  # Any: user code
+        function = cast("Callable[..., Any]", self.function)
+        if self._takes_call:
+            return lambda: function(call, **args)
+        return lambda: function(**args)
+
+
+@overload
+def tool(function: Callable[P, T], /) -> Tool[P, T]: ...
+
+
+@overload
+def tool(
+    *, effect: Effect = ..., name: str = ..., timeout_s: float = ..., attempts: int = ...,
+    retries: int = ..., retry_delay_s: float = ..., http_only: bool = ...,
+    marks_sending: bool = ..., needs_approval: bool = ...,
+) -> Callable[[Callable[P, T]], Tool[P, T]]: ...  # fmt: skip
+
+
+def tool(
+    function: Callable[P, T] | None = None, /, *, effect: Effect | None = None, name: str = "",
+    timeout_s: float = TIMEOUT_S, attempts: int = ATTEMPTS_MAX, retries: int = 0,
+    retry_delay_s: float = 1.0, http_only: bool = False, marks_sending: bool = False,
+    needs_approval: bool = False,
+) -> Tool[P, T] | Callable[[Callable[P, T]], Tool[P, T]]:  # fmt: skip
+    """Register a function as a tool.
+
+    Args:
+        effect: the contract with the downstream; Unrepeatable when not given.
+        timeout_s: after it an attempt is given up and, unless Read, its outcome is unknown.
+        attempts: sends per step before it is parked.
+        retries: how often a proven refusal (or a failed Read) is tried again.
+        http_only: the tool sends only through `call.http`, which knows when the first byte
+            leaves and enforces its own deadline; doubt is rarer and quiet comes sooner.
+        marks_sending: the tool calls `call.sending()` itself right before its first byte.
+        needs_approval: a person must grant each call before it starts.
+    """
+    if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
+        raise Misuse("tool: timeout_s and attempts must be positive, retries not negative")
+
+    def register(function: Callable[P, T]) -> Tool[P, T]:
+        title = name or getattr(function, "__name__", "")
+        if not title or len(title) > NAME_CHARS_MAX:
+            raise Misuse("tool: a name of 1 to 200 characters is needed")
+        return Tool(
+            function, name=title, effect=effect or Unrepeatable(), timeout_s=timeout_s,
+            attempts=attempts, retries=retries, retry_delay_s=retry_delay_s,
+            http_only=http_only, marks_sending=marks_sending, needs_approval=needs_approval,
+        )  # fmt: skip
+
+    return register if function is None else register(function)
+
+
+def check_registered(tool: Tool[..., Any]) -> None:
+    """Refuse a contract that cannot be kept, before the first call."""
+    if isinstance(tool.effect, Queryable) and tool.finder is None:
+        raise Misuse(
+            f"{tool.name} is Queryable but has no lookup",
+            hint=f"add `@{tool.__name__}.find` with a function that asks the downstream",
+        )
+
+
+def _shape(function: Callable[..., Any]) -> tuple[bool, frozenset[str], tuple[str, ...], bool]:
+    """Whether the first parameter is the Call, which names are taken, which are required."""
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_call = bool(parameters) and parameters[0].name == "call"
+    if takes_call:
+        parameters = parameters[1:]
+    kinds = inspect.Parameter
+    if any(one.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL) for one in parameters):
+        raise Misuse(f"{function.__name__}: a tool takes its arguments by name")
+    takes_any = any(one.kind is kinds.VAR_KEYWORD for one in parameters)
+    named = [one for one in parameters if one.kind is not kinds.VAR_KEYWORD]
+    required = tuple(one.name for one in named if one.default is kinds.empty)
+    return takes_call, frozenset(one.name for one in named), required, takes_any
+
+
+def _version(function: Callable[..., Any], name: str, effect: Effect) -> str:
+    """A short digest of the tool's code and contract; approvals are bound to it."""
+    code = getattr(function, "__code__", None)
+    raw = b"" if code is None else code.co_code + repr(_constants(code)).encode()
+    return hashlib.sha256(f"{name}\0{effect!r}\0".encode() + raw).hexdigest()[:16]
+
+
+def _constants(code: Any) -> list[str]:  # Any: a code object's constants are of any type
+    """Constants without nested code objects, whose repr holds a memory address."""
+    return [repr(one) if not hasattr(one, "co_code") else one.co_code.hex() for one in code.co_consts]
