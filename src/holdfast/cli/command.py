@@ -1,0 +1,107 @@
+"""The convention of commands, and the table of them.
+
+A command is a module with two functions:
+
+    def add_parser(commands: Commands) -> None      # calls new_command, adds its arguments
+    def run(args: argparse.Namespace) -> int        # does it; returns the exit code
+
+`main` imports only the module of the command that was asked for, so at its top a module imports
+only argparse, this file and what is as cheap; the rest is imported inside `run`. A
+command with verbs (`holdfast task list`) gives each verb's parser its own `run` by
+`parser.set_defaults(run=...)`.
+
+`run` prints data to standard output and talk to standard error. It lets HoldfastErrors pass:
+`main` prints them (`error:`, `hint:`, `see:`) and exits with their code.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Entry(NamedTuple):
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "demo": Entry("holdfast.cli.demo", "five minutes: killed inside a payment, resumed, one charge"),
+    "submit": Entry("holdfast.cli.submit", "submit a task and follow it to its end"),
+    "worker": Entry("holdfast.cli.worker", "serve the tasks of an app"),
+    "task": Entry("holdfast.cli.task", "list, show, cancel and retry tasks"),
+    "effect": Entry("holdfast.cli.effect", "everything in doubt, with evidence; decide it"),
+    "approval": Entry("holdfast.cli.approval", "what waits for a person's yes or no"),
+    "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
+    "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
+}  # fmt: skip
+
+
+class Commands(Protocol):
+    """Where parsers are added: what `ArgumentParser.add_subparsers` returns."""
+
+    # Any: keyword arguments of argparse itself
+    def add_parser(self, name: str, **kwargs: Any) -> argparse.ArgumentParser: ...
+
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def new_command(
+    commands: Commands,
+    name: str,
+    *,
+    run: Run | None,
+    purpose: str,
+    examples: Sequence[str],
+    columns: Sequence[tuple[str, str]] = (),
+    summary: str = "",
+) -> argparse.ArgumentParser:
+    """Add the parser of a command or verb, with the help that every one has.
+
+    `columns` explains what the table shows, `examples` are command lines that work. The one-line
+    summary of a top-level command is in COMMANDS, so that `holdfast --help` loads nothing.
+    """
+    parser = commands.add_parser(
+        name,
+        help=summary or COMMANDS[name].summary,
+        description=purpose,
+        epilog=_epilog(columns, examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def add_verbs(parser: argparse.ArgumentParser) -> Commands:
+    """The verbs of a noun; one is required."""
+    return parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, title="verbs", parser_class=type(parser)
+    )
+
+
+def add_journal_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--journal",
+        metavar="PATH",
+        help="the journal's file, or the folder it lies in "
+        "(default: $HOLDFAST_JOURNAL, else journal.db in this folder)",
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON (docs/reference/json.md) instead of a table"
+    )
+
+
+def _epilog(columns: Sequence[tuple[str, str]], examples: Sequence[str]) -> str:
+    lines: list[str] = []
+    if columns:
+        width = max(len(name) for name, _ in columns)
+        lines += ["columns:", *(f"  {name:<{width}}  {what}" for name, what in columns), ""]
+    lines += ["examples:", *(f"  {line}" for line in examples)]
+    return "\n".join(lines)
