@@ -1,0 +1,189 @@
+"""The supervising parent: restarts after kill -9, stops when asked, and is never outlived."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+# The supervisor is told what to run and how patient to be; it talks on standard error.
+SUPERVISOR = """
+import sys
+from holdfast.runtime.supervisor import supervise
+sys.exit(supervise(
+    [sys.executable, "-c", sys.argv[1], *sys.argv[3:]], grace_s=float(sys.argv[2]),
+    say=lambda line: print(line, file=sys.stderr, flush=True),
+))
+"""
+
+# A worker that says who it is, and ends with 0 when asked politely.
+WORKER = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), os._exit(0)))
+signal.signal(signal.SIGINT, lambda *_: (print("interrupted", flush=True), os._exit(0)))
+print(os.getpid(), flush=True)
+while True: signal.pause()
+"""
+
+DEAF = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print(os.getpid(), flush=True)
+while True: signal.pause()
+"""
+
+
+class Supervised:
+    def __init__(self, worker: str, *args: str, grace_s: float = 30) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SUPERVISOR, worker, str(grace_s), *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> int:
+        return self.process.wait(30)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def started() -> Iterator[list[Supervised]]:
+    made: list[Supervised] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+def test_a_killed_worker_is_started_again_until_it_is_asked_to_stop(
+    started: list[Supervised],
+) -> None:
+    one = Supervised(WORKER)
+    started.append(one)
+    pids: list[int] = []
+    for _ in range(3):
+        pids.append(int(one.line()))
+        os.kill(pids[-1], signal.SIGKILL)
+    last = int(one.line())
+    assert len({*pids, last}) == 4
+    one.process.terminate()
+    assert one.line() == "asked"
+    assert one.end() == 0
+    assert one.line() == ""
+
+
+def test_an_interrupt_is_passed_on_as_an_interrupt(started: list[Supervised]) -> None:
+    one = Supervised(WORKER)
+    started.append(one)
+    int(one.line())
+    one.process.send_signal(signal.SIGINT)
+    assert one.line() == "interrupted"
+    assert one.end() == 0
+
+
+def test_a_worker_that_does_not_finish_in_time_is_killed(started: list[Supervised]) -> None:
+    one = Supervised(DEAF, grace_s=1.0)
+    started.append(one)
+    watch = os.pidfd_open(int(one.line()))
+    one.process.terminate()
+    assert one.line() == "asked"
+    assert one.end() == 128 + signal.SIGKILL
+    assert _ended(watch)
+
+
+def test_a_second_wish_does_not_wait_for_the_grace(started: list[Supervised]) -> None:
+    one = Supervised(DEAF, grace_s=600)
+    started.append(one)
+    int(one.line())
+    one.process.terminate()
+    assert one.line() == "asked"
+    while one.process.poll() is None:
+        one.process.terminate()  # signals within a second count as one wish, so ask for longer
+        with suppress(subprocess.TimeoutExpired):
+            one.process.wait(0.1)
+    assert one.end() == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("code", [0, 2, 6, 64, 78])
+def test_a_worker_that_ends_on_purpose_or_cannot_run_is_not_started_again(
+    started: list[Supervised], tmp_path: Path, code: int
+) -> None:
+    one = Supervised(f"print('ran', flush=True); raise SystemExit({code})")
+    started.append(one)
+    assert one.end() == code
+    assert one.process.stdout is not None
+    assert one.process.stdout.read() == "ran\n"
+
+
+def test_a_worker_that_fails_is_started_again_later_and_later(
+    started: list[Supervised], tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    worker = (
+        "import sys\n"
+        "with open(sys.argv[1], 'a+') as f: f.write('x'); f.seek(0); n = len(f.read())\n"
+        "raise SystemExit(1 if n < 4 else 0)"
+    )
+    one = Supervised(worker, str(count))
+    started.append(one)
+    _, talk = one.process.communicate(timeout=60)
+    assert one.process.returncode == 0
+    assert count.read_text() == "xxxx"
+    pauses = [line.split("again in ")[1] for line in talk.splitlines() if "again in" in line]
+    assert pauses == ["0.1 s", "0.2 s", "0.4 s"]
+
+
+def test_a_wish_to_stop_during_the_pause_is_heard(started: list[Supervised]) -> None:
+    one = Supervised("import os; print(os.getppid(), flush=True); os._exit(1)")
+    started.append(one)
+    assert one.process.stderr is not None
+    for line in one.process.stderr:
+        if "in 1.6 s" in line:
+            one.process.terminate()
+            break
+    assert one.end() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+def test_a_killed_supervisor_takes_the_worker_with_it(started: list[Supervised]) -> None:
+    one = Supervised(WORKER)
+    started.append(one)
+    watch = os.pidfd_open(int(one.line()))
+    one.process.kill()
+    assert _ended(watch)
+
+
+def test_the_worker_is_in_a_group_of_its_own_with_default_signals(
+    started: list[Supervised],
+) -> None:
+    one = Supervised(
+        "import os, signal\n"
+        "print(os.getpgid(0) == os.getpid(), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,"
+        " os.read(0, 1) == b'', flush=True)"
+    )
+    started.append(one)
+    assert one.line() == "True True True"
+    assert one.end() == 0
+
+
+def _ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    try:
+        return bool(poller.poll(30_000))
+    finally:
+        os.close(pidfd)
