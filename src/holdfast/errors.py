@@ -98,9 +98,7 @@ class JournalBusy(Retryable):
 class JournalFull(Retryable):
     code = "journal-full"
     exit_code = EXIT_PLACE
-    default_hint = (
-        "free some space on the journal's disk; work goes on by itself, nothing was lost"
-    )
+    default_hint = "free some space on the journal's disk; work goes on by itself, nothing was lost"
 
 
 class SessionLost(Retryable):
@@ -129,7 +127,9 @@ class BadValue(Terminal):
 
     code = "bad-value"
     exit_code = EXIT_USAGE
-    default_hint = "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"
+    default_hint = (
+        "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"
+    )
 
 
 class TooLarge(Terminal):
@@ -317,7 +317,9 @@ class KeysMissing(Terminal):
 class KeysWrong(Terminal):
     code = "keys-wrong"
     exit_code = EXIT_JOURNAL
-    default_hint = "this keys.json belongs to another journal, or was changed; put the right one back"
+    default_hint = (
+        "this keys.json belongs to another journal, or was changed; put the right one back"
+    )
 
 
 class HighWaterDamaged(Terminal):
@@ -397,7 +399,9 @@ class InvariantViolated(Terminal):
     """A promise of the code itself is broken; the work stops rather than guess."""
 
     code = "invariant-violated"
-    default_hint = "this is a defect of Holdfast: please report it with the output of `holdfast doctor`"
+    default_hint = (
+        "this is a defect of Holdfast: please report it with the output of `holdfast doctor`"
+    )
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -513,7 +517,9 @@ class KeyReused(Unresolved):
     """The far end has seen this effect key with another body."""
 
     code = "key-reused"
-    default_hint = "something was done under this key in another timeline; it is looked up or parked"
+    default_hint = (
+        "something was done under this key in another timeline; it is looked up or parked"
+    )
 
     def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
         super().__init__(f"the far end knows this effect key with another body: {_shown(proof)}")

@@ -71,7 +71,7 @@ def _as_app(value: object, spec: str, module: ModuleType) -> App:
     if isinstance(value, (list, tuple, set, frozenset)):
         items = list(cast("Sequence[object]", value))
         tasks = [one for one in items if isinstance(one, TaskType)]
-        tools = [one for one in items if isinstance(one, Tool)]
+        tools = [cast("Tool[..., Any]", one) for one in items if isinstance(one, Tool)]
         if items and len(tasks) + len(tools) == len(items):
             return App(tasks, tools=[*tools, *_tools_of(module)])
     raise BadApp(f"{spec} is not a list of tasks or a holdfast.App")
@@ -92,7 +92,9 @@ def _load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise BadApp(f"module {name!r} cannot be found: {error}") from error
     except Exception as error:
-        raise BadApp(f"module {name!r} failed on import: {type(error).__name__}: {error}") from error
+        raise BadApp(
+            f"module {name!r} failed on import: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _load_file(path: Path) -> ModuleType:

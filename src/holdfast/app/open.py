@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from holdfast.core.ids import (
 )
 from holdfast.core.ordinal import parse_ordinal
 from holdfast.core.ports import KeyRing
+from holdfast.core.step import StepState
 from holdfast.core.values import canonical, checked, encode
 from holdfast.errors import (
     ApprovalNotFound,
@@ -44,12 +45,11 @@ from holdfast.errors import (
 )
 from holdfast.journal.contract import InboxItem, InboxKind, Journal, Submission
 from holdfast.journal.records import Body, StepView, TaskView
-from holdfast.core.step import StepState
+from holdfast.runtime.closed import approval_binding
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.log import Log
 from holdfast.runtime.scope import Scope
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.steps import approval_binding
 from holdfast.runtime.task import SCOPE_NAME, TaskType
 from holdfast.runtime.tool import Tool, check_registered
 
@@ -203,7 +203,7 @@ class Holdfast:
     # scopes
 
     @asynccontextmanager
-    async def scope(self, name: str) -> AsyncIterator[Scope]:
+    async def scope(self, name: str) -> AsyncGenerator[Scope, None]:
         """Durable calls for code that Holdfast does not run; see docs/how-to/foreign-loops.md."""
         self._check_alive()
         engine = self.engine
@@ -293,12 +293,12 @@ class Holdfast:
 
 
 @asynccontextmanager
-async def open(
+async def open(  # noqa: A001 - the public name is holdfast.open
     journal: str | os.PathLike[str], *, tasks: Iterable[TaskType] = (),
     tools: Iterable[Tool[..., Any]] = (), settings: Settings | None = None, serve: bool = True,
     create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None,
     log: Log | None = None,
-) -> AsyncIterator[Holdfast]:  # fmt: skip
+) -> AsyncGenerator[Holdfast, None]:  # fmt: skip
     """Open the journal at this path and serve the given tasks until the block is left.
 
     Args:

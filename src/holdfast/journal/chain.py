@@ -29,4 +29,10 @@ def next_link(
 
 def place(task_id: bytes, *, seq: int, kind: int, ordinal: str, epoch: int) -> bytes:
     """The associated data that binds a record's payload to where it lies."""
-    return b"record\0%s\0%d\0%d\0%s\0%d" % (task_id.hex().encode(), seq, kind, ordinal.encode(), epoch)
+    return b"record\0%s\0%d\0%d\0%s\0%d" % (
+        task_id.hex().encode(),
+        seq,
+        kind,
+        ordinal.encode(),
+        epoch,
+    )

@@ -7,7 +7,8 @@ Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one 
   journal. A verb that raises anything but CommitUnknown has written nothing. After CommitUnknown
   the caller must `confirm` before it acts on either answer: commits are three-valued.
 * **Fenced.** `append` checks in the same commit that the hold's epoch is still the task's and
-  that no record was added meanwhile. A stale hold raises LeaseLost and writes nothing. Epochs only rise.
+  that no record was added meanwhile. A stale hold raises LeaseLost and writes nothing. Epochs
+  only rise.
 * **Append-only.** Records are chained by hash and never change. `drop` (evidence, decisions,
   approvals, cancels) needs no hold: anyone may add a fact, only the owner draws conclusions.
 * **Claims are writes.** `claim` commits a record before it returns, so what the claimer then

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -86,7 +86,9 @@ Outcome = Returned | RefusedBy | Unsent | Doubtful | Raised
 class Caller:
     """Calls tools and lookups for one worker."""
 
-    def __init__(self, *, lease: Lease, clock: Clock, children: ChildPool, threads: Threads) -> None:
+    def __init__(
+        self, *, lease: Lease, clock: Clock, children: ChildPool, threads: Threads
+    ) -> None:
         self._lease = lease
         self._clock = clock
         self._children = children
@@ -133,7 +135,7 @@ class Caller:
         )  # fmt: skip
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                answer = await tool.finder(call, **args)
+                answer = cast(object, await tool.finder(call, **args))
         except (Signal, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - a lookup that fails says nothing
@@ -175,9 +177,7 @@ class Caller:
                 "fence": call.fence, "attempt": call.attempt,
             }  # fmt: skip
             target = locate(tool.function)
-            return await self._children.run(
-                target, fields, args, tool.timeout_s, before_send=mark
-            )
+            return await self._children.run(target, fields, args, tool.timeout_s, before_send=mark)
         mark()
         bound = tool.bound(call, args)
         return await _timed(tool, lambda: self._threads.run(bound))
@@ -199,7 +199,9 @@ def _returned(tool: Tool[..., Any], value: object) -> Outcome:
     apply = None
     if tool.letter == "T":
         if not isinstance(value, Apply):
-            return Raised("Misuse", "a Transactional tool returns holdfast.Apply(statements, result)")
+            return Raised(
+                "Misuse", "a Transactional tool returns holdfast.Apply(statements, result)"
+            )
         apply, value = value, value.result
     try:
         kept = checked(value, what=f"result of {tool.name}")

@@ -20,6 +20,7 @@ from holdfast.errors import (
     CommitUnknown,
     Fenced,
     HoldfastError,
+    InvariantViolated,
     JournalBusy,
     JournalFull,
     LeaseLost,
@@ -83,6 +84,12 @@ class Book:
 
     def step(self, ordinal: str) -> StepView | None:
         return self.view.steps.get(ordinal)
+
+    def get_step(self, ordinal: str) -> StepView:
+        step = self.view.steps.get(ordinal)
+        if step is None:
+            raise InvariantViolated("I4", f"step {ordinal} was not recorded")
+        return step
 
     def defer(self, entry: Entry, *, slot: int = -1) -> None:
         """Take the record into the view now and into the journal with the next commit."""

@@ -97,15 +97,13 @@ class Engine:
         ]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait(
-                (stopping, self._fatal), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((stopping, self._fatal), return_when=asyncio.FIRST_COMPLETED)
             lost = self._fatal.done()
             await self._end_runs(lost=lost)
         finally:
             for helper in (*helpers, stopping):
                 helper.cancel()
-            await asyncio.gather(*helpers, stopping, return_exceptions=True)
+            await asyncio.wait((*helpers, stopping))
             await self._close_session(session)
         if self._fatal.done():
             self._fatal.result()
@@ -209,9 +207,7 @@ class Engine:
             self.lease.session, names=names, limit=min(room, self.settings.claim_batch)
         )
         if not claimed and not self._running:
-            claimed = await self.journal.claim(
-                self.lease.session, names=names, limit=1, alone=True
-            )
+            claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
             if claimed and claimed[0].row.crashes:
                 self._alone = claimed[0].hold.task_id
         for one in claimed:
@@ -231,7 +227,7 @@ class Engine:
         state: TaskState | None = None
         try:
             if claimed.view.name == SCOPE_NAME:
-                from holdfast.runtime.scope import settle_scope  # noqa: PLC0415 - a cycle otherwise
+                from holdfast.runtime.scope import settle_scope
 
                 state = await settle_scope(book, steps, self.tools)
             else:

@@ -23,7 +23,7 @@ from holdfast.errors import (
     TooLarge,
 )
 from holdfast.journal.contract import Change, InboxKind
-from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
+from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import Book
 from holdfast.runtime.run import Run
 from holdfast.runtime.task import TaskType
@@ -122,10 +122,8 @@ async def _give_back(book: Book) -> None:
 
 async def _end(book: Book, entry: Entry, change: Change) -> TaskState | None:
     # Cancels and retries are answered by the run having ended; the rest stays for the next one.
-    applied = tuple(
-        item.number for item in book.inbox
-        if item.kind is InboxKind.RETRY or (item.kind is InboxKind.CANCEL and change.state.value in _OVER)
-    )  # fmt: skip
+    answered = {InboxKind.RETRY, *((InboxKind.CANCEL,) if change.state in ENDED else ())}
+    applied = tuple(item.number for item in book.inbox if item.kind in answered)
     try:
         await book.write([entry], change=change, applied=applied)
     except Fenced:
@@ -133,17 +131,17 @@ async def _end(book: Book, entry: Entry, change: Change) -> TaskState | None:
     return change.state
 
 
-_OVER = frozenset(("succeeded", "failed", "cancelled"))
-
-
 def open_step(book: Book) -> StepView | None:
     """A step that may have had an effect and is not closed; parked ones first."""
-    found = [
-        step for step in book.view.steps.values()
-        if not step.closed and (step.state is StepState.PARKED or (step.step and step.step.maybe_sent))
-    ]  # fmt: skip
+    found = [step for step in book.view.steps.values() if _in_doubt(step)]
     found.sort(key=lambda step: step.state is not StepState.PARKED)
     return found[0] if found else None
+
+
+def _in_doubt(step: StepView) -> bool:
+    if step.closed or step.step is None:
+        return False
+    return step.state is StepState.PARKED or step.step.maybe_sent > 0
 
 
 def keep_until_ms(book: Book) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -203,15 +203,13 @@ class Run:
 
     def now(self) -> datetime:
         """The time, recorded: a replay sees the same."""
-        note = self._value("now", lambda: self._book.journal.now_ms())
+        note = self._value("now", self._book.journal.now_ms)
         return datetime.fromtimestamp(int(note) / 1000, UTC)
 
     def random(self) -> float:
         """A number in [0, 1), recorded: a replay sees the same."""
         return float(
-            self._value(
-                "random", lambda: int.from_bytes(self._entropy.bytes(7), "big") / (1 << 56)
-            )
+            self._value("random", lambda: int.from_bytes(self._entropy.bytes(7), "big") / (1 << 56))
         )
 
     def uuid(self) -> str:
@@ -242,7 +240,7 @@ class Run:
     ) -> Any:  # Any: the branch's own result
         run = Run(steps=self.steps, clock=self._clock, entropy=self._entropy, prefix=prefix)
         if isinstance(branch, StepCall):
-            return await branch.perform(run)
+            return await cast("StepCall[Any]", branch).perform(run)
         return await branch(run)
 
     def _value(self, what: str, make: Callable[[], object]) -> Any:  # Any: JSON of that kind
@@ -292,7 +290,7 @@ class _Open:
             self._run.remember(error)
 
 
-def _joined(tasks: list[asyncio.Future[Any]]) -> list[Any]:
+def _joined(tasks: Sequence[asyncio.Future[Any]]) -> list[Any]:
     """All results; or a signal before any failure, the first failure in order otherwise."""
     errors = [task.exception() for task in tasks if not task.cancelled()]
     if any(task.cancelled() for task in tasks):

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from holdfast.core.effect import Effect, Queryable, Unrepeatable
+from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
 from holdfast.errors import Misuse, NotDurable
 from holdfast.journal.contract import Statement
 
@@ -35,7 +35,16 @@ NAME_CHARS_MAX = 200
 class Call:
     """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
 
-    __slots__ = ("_http", "_mark", "_time_left", "attempt", "effect_key", "fence", "ordinal", "task_id")
+    __slots__ = (
+        "_http",
+        "_mark",
+        "_time_left",
+        "attempt",
+        "effect_key",
+        "fence",
+        "ordinal",
+        "task_id",
+    )
 
     def __init__(
         self, *, task_id: str, ordinal: str, effect_key: str, fence: int, attempt: int,
@@ -125,7 +134,7 @@ class Tool(Generic[P, T]):
         self.function = function
         self.name = name
         self.effect = effect
-        self.letter = effect.letter
+        self.letter: Letter = effect.letter
         self.timeout_s = timeout_s
         self.attempts = attempts
         self.retries = retries
@@ -157,7 +166,10 @@ class Tool(Generic[P, T]):
         unknown = [] if self._any else [name for name in args if name not in self._names]
         missing = [name for name in self._required if name not in args]
         if unknown or missing:
-            told = [*(f"unexpected {name!r}" for name in unknown), *(f"missing {n!r}" for n in missing)]
+            told = [
+                *(f"unexpected {name!r}" for name in unknown),
+                *(f"missing {n!r}" for n in missing),
+            ]
             raise Misuse(f"{self.name}: {', '.join(told)}")
 
     @property
@@ -250,4 +262,6 @@ def _version(function: Callable[..., Any], name: str, effect: Effect) -> str:
 
 def _constants(code: Any) -> list[str]:  # Any: a code object's constants are of any type
     """Constants without nested code objects, whose repr holds a memory address."""
-    return [repr(one) if not hasattr(one, "co_code") else one.co_code.hex() for one in code.co_consts]
+    return [
+        repr(one) if not hasattr(one, "co_code") else one.co_code.hex() for one in code.co_consts
+    ]

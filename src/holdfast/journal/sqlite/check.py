@@ -5,7 +5,7 @@ Reads with a connection of its own and changes nothing. One line per finding.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import apsw
 
@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError, JournalDamaged
 from holdfast.journal.chain import first_link
 from holdfast.journal.records import TaskView, fold
 from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite.db import Db, open_db
 from holdfast.journal.sqlite.rows import COLUMNS, open_record, verify_link
 
 FINDINGS_MAX = 100
@@ -23,7 +24,7 @@ def find_damage(path: str, wraps: KeyWraps) -> list[str]:
     """What is wrong with the journal at this path; an empty list when nothing is."""
     findings: list[str] = []
     try:
-        db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        db = open_db(path, flags=apsw.SQLITE_OPEN_READONLY)
     except apsw.Error as error:
         return [f"the file cannot be opened: {error}"]
     try:
@@ -39,7 +40,7 @@ def find_damage(path: str, wraps: KeyWraps) -> list[str]:
     return findings[:FINDINGS_MAX]
 
 
-def _check_file(db: apsw.Connection, findings: list[str]) -> None:
+def _check_file(db: Db, findings: list[str]) -> None:
     for row in db.execute(f"PRAGMA integrity_check({FINDINGS_MAX})"):
         if row[0] != "ok":
             findings.append(f"structure: {row[0]}")
@@ -56,14 +57,14 @@ class _Chain:
         self.view = TaskView(task_id_from_bytes(raw))
 
 
-def _check_chains(db: apsw.Connection, wraps: KeyWraps, findings: list[str]) -> None:
+def _check_chains(db: Db, wraps: KeyWraps, findings: list[str]) -> None:
     """One pass in the order of the numbers: a task's records follow each other in it."""
     chains: dict[int, _Chain] = {}
     broken: set[int] = set()
     for row in db.execute(
         "SELECT t, task_id, seq, head, epoch, key_id, data_key FROM task WHERE erased_ms IS NULL"
     ):
-        t, raw, seq, head, epoch, key_id, data_key = cast("tuple[Any, ...]", row)
+        t, raw, seq, head, epoch, key_id, data_key = row
         try:
             sealer = wraps.open_data_key(key_id, data_key, raw)
             chains[t] = _Chain(raw, (seq, head, epoch), sealer)
@@ -71,7 +72,7 @@ def _check_chains(db: apsw.Connection, wraps: KeyWraps, findings: list[str]) -> 
             broken.add(t)
             findings.append(f"task row {t}: {error.message}")
     for row in db.execute(f"SELECT {COLUMNS}, t FROM record ORDER BY n"):
-        *columns, t = cast("tuple[Any, ...]", row)
+        *columns, t = row
         chain = chains.get(t)
         if t in broken:
             continue
@@ -90,7 +91,7 @@ def _check_chains(db: apsw.Connection, wraps: KeyWraps, findings: list[str]) -> 
             findings.append(f"task {chain.view.task_id}: its row does not match its last record")
 
 
-def _check_sealed_rows(db: apsw.Connection, wraps: KeyWraps, findings: list[str]) -> None:
+def _check_sealed_rows(db: Db, wraps: KeyWraps, findings: list[str]) -> None:
     queries = (
         ("blob", "SELECT digest, key_id, body FROM blob"),
         ("notice", "SELECT CAST(notice_id AS BLOB), key_id, body FROM notice"),

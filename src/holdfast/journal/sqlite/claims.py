@@ -6,8 +6,6 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
-import apsw
-
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Notice
 from holdfast.errors import JournalDamaged, SessionLost
@@ -16,6 +14,7 @@ from holdfast.journal.contract import Claimed, Hold
 from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite import upkeep
+from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.rows import (
     TASK_COLUMNS,
     TASK_FROM,
@@ -68,7 +67,7 @@ class Candidate:
         self.view: TaskView | None = None
         self.sealer: DataKeySealer | None = None
 
-    def load(self, db: apsw.Connection, wraps: KeyWraps) -> None:
+    def load(self, db: Db, wraps: KeyWraps) -> None:
         """Read and verify the whole chain. Raises JournalDamaged."""
         self.sealer = wraps.open_data_key(self.key_id, self.data_key, self.raw)
         self.view = read_view(
@@ -82,13 +81,11 @@ class Candidate:
             )
 
 
-_CANDIDATE = (
-    "t, task_id, state, epoch, seq, head, last, session, due_ms, crashes, key_id, data_key"
-)
+_CANDIDATE = "t, task_id, state, epoch, seq, head, last, session, due_ms, crashes, key_id, data_key"
 
 
 def find_candidates(
-    db: apsw.Connection, *, now_ms: int, dead: Sequence[DeadSession],
+    db: Db, *, now_ms: int, dead: Sequence[DeadSession],
     names: Collection[str] | None, limit: int, task_id: TaskId | None, alone: bool,
 ) -> list[Candidate]:  # fmt: skip
     known = "1" if names is None else f"name IN ({', '.join('?' * len(names))})"

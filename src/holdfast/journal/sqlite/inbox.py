@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import apsw
 import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
@@ -14,6 +13,7 @@ from holdfast.journal import rules
 from holdfast.journal.contract import Hold, InboxItem, InboxKind
 from holdfast.journal.records import Body, TaskState
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.writer import Txn
 
 READ_MAX = 1_000
@@ -51,7 +51,7 @@ def drop(txn: Txn, item: InboxItem, wraps: KeyWraps) -> int:
     return number
 
 
-def read_after(db: apsw.Connection, after: int, wraps: KeyWraps) -> list[InboxItem]:
+def read_after(db: Db, after: int, wraps: KeyWraps) -> list[InboxItem]:
     rows = db.execute(
         f"SELECT {_COLUMNS}, t.task_id, t.key_id, t.data_key FROM inbox i JOIN task t ON t.t = i.t "
         "WHERE i.n > ? AND i.applied = 0 AND t.erased_ms IS NULL ORDER BY i.n LIMIT ?",
@@ -59,12 +59,12 @@ def read_after(db: apsw.Connection, after: int, wraps: KeyWraps) -> list[InboxIt
     ).fetchall()
     items: list[InboxItem] = []
     for row in rows:
-        *columns, raw, key_id, data_key = cast("tuple[Any, ...]", row)
+        *columns, raw, key_id, data_key = row
         items.append(_item(columns, raw, wraps.open_data_key(key_id, data_key, raw)))
     return items
 
 
-def of_task(db: apsw.Connection, task_id: TaskId, wraps: KeyWraps) -> list[InboxItem]:
+def of_task(db: Db, task_id: TaskId, wraps: KeyWraps) -> list[InboxItem]:
     raw = task_id_bytes(task_id)
     task = db.execute(
         "SELECT t, key_id, data_key FROM task WHERE task_id = ? AND erased_ms IS NULL", (raw,)
@@ -74,16 +74,16 @@ def of_task(db: apsw.Connection, task_id: TaskId, wraps: KeyWraps) -> list[Inbox
     t, key_id, data_key = cast("tuple[int, int, bytes]", task)
     sealer = wraps.open_data_key(key_id, data_key, raw)
     rows = db.execute(f"SELECT {_COLUMNS} FROM inbox i WHERE i.t = ? ORDER BY i.n", (t,)).fetchall()
-    return [_item(list(cast("tuple[Any, ...]", row)), raw, sealer) for row in rows]
+    return [_item(list(row), raw, sealer) for row in rows]
 
 
-def pending_of(db: apsw.Connection, hold: Hold) -> list[InboxItem]:
+def pending_of(db: Db, hold: Hold) -> list[InboxItem]:
     raw = task_id_bytes(hold.task_id)
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM inbox i WHERE i.t = ? AND i.applied = 0 ORDER BY i.n", (hold.row,)
     ).fetchall()
     sealer = cast(Sealer, hold.sealer)
-    return [_item(list(cast("tuple[Any, ...]", row)), raw, sealer) for row in rows]
+    return [_item(list(row), raw, sealer) for row in rows]
 
 
 def _item(row: list[Any], raw: bytes, sealer: Sealer) -> InboxItem:

@@ -82,9 +82,7 @@ class Instance:
         session_id = "" if self._page is None else self._page.session_id
         if self._page is not None:
             self._page.mark_stopped()
-        mark_stopped(
-            self.folder, reason=reason, session_id=session_id, at_ms=self._clock.wall_ms()
-        )
+        mark_stopped(self.folder, reason=reason, session_id=session_id, at_ms=self._clock.wall_ms())
 
     def close(self) -> None:
         if self._page is not None:

@@ -33,7 +33,6 @@ from holdfast.journal.contract import (
     Filter,
     Hold,
     InboxItem,
-    InboxKind,
     Outcome,
     Session,
     SessionRow,
@@ -45,6 +44,7 @@ from holdfast.journal.contract import (
 from holdfast.journal.records import Entry, TaskState, TaskView
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import check, claims, inbox, tasks, upkeep
+from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.instance import Instance
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, read_view, task_row
 from holdfast.journal.sqlite.sessions import (
@@ -66,7 +66,7 @@ class SqliteJournal:
     capabilities = Capabilities(durable=True, statements=True, shared=True)
 
     def __init__(
-        self, *, journal_id: str, incarnation: int, db: apsw.Connection, reader: apsw.Connection,
+        self, *, journal_id: str, incarnation: int, db: Db, reader: Db,
         clock: Clock, entropy: Entropy, wraps: KeyWraps, digest_key: bytes, instance: Instance,
         path: str,
     ) -> None:  # fmt: skip
@@ -210,7 +210,7 @@ class SqliteJournal:
     async def read_task(self, task_id: TaskId) -> TaskView:
         raw = task_id_bytes(task_id)
 
-        def read(db: apsw.Connection) -> TaskView:
+        def read(db: Db) -> TaskView:
             row = db.execute(
                 "SELECT seq, head, last, key_id, data_key, erased_ms, name FROM task "
                 "WHERE task_id = ?", (raw,),
@@ -364,13 +364,13 @@ class SqliteJournal:
             lambda txn: claims.park_damaged(txn, candidate, notice, self._wraps)
         )
 
-    def _read(self, read: Callable[[apsw.Connection], T]) -> T:
+    def _read(self, read: Callable[[Db], T]) -> T:
         try:
             return read(self._reader)
         except apsw.Error as error:
             raise translated(error) from error
 
-    def _read_at_once(self, read: Callable[[apsw.Connection], T]) -> T:
+    def _read_at_once(self, read: Callable[[Db], T]) -> T:
         """Several queries of one moment: another process may commit between two of them."""
         try:
             self._reader.execute("BEGIN")
@@ -384,7 +384,9 @@ class SqliteJournal:
     def _data_version(self) -> object:
         try:
             # On the writer's connection: only other connections' commits change the number.
-            return self._seen_version if self._writer.committing else self._db.pragma("data_version")
+            return (
+                self._seen_version if self._writer.committing else self._db.pragma("data_version")
+            )
         except apsw.Error as error:
             raise translated(error) from error
 

@@ -42,6 +42,7 @@ from holdfast.errors import (
     ReadOnly,
 )
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.db import Db, open_db
 from holdfast.journal.sqlite.high_water import HighWater, high_water
 from holdfast.journal.sqlite.instance import Instance
 from holdfast.journal.sqlite.journal import SqliteJournal
@@ -55,7 +56,7 @@ WAL_PAGES = 2_000  # about 8 MiB between two wal_checkpoints
 OPEN_BUSY_MS = 10_000
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
-Migration = Callable[[apsw.Connection], None]
+Migration = Callable[[Db], None]
 MIGRATIONS: dict[int, Migration] = {}  # from version n to n + 1
 
 
@@ -97,9 +98,7 @@ def _open(
         _check_keys(db, keys)
         incarnation = int(str(get_meta(db, "incarnation")))
         _check_not_older(db, path, folder, incarnation)
-        instance = Instance(
-            folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use
-        )
+        instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         instance.reserve.try_restore()
         reader = connect(path, sync=sync)
         reader.execute("PRAGMA query_only = 1")
@@ -115,10 +114,8 @@ def _open(
     return journal
 
 
-def connect(path: Path, *, sync: str = "FULL") -> apsw.Connection:
-    db = apsw.Connection(
-        str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-    )
+def connect(path: Path, *, sync: str = "FULL") -> Db:
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
     db.set_busy_timeout(OPEN_BUSY_MS)
     db.pragma("journal_mode", "wal")
     db.pragma("synchronous", sync)
@@ -132,7 +129,7 @@ def connect(path: Path, *, sync: str = "FULL") -> apsw.Connection:
     return db
 
 
-def get_meta(db: apsw.Connection, key: str) -> object:
+def get_meta(db: Db, key: str) -> object:
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None:
         raise JournalDamaged(f"the journal has no {key}")
@@ -146,7 +143,7 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
     except OSError as error:
         raise explained(error, path) from error
     try:
-        db = apsw.Connection(str(temporary))
+        db = open_db(str(temporary), flags=apsw.SQLITE_OPEN_READWRITE)
         db.pragma("synchronous", "FULL")
         db.execute("BEGIN IMMEDIATE")
         schema = resources.files(__package__ or "").joinpath("schema_1.sql").read_text()
@@ -198,7 +195,7 @@ def _check_header(path: Path) -> None:
 
 
 def _peek_id(path: Path) -> str:
-    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         db.set_busy_timeout(OPEN_BUSY_MS)
         found = str(get_meta(db, "journal_id"))
@@ -221,11 +218,11 @@ async def _use(path: Path, folder: Path) -> JournalUse:
 
 
 def _rewrite(path: Path) -> None:
-    """After a failed sync: what can be read goes into a new file, which takes the old one's name."""
+    """After a failed sync: all that can be read goes into a new file under the old name."""
     fresh = path.with_name(f".{path.name}.rewritten")
     fresh.unlink(missing_ok=True)
     try:
-        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             found = db.execute("PRAGMA quick_check(1)").fetchone()
             if found is None or found[0] != "ok":
@@ -247,7 +244,7 @@ def _rewrite(path: Path) -> None:
         ) from error
 
 
-def _migrate(db: apsw.Connection) -> None:
+def _migrate(db: Db) -> None:
     """Raise the schema step by step, each step one transaction."""
     while (version := cast(int, db.pragma("user_version"))) < SCHEMA:
         step = MIGRATIONS.get(version)
@@ -263,12 +260,12 @@ def _migrate(db: apsw.Connection) -> None:
             raise
 
 
-def _check_keys(db: apsw.Connection, keys: KeyRing) -> None:
+def _check_keys(db: Db, keys: KeyRing) -> None:
     if get_meta(db, "key_check") != key_check(keys):
         raise KeysWrong("the keys do not belong to this journal")
 
 
-def _check_not_older(db: apsw.Connection, path: Path, folder: Path, incarnation: int) -> None:
+def _check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> None:
     row = db.execute("SELECT max(n) FROM record").fetchone()
     sequence = 0 if row is None or row[0] is None else cast(int, row[0])
     mark = high_water(folder)

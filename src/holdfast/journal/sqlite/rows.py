@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
-import apsw
 import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
@@ -24,9 +23,8 @@ from holdfast.journal.records import (
     TaskView,
     fold,
 )
+from holdfast.journal.sqlite.db import Db, Row
 from holdfast.journal.sqlite.writer import Txn
-
-Row = tuple[Any, ...]  # Any: a row as SQLite hands it out; each column is read by position
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Body).decode
@@ -105,7 +103,7 @@ def unpack_events(what: int) -> tuple[Event, ...]:
 
 
 def read_view(
-    db: apsw.Connection, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer
+    db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer
 ) -> TaskView:
     """Walk the chain back from its head, verify each link, fold it forward.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import apsw
-
 from holdfast.core.clock import Clock
 from holdfast.journal import rules
 from holdfast.journal.contract import SessionRow
+from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.instance import Instance
 from holdfast.journal.sqlite.page import SessionPage
 
@@ -56,9 +55,7 @@ class DeadSession:
         self.proven = proven  # by its lock or a reboot, so that no renewal can contradict it
 
 
-def find_dead_sessions(
-    db: apsw.Connection, clock: Clock, instance: Instance, *, but: int
-) -> list[DeadSession]:
+def find_dead_sessions(db: Db, clock: Clock, instance: Instance, *, but: int) -> list[DeadSession]:
     """Sessions whose tasks may be taken: lease over, or their process provably gone."""
     rows = db.execute(
         "SELECT s, session_id, boot_id, until_ms, ended FROM session "
@@ -78,19 +75,19 @@ def find_dead_sessions(
     return dead
 
 
-def list_sessions(db: apsw.Connection, clock: Clock, instance: Instance) -> list[SessionRow]:
+def list_sessions(db: Db, clock: Clock, instance: Instance) -> list[SessionRow]:
     rows = db.execute(
         "SELECT s.session_id, s.worker, s.pid, s.boot_id, s.until_ms, s.begun_ms, s.ended, "
         "(SELECT count(*) FROM task t WHERE t.session = s.s) FROM session s "
         "WHERE s.ended = 0 OR s.s > (SELECT max(s) - 50 FROM session) ORDER BY s.s DESC"
     ).fetchall()
-    return [_session_row(cast("tuple[Any, ...]", row), clock, instance) for row in rows]
+    return [_session_row(row, clock, instance) for row in rows]
 
 
 PAGES_KEPT = 64  # of dead sessions: their send-begun slots spare a person a needless question
 
 
-def pages_to_keep(db: apsw.Connection) -> set[str]:
+def pages_to_keep(db: Db) -> set[str]:
     rows = db.execute(
         "SELECT session_id FROM session WHERE ended = 2 ORDER BY s DESC LIMIT ?", (PAGES_KEPT,)
     ).fetchall()

@@ -24,6 +24,7 @@ from holdfast.journal.contract import (
 from holdfast.journal.records import Entry, Kind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite import upkeep
+from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, task_row
 from holdfast.journal.sqlite.writer import Txn
 
@@ -37,17 +38,13 @@ def submit(
     txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeySealer]
 ) -> Submitted:
     raw = task_id_bytes(submission.task_id)
-    row = txn.db.execute(
-        "SELECT fingerprint, state FROM task WHERE task_id = ?", (raw,)
-    ).fetchone()
+    row = txn.db.execute("SELECT fingerprint, state FROM task WHERE task_id = ?", (raw,)).fetchone()
     if row is not None:
         if row[0] != submission.args_fingerprint:
             raise RequestConflict(
                 task_id=submission.task_id, request_id=submission.request_id, name=submission.name
             )
-        return Submitted(
-            task_id=submission.task_id, created=False, state=TaskState(str(row[1]))
-        )
+        return Submitted(task_id=submission.task_id, created=False, state=TaskState(str(row[1])))
     key_id, data_key, sealer = wrapped
     txn.db.execute(
         "INSERT INTO task (task_id, name, fingerprint, state, epoch, seq, head, last, due_ms, "
@@ -116,7 +113,7 @@ def confirm(txn: Txn, hold: Hold, seq: int) -> bool:
     return newest >= seq
 
 
-def list_tasks(db: apsw.Connection, filter: Filter) -> list[TaskRow]:
+def list_tasks(db: Db, filter: Filter) -> list[TaskRow]:
     where, values = ["1"], cast("list[Any]", [])
     if filter.states is not None:
         where.append(f"t.state IN ({', '.join('?' * len(filter.states))})")
@@ -163,12 +160,10 @@ def _change(txn: Txn, hold: Hold, change: Change, *, due_ms: int, wraps: KeyWrap
         upkeep.add_notice(txn, change.notice, wraps)
 
 
-OWN_TABLES = frozenset(
-    ("meta", "session", "task", "record", "inbox", "notice", "blob", "blob_use")
-)
+OWN_TABLES = frozenset(("meta", "session", "task", "record", "inbox", "notice", "blob", "blob_use"))
 
 
-def _apply_statements(db: apsw.Connection, statements: Sequence[Statement]) -> None:
+def _apply_statements(db: Db, statements: Sequence[Statement]) -> None:
     """All or none, on the user's own tables only. Raises StatementFailed, having undone them."""
     db.execute("SAVEPOINT user")
     db.authorizer = _authorize

@@ -6,7 +6,6 @@ import hashlib
 import re
 from typing import Any, cast
 
-import apsw
 import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes
@@ -15,6 +14,7 @@ from holdfast.errors import BadReference, BlobNotFound, JournalDamaged, TaskNotF
 from holdfast.journal import rules
 from holdfast.journal.records import TaskState
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.writer import Txn
 
 BLOB_BYTES_MAX = 16 * 1024 * 1024  # larger contents are kept in chunks
@@ -45,7 +45,7 @@ def put_blob(
     return digest.hex()
 
 
-def get_blob(db: apsw.Connection, digest: str, wraps: KeyWraps, digest_key: bytes) -> bytes:
+def get_blob(db: Db, digest: str, wraps: KeyWraps, digest_key: bytes) -> bytes:
     if not _DIGEST.fullmatch(digest):
         raise BadReference(f"{digest!r} is not a blob digest", hint="it has 64 hex digits")
     raw = bytes.fromhex(digest)
@@ -73,7 +73,7 @@ def add_notice(txn: Txn, notice: Notice, wraps: KeyWraps) -> None:
     )
 
 
-def pending_notices(db: apsw.Connection, limit: int, wraps: KeyWraps) -> list[Notice]:
+def pending_notices(db: Db, limit: int, wraps: KeyWraps) -> list[Notice]:
     rows = db.execute(
         "SELECT notice_id, key_id, body FROM notice WHERE told_ms IS NULL ORDER BY at_ms LIMIT ?",
         (limit,),
@@ -150,7 +150,7 @@ def _forget_tombstones(txn: Txn, tombstone_ms: int) -> None:
             txn.db.execute("DELETE FROM task WHERE t = ?", (t,))
 
 
-def _row_of(db: apsw.Connection, task_id: TaskId) -> int:
+def _row_of(db: Db, task_id: TaskId) -> int:
     row = db.execute("SELECT t FROM task WHERE task_id = ?", (task_id_bytes(task_id),)).fetchone()
     if row is None:
         raise TaskNotFound(task_id)

@@ -40,6 +40,7 @@ from holdfast.errors import (
     NotAJournal,
     ReadOnly,
 )
+from holdfast.journal.sqlite.db import Db
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Txn:
 
     __slots__ = ("at_ms", "boot_ms", "db", "number")
 
-    def __init__(self, db: apsw.Connection, *, number: int, at_ms: int, boot_ms: int) -> None:
+    def __init__(self, db: Db, *, number: int, at_ms: int, boot_ms: int) -> None:
         self.db = db
         self.number = number  # of the newest record
         self.at_ms = at_ms
@@ -67,7 +68,7 @@ class Txn:
 class Reserve(Protocol):
     @property
     def held(self) -> bool: ...
-    def release(self) -> None: ...
+    def release(self) -> bool: ...
     def try_restore(self) -> bool: ...
 
 
@@ -85,7 +86,7 @@ class _Op:
 
 class Writer:
     def __init__(
-        self, db: apsw.Connection, *, clock: Clock, reserve: Reserve,
+        self, db: Db, *, clock: Clock, reserve: Reserve,
         on_commit: Callable[[int], None], on_broken: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._db = db
@@ -114,11 +115,10 @@ class Writer:
         """
         self._check_usable(begins=begins)
         op = _Op(act, begins=begins)
-        if self.lone and not self._queue and not self.committing and not self.threaded:
-            if self._commit([op]):
-                if op.error is not None:
-                    raise op.error
-                return cast(T, op.result)
+        if self._may_commit_at_once() and self._commit([op]):
+            if op.error is not None:
+                raise op.error
+            return cast(T, op.result)
         loop = asyncio.get_running_loop()
         op.future = loop.create_future()
         self._queue.append(op)
@@ -129,8 +129,11 @@ class Writer:
 
     async def drain(self) -> None:
         """Wait until nothing is queued or being committed."""
-        while self._queue or self.committing or self._scheduled:
+        while self._queue or self.committing or self._scheduled:  # noqa: ASYNC110 - when closing
             await asyncio.sleep(0.001)
+
+    def _may_commit_at_once(self) -> bool:
+        return self.lone and not (self._queue or self.committing or self.threaded)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -299,7 +302,9 @@ class Writer:
         if self._commits % SAMPLE == 0:
             took = sorted(self._took)
             # The median too: a busy neighbour makes single commits slow, not the disk.
-            slow = took[int(SAMPLE * 0.95)] > SLOW_COMMIT_S and took[SAMPLE // 2] > SLOW_COMMIT_S / 2
+            slow = (
+                took[int(SAMPLE * 0.95)] > SLOW_COMMIT_S and took[SAMPLE // 2] > SLOW_COMMIT_S / 2
+            )
             self.threaded = slow
 
 

@@ -1,0 +1,290 @@
+"""Reconciling: an open step is brought to its end, one safe move at a time.
+
+The moves come from core/resume.py; this module works out the facts, waits for quiet, asks the
+lookup, takes in evidence and people's decisions, and parks what no machine can settle. Nothing
+here guesses: where a fact cannot be established it is taken as the worse one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, assert_never
+
+from holdfast.core.clock import Clock
+from holdfast.core.effect import Keyed, Unrepeatable
+from holdfast.core.ids import fingerprint
+from holdfast.core.resume import QUESTIONS, Move, decide, question
+from holdfast.core.step import Event, Facts, Lookup, Step, StepState, next_step
+from holdfast.core.values import canonical, checked, encode
+from holdfast.errors import BadValue, Cancelled, InvariantViolated, Suspended, TooLarge
+from holdfast.journal.contract import Change, InboxItem, InboxKind
+from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
+from holdfast.runtime.attempt import Caller
+from holdfast.runtime.book import Book
+from holdfast.runtime.closed import approval_binding, evidence_of, park_notice
+from holdfast.runtime.facts import attempts_left, in_window, proven_unsent, quiet_in_ms
+from holdfast.runtime.sending import Args, Sender, check_allowed
+from holdfast.runtime.tool import Absent, Found, Many, Tool, Unsure
+
+UNSURE_ASKS_MAX = 5
+ASK_AGAIN_S = 2.0
+BACKOFF_S = 0.2
+BACKOFF_S_MAX = 60.0
+
+_DECISIONS = {
+    "done": Event.SETTLE_DONE,
+    "run": Event.SETTLE_RUN,
+    "skip": Event.SETTLE_SKIP,
+}
+
+
+class Reconciler:
+    """Drives open steps of one task."""
+
+    def __init__(
+        self, *, book: Book, sender: Sender, caller: Caller, clock: Clock, fingerprint_key: bytes,
+        pace: float,
+    ) -> None:  # fmt: skip
+        self._book = book
+        self._sender = sender
+        self._caller = caller
+        self._clock = clock
+        self._fingerprint_key = fingerprint_key
+        self._pace = pace  # 1 in production; tests with shorter leases wait shorter too
+
+    def fingerprint(self, tool: Tool[..., Any], args: object) -> bytes:
+        return fingerprint(self._fingerprint_key, tool=tool.name, canonical_args=canonical(args))
+
+    async def drive(self, tool: Tool[..., Any], step: StepView, args: Args) -> StepView:
+        """Until the step is closed; Suspended where it rests for a person."""
+        lookup: Lookup = Lookup.NONE
+        found: object = None
+        while not step.closed:
+            await self._take_decision(tool, step)
+            if step.closed:
+                break
+            facts = self._facts(tool, step, lookup)
+            match decide(_row(step), facts):
+                case Move.USE:
+                    break
+                case Move.REST:
+                    raise Suspended("parked")
+                case Move.ADOPT:
+                    await self._adopt(step, facts)
+                case Move.UNSEND:
+                    body: Body = {"reason": "the worker died before its first byte"}
+                    await self._sender.record(step, Event.UNSENT, facts, body)
+                case Move.START:
+                    await self._await_turn(tool, step)
+                    await self._start_again(tool, step, args, lookup)
+                    lookup, found = Lookup.NONE, None
+                case Move.WAIT:
+                    await self._wait_quiet(tool, step)
+                case Move.ASK:
+                    lookup, found = await self._ask(tool, step, args)
+                case Move.FIND:
+                    body = {"result": found, "by": "lookup"}
+                    await self._sender.record(step, Event.FIND, facts, body)
+                case Move.PARK:
+                    await self._park(tool, step, facts, found)
+                    raise Suspended("parked")
+                case _ as move:
+                    assert_never(move)
+        return step
+
+    async def pause(self, seconds: float) -> None:
+        await self._book.flush()
+        await self._wait_change(seconds * self._pace)
+
+    async def _start_again(
+        self, tool: Tool[..., Any], step: StepView, args: Args, lookup: Lookup
+    ) -> None:
+        if step.state is StepState.PLANNED and await self._stopped_by_person(tool, step):
+            return
+        # Worked out again: the pause before this may have closed a window or brought evidence.
+        facts = self._facts(tool, step, lookup)
+        if decide(_row(step), facts) is not Move.START:
+            return
+        check_allowed(next_step(step.step, Event.START, facts, letter=step.letter), step.ordinal)
+        slot = self._sender.take_slot(tool, step.effect_key, _row(step).attempts + 1)
+        entry = Entry(
+            kind=Kind.STEP, ordinal=step.ordinal, events=(Event.START,), body={}, slot=slot,
+            quiet=facts.quiet,
+        )  # fmt: skip
+        await self._sender.begin([entry], slot)
+        await self._sender.call(tool, step, args, slot)
+
+    async def _stopped_by_person(self, tool: Tool[..., Any], step: StepView) -> bool:
+        """A planned step is skipped where the task is cancelled or its approval refused."""
+        facts = self._facts(tool, step, Lookup.NONE)
+        if self._book.cancelled:
+            await self._sender.record(step, Event.SKIP, facts, {"note": "cancelled"})
+            raise Cancelled
+        if not tool.needs_approval:
+            return False
+        item = self._approval(step)
+        if item is None:
+            raise Suspended("approval")
+        if item.body.get("granted"):
+            return False
+        body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note", "refused")}
+        await self._sender.record(step, Event.SKIP, facts, body, applied=(item.number,))
+        return True
+
+    # what people and webhooks say
+
+    async def _adopt(self, step: StepView, facts: Facts) -> None:
+        item = self._evidence(step)
+        if item is None:
+            raise InvariantViolated("T7", f"step {step.ordinal} has no evidence")
+        body: Body = {"result": item.body.get("result"), "by": item.body.get("source", "evidence")}
+        await self._sender.record(step, Event.ADOPT, facts, body, applied=(item.number,))
+
+    async def _take_decision(self, tool: Tool[..., Any], step: StepView) -> None:
+        """Apply a person's decision to a parked step, not before it is quiet (T10)."""
+        item = self._book.find_item(InboxKind.DECISION, step.ordinal)
+        if item is None or step.state is not StepState.PARKED:
+            return
+        event = _DECISIONS.get(str(item.body.get("decision")))
+        while not (facts := self._facts(tool, step, Lookup.NONE)).quiet:
+            await self._wait_quiet(tool, step)
+        if event is None:
+            raise InvariantViolated("T10", f"step {step.ordinal}: unknown decision")
+        body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note", "")}
+        if event is Event.SETTLE_DONE:
+            body["result"] = item.body.get("result")
+        await self._sender.record(step, event, facts, body, applied=(item.number,))
+
+    def _evidence(self, step: StepView) -> InboxItem | None:
+        item = self._book.find_item(InboxKind.EVIDENCE, step.ordinal)
+        if item is None or item.body.get("outcome") != "succeeded":
+            return None
+        return item
+
+    def _approval(self, step: StepView) -> InboxItem | None:
+        item = self._book.find_item(InboxKind.APPROVAL, step.ordinal)
+        if item is None or item.body.get("binding") != approval_binding(step):
+            return None
+        return item
+
+    # facts and waiting
+
+    def _facts(self, tool: Tool[..., Any], step: StepView, lookup: Lookup) -> Facts:
+        view, effect = self._book.view, tool.effect
+        quiet = quiet_in_ms(view, step, delay_ms=self._delay_ms(tool), clock=self._clock) == 0
+        approval = self._approval(step) if tool.needs_approval else None
+        older = _row(step).epoch < self._book.hold.epoch
+        return Facts(
+            epoch=self._book.hold.epoch,
+            owner=not self._book.fenced,
+            previous_closed=True,
+            approved=not tool.needs_approval
+            or (approval is not None and bool(approval.body.get("granted"))),
+            lease_ok=True,  # the sender checks it again right before the commit
+            quiet=quiet,
+            in_window=in_window(view, step, tool, self._book.journal, self._clock)
+            and not _must_ask_first(tool, step),
+            attempts_left=attempts_left(step, tool),
+            lookup=lookup,
+            has_lookup=tool.finder is not None,
+            unsent=older and proven_unsent(view, step, self._book.journal),
+            evidence=self._evidence(step) is not None,
+            key_reused=step.doubt == "key-reused",
+            at_least_once=isinstance(effect, Unrepeatable) and effect.policy == "at_least_once",
+            refusals_stored=isinstance(effect, Keyed) and effect.refusals_stored,
+        )
+
+    async def _await_turn(self, tool: Tool[..., Any], step: StepView) -> None:
+        """Space out repeated attempts; a busy far end says how long."""
+        tries = _row(step).attempts
+        if tries == 0 or step.ended is None:
+            return
+        after = float(step.error.get("retry_after_s") or 0.0) if step.doubt == "busy" else 0.0
+        wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
+        if step.doubt in ("refused", "raised"):
+            wait_s = max(wait_s, tool.retry_delay_s)
+        await self.pause(wait_s)
+
+    async def _wait_quiet(self, tool: Tool[..., Any], step: StepView) -> None:
+        left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
+        await self._book.flush()
+        await self._wait_change(max(left / 1000, 0.001))
+
+    async def _wait_change(self, seconds: float) -> None:
+        """Wait, but listen for evidence, decisions and cancels."""
+        self._book.changed.clear()
+        try:
+            await asyncio.wait_for(self._book.changed.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _delay_ms(self, tool: Tool[..., Any]) -> int:
+        return int(tool.delay_ms * self._pace)
+
+    # the lookup
+
+    async def _ask(self, tool: Tool[..., Any], step: StepView, args: Args) -> tuple[Lookup, object]:
+        """Ask; a lookup that cannot say is asked again a few times."""
+        reason = ""
+        for ask in range(UNSURE_ASKS_MAX):
+            if ask:
+                await self.pause(ASK_AGAIN_S * ask)
+                if self._evidence(step) is not None:
+                    return Lookup.NONE, None
+            answer = await self._caller.find(tool, step, args, task_id=self._book.view.task_id)
+            match answer:
+                case Found():
+                    return self._found(tool, step, answer)
+                case Absent():
+                    return Lookup.ABSENT, None
+                case Many():
+                    return Lookup.MANY, [repr(one)[:500] for one in answer.results]
+                case Unsure():
+                    reason = answer.reason
+                case _:
+                    assert_never(answer)
+        return Lookup.UNSURE, reason
+
+    def _found(self, tool: Tool[..., Any], step: StepView, answer: Found) -> tuple[Lookup, object]:
+        try:
+            result = checked(answer.result, what=f"lookup result of {tool.name}")
+            encode(result, what=f"lookup result of {tool.name}")
+            if answer.args is not None:
+                other = checked(answer.args, what="arguments the lookup found")
+                if self.fingerprint(tool, other) != step.fingerprint:
+                    return Lookup.OTHER, {"found": other, "result": result}
+        except (BadValue, TooLarge) as error:
+            return Lookup.UNSURE, error.message
+        return Lookup.FOUND, result
+
+    async def _park(
+        self, tool: Tool[..., Any], step: StepView, facts: Facts, found: object
+    ) -> None:
+        name = question(_row(step), facts, restored=bool(step.restored_ms))
+        left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
+        now_ms = self._book.journal.now_ms()
+        body: Body = {
+            "question": QUESTIONS[name],
+            "why": name,
+            "evidence": evidence_of(step, found),
+            "not_before_ms": now_ms + left,
+        }
+        epoch = self._book.hold.epoch
+        notice = park_notice(self._book.view, step, QUESTIONS[name], epoch=epoch, now_ms=now_ms)
+        change = Change(state=TaskState.RUNNING, notice=notice)
+        await self._sender.record(step, Event.PARK, facts, body, change=change)
+
+
+def _row(step: StepView) -> Step:
+    if step.step is None:
+        raise InvariantViolated("I4", f"step {step.ordinal} has no record")
+    return step.step
+
+
+def _must_ask_first(tool: Tool[..., Any], step: StepView) -> bool:
+    """A slot of a lost timeline: asked before it is sent; without a lookup, sent only where the
+    far end compares bodies and so can tell a lost effect from this one (rule 7)."""
+    effect = tool.effect
+    if not isinstance(effect, Keyed) or not step.restored_ms or step.attempts:
+        return False
+    return effect.fingerprint == "ignored" or tool.finder is not None
