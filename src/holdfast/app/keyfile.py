@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.core.clock import Entropy
-from holdfast.core.private_files import check_place, check_private_file, open_private, write_atomically
+from holdfast.core.private_files import (
+    check_place,
+    check_private_file,
+    open_private,
+    write_atomically,
+)
 from holdfast.errors import KeysMissing, KeysWrong
 
 FORMAT = 1

@@ -33,7 +33,9 @@ def quiet_in_ms(view: TaskView, step: StepView, *, delay_ms: int, clock: Clock) 
     return max(0, delay_ms - since)
 
 
-def in_window(view: TaskView, step: StepView, tool: Tool[..., object], journal: Journal, clock: Clock) -> bool:
+def in_window(
+    view: TaskView, step: StepView, tool: Tool[..., object], journal: Journal, clock: Clock
+) -> bool:
     """Whether a re-send under the same key still meets the far end's memory of the first."""
     effect = tool.effect
     if not isinstance(effect, Keyed):

@@ -64,9 +64,7 @@ class Scope:
 
     def _explained(self, signal: Suspended, slot: str, ordinal: str) -> Exception:
         if signal.reason.startswith("diverged"):
-            return RequestConflict(
-                task_id=self.task_id, request_id=slot, name=f"scope {self.name}"
-            )
+            return RequestConflict(task_id=self.task_id, request_id=slot, name=f"scope {self.name}")
         step = self._book.step(ordinal)
         asked = step.question if step is not None else signal.reason
         return TaskParked(task_id=self.task_id, ordinal=ordinal, question=asked or signal.reason)
