@@ -437,6 +437,16 @@ async def test_a_second_effect_request_is_refused_and_not_called_unsent(effect: 
     assert len(end.requests) == 1
 
 
+async def test_of_two_effect_requests_at_once_only_one_is_sent() -> None:
+    async with far_end() as end:
+        bound = client(Unrepeatable())
+        results = await asyncio.gather(
+            *(bound.post(end.url) for _ in range(5)), return_exceptions=True
+        )
+    assert sum(isinstance(result, HttpUnknown) for result in results) == 4
+    assert len(end.requests) == 1
+
+
 async def test_a_read_tool_may_ask_several_times() -> None:
     async with far_end() as end:
         bound = client(Read())

@@ -137,11 +137,8 @@ class HttpClient:
         effect = effect and not self._lookup
         try:
             declared = answers.check_refused_on(refused_on)
-            if effect and self._begun and not self._repeats:
-                raise BadRequest(
-                    "a second effect request in one call: make it a step of its own, "
-                    "or pass effect=False if it only reads"
-                )
+            if effect:
+                self._check_first()
             message = build(
                 method.upper(), url, params=params, json=json, body=body, headers=headers,
                 own_headers=self._marks if effect else self._trace,
@@ -180,6 +177,7 @@ class HttpClient:
                 transport, exchange = await self._connect(message)
                 self._check_may_send(exchange, transport, where)
                 if effect:
+                    self._check_first()  # again: another one may have gone out meanwhile
                     self._on_first_byte()
                     self._begun = self._begun or not self._repeats
                 asked = True
@@ -187,6 +185,8 @@ class HttpClient:
                 response = await exchange.answer
                 whole = True
                 return response
+        except BadRequest as error:
+            raise self._unsent(BadRequest, str(error)) from error
         except (OSError, ProtocolError, UnicodeError) as error:
             what = "no answer in time" if isinstance(error, TimeoutError) else _shown(error)
             if not asked:
@@ -217,6 +217,13 @@ class HttpClient:
             raise ConnectionResetError("the far end closed the connection or spoke first")
         if not self._time_left_s() > 0:
             raise TimeoutError(f"{where}: the call's deadline passed while connecting")
+
+    def _check_first(self) -> None:
+        if self._begun and not self._repeats:
+            raise BadRequest(
+                "a second effect request in one call: make it a step of its own, "
+                "or pass effect=False if it only reads"
+            )
 
     def _check(
         self, message: Message, response: Response, *, effect: bool, refused_on: frozenset[int]
