@@ -74,6 +74,17 @@ def refused(step: Step | None, event: Event, letter: Letter, **more: Any) -> boo
     return isinstance(next_step(step, event, facts, letter=letter), Refusal)
 
 
+SEND_AGAIN: dict[Letter, dict[str, Any]] = {
+    "R": {},
+    "T": {},
+    "F": {},
+    "I": {},
+    "K": {"in_window": True},
+    "Q": {"quiet": True, "lookup": Lookup.ABSENT},
+    "N": {"at_least_once": True},
+}
+
+
 # A walk: at each row any facts, then one of the events that are accepted under them. The rows met
 # on walks are the reachable ones; laws are checked at each of them.
 
@@ -322,6 +333,25 @@ def test_a_refusal_closes_a_step_only_where_it_is_proof(letter: Letter) -> None:
 
 
 @pytest.mark.parametrize("letter", LETTERS)
+def test_a_second_attempts_refusal_is_proof_only_in_quiet_and_where_keys_are_kept(
+    letter: Letter,
+) -> None:
+    first = took(took(took(None, Event.PLAN, letter), Event.START, letter), Event.DOUBT, letter)
+    again = {**SEND_AGAIN[letter], "epoch": 2}
+    if letter != "Q":  # which is never sent again before quiet
+        crowded = took(first, Event.START, letter, **again)
+        assert took(crowded, Event.REFUSE, letter, epoch=2).state is StepState.UNKNOWN
+    second = took(first, Event.START, letter, **{**again, "quiet": True})
+    after = took(second, Event.REFUSE, letter, epoch=2).state
+    assert after is (StepState.UNKNOWN if letter in ("I", "N") else StepState.FAILED)
+
+
+def test_only_what_cannot_have_been_sent_is_skipped() -> None:
+    impossible = Step(letter="K", state=StepState.PLANNED, maybe_sent=1)
+    assert refused(impossible, Event.SKIP, "K")
+
+
+@pytest.mark.parametrize("letter", LETTERS)
 def test_what_was_not_sent_is_planned_again(letter: Letter) -> None:
     started = took(took(None, Event.PLAN, letter), Event.START, letter)
     again = took(started, Event.UNSENT, letter)
@@ -332,17 +362,6 @@ def test_what_was_not_sent_is_planned_again(letter: Letter) -> None:
     second = Step(letter=letter, state=StepState.STARTED, attempts=2, maybe_sent=2, epoch=1)
     older_out = took(second, Event.UNSENT, letter)
     assert (older_out.state, older_out.maybe_sent) == (StepState.UNKNOWN, 1)
-
-
-SEND_AGAIN: dict[Letter, dict[str, Any]] = {
-    "R": {},
-    "T": {},
-    "F": {},
-    "I": {},
-    "K": {"in_window": True},
-    "Q": {"quiet": True, "lookup": Lookup.ABSENT},
-    "N": {"at_least_once": True},
-}
 
 
 @pytest.mark.parametrize("letter", LETTERS)
