@@ -22,6 +22,7 @@ TASK_ID_CHARS = 26
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U to misread
 _VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _ALIASES = str.maketrans("ILO", "110")
+_ID_HINT = "task ids have 26 letters and digits; `holdfast task list` shows them"
 
 
 def task_id_from_bytes(raw: bytes) -> TaskId:
@@ -39,10 +40,19 @@ def task_id_bytes(task_id: TaskId) -> bytes:
 
 def parse_task_id(text: str) -> TaskId:
     """A task id as a person typed it (case and look-alike letters forgiven)."""
-    tidy = text.strip().upper().translate(_ALIASES)
-    if len(tidy) != TASK_ID_CHARS or any(char not in _VALUES for char in tidy) or tidy[0] > "7":
-        raise BadReference(f"{text!r} is not a task id", hint="task ids have 26 letters and digits")
+    tidy = parse_task_prefix(text)
+    if len(tidy) != TASK_ID_CHARS:
+        raise BadReference(f"{text!r} is not a task id", hint=_ID_HINT)
     return TaskId(tidy)
+
+
+def parse_task_prefix(text: str) -> str:
+    """The first letters of a task id, forgiven and checked in the same way."""
+    tidy = text.strip().upper().translate(_ALIASES)
+    fits = 1 <= len(tidy) <= TASK_ID_CHARS and tidy[0] <= "7"
+    if not fits or any(char not in _VALUES for char in tidy):
+        raise BadReference(f"{text!r} is not a task id", hint=_ID_HINT)
+    return tidy
 
 
 def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: str) -> TaskId:
