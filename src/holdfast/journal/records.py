@@ -210,8 +210,7 @@ def fold(view: TaskView, record: Record) -> None:
             view.finished = TaskState(record.body["state"])
             view.outcome, view.ended_ms = record.body, record.at_ms
         case Kind.RESTORED:
-            view.restored_ms = record.body["lost_after_ms"]
-            view.finished = None
+            _fold_restore(view, record)
 
 
 def _fold_claim(view: TaskView, record: Record) -> None:
@@ -222,6 +221,17 @@ def _fold_claim(view: TaskView, record: Record) -> None:
         record.epoch, body["session"], body["boot"], record.boot_ms, record.at_ms, body["worker"]
     )
     view.rested, view.finished, view.outcome = {}, None, {}
+
+
+def _fold_restore(view: TaskView, record: Record) -> None:
+    """What was open may have gone on in the timeline that is lost."""
+    view.restored_ms = record.body["lost_after_ms"]
+    for step in view.steps.values():
+        if step.step is not None and step.step.state not in CLOSED:
+            step.step = apply(
+                step.step, Event.RESTORE, epoch=record.epoch, quiet=False, letter=step.letter
+            )
+            _take_restore(step, record)
 
 
 def _fold_step(view: TaskView, record: Record) -> None:

@@ -33,7 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import StepView
 from holdfast.runtime.blocking import ChildPool
-from holdfast.runtime.http import HttpClient
+from holdfast.runtime.http import BadRequest, HttpClient
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.target import locate
 from holdfast.runtime.threads import Threads
@@ -218,6 +218,8 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outco
     match error:
         case Refused():
             return RefusedBy(_shown_json(error.proof))
+        case BadRequest() if not begun:
+            return Raised(type(error).__name__, error.message[:TEXT_CHARS_MAX])
         case NotSent() if not begun or not tool.marks_itself:
             return Unsent(str(error))
         case Busy():

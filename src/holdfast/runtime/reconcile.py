@@ -8,11 +8,13 @@ here guesses: where a fact cannot be established it is taken as the worse one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, assert_never
 
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed, Unrepeatable
 from holdfast.core.ids import fingerprint
+from holdfast.core.ordinal import base, retry_slot
 from holdfast.core.resume import QUESTIONS, Move, decide, question
 from holdfast.core.step import Event, Facts, Lookup, Step, StepState, next_step
 from holdfast.core.values import canonical, checked, encode
@@ -43,9 +45,10 @@ class Reconciler:
 
     def __init__(
         self, *, book: Book, sender: Sender, caller: Caller, clock: Clock, fingerprint_key: bytes,
-        pace: float,
+        key_of: Callable[[str], bytes], pace: float,
     ) -> None:  # fmt: skip
         self._book = book
+        self._key_of = key_of
         self._sender = sender
         self._caller = caller
         self._clock = clock
@@ -226,6 +229,12 @@ class Reconciler:
     async def _ask(self, tool: Tool[..., Any], step: StepView, args: Args) -> tuple[Lookup, object]:
         """Ask; a lookup that cannot say is asked again a few times."""
         reason = ""
+        for slot in self._lost_slots(tool, step):
+            answer = await self._caller.find(tool, slot, args, task_id=self._book.view.task_id)
+            if isinstance(answer, Found):
+                return self._found(tool, step, answer)
+            if not isinstance(answer, Absent):
+                return Lookup.UNSURE, f"retry slot {slot.ordinal}: {answer!r}"[:500]
         for ask in range(UNSURE_ASKS_MAX):
             if ask:
                 await self.pause(ASK_AGAIN_S * ask)
@@ -244,6 +253,17 @@ class Reconciler:
                 case _:
                     assert_never(answer)
         return Lookup.UNSURE, reason
+
+    def _lost_slots(self, tool: Tool[..., Any], step: StepView) -> list[StepView]:
+        """Retry slots that a lost timeline may have used: asked before the step is touched."""
+        if not step.restored_ms or not _opens_slots(tool) or base(step.ordinal) != step.ordinal:
+            return []
+        slots: list[StepView] = []
+        for number in range(1, tool.retries + 1):
+            slot = StepView(retry_slot(step.ordinal, number), step.letter)
+            slot.effect_key = self._key_of(slot.ordinal)
+            slots.append(slot)
+        return slots
 
     def _found(self, tool: Tool[..., Any], step: StepView, answer: Found) -> tuple[Lookup, object]:
         try:
@@ -287,4 +307,9 @@ def _must_ask_first(tool: Tool[..., Any], step: StepView) -> bool:
     effect = tool.effect
     if not isinstance(effect, Keyed) or not step.restored_ms or step.attempts:
         return False
-    return effect.fingerprint == "ignored" or tool.finder is not None
+    return effect.fingerprint == "ignored" or tool.finder is not None or _opens_slots(tool)
+
+
+def _opens_slots(tool: Tool[..., Any]) -> bool:
+    effect = tool.effect
+    return isinstance(effect, Keyed) and effect.refusals_stored and tool.retries > 0

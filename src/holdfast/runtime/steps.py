@@ -43,7 +43,7 @@ class Steps:
         self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
         self._reconciler = Reconciler(
             book=book, sender=self._sender, caller=caller, clock=clock,
-            fingerprint_key=fingerprint_key, pace=pace,
+            fingerprint_key=fingerprint_key, key_of=self._key, pace=pace,
         )  # fmt: skip
 
     async def perform(

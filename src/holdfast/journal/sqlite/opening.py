@@ -76,9 +76,9 @@ async def open_journal(
             raise NotAJournal(f"there is no journal at {path}")
         _make(path, keys=keys, clock=clock, entropy=entropy)
     check_private_file(path)
-    _check_header(path)
+    check_header(path)
     try:
-        journal_id = _peek_id(path)
+        journal_id = peek_id(path)
         folder = instance_folder / journal_id
         ensure_private_folder(instance_folder)
         ensure_private_folder(folder)
@@ -95,7 +95,7 @@ def _open(
     try:
         db = connect(path, sync=sync)
         _migrate(db)
-        _check_keys(db, keys)
+        check_keys(db, keys)
         incarnation = int(str(get_meta(db, "incarnation")))
         _check_not_older(db, path, folder, incarnation)
         instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
@@ -175,7 +175,7 @@ def key_check(keys: KeyRing) -> bytes:
     return hmac.digest(keys.k_effect, b"holdfast/key-check/1", "sha256")[:8]
 
 
-def _check_header(path: Path) -> None:
+def check_header(path: Path) -> None:
     try:
         with open(open_private(path, os.O_RDONLY), "rb") as file:
             head = file.read(100)
@@ -194,7 +194,7 @@ def _check_header(path: Path) -> None:
         raise ReadOnly(f"{path} or its folder cannot be written by this user")
 
 
-def _peek_id(path: Path) -> str:
+def peek_id(path: Path) -> str:
     db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         db.set_busy_timeout(OPEN_BUSY_MS)
@@ -260,7 +260,7 @@ def _migrate(db: Db) -> None:
             raise
 
 
-def _check_keys(db: Db, keys: KeyRing) -> None:
+def check_keys(db: Db, keys: KeyRing) -> None:
     if get_meta(db, "key_check") != key_check(keys):
         raise KeysWrong("the keys do not belong to this journal")
 

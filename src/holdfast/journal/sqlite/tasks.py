@@ -28,6 +28,8 @@ from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, task_row
 from holdfast.journal.sqlite.writer import Txn
 
+SUSPECT_MS = 400 * 86_400_000  # as long as tombstones: the longest key window a tool may state
+
 CLOSING = frozenset(
     (Event.SUCCEED, Event.FAIL, Event.REFUSE, Event.FIND, Event.ADOPT, Event.SETTLE_DONE,
      Event.SETTLE_SKIP, Event.SKIP)
@@ -60,13 +62,27 @@ def submit(
         "name": submission.name, "args": submission.args, "request_id": submission.request_id,
         **submission.body,
     }  # fmt: skip
-    entry = Entry(kind=Kind.ACCEPTED, body=body)
-    add_records(txn, tail, (entry,), row=number, task_id=raw, epoch=0, sealer=sealer)
+    entries = [Entry(kind=Kind.ACCEPTED, body=body)]
+    if submission.request_id:
+        entries.extend(_suspicion(txn))
+    add_records(txn, tail, entries, row=number, task_id=raw, epoch=0, sealer=sealer)
     txn.db.execute(
         "UPDATE task SET seq = ?, head = ?, last = ? WHERE t = ?",
         (tail.seq, tail.head, tail.last, number),
     )
     return Submitted(task_id=submission.task_id, created=True, state=TaskState.QUEUED)
+
+
+def _suspicion(txn: Txn) -> list[Entry]:
+    """After a restore a task with a request id may have run in the timeline that is lost."""
+    rows = txn.db.execute(
+        "SELECT key, value FROM meta WHERE key IN ('lost_after_ms', 'restored_ms')"
+    ).fetchall()
+    found = {str(key): int(value) for key, value in rows}
+    restored_ms = found.get("restored_ms")
+    if restored_ms is None or txn.at_ms - restored_ms > SUSPECT_MS:
+        return []
+    return [Entry(kind=Kind.RESTORED, body={"lost_after_ms": found["lost_after_ms"]})]
 
 
 HELD = "SELECT epoch, seq, state, due_ms, crashes FROM task WHERE t = ?"
