@@ -88,9 +88,13 @@ def _checked_object(value: dict[object, object], place: str, depth: int) -> Json
 
 def _checked_subclass(value: object, place: str, depth: int) -> Json:
     """Text enums, named tuples and the like become the plain value they are."""
-    for base in (str, bool, int, float):
-        if isinstance(value, base):
-            return _checked(base(cast(str, value)), place, depth)
+    # By the base's own method: a subclass may show itself as something else than it is.
+    if isinstance(value, str):
+        return _checked(str.__str__(value), place, depth)
+    if isinstance(value, int):
+        return _checked(int.__int__(value), place, depth)
+    if isinstance(value, float):
+        return _checked(float.__float__(value), place, depth)
     if isinstance(value, dict):
         return _checked(dict(cast("dict[object, object]", value)), place, depth)
     if isinstance(value, (list, tuple)):

@@ -1,0 +1,250 @@
+"""The decisions that every journal shares."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.ids import TaskId
+from holdfast.errors import InvariantViolated, LeaseLost
+from holdfast.journal import rules
+from holdfast.journal.contract import Change, InboxKind
+from holdfast.journal.records import ENDED, Kind, TaskState
+from holdfast.journal.rules import NEVER_MS, Claimable
+
+TASK = TaskId("01J9ZK3V5T8Q2M4N6P7R8S9T0V")
+NOW = 1_000_000
+
+moments = st.integers(0, 10**13)
+
+
+# sessions
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "left_ms"),
+    [(10_000, 9_700), (60_000, 58_700), (2_000, 1_860), (1_000, 930), (500, 465), (20, 18)],
+)
+def test_the_own_deadline_is_two_percent_and_a_constant_earlier(ttl_ms: int, left_ms: int) -> None:
+    assert rules.deadline_boot_ms(0, ttl_ms) == left_ms
+    assert rules.deadline_boot_ms(5_000, ttl_ms) == 5_000 + left_ms
+
+
+@given(moments, st.integers(1, 10**9))
+def test_the_own_deadline_lies_before_the_journals(request: int, ttl_ms: int) -> None:
+    own = rules.deadline_boot_ms(request, ttl_ms)
+    assert request - 1 <= own < rules.lease_until_boot_ms(request, ttl_ms)
+
+
+@pytest.mark.parametrize(
+    ("ended", "lock_free", "boot_id", "until", "dead"),
+    [
+        (False, False, "b1", NOW + 1, False),
+        (False, None, "b1", NOW + 1, False),
+        (False, False, "b1", NOW, True),  # a paused process keeps its lock, not its lease
+        (False, None, "b1", NOW, True),
+        (False, True, "b1", NOW + 1, True),
+        (True, False, "b1", NOW + 1, True),
+        (False, None, "b0", NOW + 1, True),
+    ],
+)
+def test_when_a_session_is_dead(
+    ended: bool, lock_free: bool | None, boot_id: str, until: int, dead: bool
+) -> None:
+    found = rules.session_dead(
+        ended=ended,
+        lock_free=lock_free,
+        boot_id=boot_id,
+        lease_until_boot_ms=until,
+        now_boot_id="b1",
+        now_boot_ms=NOW,
+    )
+    assert found is dead
+
+
+# claims
+
+
+@pytest.mark.parametrize("state", TaskState)
+@pytest.mark.parametrize("holder_dead", [True, False])
+def test_which_states_are_claimable_and_when(state: TaskState, holder_dead: bool) -> None:
+    def at(due_ms: int) -> bool:
+        return rules.claimable(state=state, due_ms=due_ms, holder_dead=holder_dead, now_ms=NOW)
+
+    if state in rules.TIMED:
+        assert (at(NOW), at(NOW + 1), at(NEVER_MS)) == (True, False, False)
+    elif state is TaskState.RUNNING:
+        assert at(NOW) is at(NEVER_MS) is holder_dead
+    else:
+        assert not at(0)
+
+
+def decided(
+    state: TaskState, crashes: int, *, alone: bool = False, progress: bool = False
+) -> tuple[Claimable, int]:
+    decision = rules.decide_claim(
+        state=state,
+        due_ms=NOW,
+        crashes=crashes,
+        epoch=7,
+        progress_epoch=7 if progress else 6,
+        holder_dead=True,
+        alone=alone,
+        now_ms=NOW,
+    )
+    return decision.verdict, decision.crashes
+
+
+def test_deaths_lead_from_company_to_solitude_to_the_bench() -> None:
+    running = TaskState.RUNNING
+    assert decided(running, 0) == (Claimable.TAKE, 1)
+    assert decided(running, 1)[0] is Claimable.NO
+    assert decided(running, 1, alone=True) == (Claimable.TAKE, 2)
+    assert decided(running, 2) == (Claimable.POISON, 3)
+    assert decided(running, 2, alone=True) == (Claimable.POISON, 3)
+
+
+def test_progress_under_the_dead_epoch_forgives_what_was_before() -> None:
+    assert decided(TaskState.RUNNING, 2, progress=True) == (Claimable.TAKE, 1)
+
+
+def test_a_task_that_rested_counts_no_new_death() -> None:
+    assert decided(TaskState.QUEUED, 0) == (Claimable.TAKE, 0)
+    assert decided(TaskState.QUEUED, 2)[0] is Claimable.NO
+    assert decided(TaskState.QUEUED, 2, alone=True) == (Claimable.TAKE, 2)
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**23))
+def test_epochs_only_rise(epoch: int, incarnation: int) -> None:
+    if incarnation < epoch >> 32 or epoch & (2**32 - 1) == 2**32 - 1:
+        with pytest.raises(InvariantViolated):
+            rules.next_epoch(epoch, incarnation=incarnation)
+    else:
+        after = rules.next_epoch(epoch, incarnation=incarnation)
+        assert after > epoch
+        assert after >> 32 == incarnation
+
+
+def test_the_first_epoch_and_the_one_after_a_restore() -> None:
+    first = rules.next_epoch(0, incarnation=1)
+    assert first == 1 << 32 | 1
+    assert rules.next_epoch(first, incarnation=1) == 1 << 32 | 2
+    assert rules.next_epoch(first, incarnation=4) == 4 << 32 | 2
+    with pytest.raises(InvariantViolated):
+        rules.next_epoch(2**32 - 1, incarnation=1)
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_only_the_holder_of_a_running_task_writes(state: TaskState) -> None:
+    def check(*, epoch: int = 5, seq: int = 9) -> None:
+        rules.check_hold(task_id=TASK, state=state, epoch=epoch, seq=seq, hold_epoch=5, hold_seq=9)
+
+    if state is TaskState.RUNNING:
+        check()
+        with pytest.raises(InvariantViolated):
+            check(seq=10)
+    else:
+        with pytest.raises(LeaseLost):
+            check()
+    with pytest.raises(LeaseLost):
+        check(epoch=6)
+    with pytest.raises(LeaseLost):
+        check(epoch=6, seq=10)
+
+
+def test_poison_is_told_with_a_question() -> None:
+    entry = rules.poison_entry()
+    assert entry.kind is Kind.RESTED
+    assert (entry.body["state"], entry.body["why"]) == ("parked", "poison")
+    assert entry.body["question"]
+    one = rules.poison_notice(TASK, epoch=5, now_ms=NOW)
+    two = rules.poison_notice(TASK, epoch=6, now_ms=NOW)
+    assert one.notice_id != two.notice_id
+    assert (one.kind, one.task_id, one.at_ms) == ("poison", TASK, NOW)
+    damaged = rules.damage_notice(TASK, epoch=5, finding="record 3 was changed", now_ms=NOW)
+    assert "record 3 was changed" in damaged.text
+
+
+# rests and drops
+
+
+@pytest.mark.parametrize(
+    ("state", "due_ms", "expected"),
+    [
+        (TaskState.QUEUED, None, NOW),
+        (TaskState.QUEUED, NOW + 5, NOW + 5),
+        (TaskState.SLEEPING, NOW + 5, NOW + 5),
+        (TaskState.WAITING, NOW + 5, NOW + 5),
+        (TaskState.SLEEPING, None, NEVER_MS),
+        (TaskState.WAITING, None, NEVER_MS),
+        (TaskState.PARKED, NOW + 5, NEVER_MS),
+        (TaskState.SUCCEEDED, NOW + 5, NEVER_MS),
+        (TaskState.RUNNING, NOW + 5, 77),
+    ],
+)
+def test_when_a_task_is_due_after_a_change(
+    state: TaskState, due_ms: int | None, expected: int
+) -> None:
+    change = Change(state=state, due_ms=due_ms)
+    assert rules.due_after_change(change, due_ms=77, now_ms=NOW) == expected
+
+
+def test_an_orderly_rest_forgives_crashes() -> None:
+    assert rules.crashes_after_change(Change(state=TaskState.SLEEPING), 2) == 0
+    assert rules.crashes_after_change(Change(state=TaskState.RUNNING), 2) == 2
+
+
+@pytest.mark.parametrize(("state", "kind"), list(itertools.product(TaskState, InboxKind)))
+def test_what_a_drop_does(state: TaskState, kind: InboxKind) -> None:
+    woken = rules.wake(state, kind, crashes=3, now_ms=NOW)
+    retried = kind is InboxKind.RETRY
+    if state in rules.RESTING or (state is TaskState.FAILED and retried):
+        assert woken is not None
+        assert (woken.state, woken.due_ms) == (TaskState.QUEUED, NOW)
+        assert woken.crashes == (0 if retried else 2)
+    else:
+        assert woken is None
+    asked = rules.asks_cancel(state, kind)
+    assert asked is (kind is InboxKind.CANCEL and state not in ENDED)
+
+
+# retention
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_only_ended_tasks_without_open_windows_are_erased(state: TaskState) -> None:
+    def erasable(*, ended_ms: int = 0, keep_until_ms: int = 0) -> bool:
+        return rules.erasable(
+            state=state, ended_ms=ended_ms, keep_until_ms=keep_until_ms, keep_ms=100, now_ms=NOW
+        )
+
+    over = state in ENDED
+    assert erasable() is over
+    assert not erasable(ended_ms=NOW - 100)
+    assert erasable(ended_ms=NOW - 101) is over
+    assert not erasable(keep_until_ms=NOW + 1)
+    assert erasable(keep_until_ms=NOW) is over
+
+
+def test_a_tombstone_outlives_its_time_and_every_window() -> None:
+    def over(*, erased_ms: int, keep_until_ms: int = 0) -> bool:
+        return rules.tombstone_over(
+            erased_ms=erased_ms, keep_until_ms=keep_until_ms, tombstone_ms=100, now_ms=NOW
+        )
+
+    assert not over(erased_ms=NOW - 100)
+    assert over(erased_ms=NOW - 101)
+    assert not over(erased_ms=0, keep_until_ms=NOW + 1)
+
+
+@given(st.lists(moments, min_size=1))
+def test_steady_time_never_falls(walls: list[int]) -> None:
+    newest, seen = 0, list[int]()
+    for wall in walls:
+        newest = rules.steady_ms(wall, newest_ms=newest)
+        seen.append(newest)
+    assert seen == sorted(seen)
+    assert all(now >= wall for now, wall in zip(seen, walls, strict=True))
