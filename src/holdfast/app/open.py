@@ -100,6 +100,8 @@ class Holdfast:
         encode(kept, what=f"arguments of {name}")
         if len(request_id) > REQUEST_ID_CHARS_MAX:
             raise BadInput(f"a request id has at most {REQUEST_ID_CHARS_MAX} characters")
+        if "\0" in request_id:
+            raise BadInput("a request id holds no NUL character")
         checked(request_id, what="request id")
         submission = Submission(
             task_id=self._mint(name, request_id),
@@ -157,6 +159,14 @@ class Holdfast:
 
         Raises NotSettleable where it is not parked, NotNow while a request may be under way.
         """
+        task, kept = await self.check_settle(task_id, ordinal, decision, result=result)
+        body: Body = {"decision": decision, "result": kept, "by": by, "note": note}
+        await self._drop(task, ordinal, InboxKind.DECISION, body)
+
+    async def check_settle(
+        self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None
+    ) -> tuple[TaskId, object]:  # Any: checked as JSON
+        """Raise what `settle` would raise, and record nothing."""
         if decision not in ("done", "run", "skip"):
             raise BadInput(f"{decision!r}: decide `done`, `run` or `skip`")
         task = parse_task_id(task_id)
@@ -168,8 +178,7 @@ class Holdfast:
             raise NotNow(f"task {task} step {ordinal} can be decided in {left_ms / 1000:.1f} s")
         kept = checked(result, what="result")
         encode(kept, what="result")
-        body: Body = {"decision": decision, "result": kept, "by": by, "note": note}
-        await self._drop(task, ordinal, InboxKind.DECISION, body)
+        return task, kept
 
     async def approve(
         self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = ""

@@ -1,0 +1,80 @@
+"""What waits for a person's yes or no, across all tasks of a journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.ids import TaskId
+from holdfast.core.step import StepState
+from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
+from holdfast.journal.records import TaskState, TaskView
+from holdfast.runtime.closed import approval_binding
+
+TASKS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One question without an answer."""
+
+    task_id: TaskId
+    ordinal: str
+    task_name: str
+    question: str
+    details: object
+    at_ms: int
+
+
+async def list_approvals(journal: Journal) -> list[Waiting]:
+    """Every question that waits and has no answer yet, oldest task first.
+
+    A damaged task raises JournalDamaged only when it is read for itself: it is parked, so it
+    is not among the waiting ones.
+    """
+    rows = await journal.list_tasks(
+        Filter(states=frozenset((TaskState.WAITING,)), limit=TASKS_MAX, newest_first=False)
+    )
+    found: list[Waiting] = []
+    for row in rows:
+        view = await journal.read_task(row.task_id)
+        asked = questions_of(view)
+        if asked:
+            items = await journal.inbox_of(row.task_id)
+            found += [one for one in asked if not _is_answered(view, one.ordinal, items)]
+    return found
+
+
+def _is_answered(view: TaskView, ordinal: str, items: list[InboxItem]) -> bool:
+    """Whether an answer waits to be read; one for other arguments or older code does not count."""
+    step = view.steps.get(ordinal)
+    binding = None if step is None else approval_binding(step)
+    return any(
+        item.kind is InboxKind.APPROVAL
+        and item.ordinal == ordinal
+        and not item.applied
+        and item.body.get("binding") == binding
+        for item in items
+    )
+
+
+def questions_of(view: TaskView) -> list[Waiting]:
+    """The open questions of one task: those of its code, and calls that need a yes."""
+    found = [
+        Waiting(
+            task_id=view.task_id, ordinal=ordinal, task_name=view.name,
+            question=str(note.body.get("question", "")), details=note.body.get("details"),
+            at_ms=note.at_ms,
+        )
+        for ordinal, note in view.notes.items()
+        if note.what == "approve" and note.answer is None
+    ]  # fmt: skip
+    if str(view.rested.get("why", "")).startswith("approval"):
+        found += [
+            Waiting(
+                task_id=view.task_id, ordinal=step.ordinal, task_name=view.name,
+                question=f"may {step.tool} be called?", details=step.args, at_ms=step.planned_ms,
+            )
+            for step in view.steps.values()
+            if step.state is StepState.PLANNED
+        ]  # fmt: skip
+    return found

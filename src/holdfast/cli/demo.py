@@ -1,0 +1,123 @@
+"""`holdfast demo`: killed inside a payment, resumed by another worker, one charge."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Commands, add_json_option, new_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.app.demo.judge import Report
+
+EXIT_BROKEN = 1
+_WIDTH = 100
+_WHO_CHARS = 13
+_INDENT = 10 + _WHO_CHARS + 1
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "demo",
+        run=run,
+        purpose=(
+            "An agent books a trip through local payment and mail services, which count for\n"
+            "themselves. Its worker is killed with SIGKILL inside the payment; another resumes.\n"
+            "Then the same with a letter that nobody can look up: a person is asked.\n"
+            "Uses a private folder and the loopback network only. Exit code 1 if a promise broke."
+        ),
+        examples=("holdfast demo", "holdfast demo --json", "holdfast demo --folder /tmp/trip"),
+    )
+    add_json_option(parser)
+    parser.add_argument("--keep", action="store_true", help="keep the journal and the ledgers")
+    parser.add_argument(
+        "--folder", metavar="DIR", help="play in this new or empty folder, and keep it"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from holdfast.app.demo.place import playing
+
+    kept = bool(args.keep or args.folder)
+    teller = _Silent() if args.json else _Printed(sys.stdout.isatty())
+    with playing(args.folder, kept=kept) as folder:
+        report = _play(folder, teller, kept=kept)
+    if args.json:
+        import json
+
+        print(json.dumps(report.to_json()))
+    else:
+        for line in summary(report):
+            print(line)
+    return 0 if report.verdict.held else EXIT_BROKEN
+
+
+def _play(folder: Path, teller: _Silent | _Printed, *, kept: bool) -> Report:
+    import asyncio
+    import signal
+
+    from holdfast.app.demo.story import play
+
+    async def main() -> Report:
+        task = asyncio.current_task()
+        assert task is not None
+        # Ended by anything short of SIGKILL, it still takes its processes and folder away.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await play(folder, teller, kept=kept)
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def summary(report: Report) -> list[str]:
+    """The figures, for people."""
+    verdict = report.verdict
+    lines = [
+        "",
+        "What the far ends counted, in their own books",
+        f"  charges {verdict.charges}   mails {verdict.mails}   letters {verdict.letters}   "
+        f"duplicates {verdict.duplicates}   lost {verdict.lost}",
+        f"  workers killed {report.kills}   questions to a person {report.asked}   "
+        f"settled {report.settled}   parked {report.parked}",
+        f"  from the kill to the next step {report.resume_s:.2f} s   "
+        f"the whole demo {report.seconds:.1f} s",
+        "",
+    ]
+    lines += [f"BROKEN  {promise}" for promise in verdict.broken] or ["Every promise held."]
+    if report.journal is not None:
+        lines.append(f"The journal is kept: holdfast task list --journal {report.journal}")
+    return lines
+
+
+class _Silent:
+    def scene(self, title: str) -> None: ...
+
+    def tell(self, who: str, what: str, *, at_s: float) -> None: ...
+
+
+class _Printed:
+    """One line per event: when, who, what. Bold only helps the eye; it carries no meaning."""
+
+    def __init__(self, terminal: bool) -> None:
+        plain = not terminal or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+        self._bold, self._end = ("", "") if plain else ("\x1b[1m", "\x1b[0m")
+
+    def scene(self, title: str) -> None:
+        print(f"\n{self._bold}{title}{self._end}", flush=True)
+
+    def tell(self, who: str, what: str, *, at_s: float) -> None:
+        strong = who == "kill -9"
+        start, end = (self._bold, self._end) if strong else ("", "")
+        first, *rest = wrap(what, _WIDTH - _INDENT)
+        print(f"{at_s:6.2f} s  {start}{who:<{_WHO_CHARS}}{end} {first}", flush=True)
+        for line in rest:
+            print(f"{'':{_INDENT}}{line}", flush=True)

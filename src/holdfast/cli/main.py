@@ -1,0 +1,93 @@
+"""`holdfast`: find the command, run it, print what went wrong in one form.
+
+Exit codes are those of holdfast.errors (docs/reference/exit-codes.md), and 130 after Ctrl-C, 141
+where nobody reads the output any more, 1 for a defect of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from holdfast.cli.parser import build_parser
+from holdfast.cli.report import report_error, report_internal
+from holdfast.errors import BadInput, HoldfastError
+
+EXIT_INTERNAL = 1
+EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        _make_tolerant(stream)
+    as_json = "--json" in words
+    try:
+        return _run(words)
+    except HoldfastError as error:
+        report_error(error, as_json=as_json)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return EXIT_PIPE
+    except Exception as error:  # noqa: BLE001 - whatever it is, a person gets one line and a hint
+        report_internal(error, as_json=as_json)
+        return EXIT_INTERNAL
+
+
+def _run(words: list[str]) -> int:
+    check_words(words)
+    parser = build_parser(words)
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as stop:  # --help and --version
+        code = stop.code if isinstance(stop.code, int) else 0
+        _flush()
+        return code
+    code = args.run(args)
+    _flush()
+    return int(code)
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse what cannot be text: bytes that are not UTF-8 arrive here as lone surrogates."""
+    for number, word in enumerate(words, start=1):
+        if "\0" in word:
+            raise BadInput(
+                f"argument {number} holds a NUL character", hint="give the contents as @file"
+            )
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInput(
+                f"argument {number} is not text in UTF-8: {ascii(word)[:80]}",
+                hint="check the encoding of the terminal or script that wrote it",
+            ) from None
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+
+
+def _make_tolerant(stream: TextIO | None) -> None:
+    """A terminal that cannot show a letter shows its number; that is no reason to fail."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """So that the interpreter's own last flush does not complain."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""One task for a person: the head, the steps, and what can be done."""
+
+from __future__ import annotations
+
+from holdfast.cli.screen import ago, clock_time, json_line, print_fields, print_table
+from holdfast.cli.shapes import Shape, epoch_text
+from holdfast.core.ordinal import sort_key
+from holdfast.journal.records import StepView, TaskView
+
+
+def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
+    print_fields(_head(shape, view, now_ms=now_ms))
+    if view.steps:
+        print()
+        steps = [view.steps[ordinal] for ordinal in sorted(view.steps, key=sort_key)]
+        shapes = {one["ordinal"]: one for one in shape["steps"]}
+        print_table(
+            ("step", "tool", "class", "state", "sent", "started", "took", "result"),
+            [_step_row(step, shapes[step.ordinal]) for step in steps],
+            empty="",
+        )
+        print()
+        print_table(
+            ("step", "effect key"),
+            [(one["ordinal"], one["effect_key"]) for one in shape["steps"]],
+            empty="",
+        )
+    if shape["claims"]:
+        print()
+        print_table(
+            ("epoch", "claimed by", "session", "at"),
+            [
+                (epoch_text(claim.epoch), one["worker"], claim.session_id, clock_time(claim.at_ms))
+                for claim, one in zip(view.claims.values(), shape["claims"], strict=True)
+            ],
+            empty="",
+        )
+
+
+def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]:
+    fields = [("task", str(shape["task_id"])), ("name", str(shape["name"]))]
+    state = str(shape["state"])
+    if shape["cancel_asked"] and state != "cancelled":
+        state += " (asked to stop)"
+    fields.append(("state", state))
+    if shape["erased"]:
+        return [*fields, ("payload", "erased: it ended longer ago than retention keeps")]
+    if view.request_id:
+        fields.append(("request id", view.request_id))
+    fields += [
+        ("submitted", f"{clock_time(view.accepted_ms)} ({ago(now_ms - view.accepted_ms)} ago)"),
+        ("arguments", json_line(shape["args"], chars_max=300)),
+    ]
+    if view.finished:
+        fields.append(("ended", clock_time(view.ended_ms)))
+    if state == "succeeded":
+        fields.append(("result", json_line(shape["result"], chars_max=300)))
+    if shape["error"]:
+        fields.append(("error", f"{shape['error'].get('kind')}: {shape['error'].get('text')}"))
+    if shape["crashes"]:
+        fields.append(("crashes", f"{shape['crashes']} of its runs died with their worker"))
+    if shape["parked"]:
+        fields += _parked(shape)
+    return fields
+
+
+def _parked(shape: Shape) -> list[tuple[str, str]]:
+    parked, task_id = shape["parked"], shape["task_id"]
+    place = f"{task_id}/{parked['ordinal']}"
+    commands = (
+        f"`holdfast effect show {place}` shows the evidence\n"
+        f"`holdfast effect settle {place}` decides"
+        if parked["ordinal"]
+        else f"`holdfast task retry {task_id}` runs it again"
+    )
+    return [("question", parked["question"]), ("what to do", commands)]
+
+
+def _step_row(step: StepView, shape: Shape) -> tuple[str, ...]:
+    started_ms = step.attempts[-1].at_ms if step.attempts else 0
+    state = shape["state"] + (f" ({shape['compensation']})" if shape["compensation"] else "")
+    if shape["orphaned"]:
+        state += " (its worker is dead)"
+    took = "-" if shape["took_ms"] is None else ago(shape["took_ms"])
+    return (
+        step.ordinal, step.tool, shape["class"], state, str(shape["attempts"]),
+        clock_time(started_ms), took, _summary(step, shape),
+    )  # fmt: skip
+
+
+def _summary(step: StepView, shape: Shape) -> str:
+    if shape["question"]:
+        return str(shape["question"])
+    if step.unkept:
+        return f"took effect, its result is lost: {step.unkept}"
+    if shape["state"] == "succeeded":
+        return json_line(step.result)
+    if shape["error"]:
+        error = shape["error"]
+        if "proof" in error:
+            return f"refused: {json_line(error['proof'])}"
+        return f"{error.get('kind') or error.get('reason')}: {error.get('text') or ''}".rstrip(": ")
+    return str(shape["doubt"] or step.note)
