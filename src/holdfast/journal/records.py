@@ -180,16 +180,34 @@ class TaskView:
 
     @property
     def epoch(self) -> int:
-        return max(self.claims, default=0)
+        return next(reversed(self.claims), 0)  # claims are folded in rising order
 
 
 def fold(view: TaskView, record: Record) -> None:
-    """Take one record into the view, in the order of its sequence."""
+    """Take one record into the view, in the order of its sequence.
+
+    Raises JournalDamaged or InvariantViolated for what no owner can have written; the view is
+    then of no use.
+    """
     if record.seq != view.seq + 1:
         raise JournalDamaged(
             f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing"
         )
     view.seq = record.seq
+    try:
+        _fold(view, record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise JournalDamaged(
+            f"task {view.task_id}: record {record.seq} cannot be understood: {error!r}"
+        ) from error
+
+
+def _fold(view: TaskView, record: Record) -> None:
+    if record.kind is not Kind.CLAIMED and record.epoch != view.epoch:
+        raise JournalDamaged(
+            f"task {view.task_id}: record {record.seq} was written under epoch {record.epoch}, "
+            f"not {view.epoch}"
+        )
     match record.kind:
         case Kind.STEP:
             _fold_step(view, record)
@@ -202,6 +220,8 @@ def fold(view: TaskView, record: Record) -> None:
         case Kind.CLAIMED:
             _fold_claim(view, record)
         case Kind.ACCEPTED:
+            if record.seq:
+                raise JournalDamaged(f"task {view.task_id}: it was accepted twice")
             view.accepted, view.accepted_ms = record.body, record.at_ms
             view.name, view.request_id = record.body["name"], record.body.get("request_id") or ""
         case Kind.RESTED:
@@ -304,7 +324,7 @@ def _take_settlement(step: StepView, record: Record) -> None:
     step.note = record.body.get("note", "")
     if "result" in record.body:
         step.result = record.body["result"]
-    step.attempts = []
+    step.attempts, step.spared = [], 0
 
 
 def _take_restore(step: StepView, record: Record) -> None:
@@ -312,6 +332,7 @@ def _take_restore(step: StepView, record: Record) -> None:
         _take_plan(step, record)
     step.restored_ms = record.body["lost_after_ms"]
     step.doubt = "restored"
+    step.ended, step.spared = None, 0  # the lost timeline may have sent again since
 
 
 _TAKE = {
