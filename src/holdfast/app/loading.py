@@ -91,7 +91,7 @@ def _load_module(name: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         raise BadApp(f"module {name!r} cannot be found: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadApp(
             f"module {name!r} failed on import: {type(error).__name__}: {error}"
         ) from error
@@ -111,7 +111,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise BadApp(f"{path} failed on import: {type(error).__name__}: {error}") from error
     return module

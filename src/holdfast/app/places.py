@@ -6,34 +6,18 @@ import asyncio
 import os
 from pathlib import Path
 
+from holdfast.app.journal_path import journal_path
 from holdfast.app.keyfile import KeyFile, load_or_create
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.private_files import check_place
-from holdfast.errors import BadInput, NotAJournal
+from holdfast.errors import NotAJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import open_journal
 
 KEYS = "keys.json"
 INSTANCE = "instance"
 
-
-def journal_path(text: str | os.PathLike[str]) -> Path:
-    name = os.fspath(text)
-    if name.startswith(("postgres://", "postgresql://")):
-        raise BadInput(
-            "the PostgreSQL journal is not part of this version",
-            hint="give the path of a file; the embedded journal needs nothing to be started",
-        )
-    if not name or "\0" in name:
-        raise BadInput(f"{name!r} is not a path")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise BadInput("the path holds a lone surrogate") from None
-    path = Path(os.path.abspath(name))
-    if path.is_dir():
-        path = path / "journal.db"
-    return path
+__all__ = ["INSTANCE", "KEYS", "journal_path", "open_file_journal"]
 
 
 async def open_file_journal(

@@ -37,7 +37,7 @@ async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
     try:
         try:
             result = await task.start(run, args)
-        except Exception:
+        except (Exception, SystemExit):
             if book.signal is not None:
                 raise book.signal from None
             raise
@@ -55,7 +55,7 @@ async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
         raise
     except InvariantViolated:
         raise
-    except Exception as error:  # noqa: BLE001 - the task's own code failed: that is its outcome
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's own code failed: its outcome
         return await _fail(book, error)
 
 
@@ -68,7 +68,7 @@ async def _succeed(task: TaskType, book: Book, result: object) -> TaskState | No
     return await _finish(book, TaskState.SUCCEEDED, {"result": kept})
 
 
-async def _fail(book: Book, error: Exception) -> TaskState | None:
+async def _fail(book: Book, error: BaseException) -> TaskState | None:
     text = str(error).encode(errors="replace").decode()[:TEXT_CHARS_MAX]
     body: Body = {"kind": type(error).__name__, "text": text}
     if isinstance(error, HoldfastError):

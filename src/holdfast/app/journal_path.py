@@ -1,0 +1,27 @@
+"""The journal's path from what a person typed. Loads nothing: the supervising parent uses it too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast.errors import BadInput
+
+
+def journal_path(text: str | os.PathLike[str]) -> Path:
+    name = os.fspath(text)
+    if name.startswith(("postgres://", "postgresql://")):
+        raise BadInput(
+            "the PostgreSQL journal is not part of this version",
+            hint="give the path of a file; the embedded journal needs nothing to be started",
+        )
+    if not name or "\0" in name:
+        raise BadInput(f"{name!r} is not a path")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadInput("the path holds a lone surrogate") from None
+    path = Path(os.path.abspath(name))
+    if path.is_dir():
+        path = path / "journal.db"
+    return path
