@@ -17,8 +17,10 @@ from holdfast.journal.sqlite.page_layout import (
     PAGE_BYTES,
     SLOT_COUNT,
     SLOTS_AT,
+    blank,
     page_ids,
     page_path,
+    parsed,
 )
 from holdfast.journal.sqlite.page_reader import (
     Begun,
@@ -31,6 +33,7 @@ from holdfast.journal.sqlite.page_reader import (
 
 TAG = b"attempt1"
 OTHER = b"attempt2"
+HEAD_BYTES = 156
 
 
 @pytest.fixture
@@ -319,3 +322,30 @@ def test_many_attempts_are_read_from_one_image(folder: Path) -> None:
 def test_a_missing_page_proves_nothing(folder: Path) -> None:
     assert isinstance(_read(folder, 0, TAG), Unreadable)
     assert list(page_ids(folder)) == []
+
+
+def test_every_flipped_bit_of_the_head_makes_the_page_unreadable() -> None:
+    whole = blank(session_id="s1", boot_id="boot", incarnation=3)
+    assert parsed(whole, session_id="s1") is not None
+    assert parsed(whole, session_id="s2") is None
+    for offset in range(HEAD_BYTES):
+        for bit in range(8):
+            raw = bytearray(whole)
+            raw[offset] ^= 1 << bit
+            assert parsed(bytes(raw), session_id="s1") is None, (offset, bit)
+
+
+def test_only_the_two_documented_flags_mean_anything(folder: Path) -> None:
+    page = _page(folder)
+    slot = _taken(page, TAG)
+    page.close(delete=False)
+    path = page_path(folder, "s1")
+    raw = bytearray(path.read_bytes())
+    found: dict[int, object] = {}
+    for flag in range(256):
+        raw[SLOTS_AT + slot * 16 + 8] = flag
+        path.write_bytes(raw)
+        reading = _read(folder, slot, TAG)
+        if not isinstance(reading, Unreadable):
+            found[flag] = reading
+    assert found == {0xA5: NotBegun(), 0x5A: Begun()}

@@ -130,6 +130,6 @@ def _leave_to_worker(number: int, frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     # Under its own name: as `__main__` this file would be a second module with its own flag.
-    from holdfast.runtime import child
+    from holdfast.runtime import child  # noqa: PLW0406
 
     child.main()
