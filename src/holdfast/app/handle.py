@@ -79,23 +79,26 @@ class TaskHandle:
         )
 
     async def _outcome(self, row: TaskRow) -> Any:  # Any: the task's JSON result
-        view = await self.view()
+        newest = await self._journal.read_newest(self.id)
+        if newest is None:
+            raise TaskFailed(
+                task_id=self.id, kind="erased", text=f"it {row.state}, its payload was erased"
+            )
+        last = newest.body
         match row.state:
             case TaskState.SUCCEEDED:
-                if row.erased:
-                    raise TaskFailed(task_id=self.id, kind="erased", text="its payload was erased")
-                return view.outcome.get("result")
+                return last.get("result")
             case TaskState.CANCELLED:
                 raise TaskCancelled(task_id=self.id)
             case TaskState.PARKED:
-                rested = view.rested
-                question = str(rested.get("question") or "its records are damaged")
+                question = str(last.get("question") or "its records are damaged")
                 raise TaskParked(
-                    task_id=self.id, ordinal=str(rested.get("ordinal") or ""), question=question
+                    task_id=self.id, ordinal=str(last.get("ordinal") or ""), question=question
                 )
             case _:
-                kind, text = view.outcome.get("kind"), view.outcome.get("text")
-                raise TaskFailed(task_id=self.id, kind=str(kind), text=str(text))
+                raise TaskFailed(
+                    task_id=self.id, kind=str(last.get("kind")), text=str(last.get("text"))
+                )
 
 
 async def wait_all(handles: list[TaskHandle]) -> list[Any]:  # Any: JSON results or errors

@@ -60,14 +60,30 @@ def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: s
     return task_id_from_bytes(_mac(k_effect, "holdfast/task/1", agent, name, request_id)[:16])
 
 
+class EffectKeys:
+    """Derives effect keys; the keyed halves of the hash are worked out once."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, k_effect: bytes) -> None:
+        block = k_effect.ljust(64, b"\0")  # k_effect has 32 bytes: HMAC pads it to a block
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def raw(self, task_id: TaskId, ordinal: str) -> bytes:
+        """UUIDv8 of HMAC-SHA-256(k_effect, "holdfast/effect/1" NUL task id NUL ordinal)."""
+        inner = self._inner.copy()
+        inner.update(f"holdfast/effect/1\0{task_id}\0{ordinal}".encode())
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        mac = outer.digest()
+        marks = bytes((mac[6] & 0x0F | 0x80, mac[7], mac[8] & 0x3F | 0x80))
+        return mac[:6] + marks + mac[9:16]
+
+
 def effect_key(k_effect: bytes, task_id: TaskId, ordinal: str) -> EffectKey:
-    """UUIDv8 of HMAC-SHA-256(k_effect, "holdfast/effect/1" NUL task id NUL ordinal)."""
-    message = f"holdfast/effect/1\0{task_id}\0{ordinal}".encode()
-    raw = hmac.digest(k_effect, message, "sha256")
-    head = raw[6] & 0x0F | 0x80
-    body = raw[8] & 0x3F | 0x80
-    text = (raw[:6] + bytes((head, raw[7], body)) + raw[9:16]).hex()
-    return EffectKey(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
+    """The effect key in the form that goes to downstreams."""
+    return effect_key_from_bytes(EffectKeys(k_effect).raw(task_id, ordinal))
 
 
 def effect_key_bytes(key: EffectKey) -> bytes:
@@ -75,7 +91,8 @@ def effect_key_bytes(key: EffectKey) -> bytes:
 
 
 def effect_key_from_bytes(raw: bytes) -> EffectKey:
-    return EffectKey(str(uuid.UUID(bytes=raw)))
+    text = raw.hex()
+    return EffectKey(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
 
 
 def parse_effect_key(text: str) -> EffectKey:

@@ -29,7 +29,7 @@ import msgspec
 
 from holdfast.core.ids import TaskId
 from holdfast.core.ports import Notice, Sealer
-from holdfast.journal.records import Body, Entry, TaskState, TaskView
+from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView
 
 __all__ = [
     "Capabilities", "Change", "Claimed", "Filter", "Hold", "InboxItem", "InboxKind", "Journal",
@@ -261,6 +261,13 @@ class Journal(Protocol):
 
     async def read_task(self, task_id: TaskId) -> TaskView:
         """The folded view. Raises TaskNotFound, JournalDamaged."""
+        ...
+
+    async def read_newest(self, task_id: TaskId) -> Record | None:
+        """The newest record alone: how a task ended or why it rests; None once erased.
+
+        Its own seal is checked; the chain before it is not. Raises TaskNotFound, JournalDamaged.
+        """
         ...
 
     async def inbox_of(self, task_id: TaskId) -> list[InboxItem]: ...

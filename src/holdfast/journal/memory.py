@@ -56,7 +56,7 @@ from holdfast.journal.memory_contents import (
     TaskCell,
     encode_body,
 )
-from holdfast.journal.records import Entry, Kind, TaskState, TaskView, fold
+from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
 
 
 class MemorySession:
@@ -360,6 +360,10 @@ class MemoryJournal:
 
     async def read_task(self, task_id: TaskId) -> TaskView:
         return self._store.view(self._store.get_task(task_id))
+
+    async def read_newest(self, task_id: TaskId) -> Record | None:
+        kept = list(self._store.records(self._store.get_task(task_id)))
+        return kept[-1] if kept else None
 
     async def inbox_of(self, task_id: TaskId) -> list[InboxItem]:
         return [item.shown() for item in self._inbox_cells(task_id)]

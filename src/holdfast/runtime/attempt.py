@@ -33,6 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import StepView
 from holdfast.runtime.blocking import ChildPool
+from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.http import BadRequest, HttpClient
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.target import locate
@@ -87,12 +88,14 @@ class Caller:
     """Calls tools and lookups for one worker."""
 
     def __init__(
-        self, *, lease: Lease, clock: Clock, children: ChildPool, threads: Threads
-    ) -> None:
+        self, *, lease: Lease, clock: Clock, children: ChildPool, threads: Threads,
+        deadlines: Deadlines,
+    ) -> None:  # fmt: skip
         self._lease = lease
         self._clock = clock
         self._children = children
         self._threads = threads
+        self._deadlines = deadlines
 
     async def attempt(
         self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], *, task_id: str, slot: int
@@ -170,7 +173,7 @@ class Caller:
         if not tool.blocking:
             if not tool.marks_itself:
                 mark()
-            return await _timed(tool, tool.bound(call, args))
+            return await self._timed(tool, tool.bound(call, args))
         if tool.letter in ("Q", "N"):
             fields = {
                 "task_id": call.task_id, "ordinal": call.ordinal, "effect_key": call.effect_key,
@@ -180,18 +183,14 @@ class Caller:
             return await self._children.run(target, fields, args, tool.timeout_s, before_send=mark)
         mark()
         bound = tool.bound(call, args)
-        return await _timed(tool, lambda: self._threads.run(bound))
+        return await self._timed(tool, lambda: self._threads.run(bound))
 
-
-async def _timed(tool: Tool[..., Any], start: Callable[[], Any]) -> object:
-    timer = asyncio.timeout(tool.timeout_s)
-    try:
-        async with timer:
-            return await start()
-    except TimeoutError:
-        if timer.expired():
+    async def _timed(self, tool: Tool[..., Any], start: Callable[[], Any]) -> object:
+        # A TimeoutError of the tool's own says the same: no outcome in time.
+        try:
+            return await self._deadlines.run(start, tool.timeout_s)
+        except TimeoutError:
             raise AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s) from None
-        raise
 
 
 def _returned(tool: Tool[..., Any], value: object) -> Outcome:

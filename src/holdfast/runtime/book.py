@@ -198,7 +198,7 @@ class Book:
 
     def _fold(self, entries: Sequence[Entry], numbers: Sequence[int]) -> None:
         view, epoch = self.view, self.hold.epoch
-        at_ms, boot_ms = self.journal.now_ms(), self.clock.boot_ms()
+        at_ms, boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
         for entry, number in zip(entries, numbers, strict=True):
             fold(
                 view,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.core.clock import Clock, Entropy
-from holdfast.core.ids import TaskId, fingerprint_key
+from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
 from holdfast.core.ports import KeyRing, Notice, Notices
 from holdfast.errors import (
     Fenced,
@@ -30,10 +30,11 @@ from holdfast.errors import (
     SessionLost,
 )
 from holdfast.journal.contract import Claimed, Journal, Session
-from holdfast.journal.records import TaskState
+from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.blocking import ChildPool
 from holdfast.runtime.book import Book
+from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.deadman import DeadMan
 from holdfast.runtime.execute import execute
 from holdfast.runtime.lease import Lease
@@ -67,7 +68,7 @@ class Engine:
         self.tools = {tool.name: tool for tool in tools}
         self.log = log or Log()
         self.lease: Lease | None = None
-        self._k_effect = keys.k_effect
+        self._effect_keys = EffectKeys(keys.k_effect)
         self._fingerprint_key = fingerprint_key(keys.k_effect)
         self._notices = notices
         self._dead_man = dead_man
@@ -76,6 +77,7 @@ class Engine:
         self._alone: TaskId | None = None
         self._children: ChildPool | None = None
         self._threads = Threads()
+        self._deadlines = Deadlines()
         self._inbox_seen = 0
         self._stopping = asyncio.Event()
         self._fatal: asyncio.Future[None] | None = None
@@ -86,6 +88,10 @@ class Engine:
     @property
     def active(self) -> int:
         return len(self._running)
+
+    def views(self) -> list[TaskView]:
+        """The tasks that this engine holds now, as it knows them."""
+        return [book.view for book in self._books.values()]
 
     async def serve(self) -> None:
         """Work until `stop`; raises SessionLost or what made further work impossible."""
@@ -132,11 +138,13 @@ class Engine:
             clock=self.clock, on_trouble=self._on_trouble,
         )  # fmt: skip
         caller = Caller(
-            lease=self.lease, clock=self.clock, children=self._children, threads=self._threads
-        )
+            lease=self.lease, clock=self.clock, children=self._children, threads=self._threads,
+            deadlines=self._deadlines,
+        )  # fmt: skip
         steps = Steps(
-            book=book, lease=self.lease, caller=caller, clock=self.clock, k_effect=self._k_effect,
-            fingerprint_key=self._fingerprint_key, pace=self.settings.pace,
+            book=book, lease=self.lease, caller=caller, clock=self.clock,
+            effect_keys=self._effect_keys, fingerprint_key=self._fingerprint_key,
+            pace=self.settings.pace,
         )  # fmt: skip
         return book, steps
 
@@ -362,7 +370,7 @@ class Engine:
 
     def _arm(self) -> None:
         if self._dead_man is not None and self.lease is not None:
-            self._dead_man.arm(max(self.lease.left_ms() / 1000, 0.001))
+            self._dead_man.arm_at(self.lease.session.deadline_boot_ms)
 
     def _on_trouble(self, error: HoldfastError) -> None:
         """Say it once in a while, not at every retry."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed
-from holdfast.core.ids import effect_key, effect_key_bytes
+from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.step import Event, Facts, StepState, next_step
 from holdfast.core.values import checked, encode
@@ -35,11 +35,11 @@ class Steps:
     """Performs the steps of one task under one hold."""
 
     def __init__(
-        self, *, book: Book, lease: Lease, caller: Caller, clock: Clock, k_effect: bytes,
+        self, *, book: Book, lease: Lease, caller: Caller, clock: Clock, effect_keys: EffectKeys,
         fingerprint_key: bytes, pace: float = 1.0,
     ) -> None:  # fmt: skip
         self.book = book
-        self._k_effect = k_effect
+        self._keys = effect_keys
         self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
         self._reconciler = Reconciler(
             book=book, sender=self._sender, caller=caller, clock=clock,
@@ -119,7 +119,7 @@ class Steps:
         return await self._reconciler.drive(tool, self.book.get_step(ordinal), body["args"])
 
     def _key(self, ordinal: str) -> bytes:
-        return effect_key_bytes(effect_key(self._k_effect, self.book.view.task_id, ordinal))
+        return self._keys.raw(self.book.view.task_id, ordinal)
 
 
 def _retried(tool: Tool[..., Any], step: StepView, number: int) -> bool:

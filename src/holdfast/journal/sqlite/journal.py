@@ -41,12 +41,19 @@ from holdfast.journal.contract import (
     Submitted,
     TaskRow,
 )
-from holdfast.journal.records import Entry, TaskState, TaskView
+from holdfast.journal.records import Entry, Record, TaskState, TaskView
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import check, claims, inbox, tasks, upkeep
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.instance import Instance
-from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, read_view, task_row
+from holdfast.journal.sqlite.rows import (
+    COLUMNS,
+    TASK_COLUMNS,
+    TASK_FROM,
+    open_record,
+    read_view,
+    task_row,
+)
 from holdfast.journal.sqlite.sessions import (
     SqliteSession,
     find_dead_sessions,
@@ -88,6 +95,7 @@ class SqliteJournal:
         self._holds = 0
         self._closed = False
         self._seen_version: object = None
+        self._timed_version: object = None
         self._seen_version = self._data_version()
 
     # sessions
@@ -228,6 +236,25 @@ class SqliteJournal:
 
         return self._read_at_once(read)
 
+    async def read_newest(self, task_id: TaskId) -> Record | None:
+        raw = task_id_bytes(task_id)
+
+        def read(db: Db) -> Record | None:
+            row = db.execute(
+                "SELECT last, key_id, data_key, erased_ms FROM task WHERE task_id = ?", (raw,)
+            ).fetchone()
+            if row is None:
+                raise TaskNotFound(task_id)
+            if row[3] is not None:
+                return None
+            sealer = self._wraps.open_data_key(row[1], row[2], raw)
+            found = db.execute(f"SELECT {COLUMNS} FROM record WHERE n = ?", (row[0],)).fetchone()
+            if found is None:
+                raise JournalDamaged(f"task {task_id}: its newest record is missing")
+            return open_record(found, raw, sealer)
+
+        return self._read_at_once(read)
+
     async def inbox_of(self, task_id: TaskId) -> list[InboxItem]:
         return self._read(lambda db: inbox.of_task(db, task_id, self._wraps))
 
@@ -313,11 +340,23 @@ class SqliteJournal:
             yield finding
 
     def now_ms(self) -> int:
-        return rules.steady_ms(self._clock.wall_ms(), newest_ms=self._writer.last_at_ms)
+        return rules.steady_ms(self._clock.wall_ms(), newest_ms=self._newest_ms())
 
     @property
     def clock_behind_ms(self) -> int:
-        return max(0, self._writer.last_at_ms - self._clock.wall_ms())
+        return max(0, self._newest_ms() - self._clock.wall_ms())
+
+    def _newest_ms(self) -> int:
+        """Time of the newest record, also where another process wrote it."""
+        version = self._data_version()
+        if version != self._timed_version:
+            self._timed_version = version
+            newest = self._read(
+                lambda db: db.execute("SELECT at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
+            )
+            at_ms = 0 if newest is None else int(newest[0])
+            self._writer.last_at_ms = max(self._writer.last_at_ms, at_ms)
+        return self._writer.last_at_ms
 
     @property
     def commits(self) -> int:

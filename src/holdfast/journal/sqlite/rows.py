@@ -30,8 +30,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Body).decode
 
 INSERT = (
-    "INSERT INTO record (t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
-    "fingerprint, slot, quiet, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO record (n, t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
+    "fingerprint, slot, quiet, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 COLUMNS = (
     "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, "
@@ -55,36 +55,44 @@ def add_records(
     sealer: Sealer,
 ) -> list[int]:  # fmt: skip
     """Insert the entries behind the tail and move it along; returns their numbers."""
-    numbers: list[int] = []
+    rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
+    insert_rows(txn, rows)
+    return [made[0] for made in rows]
+
+
+def make_rows(
+    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int,
+    sealer: Sealer,
+) -> list[Row]:  # fmt: skip
+    """The entries as rows behind the tail, which moves along; nothing is written yet."""
+    rows: list[Row] = []
+    number, at_ms, boot_ms = txn.number, txn.at_ms, txn.boot_ms
+    if tail.seq + len(entries) >= RECORDS_MAX:
+        raise InvariantViolated("limit", f"a task has at most {RECORDS_MAX:,} records")
     for entry in entries:
-        seq = tail.seq + 1
-        if seq >= RECORDS_MAX:
-            raise InvariantViolated("limit", f"a task has at most {RECORDS_MAX:,} records")
+        seq, number = tail.seq + 1, number + 1
+        kind, ordinal, slot, quiet = int(entry.kind), entry.ordinal, entry.slot, entry.quiet
         what = pack_events(entry.events)
-        body = sealer.seal(
-            _encode(entry.body),
-            place(task_id, seq=seq, kind=entry.kind, ordinal=entry.ordinal, epoch=epoch),
-        )
+        where = place(task_id, seq=seq, kind=kind, ordinal=ordinal, epoch=epoch)
+        body = sealer.seal(_encode(entry.body), where)
         head = next_link(
-            tail.head, seq=seq, kind=entry.kind, what=what, epoch=epoch, at_ms=txn.at_ms,
-            boot_ms=txn.boot_ms, slot=entry.slot, quiet=entry.quiet, ordinal=entry.ordinal,
-            effect_key=entry.effect_key, fingerprint=entry.fingerprint, body=body,
+            tail.head, seq=seq, kind=kind, what=what, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms,
+            slot=slot, quiet=quiet, ordinal=ordinal, effect_key=entry.effect_key,
+            fingerprint=entry.fingerprint, body=body,
         )  # fmt: skip
-        txn.db.execute(
-            INSERT,
-            (
-                row, seq, tail.last, int(entry.kind), what, entry.ordinal, epoch, txn.at_ms,
-                txn.boot_ms, entry.effect_key, entry.fingerprint, entry.slot, int(entry.quiet),
-                body, head,
-            ),
+        rows.append(
+            (number, row, seq, tail.last, kind, what, ordinal, epoch, at_ms, boot_ms,
+             entry.effect_key, entry.fingerprint, slot, int(quiet), body, head)
         )  # fmt: skip
-        number = txn.db.last_insert_rowid()
-        if number <= txn.number:
-            raise InvariantViolated("I8", "record numbers only rise")
-        txn.number = number
         tail.seq, tail.head, tail.last = seq, head, number
-        numbers.append(number)
-    return numbers
+    return rows
+
+
+def insert_rows(txn: Txn, rows: Sequence[Row]) -> None:
+    """Write them. Numbers are one above the newest; a collision is a broken promise, not luck."""
+    txn.db.executemany(INSERT, rows)
+    if rows:
+        txn.number = rows[-1][0]
 
 
 def pack_events(events: tuple[Event, ...]) -> int:

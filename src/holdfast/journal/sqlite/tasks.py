@@ -25,7 +25,15 @@ from holdfast.journal.records import Entry, Kind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite import upkeep
 from holdfast.journal.sqlite.db import Db
-from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, task_row
+from holdfast.journal.sqlite.rows import (
+    TASK_COLUMNS,
+    TASK_FROM,
+    Tail,
+    add_records,
+    insert_rows,
+    make_rows,
+    task_row,
+)
 from holdfast.journal.sqlite.writer import Txn
 
 SUSPECT_MS = 400 * 86_400_000  # as long as tombstones: the longest key window a tool may state
@@ -85,8 +93,13 @@ def _suspicion(txn: Txn) -> list[Entry]:
     return [Entry(kind=Kind.RESTORED, body={"lost_after_ms": found["lost_after_ms"]})]
 
 
-HELD = "SELECT epoch, seq, state, due_ms, crashes FROM task WHERE t = ?"
-MOVE = "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, crashes = ? WHERE t = ?"
+HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"
+# One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
+MOVE = (
+    "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, "
+    "crashes = CASE WHEN ? THEN 0 ELSE crashes END "
+    "WHERE t = ? AND epoch = ? AND seq = ? AND state = 'running'"
+)
 
 
 def append(
@@ -94,35 +107,34 @@ def append(
     applied: Sequence[int], statements: Sequence[Statement], wraps: KeyWraps,
 ) -> tuple[list[int], Tail]:  # fmt: skip
     """Check the hold, then write; the caller moves the hold along after the commit."""
-    epoch, seq, state, due_ms, crashes = _held(txn, hold)
-    if state != "running" or epoch != hold.epoch:
-        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
-    if seq != hold.seq:
-        raise InvariantViolated(
-            "I8", f"task {hold.task_id}: record {seq} was added under this very epoch"
-        )
-    if statements:
-        _apply_statements(txn.db, statements)
     if hold.sealer is None:
         raise InvariantViolated("sealed", "a hold of this journal has a sealer")
     tail = Tail(seq=hold.seq, head=hold.head, last=hold.last)
-    numbers = add_records(
+    rows = make_rows(
         txn, tail, entries, row=hold.row, task_id=task_id_bytes(hold.task_id), epoch=hold.epoch,
         sealer=hold.sealer,
     )  # fmt: skip
-    if crashes and any(event in CLOSING for entry in entries for event in entry.events):
-        crashes = 0
-    txn.db.execute(MOVE, (tail.seq, tail.head, tail.last, txn.at_ms, crashes, hold.row))
+    if statements:
+        _check_held(txn, hold)
+        _apply_statements(txn.db, statements)
+    progress = any(event in CLOSING for entry in entries for event in entry.events)
+    txn.db.execute(
+        MOVE,
+        (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
+    )
+    if txn.db.changes() != 1:
+        _check_held(txn, hold)
+    insert_rows(txn, rows)
     if change is not None:
-        _change(txn, hold, change, due_ms=due_ms, wraps=wraps)
+        _change(txn, hold, change, wraps=wraps)
     for number in applied:
         txn.db.execute("UPDATE inbox SET applied = 1 WHERE n = ?", (number,))
-    return numbers, tail
+    return [row[0] for row in rows], tail
 
 
 def confirm(txn: Txn, hold: Hold, seq: int) -> bool:
     """Inside a write transaction, so that it waits for and sees every commit before it."""
-    epoch, newest, _, _, _ = _held(txn, hold)
+    epoch, newest, _ = _held(txn, hold)
     if epoch != hold.epoch:
         raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
     txn.db.execute("UPDATE task SET changed_ms = ? WHERE t = ?", (txn.at_ms, hold.row))
@@ -156,14 +168,27 @@ def prefix_range(prefix: str) -> tuple[bytes, bytes]:
     return task_id_bytes(low), task_id_bytes(high)
 
 
-def _held(txn: Txn, hold: Hold) -> tuple[int, int, str, int, int]:
+def _held(txn: Txn, hold: Hold) -> tuple[int, int, str]:
     row = txn.db.execute(HELD, (hold.row,)).fetchone()
     if row is None:
         raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
-    return cast("tuple[int, int, str, int, int]", row)
+    return cast("tuple[int, int, str]", row)
 
 
-def _change(txn: Txn, hold: Hold, change: Change, *, due_ms: int, wraps: KeyWraps) -> None:
+def _check_held(txn: Txn, hold: Hold) -> None:
+    """Raise what makes the hold stale, if anything does."""
+    epoch, seq, state = _held(txn, hold)
+    if state != "running" or epoch != hold.epoch:
+        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+    if seq != hold.seq:
+        raise InvariantViolated(
+            "I8", f"task {hold.task_id}: record {seq} was added under this very epoch"
+        )
+
+
+def _change(txn: Txn, hold: Hold, change: Change, *, wraps: KeyWraps) -> None:
+    found = txn.db.execute("SELECT due_ms FROM task WHERE t = ?", (hold.row,)).fetchone()
+    due_ms = rules.NEVER_MS if found is None else cast(int, found[0])
     due = rules.due_after_change(change, due_ms=due_ms, now_ms=txn.at_ms)
     running = change.state is TaskState.RUNNING
     txn.db.execute(

@@ -50,6 +50,7 @@ BUSY_MAX_S = 30.0
 SLOW_COMMIT_S = 0.002
 SAMPLE = 64
 RESERVE_RETRY_S = 1.0
+GIVE_WAY_S = 0.005
 GROUP_MAX = 2_000  # acts in one transaction; bounds its memory and the time it holds the lock
 
 
@@ -101,6 +102,7 @@ class Writer:
         self._commits = 0
         self._pool: ThreadPoolExecutor | None = None
         self._full_since: float | None = None
+        self._gave_way = 0.0
         self.threaded = False
         self.lone = True  # at most one task runs here: nobody to share a commit with
         self.broken = ""
@@ -115,11 +117,12 @@ class Writer:
         """
         self._check_usable(begins=begins)
         op = _Op(act, begins=begins)
+        loop = asyncio.get_running_loop()
         if self._may_commit_at_once() and self._commit([op]):
+            await self._give_way(loop)
             if op.error is not None:
                 raise op.error
             return cast(T, op.result)
-        loop = asyncio.get_running_loop()
         op.future = loop.create_future()
         self._queue.append(op)
         if not self._scheduled and not self.committing:
@@ -131,6 +134,13 @@ class Writer:
         """Wait until nothing is queued or being committed."""
         while self._queue or self.committing or self._scheduled:  # noqa: ASYNC110 - when closing
             await asyncio.sleep(0.001)
+
+    async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A task of quick steps would never let the lease be renewed: yield now and then."""
+        now = loop.time()
+        if now - self._gave_way > GIVE_WAY_S:
+            await asyncio.sleep(0)
+            self._gave_way = loop.time()
 
     def _may_commit_at_once(self) -> bool:
         return self.lone and not (self._queue or self.committing or self.threaded)

@@ -1,0 +1,65 @@
+"""Deadlines of attempts: one timer for all of them, because most attempts end long before.
+
+A timer per attempt costs more than the rest of its bookkeeping. Here an attempt notes when it
+must end; one tick every TICK_S looks for those that are over and cancels them. Short deadlines
+get a timer of their own, where TICK_S would be felt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+TICK_S = 0.05
+EXACT_BELOW_S = 2.0
+
+
+class _Entry:
+    __slots__ = ("ends", "expired", "task")
+
+    def __init__(self, task: asyncio.Task[Any], ends: float) -> None:
+        self.task = task
+        self.ends = ends
+        self.expired = False
+
+
+class Deadlines:
+    """Runs awaitables with a deadline."""
+
+    __slots__ = ("_entries", "_tick")
+
+    def __init__(self) -> None:
+        self._entries: set[_Entry] = set()
+        self._tick: asyncio.TimerHandle | None = None
+
+    async def run(self, start: Callable[[], Awaitable[object]], timeout_s: float) -> object:
+        """What it gives, or TimeoutError once it was cancelled for being late and has ended."""
+        if timeout_s < EXACT_BELOW_S:
+            async with asyncio.timeout(timeout_s):
+                return await start()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline needs a task")
+        loop = asyncio.get_running_loop()
+        entry = _Entry(task, loop.time() + timeout_s)
+        before = task.cancelling()
+        self._entries.add(entry)
+        if self._tick is None:
+            self._tick = loop.call_later(TICK_S, self._look, loop)
+        try:
+            return await start()
+        except asyncio.CancelledError:
+            if entry.expired and task.uncancel() <= before:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._entries.discard(entry)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for entry in self._entries:
+            if entry.ends <= now and not entry.expired:
+                entry.expired = True
+                entry.task.cancel()
+        self._tick = loop.call_later(TICK_S, self._look, loop) if self._entries else None
