@@ -8,7 +8,14 @@ import pytest
 
 from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
-from holdfast.errors import InvariantViolated, LeaseLost, StatementFailed, StepFailed
+from holdfast.errors import (
+    InvariantViolated,
+    JournalDamaged,
+    LeaseLost,
+    StatementFailed,
+    StepFailed,
+    TaskNotFound,
+)
 from holdfast.journal.contract import Change, Outcome, Statement
 from holdfast.journal.records import TaskState
 from holdfast.testing.journal_contract.world import (
@@ -56,6 +63,32 @@ class Appends:
         row = await other.find_task(hold.task_id)
         assert row is not None
         assert row.records == read.seq + 1
+
+    async def test_the_newest_record_can_be_read_alone(self, world: World) -> None:
+        worker, other = await world.process(), await world.connect()
+        claimed = await worker.start_task()
+        hold = claimed.hold
+        world.clock.advance(5)
+        _, number = await worker.journal.append(hold, [planned(), succeeded(result=[1.5])])
+        expected = as_kept(
+            succeeded(result=[1.5]), number=number, seq=hold.seq, epoch=hold.epoch,
+            at_ms=world.clock.wall_ms(), boot_ms=world.clock.boot_ms(),
+        )  # fmt: skip
+        assert await other.read_newest(hold.task_id) == expected
+        await worker.rest(hold, TaskState.FAILED)
+        newest = await other.read_newest(hold.task_id)
+        assert newest is not None
+        assert newest.body["state"] == "failed"
+        with pytest.raises(TaskNotFound):
+            await other.read_newest(world.submission().task_id)
+
+    async def test_a_damaged_newest_record_is_not_believed(self, world: World) -> None:
+        worker = await world.process()
+        claimed = await worker.start_task()
+        await worker.journal.append(claimed.hold, [noted(value="x" * 50)])
+        await world.damage(claimed.hold.task_id, seq=claimed.hold.seq)
+        with pytest.raises(JournalDamaged):
+            await worker.journal.read_newest(claimed.hold.task_id)
 
     async def test_record_numbers_only_rise_across_tasks_and_processes(self, world: World) -> None:
         one, two = await world.process(), await world.process()

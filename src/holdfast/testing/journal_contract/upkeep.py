@@ -102,6 +102,7 @@ class Upkeep:
         assert (row.state, row.erased) == (state, True)
         view = await worker.journal.read_task(task_id)
         assert (view.accepted, view.steps, view.outcome) == ({}, {}, {})
+        assert await worker.journal.read_newest(task_id) is None
         assert [line async for line in worker.journal.check()] == []
 
     @pytest.mark.parametrize(
