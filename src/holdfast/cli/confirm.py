@@ -14,7 +14,7 @@ def confirm(word: str, what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise BadInput(
-            f"{what}: nobody is there to type {word!r}", hint="give --yes, or try --dry-run first"
+            f"nobody is there to type {word!r}", hint="give --yes, or try --dry-run first"
         )
     talk(what)
     print(f"type {word!r} to go on: ", end="", file=sys.stderr, flush=True)

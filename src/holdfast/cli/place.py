@@ -20,7 +20,7 @@ DEFAULT = "journal.db"
 
 def journal_of(args: argparse.Namespace) -> Path:
     """The journal's file: the option, else the environment, else journal.db in this folder."""
-    from holdfast.app.places import journal_path
+    from holdfast.app.journal_path import journal_path
 
     given: str | None = args.journal
     if given is None:

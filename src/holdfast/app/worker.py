@@ -1,0 +1,57 @@
+"""`holdfast worker`: this process supervises, a second one works.
+
+The parent loads no journal, no keys and no app, so nothing in it can be lost or be killed by a
+tool. What the worker process is to do goes to it as one JSON argument without secrets; it reads
+the settings file itself, again on every start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from holdfast.app.journal_path import journal_path
+from holdfast.app.settings_file import find_settings
+from holdfast.errors import BadInput
+from holdfast.runtime.log import Log
+from holdfast.runtime.supervisor import supervise
+
+CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a worker process is to do."""
+
+    app: str
+    journal: str
+    config: str = ""
+    overrides: Mapping[str, object] = field(default_factory=dict[str, object])
+    health_port: int | None = None
+
+
+def run_worker(order: Order) -> int:
+    """Serve until asked to stop; the exit code."""
+    log = Log.to_stderr()
+    # Wrong settings are said here, once, and not by a worker that would be started again.
+    settings = find_settings(
+        journal_path(order.journal), config=order.config, overrides=order.overrides
+    )
+    argv = [sys.executable, "-P", "-m", "holdfast.app.worker_process", json.dumps(asdict(order))]
+    return supervise(
+        argv,
+        grace_s=settings.grace_s + CLOSE_S,
+        say=lambda line: log.event("supervisor", text=line),
+    )
+
+
+def parse_order(text: str) -> Order:
+    """The order as the parent wrote it. Raises BadInput."""
+    try:
+        return Order(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise BadInput(
+            f"not an order for a worker process: {error}", hint="start `holdfast worker APP`"
+        ) from error

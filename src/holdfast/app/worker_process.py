@@ -1,0 +1,111 @@
+"""The worker process: one session, one engine, started and restarted by `holdfast worker`.
+
+It ends with 0 only where it was asked to stop. A lost session or a busy journal ends it with the
+exit code for "try again", on which the parent starts a new one; what a restart cannot mend (the
+app, the place, the journal, the keys) is printed once and ends the parent too. Whatever kills it
+in between, its lease and its file lock fall with it, and another session resumes its tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+
+from holdfast.app.health import serve_health
+from holdfast.app.journal_path import journal_path
+from holdfast.app.loading import load_app
+from holdfast.app.metrics import Gauges
+from holdfast.app.notify import make_notices
+from holdfast.app.places import open_file_journal
+from holdfast.app.settings_file import find_settings
+from holdfast.app.worker import Order, parse_order
+from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable
+from holdfast.runtime.deadman import DeadMan
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.hardening import harden
+from holdfast.runtime.log import Log
+
+EXIT_DEFECT = 1
+
+
+def main() -> int:
+    harden()
+    log = Log.to_stderr()
+    try:
+        asyncio.run(serve(parse_order(sys.argv[1] if len(sys.argv) == 2 else ""), log))
+        return 0
+    except HoldfastError as error:
+        return _explain(error, log)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the parent starts a new one
+        log.event("worker-failed", code="internal", error=f"{type(error).__name__}: {error}")
+        _trace(error)
+        return EXIT_DEFECT
+
+
+async def serve(order: Order, log: Log) -> None:
+    """Open everything, serve until asked to stop, close everything."""
+    path = journal_path(order.journal)
+    settings = find_settings(path, config=order.config, overrides=order.overrides)
+    app = load_app(order.app)
+    notices = make_notices(settings)
+    clock, entropy = SystemClock(), SystemEntropy()
+    async with AsyncExitStack() as stack:
+        journal, keys = await open_file_journal(
+            path, clock=clock, entropy=entropy, allow_network_fs=settings.allow_network_fs
+        )
+        stack.push_async_callback(journal.close)
+        engine = Engine(
+            journal=journal, keys=keys, clock=clock, entropy=entropy, tasks=app.tasks.values(),
+            tools=app.tools.values(), settings=settings, notices=notices, log=log,
+            dead_man=DeadMan.create(),
+        )  # fmt: skip
+        _listen_to_signals(engine, log)
+        if order.health_port is not None:
+            gauges = Gauges(engine=engine, journal=journal)
+            port = await serve_health(order.health_port, gauges, stack)
+            log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
+        log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
+        await engine.serve()
+
+
+def _listen_to_signals(engine: Engine, log: Log) -> None:
+    asked = False
+
+    def on_signal(number: int) -> None:
+        nonlocal asked
+        if asked:
+            os.kill(os.getpid(), signal.SIGKILL)  # loses nothing: another session resumes
+        asked = True
+        log.event("stopping", signal=signal.Signals(number).name)
+        engine.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def _explain(error: HoldfastError, log: Log) -> int:
+    """Say what ended the worker, and by the exit code whether a new one may do better."""
+    # A journal that stopped at a failed sync is repaired by whoever next opens it alone.
+    if isinstance(error, (Retryable, JournalStopped)):
+        log.event("worker-failed", code=error.code, error=error.message, hint=error.hint)
+        return EXIT_RETRY
+    hint = f"hint: {error.hint}\n" if error.hint else ""
+    sys.stderr.write(f"error: {error.message}\n{hint}see: {error.page}\n")
+    _trace(error)
+    return error.exit_code
+
+
+def _trace(error: BaseException) -> None:
+    if os.environ.get("HOLDFAST_TRACE") == "1":
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
