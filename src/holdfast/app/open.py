@@ -45,6 +45,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.contract import InboxItem, InboxKind, Journal, Submission
 from holdfast.journal.records import Body, StepView, TaskView
+from holdfast.runtime.child import in_child
 from holdfast.runtime.closed import approval_binding
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.log import Log
@@ -316,6 +317,11 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         tools: tools of scopes, so that what a dead process left open can be settled.
         serve: False only reads, submits and decides.
     """
+    if in_child():
+        raise Misuse(
+            "this is the process of a blocking tool: no journal is opened here",
+            hint='put what starts your program under `if __name__ == "__main__":`',
+        )
     settings = settings or Settings()
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()

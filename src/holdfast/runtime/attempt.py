@@ -36,7 +36,6 @@ from holdfast.runtime.blocking import ChildPool
 from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.http import BadRequest, HttpClient
 from holdfast.runtime.lease import Lease
-from holdfast.runtime.target import locate
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tool import (
     Absent,
@@ -179,8 +178,9 @@ class Caller:
                 "task_id": call.task_id, "ordinal": call.ordinal, "effect_key": call.effect_key,
                 "fence": call.fence, "attempt": call.attempt,
             }  # fmt: skip
-            target = locate(tool.function)
-            return await self._children.run(target, fields, args, tool.timeout_s, before_send=mark)
+            return await self._children.run(
+                tool.target, fields, args, tool.timeout_s, before_send=mark
+            )
         mark()
         bound = tool.bound(call, args)
         return await self._timed(tool, lambda: self._threads.run(bound))

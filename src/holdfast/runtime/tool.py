@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
 from holdfast.errors import Misuse, NotDurable
 from holdfast.journal.contract import Statement
+from holdfast.runtime.target import Target, locate
 
 if TYPE_CHECKING:
     from holdfast.runtime.http import HttpClient
@@ -144,6 +145,7 @@ class Tool(Generic[P, T]):
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
         self.blocking = not inspect.iscoroutinefunction(function)
         self.finder: Finder | None = None
+        self._target: Target | None = None
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
@@ -171,6 +173,13 @@ class Tool(Generic[P, T]):
                 *(f"missing {n!r}" for n in missing),
             ]
             raise Misuse(f"{self.name}: {', '.join(told)}")
+
+    @property
+    def target(self) -> Target:
+        """Where a child process finds the function. Raises ToolNotImportable."""
+        if self._target is None:
+            self._target = locate(self.function)
+        return self._target
 
     @property
     def takes_call(self) -> bool:
