@@ -1,0 +1,20 @@
+"""`python -m holdfast.app.demo.worker PARENT ORDER`: the worker process of `holdfast worker`.
+
+Only what its supervising parent would see to is done here: that it dies with its parent.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.app.worker_process import main as serve
+from holdfast.runtime.hardening import die_with_parent
+
+
+def main() -> int:
+    die_with_parent(int(sys.argv.pop(1)))
+    return serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

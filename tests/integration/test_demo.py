@@ -1,0 +1,203 @@
+"""`holdfast demo`, run as a person runs it; what it claims is compared with the far ends' files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.demo import story
+from holdfast.app.demo.judge import Doubts, Report, Verdict, Wanted
+from holdfast.cli.main import main
+from holdfast.downstream.ledger import Page
+
+PROJECT = Path(__file__).parents[2]
+DEMO = (sys.executable, "-m", "holdfast", "demo")
+DEMO_S_MAX = 120
+
+
+def run_demo(*options: str, temp: Path) -> subprocess.CompletedProcess[str]:
+    """The demo, with a temp folder of its own, so that what it leaves is seen."""
+    return subprocess.run(
+        [*DEMO, *options], env={**os.environ, "TMPDIR": str(temp)}, cwd=temp, text=True,
+        capture_output=True, timeout=DEMO_S_MAX,
+    )  # fmt: skip
+
+
+def effects_in(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_what_it_prints_is_what_the_far_ends_have_in_their_files(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    """One charge, one mail, one letter: by the log each far end wrote before it answered."""
+    folder = tmp_path / "trip"
+    done = run_demo("--json", "--folder", str(folder), temp=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1
+    for name, figure in (("payment", "charges"), ("mail", "mails"), ("letter", "letters")):
+        assert len(effects_in(folder / f"{name}.jsonl")) == seen[figure] == 1
+    assert [seen[name] for name in ("duplicates", "lost", "strays", "parked")] == [0, 0, 0, 0]
+    assert (seen["kills"], seen["asked"], seen["settled"]) == (2, 1, 1)
+    assert (seen["held"], seen["broken"]) == (True, [])
+    assert 0 < seen["takeover_s"] <= seen["resume_s"] < seen["seconds"]
+    assert seen["journal"] == str(folder / "journal.db")
+    measured(
+        f"demo: {seen['resume_s']:.2f} s from the kill to the next step, "
+        f"{seen['seconds']:.1f} s in all"
+    )
+
+
+def test_it_tells_the_story_and_leaves_nothing(tmp_path: Path) -> None:
+    done = run_demo(temp=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is killed inside the payment" in done.stdout
+    assert "sent again, same effect key" in done.stdout
+    assert "charges 1   mails 1   letters 1   duplicates 0   lost 0" in done.stdout
+    assert done.stdout.endswith("Every promise held.\n")
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
+    """Every line of the transcript, with other numbers, in this order."""
+    block = re.search(r"^```text\n\$ make demo\n(.*?)^```", _readme(), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    lines = iter(_shape(run_demo(temp=tmp_path).stdout))
+    missing = [line for line in _shape(block[1]) if line not in lines]
+    assert missing == []
+
+
+def _readme() -> str:
+    return (PROJECT / "README.md").read_text()
+
+
+def _shape(text: str) -> list[str]:
+    """The lines without what differs from run to run: ids, keys, process numbers, seconds."""
+    text = re.sub(r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "ID", text)
+    text = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "KEY", text)
+    text = re.sub(r"worker \d+ *", "worker N ", text)
+    text = re.sub(r" *\d+\.\d+ s\b", " S", text)
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+def test_it_plays_only_in_a_new_or_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    done = run_demo("--folder", str(tmp_path), temp=tmp_path)
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
+def test_a_demo_that_is_broken_off_takes_all_with_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ended in the middle of a scene, it leaves neither a process nor a file."""
+    demo = subprocess.Popen(
+        DEMO, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "is killed inside the payment" in line:
+            break
+    children = descendants(demo.pid)
+    assert len(children) >= 3
+    if number is signal.SIGINT:  # Ctrl-C reaches the whole group of the terminal
+        os.killpg(demo.pid, number)
+    else:
+        demo.send_signal(number)
+    _, said = demo.communicate(timeout=DEMO_S_MAX)
+    assert (demo.returncode, said) == (130, "")
+    wait_gone(children)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
+    """Far ends and workers see that their parent is gone."""
+    demo = subprocess.Popen(
+        DEMO, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True
+    )
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "accepted: confirm_visa" in line:
+            break
+    children = descendants(demo.pid)
+    demo.kill()
+    demo.communicate(timeout=DEMO_S_MAX)
+    wait_gone(children)
+
+
+def test_a_broken_promise_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same run, judged by books in which the payment service had charged twice."""
+    honest = story.judge
+
+    def doctored(wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts) -> Verdict:
+        payment = ledgers["payment"]
+        twice = Page(
+            kind="payment", effects=payment.effects * 2, requests=payment.requests, by_key={},
+            by_reference={}, by_base={}, duplicates=0,
+        )  # fmt: skip
+        return honest(wanted, {**ledgers, "payment": twice}, doubts)
+
+    monkeypatch.setattr(story, "judge", doctored)
+    assert main(["demo", "--json"]) == 1
+    seen = json.loads(capsys.readouterr().out)
+    assert (seen["held"], seen["charges"], seen["duplicates"]) == (False, 2, 1)
+
+
+def test_people_are_told_which_promise_broke() -> None:
+    from holdfast.cli.demo import summary
+
+    broken = Verdict(
+        charges=2, mails=1, letters=1, duplicates=1, lost=0, strays=0, broken=("nothing twice: 1",)
+    )
+    report = Report(
+        verdict=broken, parked=0, asked=1, settled=1, kills=2, takeover_s=0.3, resume_s=0.4,
+        seconds=3.0, journal=None,
+    )  # fmt: skip
+    lines = summary(report)
+    assert "BROKEN  nothing twice: 1" in lines
+    assert "Every promise held." not in lines
+
+
+def descendants(pid: int) -> set[int]:
+    """Every living process that comes from this one, by the kernel's own list."""
+    found: set[int] = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            child = int(entry.parent.name)
+            found |= {child, *descendants(child)}
+    return found
+
+
+def wait_gone(pids: set[int]) -> None:
+    end = time.monotonic() + 20
+    while left := {pid for pid in pids if is_running(pid)}:
+        assert time.monotonic() < end, f"still there: {left}"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
