@@ -1,4 +1,4 @@
-"""The journal's path from what a person typed. Loads nothing: the supervising parent uses it too."""
+"""The journal's path from what a person typed. Loads nothing: a supervising parent uses it too."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ they are asked for; figures of this process are counted since its start and fall
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -45,7 +46,7 @@ class Gauges:
     def __init__(self, *, engine: Engine, journal: SqliteJournal) -> None:
         self._engine = engine
         self._journal = journal
-        self._version = _version()
+        self._version = find_version()
 
     def health(self) -> Health:
         lease = self._engine.lease
@@ -67,10 +68,9 @@ class Gauges:
     async def metrics(self) -> str:
         figures: dict[str, list[tuple[str, float]]] = {}
         self._own(figures)
-        try:
+        # Where the journal cannot be read its figures are missing; this process's are not.
+        with contextlib.suppress(HoldfastError):
             await self._read(figures)
-        except HoldfastError:
-            pass  # the journal cannot be read: its figures are missing, this process's are not
         return render(figures)
 
     def _own(self, figures: dict[str, list[tuple[str, float]]]) -> None:
@@ -139,7 +139,8 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _version() -> str:
+def find_version() -> str:
+    """The installed version of Holdfast."""
     try:
         return version("holdfast")
     except PackageNotFoundError:

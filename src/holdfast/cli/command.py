@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
-    "demo": Entry("holdfast.cli.demo", "five minutes: killed inside a payment, resumed, one charge"),
+    "demo": Entry("holdfast.cli.demo", "killed inside a payment, resumed: one charge, one mail"),
     "submit": Entry("holdfast.cli.submit", "submit a task and follow it to its end"),
     "worker": Entry("holdfast.cli.worker", "serve the tasks of an app"),
     "task": Entry("holdfast.cli.task", "list, show, cancel and retry tasks"),
@@ -89,6 +89,15 @@ def add_journal_option(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the journal's file, or the folder it lies in "
         "(default: $HOLDFAST_JOURNAL, else journal.db in this folder)",
+    )
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default="",
+        help="settings (default: holdfast.toml beside the journal)",
     )
 
 

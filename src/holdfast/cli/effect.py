@@ -1,4 +1,4 @@
-"""`holdfast effect`: everything in doubt, with evidence; a person's decision; facts from outside."""
+"""`holdfast effect`: what is in doubt, with evidence; a person's decision; facts from outside."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def _add_settle(verbs: Commands) -> None:
     parser.add_argument("effect", metavar="TASK/ORDINAL", help="the step")
     decision = parser.add_mutually_exclusive_group(required=True)
     decision.add_argument("--done", action="store_true", help="it happened; the task goes on")
-    decision.add_argument("--run", action="store_true", dest="run_now", help="it did not happen: run it now")
+    decision.add_argument(
+        "--run", action="store_true", dest="run_now", help="it did not happen: run it now"
+    )
     decision.add_argument("--skip", action="store_true", help="it is not done; the task is told so")
     parser.add_argument(
         "--result", metavar="JSON", help="with --done: its result; JSON, @file or - (null)"
@@ -97,7 +99,8 @@ def _add_evidence(verbs: Commands) -> None:
         purpose="Tell what is known of an effect from elsewhere, for example from a webhook. "
         "That it happened closes an effect in doubt; that it did not is shown to whoever decides.",
         examples=(
-            "holdfast effect evidence --effect-key 6f1c2a9e-9d3b-8f00-a1b2-0123456789ab --result @body.json",
+            "holdfast effect evidence --effect-key 6f1c2a9e-9d3b-8f00-a1b2-0123456789ab "
+            "--result @body.json",
             "holdfast effect evidence 01J9ZK/4 --did-not-happen --source 'support call'",
         ),
     )  # fmt: skip

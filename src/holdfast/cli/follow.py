@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -88,7 +88,7 @@ def _tell_questions(screen: Screen, row: TaskRow, view: TaskView, told: set[str]
 
 
 @contextmanager
-def _screen(quiet: bool) -> Iterator[Screen]:
+def _screen(quiet: bool) -> Generator[Screen, None, None]:
     if quiet:
         yield _Silent()
     elif sys.stderr.isatty():
@@ -144,7 +144,7 @@ class _Live:
 
 
 @contextmanager
-def _live() -> Iterator[Screen]:
+def _live() -> Generator[Screen, None, None]:
     from rich.console import Console
     from rich.live import Live
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ def journal_of(args: argparse.Namespace) -> Path:
 
 
 @asynccontextmanager
-async def opened(args: argparse.Namespace) -> AsyncIterator[Holdfast]:
+async def opened(args: argparse.Namespace) -> AsyncGenerator[Holdfast, None]:
     """The journal that the options name, for looking and deciding; it must exist."""
     import holdfast
     from holdfast.app.settings_file import find_settings

@@ -54,7 +54,9 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
         "args": view.accepted.get("args"),
         "ended": iso(view.ended_ms) if view.finished else "",
         "result": view.outcome.get("result"),
-        "error": {key: view.outcome[key] for key in ("kind", "text", "code") if view.outcome.get(key)},
+        "error": {
+            key: view.outcome[key] for key in ("kind", "text", "code") if view.outcome.get(key)
+        },
         "parked": _parked(row, view),
         "claims": [
             {

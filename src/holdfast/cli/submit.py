@@ -6,7 +6,13 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import Commands, add_journal_option, add_json_option, new_command
+from holdfast.cli.command import (
+    Commands,
+    add_config_option,
+    add_journal_option,
+    add_json_option,
+    new_command,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,9 +57,12 @@ def add_parser(commands: Commands) -> None:
         "--no-follow", action="store_true", help="print the task id and do not wait"
     )
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="stop following after S seconds; the task goes on"
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="stop following after S seconds; the task goes on",
     )
-    parser.add_argument("--config", metavar="FILE", default="", help="settings (default: holdfast.toml beside the journal)")  # fmt: skip
+    add_config_option(parser)
     add_journal_option(parser)
     add_json_option(parser)
 
@@ -138,9 +147,7 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
         known = "" if handle.created else ", submitted before with this request id"
         talk(f"task {handle.id}{known}")
     try:
-        result = await follow(
-            hf, handle, app=args.app, quiet=args.json, timeout_s=args.timeout
-        )
+        result = await follow(hf, handle, app=args.app, quiet=args.json, timeout_s=args.timeout)
     except asyncio.CancelledError:
         if not args.json:
             talk(f"the task goes on without you: `holdfast task show {handle.id}`")

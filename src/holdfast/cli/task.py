@@ -51,7 +51,10 @@ def _add_list(verbs: Commands) -> None:
         examples=("holdfast task list", "holdfast task list --state parked --json"),
     )  # fmt: skip
     parser.add_argument(
-        "--state", action="append", choices=STATES, help="only tasks in this state (may be repeated)"
+        "--state",
+        action="append",
+        choices=STATES,
+        help="only tasks in this state (may be repeated)",
     )
     parser.add_argument("--name", help="only tasks of this name")
     parser.add_argument(

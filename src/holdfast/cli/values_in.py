@@ -39,7 +39,7 @@ def parse_json(text: str, *, what: str) -> Any:  # Any: JSON, checked where it i
         raise BadValue(f"{what}: nested too deeply") from None
     except ValueError as error:
         raise BadInput(
-            f"{what} is not JSON: {error}", hint='text goes in quotes: \'"done"\''
+            f"{what} is not JSON: {error}", hint="text goes in quotes: '\"done\"'"
         ) from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_journal_option, new_command
+from holdfast.cli.command import Commands, add_config_option, add_journal_option, new_command
 
 PORT_MAX = 65_535
 
@@ -26,9 +26,7 @@ def add_parser(commands: Commands) -> None:
         "app", metavar="APP", help="tasks to serve: module:attribute or path/file.py:attribute"
     )
     add_journal_option(parser)
-    parser.add_argument(
-        "--config", metavar="FILE", default="", help="settings (default: holdfast.toml beside the journal)"
-    )  # fmt: skip
+    add_config_option(parser)
     parser.add_argument("--name", help="name of this worker for people (default: host:pid)")
     parser.add_argument(
         "--concurrency", type=int, metavar="N", help="tasks that run at the same time (200)"

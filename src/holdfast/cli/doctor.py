@@ -1,0 +1,74 @@
+"""`holdfast doctor`: what is wrong here, and the one command that mends it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Commands, add_journal_option, add_json_option, new_command
+
+if TYPE_CHECKING:
+    from holdfast.app.examine import Finding
+
+EXIT_CLEAN = 0
+EXIT_PROBLEMS = 1
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands, "doctor", run=run,
+        purpose="What is wrong with this journal or machine, and the one command that mends it. "
+        "Changes nothing. Exit code 0: all well; 1: something needs you; 6: the journal is "
+        "damaged, stopped, older than it should be, or its keys are missing.",
+        columns=(
+            ("level", "ok; note: worth knowing; warning: needs you; damage: begin no new work"),
+            ("check", "what was looked at"),
+            ("finding", "what was found; below it the command that mends it"),
+        ),
+        examples=("holdfast doctor", "holdfast doctor --deep --json"),
+    )  # fmt: skip
+    parser.add_argument(
+        "--deep", action="store_true", help="also read every record: chains, seals, heads"
+    )
+    add_journal_option(parser)
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(_run(args))
+
+
+async def _run(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from holdfast.app.examine import Level, examine
+    from holdfast.app.settings_file import find_settings
+    from holdfast.cli.place import journal_of
+    from holdfast.cli.screen import print_json
+    from holdfast.errors import EXIT_JOURNAL
+
+    path = journal_of(args)
+    settings = find_settings(path)
+    found: list[Finding] = []
+    async for finding in examine(path, settings=settings, deep=args.deep):
+        found.append(finding)
+        if not args.json:
+            _print(finding)
+    levels = {finding.level for finding in found}
+    clean = not levels & {Level.WARNING, Level.DAMAGE}
+    if args.json:
+        print_json(
+            {"journal": str(path), "ok": clean, "findings": [asdict(finding) for finding in found]}
+        )
+    if Level.DAMAGE in levels:
+        return EXIT_JOURNAL
+    return EXIT_CLEAN if clean else EXIT_PROBLEMS
+
+
+def _print(finding: Finding) -> None:
+    from holdfast.cli.screen_text import one_line
+
+    print(f"{finding.level:<8} {finding.check:<10} {one_line(finding.text, chars_max=1_000)}")
+    if finding.mend:
+        print(f"{'':<8} {'':<10} mend: {one_line(finding.mend, chars_max=1_000)}")
