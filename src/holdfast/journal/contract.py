@@ -279,7 +279,7 @@ class Journal(Protocol):
     async def list_sessions(self) -> list[SessionRow]: ...
 
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
-        """The step with this effect key, however old."""
+        """The step with this effect key, as long as its records are kept."""
         ...
 
     async def find_due_ms(self) -> int | None:

@@ -92,9 +92,10 @@ def _ended(view: TaskView, step: StepView) -> tuple[str, int] | None:
 
 def _superseded(view: TaskView, attempt: Attempt | None) -> Claim | None:
     """The first claim after the attempt's: by then its session was dead or past its deadline."""
-    after = 0 if attempt is None else attempt.epoch
-    later = [epoch for epoch in view.claims if epoch > after]
-    if attempt is None:
-        newest = view.epoch >> 32
-        later = [epoch for epoch in later if epoch >> 32 == newest]
+    newest = view.epoch >> 32
+    if attempt is None or attempt.epoch >> 32 < newest:
+        # The timeline that a restore lost may have sent after the newest attempt we know of.
+        later = [epoch for epoch in view.claims if epoch >> 32 == newest]
+    else:
+        later = [epoch for epoch in view.claims if epoch > attempt.epoch]
     return view.claims[min(later)] if later else None

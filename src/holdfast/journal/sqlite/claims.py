@@ -95,8 +95,9 @@ def find_candidates(
     orphaned = f"session IN ({', '.join(str(one.row) for one in dead)})" if dead else "0"
     rows = db.execute(
         f"SELECT {_CANDIDATE} FROM task WHERE state IN ('queued', 'sleeping', 'waiting') "
-        f"AND due_ms <= ? AND {known} UNION ALL "
+        f"AND due_ms <= ? AND {known} AND {_willing('crashes', alone)} UNION ALL "
         f"SELECT {_CANDIDATE} FROM task WHERE {orphaned} AND state = 'running' AND {known} "
+        f"AND {_willing('crashes + 1', alone)} "
         "ORDER BY due_ms, t LIMIT ?", (now_ms, *values, *values, limit * 4),
     ).fetchall()  # fmt: skip
     found: list[Candidate] = []
@@ -110,14 +111,25 @@ def find_candidates(
     return found
 
 
+def _willing(crashes: str, alone: bool) -> str:
+    """Leaves out, before the limit counts, what is only handed out alone."""
+    if alone:
+        return "1"
+    return f"NOT ({crashes} >= {rules.CRASHES_ALONE} AND {crashes} < {rules.CRASHES_MAX})"
+
+
 def take(
     txn: Txn, candidates: Sequence[Candidate], session: SqliteSession, *,
     dead: Sequence[DeadSession], wraps: KeyWraps,
 ) -> list[Claimed]:  # fmt: skip
     """Claim those that nobody has touched since they were read."""
-    row = txn.db.execute("SELECT ended FROM session WHERE s = ?", (session.row,)).fetchone()
+    row = txn.db.execute(
+        "SELECT ended, until_ms FROM session WHERE s = ?", (session.row,)
+    ).fetchone()
     if row is None or row[0] != 0:
         raise SessionLost("another process has declared this session dead")
+    if row[1] <= txn.boot_ms:
+        raise SessionLost("the lease was over before the claim")
     buried = _bury(txn, dead)
     taken: list[Claimed] = []
     for candidate in candidates:
@@ -206,17 +218,6 @@ def _decide(candidate: Candidate, *, alone: bool, now_ms: int) -> rules.Decision
         state=candidate.state, due_ms=candidate.due_ms, crashes=candidate.crashes,
         epoch=candidate.epoch, progress_epoch=-1, holder_dead=True, alone=alone, now_ms=now_ms,
     )  # fmt: skip
-
-
-def damage_notice(candidate: Candidate, error: JournalDamaged, *, now_ms: int) -> Notice:
-    return Notice(
-        notice_id=f"damaged/{candidate.task_id}/{candidate.epoch}",
-        kind="damaged",
-        task_id=candidate.task_id,
-        text=f"task {candidate.task_id} is parked, its records are damaged: {error.message}",
-        hint="`holdfast doctor --deep` lists all damage; restore the journal from a good copy",
-        at_ms=now_ms,
-    )
 
 
 def park_damaged(txn: Txn, candidate: Candidate, notice: Notice, wraps: KeyWraps) -> None:

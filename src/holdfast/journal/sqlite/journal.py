@@ -20,6 +20,7 @@ from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Notice
 from holdfast.errors import (
     HoldfastError,
+    InvariantViolated,
     JournalDamaged,
     LeaseLost,
     SessionLost,
@@ -156,7 +157,7 @@ class SqliteJournal:
             try:
                 candidate.load(self._reader, self._wraps)
                 sound.append(candidate)
-            except JournalDamaged as error:
+            except (JournalDamaged, InvariantViolated) as error:
                 await self._park_damaged(candidate, error)
         taken = await self._writer.write(
             lambda txn: claims.take(txn, sound, own, dead=dead, wraps=self._wraps)
@@ -397,8 +398,10 @@ class SqliteJournal:
         self._holds = max(0, holds)
         self._writer.lone = self._holds <= 1
 
-    async def _park_damaged(self, candidate: claims.Candidate, error: JournalDamaged) -> None:
-        notice = claims.damage_notice(candidate, error, now_ms=self.now_ms())
+    async def _park_damaged(self, candidate: claims.Candidate, error: HoldfastError) -> None:
+        notice = rules.damage_notice(
+            candidate.task_id, epoch=candidate.epoch, finding=error.message, now_ms=self.now_ms()
+        )
         await self._writer.write(
             lambda txn: claims.park_damaged(txn, candidate, notice, self._wraps)
         )

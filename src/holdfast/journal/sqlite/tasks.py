@@ -128,7 +128,7 @@ def append(
     if change is not None:
         _change(txn, hold, change, wraps=wraps)
     for number in applied:
-        txn.db.execute("UPDATE inbox SET applied = 1 WHERE n = ?", (number,))
+        txn.db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
     return [row[0] for row in rows], tail
 
 
@@ -163,6 +163,8 @@ def list_tasks(db: Db, filter: Filter) -> list[TaskRow]:
 
 def prefix_range(prefix: str) -> tuple[bytes, bytes]:
     """The lowest and highest raw id whose text form begins with the prefix."""
+    if prefix[0] > "7":  # 26 letters hold 130 bits, an id has 128
+        return b"\xff", b""
     low = TaskId(prefix.ljust(26, "0"))
     high = TaskId(prefix.ljust(26, "Z"))
     return task_id_bytes(low), task_id_bytes(high)

@@ -85,6 +85,13 @@ class _Op:
         self.since = time.monotonic()
 
 
+class _ActBroke(Exception):
+    def __init__(self, op: _Op, error: Exception) -> None:
+        super().__init__(str(error))
+        self.op = op
+        self.error = error
+
+
 class Writer:
     def __init__(
         self, db: Db, *, clock: Clock, reserve: Reserve,
@@ -224,6 +231,11 @@ class Writer:
         except apsw.BusyError:
             self._roll_back()
             return False
+        except _ActBroke as broke:
+            self._roll_back()
+            broke.op.result, broke.op.error = None, broke.error
+            rest = [op for op in ops if op is not broke.op]
+            return self._commit(rest) if rest else True
         except apsw.FullError as error:
             self._roll_back()
             return self._commit_in_need(ops, error)
@@ -251,6 +263,10 @@ class Writer:
                 except HoldfastError as error:
                     op.error = error
                     refused += 1
+                except apsw.Error:
+                    raise
+                except Exception as error:  # a defect in one act must not strand the others
+                    raise _ActBroke(op, error) from error
             if refused == len(ops):
                 db.execute("ROLLBACK")
                 return False
