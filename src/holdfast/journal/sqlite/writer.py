@@ -48,6 +48,7 @@ BUSY_WAIT_MS = 20  # short: the event loop waits with it
 BUSY_RETRY_S = 0.01
 BUSY_MAX_S = 30.0
 SLOW_COMMIT_S = 0.002
+VERY_SLOW_COMMIT_S = 0.025
 SAMPLE = 64
 RESERVE_RETRY_S = 1.0
 GIVE_WAY_S = 0.005
@@ -110,6 +111,7 @@ class Writer:
         self._pool: ThreadPoolExecutor | None = None
         self._full_since: float | None = None
         self._gave_way = 0.0
+        self._very_slow = False
         self.threaded = False
         self.lone = True  # at most one task runs here: nobody to share a commit with
         self.broken = ""
@@ -150,7 +152,8 @@ class Writer:
             self._gave_way = loop.time()
 
     def _may_commit_at_once(self) -> bool:
-        return self.lone and not (self._queue or self.committing or self.threaded)
+        # A lone task waits for its commit anyway; only a very slow disk holds up the rest.
+        return self.lone and not (self._queue or self.committing or self._very_slow)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -332,6 +335,7 @@ class Writer:
                 took[int(SAMPLE * 0.95)] > SLOW_COMMIT_S and took[SAMPLE // 2] > SLOW_COMMIT_S / 2
             )
             self.threaded = slow
+            self._very_slow = took[SAMPLE // 2] > VERY_SLOW_COMMIT_S
 
 
 def translated(error: apsw.Error) -> HoldfastError:
