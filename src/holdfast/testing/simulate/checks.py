@@ -1,0 +1,122 @@
+"""What must be true of every world when it ends: the journal's story against the far end's.
+
+The far end is the judge: what it did is what happened. The letters are those of the invariants
+in docs/explanation/effect-protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.core.ordinal import base
+from holdfast.core.step import StepState
+from holdfast.errors import HoldfastError
+from holdfast.journal.memory_contents import TaskCell
+from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
+from holdfast.testing.simulate.tools import TOOLS
+from holdfast.testing.simulate.world import World
+
+REPEATABLE = ("R", "I")  # doing it again is no harm by contract
+
+
+def final_breaches(world: World) -> list[str]:
+    """Everything that is wrong now that nothing can happen any more."""
+    found: list[str] = []
+    for cell in world.store.tasks.values():
+        try:
+            view = world.store.view(cell)
+        except HoldfastError as error:
+            found.append(f"I11: {cell.task_id}: {error.message}")
+            continue
+        for step in view.steps.values():
+            found.extend(_step_breaches(world, cell, step))
+        found.extend(_twice(world, cell, view))
+        found.extend(_silent(world, cell, view))
+    known = {(cell.task_id, o) for cell in world.store.tasks.values() for o in _rows(world, cell)}
+    found.extend(
+        f"I4: {task_id}/{ordinal}: took effect without a record"
+        for task_id, ordinal in world.far_end.done
+        if (task_id, ordinal) not in known
+    )
+    return found
+
+
+def happened(world: World, task_id: str, step: StepView) -> int:
+    """How often the step took effect."""
+    if step.letter == "T":
+        return world.store.count_effects(task_id, step.ordinal)
+    return world.far_end.count(task_id, step.ordinal)
+
+
+def _rows(world: World, cell: TaskCell) -> list[str]:
+    return [*world.ledger.rows.get(cell.task_id, {})]
+
+
+def _step_breaches(world: World, cell: TaskCell, step: StepView) -> Iterator[str]:
+    if step.letter == "R":
+        return
+    where, count = (
+        f"{cell.task_id}/{step.ordinal} ({step.tool})",
+        happened(world, cell.task_id, step),
+    )
+    match step.state:
+        case StepState.SUCCEEDED:
+            if not count:
+                yield f"I2: {where} is recorded as succeeded and never happened"
+            results = world.far_end.done.get((cell.task_id, step.ordinal))
+            if results is not None and step.result not in results:
+                yield f"I2: {where} is recorded with {step.result!r}, the far end has {results!r}"
+        case StepState.FAILED | StepState.SKIPPED:
+            if count:
+                yield f"I3: {where} is recorded as {step.state} and happened"
+        case StepState.PLANNED:
+            if count:
+                yield f"I4: {where} is recorded as not started and happened"
+        case StepState.PARKED:
+            if not (step.question and step.evidence and step.not_before_ms):
+                yield f"I10: {where} is parked without question, evidence or time"
+        case _:
+            pass
+
+
+def _twice(world: World, cell: TaskCell, view: TaskView) -> Iterator[str]:
+    """Once is counted per base ordinal: a retry slot is the same step."""
+    counts: dict[str, int] = {}
+    for step in view.steps.values():
+        if step.letter not in REPEATABLE and step.tool != "at_least_once":
+            slot = base(step.ordinal)
+            counts[slot] = counts.get(slot, 0) + happened(world, cell.task_id, step)
+    for slot, count in counts.items():
+        if count > 1:
+            yield f"I1: {cell.task_id}/{slot} ({view.steps[slot].tool}) happened {count} times"
+
+
+def _silent(world: World, cell: TaskCell, view: TaskView) -> Iterator[str]:
+    """No doubt is silent: an open step is held, claimable or parked with a question."""
+    open_steps = [s for s in view.steps.values() if not s.closed and s.step and s.step.maybe_sent]
+    if cell.state in ENDED and open_steps:
+        yield f"I10: {cell.task_id} is {cell.state} while {open_steps[0].ordinal} is open"
+    if cell.state is TaskState.PARKED:
+        told = [n for n, _ in world.store.notices.values() if n.task_id == cell.task_id]
+        if not told:
+            yield f"I10: {cell.task_id} is parked and nobody was told"
+        if not view.rested.get("question"):
+            yield f"I10: {cell.task_id} is parked without a question"
+    if cell.state in (TaskState.SLEEPING, TaskState.WAITING) and open_steps:
+        yield f"I10: {cell.task_id} is {cell.state} while {open_steps[0].ordinal} is in doubt"
+
+
+def needless_parks(world: World) -> list[str]:
+    """Parked steps that a machine could have settled, in worlds where only processes die."""
+    if not world.profile.crashes_only:
+        return []
+    found: list[str] = []
+    for cell in world.store.tasks.values():
+        for step in world.store.view(cell).steps.values():
+            if step.state is not StepState.PARKED:
+                continue
+            begun = world.requests.get((cell.task_id, step.ordinal), 0)
+            marked = TOOLS[step.tool].marks_itself
+            if step.letter != "N" or (marked and not begun):
+                found.append(f"needless: {cell.task_id}/{step.ordinal} ({step.tool}) is parked")
+    return found

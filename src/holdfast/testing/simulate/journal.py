@@ -1,0 +1,131 @@
+"""The memory journal as a process meets it: slow, at times full, at times silent about a commit.
+
+Between any two of its acts the process may die or be paused (`Process.point`): before a commit,
+after it, and before its answer arrives. What is committed is shown to the ledger at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.clock import Entropy
+from holdfast.core.ids import TaskId
+from holdfast.errors import CommitUnknown, JournalFull
+from holdfast.journal.contract import Change, Claimed, Hold, InboxItem, Outcome, Session, Statement
+from holdfast.journal.memory import MemoryJournal, MemoryStore
+from holdfast.journal.memory_contents import TaskCell
+from holdfast.journal.records import Entry, Record
+from holdfast.testing.simulate.ledger import Ledger
+from holdfast.testing.simulate.trace import Trace
+
+if TYPE_CHECKING:
+    from holdfast.testing.simulate.process import Process
+
+COMMIT_S = 0.003
+SLOW_COMMIT_S = 3.0
+
+
+class SimStore(MemoryStore):
+    """Contents of the journal, watched."""
+
+    def __init__(self, ledger: Ledger, trace: Trace) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._trace = trace
+        self._effects: Any = self.db  # Any: apsw's own types can only be read from Python 3.12 on
+        self._effects.execute("CREATE TABLE effect (task TEXT, ordinal TEXT)")
+
+    def keep(
+        self, cell: TaskCell, entry: Entry, raw: bytes, *, epoch: int, at_ms: int, boot_ms: int
+    ) -> Record:
+        record = super().keep(cell, entry, raw, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
+        what = "+".join(event.name for event in entry.events) or entry.kind.name
+        why = entry.body.get("why") or entry.body.get("reason") or entry.body.get("state") or ""
+        self._trace.note(
+            "journal",
+            f"{cell.task_id[-4:]}/{entry.ordinal or '-'} {what} {why} epoch {epoch & 0xFFFF}",
+        )
+        self._ledger.take(cell.task_id, record, entry.body)
+        return record
+
+    def count_effects(self, task_id: str, ordinal: str) -> int:
+        """How often a Transactional step took effect."""
+        rows = self._effects.execute(
+            "SELECT count(*) FROM effect WHERE task = ? AND ordinal = ?", (task_id, ordinal)
+        )
+        return int(next(iter(rows))[0])
+
+
+class SimJournal(MemoryJournal):
+    """One process's handle."""
+
+    def __init__(self, process: Process, entropy: Entropy) -> None:
+        super().__init__(process.world.store, process.world.clock, entropy)
+        self._process = process
+        self._world = process.world
+
+    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
+        await self._process.point("before its session")
+        session = await super().open_session(worker=worker, ttl_ms=ttl_ms)
+        self._world.sessions[session.session_id] = self._process
+        self._world.trace.note(self._process.name, f"session {session.session_id[:6]}")
+        return session
+
+    async def renew(self, session: Session) -> None:
+        self._check_space(begins=False)
+        await self._process.point("before a renewal", delay_s=self._delay())
+        await super().renew(session)
+
+    async def claim(
+        self, session: Session, *, names: Collection[str] | None, limit: int,
+        task_id: TaskId | None = None, alone: bool = False,
+    ) -> list[Claimed]:  # fmt: skip
+        self._check_space(begins=False)
+        claimed = await super().claim(
+            session, names=names, limit=limit, task_id=task_id, alone=alone
+        )
+        if claimed:
+            await self._process.point("after a claim", delay_s=self._delay())
+        return claimed
+
+    async def append(
+        self, hold: Hold, entries: Sequence[Entry], *, change: Change | None = None,
+        applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
+    ) -> list[int]:  # fmt: skip
+        await self._process.point("before a commit", delay_s=self._delay())
+        self._check_space(begins=begins)
+        silent = self._world.dice.hits(self._world.profile.commit_unknown)
+        if silent and self._world.dice.coin():
+            self._world.trace.note(self._process.name, "commit unknown: aborted")
+            raise CommitUnknown("the answer to the commit was lost")
+        known = (hold.seq, hold.head, hold.last)
+        numbers = await super().append(
+            hold, entries, change=change, applied=applied, statements=statements, begins=begins
+        )
+        if silent:
+            hold.seq, hold.head, hold.last = known  # the process has not heard of it
+            self._world.trace.note(self._process.name, "commit unknown: committed")
+            raise CommitUnknown("the answer to the commit was lost")
+        await self._process.point("after a commit", delay_s=self._delay())
+        return numbers
+
+    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+        await self._process.point("before a confirmation", delay_s=self._delay())
+        if self._world.dice.hits(self._world.profile.commit_unknown):
+            return Outcome.UNKNOWN
+        return await super().confirm(hold, seq=seq)
+
+    async def drop(self, item: InboxItem) -> int:
+        await self._process.point("before a drop", delay_s=self._delay())
+        self._check_space(begins=False)
+        return await super().drop(item)
+
+    def _check_space(self, *, begins: bool) -> None:
+        full = self._world.full
+        if full == "all" or (full == "begins" and begins):
+            raise JournalFull("no space left in the simulated world")
+
+    def _delay(self) -> float:
+        slow = self._world.dice.hits(self._world.profile.slow_commit)
+        return self._world.dice.seconds(0.0, SLOW_COMMIT_S if slow else COMMIT_S)

@@ -1,0 +1,42 @@
+"""A simulated process: the places where it may die, stop or dawdle."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.testing.simulate.loop import OWNER, Owner
+
+if TYPE_CHECKING:
+    from holdfast.testing.simulate.world import World
+
+
+class Process(Owner):
+    """Owns the callbacks of one process of a world."""
+
+    __slots__ = ("name", "world")
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__()
+        self.world = world
+        self.name = name
+
+    async def point(self, where: str, *, delay_s: float = 0.0) -> None:
+        """A place between two instructions."""
+        world, profile, dice = self.world, self.world.profile, self.world.dice
+        if dice.hits(profile.crash_point):
+            world.crash(self, where)
+            await asyncio.get_running_loop().create_future()
+        if dice.hits(profile.pause_point):
+            world.pause(self, where)
+            await asyncio.sleep(0)
+        if delay_s > 0.0:
+            await asyncio.sleep(delay_s)
+
+
+def current() -> Process:
+    """The process whose code is running."""
+    owner = OWNER.get()
+    if not isinstance(owner, Process):
+        raise RuntimeError("this runs outside every simulated process")
+    return owner

@@ -1,0 +1,221 @@
+"""One simulated world: a machine, its journal, its workers, its far ends, and what befalls them.
+
+Everything in it follows from the seed. The world kills, pauses, stops and restarts processes,
+sets clocks, fills the disk and restarts the machine; it hears of every request that leaves and
+of every record that is committed, and keeps what it finds wrong in `breaches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from holdfast.journal.records import ENDED, TaskState
+from holdfast.runtime.settings import Settings
+from holdfast.testing.simulate.clock import SimClock
+from holdfast.testing.simulate.far_end import FarEnd, Request
+from holdfast.testing.simulate.faults import LEASE_TTL_S, Dice, Profile
+from holdfast.testing.simulate.journal import SimStore
+from holdfast.testing.simulate.ledger import Ledger
+from holdfast.testing.simulate.loop import VirtualLoop
+from holdfast.testing.simulate.process import Process
+from holdfast.testing.simulate.trace import Trace
+from holdfast.testing.simulate.worker import Worker
+
+RESTART_S = (0.05, 2.0)
+PAUSE_S = (0.2, 2.5 * LEASE_TTL_S)
+FULL_S = (0.5, 8.0)
+CLOCK_JUMPS_MS = (1_000, 10_000, 60_000, 86_400_000, 10 * 365 * 86_400_000)
+
+Full = Literal["", "begins", "all"]
+
+
+class SimKeys:
+    """Keys of a world; the memory journal seals nothing."""
+
+    k_effect = b"the key of a simulated world...."
+    current_journal_key = 1
+
+    def journal_key(self, key_id: int) -> bytes:
+        raise LookupError(key_id)
+
+
+class World:
+    def __init__(self, seed: int, profile: Profile, dice: Dice) -> None:
+        self.seed = seed
+        self.profile = profile
+        self.dice = dice
+        self.loop = VirtualLoop()
+        self.clock = SimClock(self.loop)
+        self.trace = Trace(self.loop)
+        self.ledger = Ledger()
+        self.store = SimStore(self.ledger, self.trace)
+        self.far_end = FarEnd(self.loop, dice, profile, self.trace)
+        self.keys = SimKeys()
+        self.sessions: dict[str, Process] = {}
+        self.workers: dict[int, Worker | None] = {}
+        self.full: Full = ""
+        self.reboots = 0
+        self.crashes = 0
+        self.pauses = 0
+        self.submitted = 0
+        self.requests: dict[tuple[str, str], int] = {}  # that left, per task and ordinal
+        self._breaches: list[str] = []
+        self._started = 0
+
+    # what the processes are told
+
+    def settings(self, name: str) -> Settings:
+        return Settings(
+            lease_ttl_s=LEASE_TTL_S, renew_every_s=LEASE_TTL_S * 0.3, sweep_every_s=0.5,
+            concurrency=8, grace_s=0.5, worker_name=name, keep_days=100_000, tombstone_days=100_000,
+        )  # fmt: skip
+
+    def entropy_seed(self, name: str) -> int:
+        return int.from_bytes(f"{self.seed} {name}".encode(), "big")
+
+    # what is found
+
+    @property
+    def breaches(self) -> list[str]:
+        return [*self._breaches, *self.ledger.breaches]
+
+    def breach(self, what: str) -> None:
+        self.trace.note("BREACH", what)
+        self._breaches.append(what)
+
+    def sent(self, process: Process, request: Request, *, attempt: int) -> None:
+        """A request leaves the process."""
+        self.trace.note(process.name, f"sends {request} attempt {attempt}")
+        self.requests[request.place] = self.requests.get(request.place, 0) + 1
+        wrong = self.ledger.send_breach(
+            request.task_id, request.ordinal, attempt=attempt, args={"what": request.what}
+        )
+        if wrong:
+            self.breach(wrong)
+
+    def settled(self) -> bool:
+        """Whether every task has ended or waits for a person."""
+        tasks = self.store.tasks
+        resting = (*ENDED, TaskState.PARKED, TaskState.WAITING)
+        return len(tasks) == self.profile.tasks and all(
+            cell.state in resting for cell in tasks.values()
+        )
+
+    # what befalls it
+
+    def start_workers(self) -> None:
+        for slot in range(self.profile.workers):
+            self._start(slot)
+
+    def start_faults(self) -> None:
+        profile = self.profile
+        self._every(profile.crash_every_s, lambda: self._strike(self.crash))
+        self._every(profile.pause_every_s, lambda: self._strike(self.pause))
+        self._every(profile.stop_every_s, lambda: self._strike(self._stop))
+        self._every(profile.reboot_every_s, self._reboot)
+        self._every(profile.clock_every_s, self._set_clock)
+        self._every(profile.full_every_s, self._fill)
+
+    def stop_faults(self) -> None:
+        """From now on nothing goes wrong; what was paused runs again."""
+        self.trace.note("world", "no more faults")
+        self.dice.stopped = True
+        self.full = ""
+        for worker in self.workers.values():
+            if worker is not None and worker.paused:
+                self._resume(worker)
+
+    def crash(self, process: Process, where: str = "any place") -> None:
+        """SIGKILL: no code of this process runs again; the kernel releases its locks."""
+        if not process.alive:
+            return
+        self.trace.note(process.name, f"DIES: {where}")
+        process.alive = False
+        process.held.clear()
+        self.crashes += 1
+        for session_id, owner in self.sessions.items():
+            if owner is process and self.store.sessions[session_id].locked:
+                self.store.kill_session(session_id)
+        for slot, worker in self.workers.items():
+            if worker is process:
+                self.workers[slot] = None
+                self.loop.at(self.dice.seconds(*RESTART_S), self._start, slot)
+
+    def pause(self, process: Process, where: str = "any place") -> None:
+        """SIGSTOP, for a while."""
+        if not process.alive or process.paused:
+            return
+        pause_s = self.dice.seconds(*PAUSE_S)
+        self.trace.note(process.name, f"PAUSES for {pause_s:.3f} s: {where}")
+        process.paused = True
+        self.pauses += 1
+        self.loop.at(pause_s, self._resume, process)
+
+    def kill_all(self) -> None:
+        for slot in range(self.profile.workers):
+            worker = self.workers.pop(slot, None)
+            if worker is not None:
+                self.crash(worker, "the end of the world")
+
+    def _resume(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self.trace.note(process.name, "runs again")
+            self.loop.resume(process)
+
+    def _start(self, slot: int) -> None:
+        if slot not in self.workers and self._started >= self.profile.workers:
+            return  # the world is ending
+        self._started += 1
+        name = f"worker {self._started}"
+        worker = self.workers[slot] = Worker(self, name)
+        self.loop.start(worker.main(), worker)
+
+    def _stop(self, process: Process) -> None:
+        """SIGTERM."""
+        if isinstance(process, Worker):
+            self.trace.note(process.name, "is asked to stop")
+            self.loop.start(_call(process.engine.stop), process)
+
+    def _strike(self, act: Callable[[Process], None]) -> None:
+        living = [one for one in self.workers.values() if one is not None]
+        if living:
+            act(self.dice.pick(living))
+
+    def _reboot(self) -> None:
+        self.trace.note("world", "the machine restarts")
+        self.reboots += 1
+        for worker in list(self.workers.values()):
+            if worker is not None:
+                self.crash(worker, "the machine restarts")
+        self.clock.reboot()
+
+    def _set_clock(self) -> None:
+        jump_ms = self.dice.pick(CLOCK_JUMPS_MS) * self.dice.pick((1, -1))
+        self.trace.note("world", f"the wall clock is set by {jump_ms / 1000:g} s")
+        self.clock.set_wall(jump_ms)
+
+    def _fill(self) -> None:
+        if not self.full:
+            self.full = self.dice.pick(("begins", "all"))
+            self.trace.note("world", f"the disk is full: {self.full}")
+            self.loop.at(self.dice.seconds(*FULL_S), self._free)
+
+    def _free(self) -> None:
+        self.full = ""
+        self.trace.note("world", "there is space again")
+
+    def _every(self, mean_s: float, act: Callable[[], None]) -> None:
+        if mean_s <= 0.0:
+            return
+
+        def strike() -> None:
+            if not self.dice.stopped:
+                act()
+                self._every(mean_s, act)
+
+        self.loop.at(self.dice.interval(mean_s), strike)
+
+
+async def _call(act: Callable[[], None]) -> None:
+    act()
