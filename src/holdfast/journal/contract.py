@@ -240,6 +240,14 @@ class Journal(Protocol):
         """
         ...
 
+    async def release(self, hold: Hold) -> None:
+        """Give the task back to the queue, if this hold is still its newest; else do nothing.
+
+        For a run that has ended without a record of its own, because it has lost sight of its
+        hold: a commit in doubt, or one that was broken off. A fresh claim reads what is there.
+        """
+        ...
+
     async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
         """After CommitUnknown: read under a lock whether the record `seq` is there to stay."""
         ...

@@ -309,6 +309,12 @@ class MemoryJournal:
             )  # fmt: skip
             fold(view, msgspec.structs.replace(record, body=entry.body))
 
+    async def release(self, hold: Hold) -> None:
+        task = self._store.tasks.get(hold.task_id)
+        if task is not None and task.state is TaskState.RUNNING and task.epoch == hold.epoch:
+            task.state, task.session_id, task.changed_ms = TaskState.QUEUED, "", self.now_ms()
+            self._changed()
+
     async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
         task = self._store.tasks.get(hold.task_id)
         if task is None or not 0 <= seq <= task.seq:

@@ -222,6 +222,8 @@ class Book:
             await self.flush()
         except Fenced:
             return  # the run's own next write meets the same answer
+        except HoldfastError as error:
+            self.on_trouble(error)
 
 
 _FLUSHES: set[asyncio.Task[None]] = set()  # keeps the tasks alive until they are done

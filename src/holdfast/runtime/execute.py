@@ -53,8 +53,9 @@ async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
     except asyncio.CancelledError:
         await _give_back(book)
         raise
-    except InvariantViolated:
-        raise
+    except InvariantViolated as error:
+        # A defect met by one task: it rests for a person, the others go on.
+        return await _rest(book, f"defect: {error.message}")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's own code failed: its outcome
         return await _fail(book, error)
 

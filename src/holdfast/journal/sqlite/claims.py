@@ -51,6 +51,15 @@ def end_session(txn: Txn, row: int) -> None:
     )  # fmt: skip
 
 
+def release(txn: Txn, hold: Hold) -> bool:
+    """The task goes back to the queue unless a newer hold has it or it rests."""
+    txn.db.execute(
+        "UPDATE task SET state = 'queued', session = NULL, changed_ms = ? "
+        "WHERE t = ? AND epoch = ? AND state = 'running'", (txn.at_ms, hold.row, hold.epoch),
+    )  # fmt: skip
+    return txn.db.changes() == 1
+
+
 class Candidate:
     """A task that looked claimable when it was read."""
 

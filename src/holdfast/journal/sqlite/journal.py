@@ -184,6 +184,11 @@ class SqliteJournal:
             self._changed.set()
         return numbers
 
+    async def release(self, hold: Hold) -> None:
+        if await self._writer.write(lambda txn: claims.release(txn, hold)):
+            self._set_holds(self._holds - 1)
+            self._changed.set()
+
     async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
         try:
             found = await self._writer.write(lambda txn: tasks.confirm(txn, hold, seq))

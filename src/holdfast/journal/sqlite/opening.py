@@ -54,6 +54,7 @@ APPLICATION_ID = 0x486F6C64  # "Hold"
 SCHEMA = 1
 WAL_PAGES = 2_000  # about 8 MiB between two wal_checkpoints
 OPEN_BUSY_MS = 10_000
+JOURNAL_ID_CHARS = 16
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
 Migration = Callable[[Db], None]
@@ -76,9 +77,8 @@ async def open_journal(
             raise NotAJournal(f"there is no journal at {path}")
         _make(path, keys=keys, clock=clock, entropy=entropy)
     check_private_file(path)
-    check_header(path)
     try:
-        journal_id = peek_id(path)
+        journal_id = peek(path)
         folder = instance_folder / journal_id
         ensure_private_folder(instance_folder)
         ensure_private_folder(folder)
@@ -175,33 +175,32 @@ def key_check(keys: KeyRing) -> bytes:
     return hmac.digest(keys.k_effect, b"holdfast/key-check/1", "sha256")[:8]
 
 
-def check_header(path: Path) -> None:
-    try:
-        with open(open_private(path, os.O_RDONLY), "rb") as file:
-            head = file.read(100)
-    except OSError as error:
-        raise explained(error, path) from error
-    if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
-        raise NotAJournal(f"{path} is not a journal, or its first page is damaged")
-    if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
-        raise NotAJournal(f"{path} is a database, but not a Holdfast journal")
-    version = int.from_bytes(head[60:64], "big")
-    if version > SCHEMA:
-        raise JournalNewer(
-            f"{path} has schema {version}; this Holdfast knows up to {SCHEMA}: nothing was changed"
-        )
+def peek(path: Path) -> str:
+    """The journal's id, once the file is known to be a journal of ours that we may write.
+
+    The file is looked at through SQLite alone: opening and closing it any other way would drop
+    the locks that this process may hold on it through another connection.
+    """
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         raise ReadOnly(f"{path} or its folder cannot be written by this user")
-
-
-def peek_id(path: Path) -> str:
-    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
     try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # looking changes nothing
         db.set_busy_timeout(OPEN_BUSY_MS)
+        if db.pragma("application_id") != APPLICATION_ID:
+            raise NotAJournal(f"{path} is a database or an empty file, but not a Holdfast journal")
+        version = cast(int, db.pragma("user_version"))
+        if version > SCHEMA:
+            raise JournalNewer(
+                f"{path} has schema {version}; this Holdfast knows up to {SCHEMA}: "
+                "nothing was changed"
+            )
         found = str(get_meta(db, "journal_id"))
+    except apsw.NotADBError as error:
+        raise NotAJournal(f"{path} is not a journal, or its first page is damaged") from error
     finally:
         db.close()
-    if len(found) != 16 or any(char not in "0123456789abcdef" for char in found):
+    if len(found) != JOURNAL_ID_CHARS or any(char not in "0123456789abcdef" for char in found):
         raise JournalDamaged(f"{path}: its journal id is malformed")
     return found
 

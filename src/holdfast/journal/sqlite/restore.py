@@ -29,11 +29,10 @@ from holdfast.journal.sqlite import check
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.high_water import HighWater, high_water, raise_stored
 from holdfast.journal.sqlite.opening import (
-    check_header,
     check_keys,
     connect,
     get_meta,
-    peek_id,
+    peek,
 )
 from holdfast.journal.sqlite.rows import Tail, add_records
 from holdfast.journal.sqlite.use_lock import JournalUse
@@ -62,9 +61,8 @@ async def restore_journal(
     """
     check_place(path)
     check_private_file(path)
-    check_header(path)
     try:
-        folder = instance_folder / peek_id(path)
+        folder = instance_folder / peek(path)
         ensure_private_folder(instance_folder)
         ensure_private_folder(folder)
         with await JournalUse.exclusive(folder, timeout_s=ALONE_WAIT_S):
