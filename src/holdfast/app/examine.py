@@ -25,7 +25,7 @@ from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.high_water import high_water
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.opening import check_header, peek_id
+from holdfast.journal.sqlite.opening import peek
 from holdfast.journal.sqlite.reserve import Reserve
 from holdfast.journal.sqlite.stop_flag import find_stopped
 from holdfast.runtime.settings import Settings
@@ -70,8 +70,7 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
     try:
         yield _place(path, settings)
         yield _keys(path)
-        check_header(path)
-        folder = path.parent / INSTANCE / peek_id(path)
+        folder = path.parent / INSTANCE / peek(path)
         stopped = find_stopped(folder) if folder.is_dir() else None
         if stopped is not None:
             yield _stopped(stopped.reason)
