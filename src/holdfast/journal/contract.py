@@ -140,13 +140,16 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold:
-    """A session's hold on one task under one epoch. The journal moves seq and head along."""
+    """A session's hold on one task under one epoch. The journal moves seq and head along.
 
-    __slots__ = ("epoch", "head", "last", "row", "seq", "sealer", "session", "task_id")
+    `seen` is the number of the newest inbox item that the owner knows of.
+    """
+
+    __slots__ = ("epoch", "head", "last", "row", "seen", "seq", "sealer", "session", "task_id")
 
     def __init__(
         self, *, task_id: TaskId, epoch: int, session: Session, row: int, seq: int, head: bytes,
-        last: int, sealer: Sealer | None,
+        last: int, sealer: Sealer | None, seen: int = 0,
     ) -> None:  # fmt: skip
         self.task_id = task_id
         self.epoch = epoch
@@ -155,6 +158,7 @@ class Hold:
         self.seq = seq
         self.head = head
         self.last = last
+        self.seen = seen
         self.sealer = sealer
 
 
@@ -200,8 +204,13 @@ class Journal(Protocol):
         """Extend the lease from the moment of the request. Raises SessionLost."""
         ...
 
-    async def end_session(self, session: Session) -> None:
-        """Give up the lease; tasks still held go back to the queue. Safe to repeat."""
+    async def end_session(self, session: Session, *, orderly: bool = True) -> None:
+        """Give up the lease; tasks still held go back to the queue. Safe to repeat.
+
+        With `orderly=False` the session only lets go, as if its process had died: the next
+        claim takes what it held and counts a death, so that a task which costs its worker the
+        lease each time is found out.
+        """
         ...
 
     # tasks
@@ -231,7 +240,10 @@ class Journal(Protocol):
         """Append records under the hold, all or none; returns their numbers.
 
         `applied` marks inbox items as concluded; `begins` says that an effect will be sent on
-        the strength of this commit: such a write is refused while space is short.
+        the strength of this commit: such a write is refused while space is short. A change to
+        rest becomes one to the queue where the inbox holds an item that the owner has not seen
+        (`hold.seen`): nothing that was dropped meanwhile is slept over. A cancel of the caller
+        waits until the commit is decided; the hold has then moved along, or nothing was written.
 
         Raises:
             LeaseLost: the epoch is stale; nothing was written.

@@ -132,9 +132,13 @@ class MemoryJournal:
         cell.lease_until_boot_ms = rules.lease_until_boot_ms(request_ms, session.ttl_ms)
         session.deadline_boot_ms = rules.deadline_boot_ms(request_ms, session.ttl_ms)
 
-    async def end_session(self, session: Session) -> None:
+    async def end_session(self, session: Session, *, orderly: bool = True) -> None:
         cell = self._store.sessions[session.session_id]
-        cell.ended, cell.locked = True, False
+        cell.locked = False
+        if not orderly:
+            self._changed()
+            return
+        cell.ended = True
         for task in self._store.tasks.values():
             if task.session_id == session.session_id:
                 task.state, task.session_id, task.crashes = TaskState.QUEUED, "", 0
@@ -248,6 +252,7 @@ class MemoryJournal:
             seq=task.seq, head=task.head, last=task.last, sealer=None,
         )  # fmt: skip
         inbox = [item.shown() for item in self._inbox_cells(task.task_id) if not item.applied]
+        hold.seen = max((item.number for item in inbox), default=0)
         return Claimed(hold=hold, view=view, row=task.shown(), inbox=inbox)
 
     def _park_damaged(self, task: TaskCell, error: HoldfastError, now_ms: int) -> None:
@@ -280,9 +285,16 @@ class MemoryJournal:
         for item in self._inbox_cells(hold.task_id):
             item.applied = item.applied or item.number in applied
         if change is not None:
+            if change.state in rules.RESTING and self._has_unseen(hold):
+                change = rules.roused(change)
             self._take_change(task, change, now_ms)
         self._changed()
         return numbers
+
+    def _has_unseen(self, hold: Hold) -> bool:
+        return any(
+            item.number > hold.seen and not item.applied for item in self._inbox_cells(hold.task_id)
+        )
 
     def _take_change(self, task: TaskCell, change: Change, now_ms: int) -> None:
         task.crashes = rules.crashes_after_change(change, task.crashes)

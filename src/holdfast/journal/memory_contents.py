@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import apsw
 import msgspec
@@ -17,11 +17,13 @@ from holdfast.core.clock import Clock
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.ports import Notice
 from holdfast.core.values import decode, encode
-from holdfast.errors import JournalDamaged, StatementFailed, TaskNotFound
+from holdfast.errors import JournalDamaged, TaskNotFound
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link, next_link
 from holdfast.journal.contract import InboxItem, InboxKind, Statement, TaskRow
 from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView, fold
+from holdfast.journal.sqlite.db import Db
+from holdfast.journal.statements import apply_statements
 
 SLOTS_MAX = 992  # of this many and with tags this long: as in a session page
 TAG_BYTES = 8
@@ -158,7 +160,7 @@ class MemoryContents:
         self.dropped = 0
         self.changes = 0
         self.waiters: list[asyncio.Future[None]] = []
-        self.db = apsw.Connection(":memory:")
+        self.db = cast(Db, apsw.Connection(":memory:"))
 
     def kill_session(self, session_id: str) -> None:
         """The session's process dies: its lock is released, its page stays as it is."""
@@ -248,19 +250,8 @@ class MemoryContents:
 
     def apply(self, statements: Sequence[Statement]) -> None:
         """Apply a Transactional tool's statements, all or none. Raises StatementFailed."""
-        db: Any = self.db  # Any: apsw's own types can only be read from Python 3.12 on
-        db.execute("SAVEPOINT tool")
-        db.authorizer = _authorized
-        try:
-            for statement in statements:
-                db.execute(statement.sql, tuple(statement.params))
-        except (apsw.Error, TypeError, ValueError) as error:
-            db.authorizer = None
-            db.execute("ROLLBACK TO tool")
-            raise StatementFailed(f"the statement was refused: {error}") from error
-        finally:
-            db.authorizer = None
-            db.execute("RELEASE tool")
+        if statements:
+            apply_statements(self.db, statements)
 
 
 def encode_body(body: Body) -> bytes:
@@ -286,16 +277,3 @@ def _link(before: bytes, record: Record, raw: bytes) -> bytes:
         fingerprint=record.fingerprint,
         body=raw,
     )
-
-
-_DENIED = frozenset((
-    apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH,
-    apsw.SQLITE_PRAGMA,
-))  # fmt: skip
-
-
-def _authorized(
-    operation: int, _a: str | None, _b: str | None, _c: str | None, _d: str | None
-) -> int:
-    """A statement changes rows; it neither ends the commit it is part of nor leaves the file."""
-    return apsw.SQLITE_DENY if operation in _DENIED else apsw.SQLITE_OK

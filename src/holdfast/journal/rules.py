@@ -230,6 +230,11 @@ def due_after_change(change: Change, *, due_ms: int, now_ms: int) -> int:
             assert_never(change.state)
 
 
+def roused(change: Change) -> Change:
+    """A change to rest where the inbox holds what the owner has not seen: it looks again first."""
+    return msgspec.structs.replace(change, state=TaskState.QUEUED, due_ms=None)
+
+
 def crashes_after_change(change: Change, crashes: int) -> int:
     """An orderly rest proves that the task does not kill its worker."""
     return crashes if change.state is TaskState.RUNNING else 0

@@ -48,8 +48,8 @@ class Instance:
             self.close_page(before)
         return page
 
-    def close_page(self, page: SessionPage) -> None:
-        page.close(delete=True, at_ms=self._clock.wall_ms())
+    def close_page(self, page: SessionPage, *, delete: bool = True) -> None:
+        page.close(delete=delete, at_ms=self._clock.wall_ms())
         if self._page is page:
             self._page = None
 

@@ -125,11 +125,12 @@ class SqliteJournal:
             raise SessionLost("another process has declared this session dead")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
 
-    async def end_session(self, session: Session) -> None:
+    async def end_session(self, session: Session, *, orderly: bool = True) -> None:
         own = _own(session)
-        if own.row:
+        if own.row and orderly:
             await self._writer.write(lambda txn: claims.end_session(txn, own.row))
-        self._instance.close_page(own.page)
+        # Its slots still say what was sent of the steps that a lost session leaves open.
+        self._instance.close_page(own.page, delete=orderly)
         self._set_holds(0)
 
     # tasks
@@ -164,6 +165,7 @@ class SqliteJournal:
         )
         for claimed in taken:
             claimed.inbox = inbox.pending_of(self._reader, claimed.hold)
+            claimed.hold.seen = max((item.number for item in claimed.inbox), default=0)
         self._set_holds(self._holds + len(taken))
         return taken
 
@@ -177,11 +179,14 @@ class SqliteJournal:
                 wraps=self._wraps,
             )  # fmt: skip
 
-        numbers, tail = await self._writer.write(act, begins=begins)
-        hold.seq, hold.head, hold.last = tail.seq, tail.head, tail.last
-        if change is not None and change.state is not TaskState.RUNNING:
-            self._set_holds(self._holds - 1)
-            self._changed.set()
+        def move(done: tuple[list[int], tasks.Tail]) -> None:
+            _, tail = done
+            hold.seq, hold.head, hold.last = tail.seq, tail.head, tail.last
+            if change is not None and change.state is not TaskState.RUNNING:
+                self._set_holds(self._holds - 1)
+                self._changed.set()
+
+        numbers, _ = await self._writer.write(act, begins=begins, then=move)
         return numbers
 
     async def release(self, hold: Hold) -> None:

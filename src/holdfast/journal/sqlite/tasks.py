@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import apsw
-
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.step import Event
-from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
+from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import (
@@ -35,6 +33,7 @@ from holdfast.journal.sqlite.rows import (
     task_row,
 )
 from holdfast.journal.sqlite.writer import Txn
+from holdfast.journal.statements import apply_statements
 
 SUSPECT_MS = 400 * 86_400_000  # as long as tombstones: the longest key window a tool may state
 
@@ -116,7 +115,7 @@ def append(
     )  # fmt: skip
     if statements:
         _check_held(txn, hold)
-        _apply_statements(txn.db, statements)
+        apply_statements(txn.db, statements)
     progress = any(event in CLOSING for entry in entries for event in entry.events)
     txn.db.execute(
         MOVE,
@@ -189,6 +188,8 @@ def _check_held(txn: Txn, hold: Hold) -> None:
 
 
 def _change(txn: Txn, hold: Hold, change: Change, *, wraps: KeyWraps) -> None:
+    if change.state in rules.RESTING and _has_unseen(txn, hold):
+        change = rules.roused(change)
     found = txn.db.execute("SELECT due_ms FROM task WHERE t = ?", (hold.row,)).fetchone()
     due_ms = rules.NEVER_MS if found is None else cast(int, found[0])
     due = rules.due_after_change(change, due_ms=due_ms, now_ms=txn.at_ms)
@@ -203,38 +204,8 @@ def _change(txn: Txn, hold: Hold, change: Change, *, wraps: KeyWraps) -> None:
         upkeep.add_notice(txn, change.notice, wraps)
 
 
-OWN_TABLES = frozenset(("meta", "session", "task", "record", "inbox", "notice", "blob", "blob_use"))
-
-
-def _apply_statements(db: Db, statements: Sequence[Statement]) -> None:
-    """All or none, on the user's own tables only. Raises StatementFailed, having undone them."""
-    db.execute("SAVEPOINT user")
-    db.authorizer = _authorize
-    try:
-        for statement in statements:
-            db.execute(statement.sql, tuple(cast("Sequence[Any]", statement.params)))
-    except (apsw.FullError, apsw.IOError, apsw.CorruptError):
-        raise
-    except (apsw.Error, TypeError) as error:
-        db.authorizer = None
-        db.execute("ROLLBACK TO user")
-        db.execute("RELEASE user")
-        raise StatementFailed(f"the statement was refused: {error}") from error
-    finally:
-        db.authorizer = None
-    db.execute("RELEASE user")
-
-
-def _authorize(
-    operation: int, first: str | None, second: str | None, database: str | None, _by: str | None
-) -> int:
-    if operation in _FORBIDDEN or (first in OWN_TABLES and operation not in _HARMLESS):
-        return apsw.SQLITE_DENY
-    return apsw.SQLITE_OK
-
-
-_FORBIDDEN = frozenset(
-    (apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH,
-     apsw.SQLITE_PRAGMA)
-)  # fmt: skip
-_HARMLESS = frozenset((apsw.SQLITE_FUNCTION, apsw.SQLITE_SELECT))
+def _has_unseen(txn: Txn, hold: Hold) -> bool:
+    row = txn.db.execute(
+        "SELECT 1 FROM inbox WHERE t = ? AND applied = 0 AND n > ? LIMIT 1", (hold.row, hold.seen)
+    ).fetchone()
+    return row is not None

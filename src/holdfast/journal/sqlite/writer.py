@@ -55,6 +55,10 @@ GIVE_WAY_S = 0.005
 GROUP_MAX = 2_000  # acts in one transaction; bounds its memory and the time it holds the lock
 
 
+def _nothing(_result: object) -> None:
+    return None
+
+
 class Txn:
     """What an act needs to know about the transaction it runs in."""
 
@@ -119,8 +123,14 @@ class Writer:
         self.last_at_ms = 0
         self.commits = 0
 
-    async def write(self, act: Callable[[Txn], T], *, begins: bool = False) -> T:
+    async def write(
+        self, act: Callable[[Txn], T], *, begins: bool = False,
+        then: Callable[[T], None] = _nothing,
+    ) -> T:  # fmt: skip
         """Run the act in a transaction; on return it is durable.
+
+        A cancel waits until the act is decided: a write that is broken off would be in doubt.
+        `then` gets the result of a committed act in either case.
 
         Raises what the act raised; JournalFull, JournalBusy (nothing written); CommitUnknown.
         """
@@ -128,16 +138,25 @@ class Writer:
         op = _Op(act, begins=begins)
         loop = asyncio.get_running_loop()
         if self._may_commit_at_once() and self._commit([op]):
-            await self._give_way(loop)
             if op.error is not None:
                 raise op.error
+            then(cast(T, op.result))
+            await self._give_way(loop)
             return cast(T, op.result)
         op.future = loop.create_future()
         self._queue.append(op)
         if not self._scheduled and not self.committing:
             self._scheduled = True
             loop.call_soon(self._flush)
-        return cast(T, await op.future)
+        try:
+            result = cast(T, await asyncio.shield(op.future))
+        except asyncio.CancelledError:
+            await _decided(op.future)
+            if op.future.exception() is None:
+                then(cast(T, op.result))
+            raise
+        then(result)
+        return result
 
     async def drain(self) -> None:
         """Wait until nothing is queued or being committed."""
@@ -336,6 +355,14 @@ class Writer:
             )
             self.threaded = slow
             self._very_slow = took[SAMPLE // 2] > VERY_SLOW_COMMIT_S
+
+
+async def _decided(future: asyncio.Future[object]) -> None:
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError:
+            continue  # the one that is raised afterwards stands for all
 
 
 def translated(error: apsw.Error) -> HoldfastError:

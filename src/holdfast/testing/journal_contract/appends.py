@@ -267,8 +267,19 @@ class Appends:
             Statement(sql="UPDATE task SET epoch = 0"),
             Statement(sql="DROP TABLE record"),
             Statement(sql="INSERT INTO seat (name) VALUES (?)", params=()),
+            Statement(sql="INSERT INTO seat (name) VALUES (?)", params=(2**70,)),
+            Statement(sql="INSERT INTO seat (name) VALUES (?)", params=("\ud800",)),
+            Statement(sql="INSERT INTO seat (name) VALUES (?)", params=([],)),
+            Statement(sql="SELECT 1; DELETE FROM nowhere"),
+            Statement(sql="CREATE TRIGGER t AFTER INSERT ON record BEGIN SELECT 1; END"),
+            Statement(sql="CREATE INDEX i ON task (name)"),
+            Statement(sql="ALTER TABLE task RENAME TO mine"),
+            Statement(sql="CREATE TEMP TABLE TASK (name)"),
+            Statement(sql="CREATE TEMP VIEW Record AS SELECT 1"),
+            Statement(sql="UPDATE sqlite_sequence SET seq = 0"),
+            Statement(sql="SELECT count(*) FROM task"),
         ],
-        ids=lambda statement: statement.sql[:20].strip(),
+        ids=lambda statement: statement.sql[:36].strip(),
     )
     async def test_a_refused_statement_undoes_the_whole_append(
         self, world: World, bad: Statement
@@ -296,6 +307,32 @@ class Appends:
         assert [item.applied for item in await worker.journal.inbox_of(hold.task_id)] == [False]
         await append(hold, [succeeded()], statements=[other])
         assert len(await world.query("SELECT name FROM seat")) == 2
+
+    async def test_every_statement_of_a_text_is_applied(self, world: World) -> None:
+        """A statement that gives rows does not keep the one behind it from running."""
+        worker = await world.process()
+        if not worker.journal.capabilities.statements:
+            return
+        claimed = await worker.start_task()
+        await worker.journal.append(claimed.hold, [planned()], statements=[CREATE])
+        two = Statement(sql="SELECT 1 UNION SELECT 2; INSERT INTO seat (name) VALUES ('15D')")
+        await worker.journal.append(claimed.hold, [succeeded()], statements=[two])
+        assert await world.query("SELECT name FROM seat") == [("15D",)]
+
+    async def test_a_cancelled_append_is_decided_first(self, world: World) -> None:
+        """After a cancel the hold says whether the records were kept; the next append fits."""
+        worker = await world.process()
+        claimed, other = await worker.start_task(), await worker.start_task()
+        hold, before = claimed.hold, claimed.hold.seq
+        write = asyncio.create_task(worker.journal.append(hold, [noted("n1")]))
+        beside = asyncio.create_task(worker.journal.append(other.hold, [noted("n1")]))
+        await asyncio.sleep(0)
+        write.cancel()
+        await asyncio.wait((write, beside))
+        view = await worker.journal.read_task(hold.task_id)
+        assert (hold.seq, hold.seq - before) == (view.seq, len(view.notes))
+        await worker.journal.append(hold, [noted("n2")])
+        assert (await worker.journal.read_task(hold.task_id)).seq == hold.seq
 
     async def test_a_refused_statement_does_not_disturb_its_neighbours(self, world: World) -> None:
         worker = await world.process()

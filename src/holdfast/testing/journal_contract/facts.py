@@ -72,6 +72,28 @@ class Facts:
         again = await other.take(claimed.hold.task_id)
         assert [item.kind for item in again.inbox] == [kind]
 
+    @pytest.mark.parametrize("state", RESTING, ids=str)
+    async def test_a_fact_that_the_owner_has_not_seen_is_not_slept_over(
+        self, world: World, state: TaskState
+    ) -> None:
+        """A task that rests while a fact is dropped goes back to the queue at once."""
+        worker = await world.process()
+        claimed = await worker.start_task()
+        task_id, journal = claimed.hold.task_id, worker.journal
+        await journal.drop(fact(task_id))
+        due_ms = None if state is TaskState.PARKED else world.clock.wall_ms() + 10**9
+        await worker.rest(claimed.hold, state, due_ms=due_ms)
+        row = await journal.find_task(task_id)
+        assert row is not None
+        assert (row.state, row.due_ms) == (TaskState.QUEUED, world.clock.wall_ms())
+
+        again = await worker.take(task_id)
+        assert again.hold.seen == again.inbox[-1].number
+        await worker.rest(again.hold, state, due_ms=due_ms)
+        rested = await journal.find_task(task_id)
+        assert rested is not None
+        assert rested.state is state
+
     @pytest.mark.parametrize("kind", InboxKind)
     async def test_a_fact_about_a_queued_task_only_lies_there(
         self, world: World, kind: InboxKind

@@ -96,6 +96,18 @@ class Sessions:
         assert (ended.ended, ended.alive, ended.tasks) == (True, False, 0)
         assert (await other.take(claimed.hold.task_id)).row.crashes == 0
 
+    async def test_a_lost_session_lets_go_and_its_tasks_count_a_death(self, world: World) -> None:
+        """A task that costs its worker the lease is counted like one that kills it."""
+        worker, other = await world.process(), await world.process()
+        claimed = await worker.start_task()
+        await worker.journal.append(claimed.hold, [noted()])
+        slot = worker.session.take_slot(TAG)
+        await worker.journal.end_session(worker.session, orderly=False)
+        assert not begun(other.journal, worker.session, slot)
+        assert (await other.take(claimed.hold.task_id)).row.crashes == 1
+        with pytest.raises(LeaseLost):
+            await worker.journal.append(claimed.hold, [noted("n2")])
+
     async def test_an_ended_session_cannot_claim(self, world: World) -> None:
         worker = await world.process()
         await world.submit(worker.journal)
