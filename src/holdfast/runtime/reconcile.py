@@ -202,6 +202,9 @@ class Reconciler:
         tries = _row(step).attempts
         if tries == 0 or step.ended is None:
             return
+        if step.doubt == "refused" and step.state is StepState.UNKNOWN:
+            # An older copy may be under way: only in quiet can the next refusal be proof (T4).
+            await self._wait_quiet(tool, step)
         after = float(step.error.get("retry_after_s") or 0.0) if step.doubt == "busy" else 0.0
         wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
         if step.doubt in ("refused", "raised"):
