@@ -30,7 +30,7 @@ class Deadlines:
     __slots__ = ("_entries", "_tick")
 
     def __init__(self) -> None:
-        self._entries: set[_Entry] = set()
+        self._entries: dict[_Entry, None] = {}  # in order: the same run expires them alike
         self._tick: asyncio.TimerHandle | None = None
 
     async def run(self, start: Callable[[], Awaitable[object]], timeout_s: float) -> object:
@@ -44,7 +44,7 @@ class Deadlines:
         loop = asyncio.get_running_loop()
         entry = _Entry(task, loop.time() + timeout_s)
         before = task.cancelling()
-        self._entries.add(entry)
+        self._entries[entry] = None
         if self._tick is None:
             self._tick = loop.call_later(TICK_S, self._look, loop)
         try:
@@ -54,7 +54,7 @@ class Deadlines:
                 raise TimeoutError from None
             raise
         finally:
-            self._entries.discard(entry)
+            self._entries.pop(entry, None)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()

@@ -29,7 +29,7 @@ from holdfast.errors import (
     Retryable,
     SessionLost,
 )
-from holdfast.journal.contract import Claimed, Journal, Session
+from holdfast.journal.contract import Claimed, Hold, Journal, Session
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.blocking import ChildPool
@@ -75,6 +75,7 @@ class Engine:
         self._books: dict[TaskId, Book] = {}
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self._alone: TaskId | None = None
+        self._strays: list[Hold] = []  # of runs that ended without a record of their own
         self._children: ChildPool | None = None
         self._threads = Threads()
         self._deadlines = Deadlines()
@@ -189,6 +190,7 @@ class Engine:
                 await asyncio.sleep(wait_s)
             last = loop.time()
             try:
+                await self._release_strays()
                 claimed = await self._claim()
                 await self._read_inbox()
             except (JournalBusy, JournalFull) as error:
@@ -223,6 +225,12 @@ class Engine:
         self.counts["claims"] += len(claimed)
         return len(claimed)
 
+    async def _release_strays(self) -> None:
+        """Nobody else may claim what this living session holds: give back what it has lost."""
+        while self._strays:
+            await self.journal.release(self._strays[0])
+            self._strays.pop(0)
+
     def _start(self, claimed: Claimed) -> None:
         task_id = claimed.hold.task_id
         self._running[task_id] = asyncio.create_task(self._run(claimed), name=f"task {task_id}")
@@ -252,6 +260,8 @@ class Engine:
             self._running.pop(task_id, None)
             if self._alone == task_id:
                 self._alone = None
+            if state is None:
+                self._strays.append(book.hold)
             self._note_end(task_id, book, state)
 
     def _note_end(self, task_id: TaskId, book: Book, state: TaskState | None) -> None:

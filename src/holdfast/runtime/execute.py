@@ -37,10 +37,12 @@ async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
     try:
         try:
             result = await task.start(run, args)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit, Suspended):
+            await run.steps.settle_broken_off()
             if book.signal is not None:
                 raise book.signal from None
             raise
+        await run.steps.settle_broken_off()
         if book.signal is not None:
             raise book.signal
         return await _succeed(task, book, result)
@@ -78,9 +80,10 @@ async def _fail(book: Book, error: BaseException) -> TaskState | None:
 
 
 async def _finish(book: Book, state: TaskState, body: Body) -> TaskState | None:
-    if open_step(book) is not None:
+    step = open_step(book)
+    if step is not None:
         # The code gave up while an effect is in doubt: the doubt outlives the code.
-        return await _rest(book, "parked")
+        return await _rest(book, "parked" if step.state is StepState.PARKED else "broken-off")
     entry = Entry(kind=Kind.FINISHED, body={"state": state.value, **body})
     change = Change(state=state, keep_until_ms=keep_until_ms(book))
     return await _end(book, entry, change)
@@ -99,6 +102,10 @@ async def _rest(book: Book, reason: str) -> TaskState | None:
             state, notice = TaskState.WAITING, _approval_notice(book)
         case "waiting":
             state = TaskState.WAITING
+        case "broken-off":
+            # The code has left a call before its end. The call has come to its end without the
+            # code; run again, the code gets what it gave.
+            state = TaskState.QUEUED
         case "parked":
             state = TaskState.PARKED
             step = open_step(book)

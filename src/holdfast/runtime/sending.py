@@ -169,8 +169,11 @@ class Sender:
             return
 
     async def _leave_evidence(self, step: StepView, outcome: Outcome) -> None:
-        """A stale worker may not close the step, but what it saw must not be lost."""
-        if not isinstance(outcome, Returned) or outcome.unkept:
+        """A stale worker may not close the step, but what it saw must not be lost.
+
+        What a Transactional tool returned is no effect yet: the refused commit would have been it.
+        """
+        if not isinstance(outcome, Returned) or outcome.unkept or outcome.apply is not None:
             return
         body: Body = {
             "outcome": "succeeded", "result": outcome.result, "source": "stale worker",

@@ -20,7 +20,7 @@ from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.step import Event, Facts, StepState, next_step
 from holdfast.core.values import checked, encode
-from holdfast.errors import Cancelled
+from holdfast.errors import Cancelled, Signal, Suspended
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.book import Book
@@ -39,6 +39,7 @@ class Steps:
         fingerprint_key: bytes, pace: float = 1.0,
     ) -> None:  # fmt: skip
         self.book = book
+        self._broken_off: list[tuple[Tool[..., Any], StepView]] = []
         self._keys = effect_keys
         self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
         self._reconciler = Reconciler(
@@ -54,7 +55,11 @@ class Steps:
         number = 0
         slot_name = ordinal
         while True:
-            step = await self._settled(tool, slot_name, kept, extra)
+            try:
+                step = await self._settled(tool, slot_name, kept, extra)
+            except BaseException as error:
+                self._note_broken_off(tool, slot_name, error)
+                raise
             if step.state is not StepState.FAILED or not _retried(tool, step, number):
                 return outcome_of(step)
             number += 1
@@ -62,9 +67,32 @@ class Steps:
             if self.book.step(slot_name) is None:
                 await self._reconciler.pause(tool.retry_delay_s)
 
+    async def settle_broken_off(self) -> None:
+        """Bring the calls that the task's code has broken off to their end.
+
+        Here and not in the next run: the code may break them off again and again.
+        """
+        rests: Suspended | None = None
+        while self._broken_off:
+            tool, step = self._broken_off.pop()
+            try:
+                await self.settle_open(tool, step)
+            except Suspended as signal:
+                rests = signal
+        if rests is not None:
+            raise rests
+
     async def settle_open(self, tool: Tool[..., Any], step: StepView) -> StepView:
         """Bring an open step to its end with its recorded arguments."""
         return await self._reconciler.drive(tool, step, args_of(step))
+
+    def _note_broken_off(self, tool: Tool[..., Any], ordinal: str, error: BaseException) -> None:
+        """Code that leaves a call before its end (a timeout of its own) may not go on (I5)."""
+        step = self.book.step(ordinal)
+        if step is None or step.closed or isinstance(error, Signal):
+            return
+        self._broken_off.append((tool, step))
+        self.book.signal = Suspended("broken-off")
 
     async def _settled(
         self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None
