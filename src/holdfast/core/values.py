@@ -79,11 +79,18 @@ def _checked(value: object, place: str, depth: int) -> Json:
 
 
 def _checked_object(value: dict[object, object], place: str, depth: int) -> Json:
-    for key in value:
+    kept: dict[str, object] = {}
+    for key, item in value.items():
         if type(key) is not str:
             raise BadValue(f"{place}: key {key!r} is not text")
-        _check_text(key, place)
-    return {key: _checked(item, f"{place}.{key}", depth + 1) for key, item in value.items()}
+        if not key.isascii():
+            _check_text(key, place)
+        # Most values are short text: the rest of the checks is for the others.
+        if type(item) is str and item.isascii():
+            kept[key] = item
+        else:
+            kept[key] = _checked(item, f"{place}.{key}", depth + 1)
+    return kept
 
 
 def _checked_subclass(value: object, place: str, depth: int) -> Json:
@@ -119,10 +126,13 @@ def _plain(value: Json) -> bool:
     if kind is str:
         return cast(str, value).isascii()
     if kind is dict:
-        items = cast("dict[str, object]", value)
-        return all(key.isascii() and _plain(item) for key, item in items.items())
-    if kind is list:
-        return all(_plain(item) for item in cast("list[object]", value))
+        for key, item in cast("dict[str, object]", value).items():
+            if not key.isascii() or not _plain(item):
+                return False
+    elif kind is list:
+        for item in cast("list[object]", value):
+            if not _plain(item):
+                return False
     return True
 
 
