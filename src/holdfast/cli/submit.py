@@ -122,11 +122,18 @@ async def _submit(
 ) -> int:
     import holdfast
     from holdfast.app.settings_file import find_settings
+    from holdfast.cli.screen import talk
+    from holdfast.cli.troubles import Troubles
+    from holdfast.runtime.log import Log
 
     settings = find_settings(path, config=args.config)
-    tasks = list(app.tasks.values()) if args.run_here else [task]
     async with holdfast.open(
-        path, tasks=tasks, tools=app.tools.values(), settings=settings, serve=args.run_here
+        path,
+        tasks=app.tasks.values(),
+        tools=app.tools.values(),
+        settings=settings,
+        serve=args.run_here,
+        log=Log(None if args.json else Troubles(talk)),
     ) as hf:
         handle = await hf.submit(task, request_id=args.request_id, **values)
         return await _after_submit(hf, handle, args)
