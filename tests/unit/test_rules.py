@@ -238,13 +238,3 @@ def test_a_tombstone_outlives_its_time_and_every_window() -> None:
     assert not over(erased_ms=NOW - 100)
     assert over(erased_ms=NOW - 101)
     assert not over(erased_ms=0, keep_until_ms=NOW + 1)
-
-
-@given(st.lists(moments, min_size=1))
-def test_steady_time_never_falls(walls: list[int]) -> None:
-    newest, seen = 0, list[int]()
-    for wall in walls:
-        newest = rules.steady_ms(wall, newest_ms=newest)
-        seen.append(newest)
-    assert seen == sorted(seen)
-    assert all(now >= wall for now, wall in zip(seen, walls, strict=True))

@@ -57,6 +57,7 @@ from holdfast.journal.memory_contents import (
     encode_body,
 )
 from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.steady import SteadyTime
 
 
 class MemorySession:
@@ -99,6 +100,7 @@ class MemoryJournal:
         self._store = store
         self._clock = clock
         self._entropy = entropy
+        self._time = SteadyTime(clock)
         self._seen = store.changes
         self._opened: list[SessionCell] = []
         self.journal_id = store.journal_id
@@ -506,7 +508,7 @@ class MemoryJournal:
                 yield f"task {task.task_id}: epoch {task.epoch} is not its chain's, {view.epoch}"
 
     def now_ms(self) -> int:
-        return rules.steady_ms(self._clock.wall_ms(), newest_ms=self._store.newest_ms)
+        return self._time.now_ms(self._store.newest_ms)
 
     @property
     def clock_behind_ms(self) -> int:

@@ -279,8 +279,3 @@ def erasable(
 def tombstone_over(*, erased_ms: int, keep_until_ms: int, tombstone_ms: int, now_ms: int) -> bool:
     """Whether an erased task may be forgotten altogether."""
     return keep_until_ms <= now_ms and now_ms - erased_ms > tombstone_ms
-
-
-def steady_ms(wall_ms: int, *, newest_ms: int) -> int:
-    """Wall time that never falls: a clock set back may close a window early, never reopen it."""
-    return max(wall_ms, newest_ms)

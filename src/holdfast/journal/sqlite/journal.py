@@ -62,6 +62,7 @@ from holdfast.journal.sqlite.sessions import (
     pages_to_keep,
 )
 from holdfast.journal.sqlite.writer import Txn, Writer, translated
+from holdfast.journal.steady import SteadyTime
 
 T = TypeVar("T")
 
@@ -85,6 +86,7 @@ class SqliteJournal:
         self._reader = reader
         self._clock = clock
         self._entropy = entropy
+        self._time = SteadyTime(clock)
         self._wraps = wraps
         self._digest_key = digest_key
         self._instance = instance
@@ -351,7 +353,7 @@ class SqliteJournal:
             yield finding
 
     def now_ms(self) -> int:
-        return rules.steady_ms(self._clock.wall_ms(), newest_ms=self._newest_ms())
+        return self._time.now_ms(self._newest_ms())
 
     @property
     def clock_behind_ms(self) -> int:

@@ -41,6 +41,7 @@ from holdfast.errors import (
     ReadOnly,
 )
 from holdfast.journal.sqlite.db import Db
+from holdfast.journal.steady import SteadyTime
 
 T = TypeVar("T")
 
@@ -104,6 +105,7 @@ class Writer:
     ) -> None:  # fmt: skip
         self._db = db
         self._clock = clock
+        self._steady = SteadyTime(clock)
         self._reserve = reserve
         self._on_commit = on_commit
         self._on_broken = on_broken
@@ -275,7 +277,7 @@ class Writer:
         db.execute("BEGIN IMMEDIATE")
         try:
             number, at_ms = self._newest()
-            at_ms = max(at_ms, self._clock.wall_ms())
+            at_ms = self._steady.now_ms(at_ms)
             txn = Txn(db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms())
             refused = 0
             for op in ops:
