@@ -13,6 +13,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from holdfast.core.clock import Clock, Entropy
@@ -53,6 +54,8 @@ class StepCall(Generic[T]):
     async def perform(self, run: Run) -> T:
         if self.ordinal:
             raise Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
+        if self._compensates:
+            run.check_free()
         ordinal = self._compensates or run.take_ordinal()
         self.ordinal = ordinal
         extra: Body | None = {"compensates": self._compensates} if self._compensates else None
@@ -143,6 +146,8 @@ class Run:
             try:
                 await asyncio.wait(tasks)
             except asyncio.CancelledError:
+                # Broken off by the code or the worker: a branch may not have begun its next step.
+                self._book.signal = Suspended("broken-off")
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
@@ -181,7 +186,7 @@ class Run:
         """
         ordinal = self.take_ordinal()
         asked = checked(details, what="details of the question")
-        digest = canonical({"question": question, "details": asked}).hex()[:4096]
+        digest = sha256(canonical({"question": question, "details": asked})).hexdigest()
         note = self._note(
             ordinal, "approve", lambda: {"question": question, "details": asked, "binding": digest}
         )
@@ -223,12 +228,16 @@ class Run:
 
     # used by the runtime
 
-    def take_ordinal(self) -> str:
+    def check_free(self) -> None:
+        """Refuse a second step beside an open one, also one that undoes it (I5)."""
         signal = self._book.signal
         if signal is not None:
             raise signal  # the code has swallowed it: it may not go on all the same
         if self._open:
             raise StepOpen(f"step {self._open} is still open: it must be awaited first")
+
+    def take_ordinal(self) -> str:
+        self.check_free()
         self._next += 1
         return f"{self._prefix}{self._next}"
 
