@@ -55,8 +55,11 @@ async def _serve(settings: Settings, faults: list[Fault], *, port: int, parent: 
 
 
 def _stop_when_input_closes(stop: asyncio.Event) -> None:
-    """A pipe, socket or terminal as input is a lifeline; a file or /dev/null is none."""
-    if sys.stdin is None:  # closed from the start
+    """A pipe or socket as input is a lifeline; a file, /dev/null or a terminal is none.
+
+    What is typed on a terminal is for the shell: reading it in the background would stop us.
+    """
+    if sys.stdin is None or sys.stdin.isatty():  # None: closed from the start
         return
     descriptor = sys.stdin.fileno()
     loop = asyncio.get_running_loop()
