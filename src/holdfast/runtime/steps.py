@@ -12,6 +12,7 @@ commit. There is no line at which an effect exists without its intent.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from holdfast.core.clock import Clock
@@ -30,6 +31,8 @@ from holdfast.runtime.reconcile import Reconciler
 from holdfast.runtime.sending import Args, Sender, args_of, check_allowed
 from holdfast.runtime.tool import Tool
 
+_Asked = tuple[Tool[..., Any], str, object, Body | None]  # tool, ordinal, arguments, extra
+
 
 class Steps:
     """Performs the steps of one task under one hold."""
@@ -39,7 +42,7 @@ class Steps:
         fingerprint_key: bytes, pace: float = 1.0,
     ) -> None:  # fmt: skip
         self.book = book
-        self._broken_off: list[tuple[Tool[..., Any], StepView]] = []
+        self._broken_off: list[_Asked] = []
         self._keys = effect_keys
         self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
         self._reconciler = Reconciler(
@@ -51,21 +54,16 @@ class Steps:
         self, tool: Tool[..., Any], ordinal: str, args: Args, *, extra: Body | None = None
     ) -> object:
         """The step's result, or what it failed with; Suspended where a person is needed."""
-        kept = checked(args, what=f"arguments of {tool.name}")
-        number = 0
-        slot_name = ordinal
-        while True:
-            try:
-                step = await self._settled(tool, slot_name, kept, extra)
-            except BaseException as error:
-                self._note_broken_off(tool, slot_name, error)
-                raise
-            if step.state is not StepState.FAILED or not _retried(tool, step, number):
-                return outcome_of(step)
-            number += 1
-            slot_name = retry_slot(ordinal, number)
-            if self.book.step(slot_name) is None:
-                await self._reconciler.pause(tool.retry_delay_s)
+        asked = (tool, ordinal, checked(args, what=f"arguments of {tool.name}"), extra)
+        try:
+            step = await self._carry_out(*asked)
+        except BaseException as error:
+            if self._left_open(ordinal, error):
+                # A timeout of the code's own: it may not go on past a call in doubt (I5).
+                self._broken_off.append(asked)
+                self.book.signal = Suspended("broken-off")
+            raise
+        return outcome_of(step)
 
     async def settle_broken_off(self) -> None:
         """Bring the calls that the task's code has broken off to their end.
@@ -74,9 +72,8 @@ class Steps:
         """
         rests: Suspended | None = None
         while self._broken_off:
-            tool, step = self._broken_off.pop()
             try:
-                await self.settle_open(tool, step)
+                await self._carry_out(*self._broken_off.pop())
             except Suspended as signal:
                 rests = signal
         if rests is not None:
@@ -86,13 +83,27 @@ class Steps:
         """Bring an open step to its end with its recorded arguments."""
         return await self._reconciler.drive(tool, step, args_of(step))
 
-    def _note_broken_off(self, tool: Tool[..., Any], ordinal: str, error: BaseException) -> None:
-        """Code that leaves a call before its end (a timeout of its own) may not go on (I5)."""
+    async def _carry_out(
+        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None
+    ) -> StepView:
+        """The closed step: under this ordinal, or under the last of its retry slots."""
+        number = 0
+        slot_name = ordinal
+        while True:
+            step = await self._settled(tool, slot_name, args, extra)
+            if step.state is not StepState.FAILED or not _retried(tool, step, number):
+                return step
+            number += 1
+            slot_name = retry_slot(ordinal, number)
+            if self.book.step(slot_name) is None:
+                await self._reconciler.pause(tool.retry_delay_s)
+
+    def _left_open(self, ordinal: str, error: BaseException) -> bool:
+        """Whether the code leaves a call that is not at its end, recorded or not."""
+        if isinstance(error, asyncio.CancelledError):
+            return True
         step = self.book.step(ordinal)
-        if step is None or step.closed or isinstance(error, Signal):
-            return
-        self._broken_off.append((tool, step))
-        self.book.signal = Suspended("broken-off")
+        return step is not None and not step.closed and not isinstance(error, Signal)
 
     async def _settled(
         self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None
