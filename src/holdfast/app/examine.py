@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import apsw
+
 from holdfast.app.keyfile import load_or_create
 from holdfast.app.metrics import find_version
 from holdfast.app.places import INSTANCE, KEYS, open_file_journal
@@ -28,6 +30,7 @@ from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import peek
 from holdfast.journal.sqlite.reserve import Reserve
 from holdfast.journal.sqlite.stop_flag import find_stopped
+from holdfast.journal.sqlite.writer import translated
 from holdfast.runtime.settings import Settings
 
 FREE_BYTES_MIN = 64 * 1024 * 1024
@@ -81,6 +84,9 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
     except HoldfastError as error:
         yield _failed(error)
         return
+    except apsw.Error as error:
+        yield _failed(translated(error))
+        return
     try:
         async for finding in _examine_open(journal, folder, settings, deep=deep):
             yield finding
@@ -112,8 +118,6 @@ async def _examine_open(
 
 
 def _versions() -> Finding:
-    import apsw
-
     return Finding(
         check="versions", level=Level.OK,
         text=f"Holdfast {find_version()}, Python {platform.python_version()}, "

@@ -154,7 +154,8 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
     unreadable: list[dict[str, object]] = []
     table: list[tuple[str, ...]] = []
     for row in rows:
-        if row.records < 3:  # accepted and claimed only: it has no step yet
+        # Accepted and claimed only: no step yet. A parked one may rest because it is damaged.
+        if row.records < 3 and row.state is not TaskState.PARKED:
             continue
         try:
             view = await hf.journal.read_task(row.task_id)

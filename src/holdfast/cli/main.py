@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from holdfast.cli.command import COMMANDS
 from holdfast.cli.parser import build_parser
 from holdfast.cli.report import report_error, report_internal
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
 EXIT_INTERNAL = 1
 EXIT_INTERRUPTED = 130
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except HoldfastError as error:
+        if not error.hint and error.exit_code == EXIT_USAGE:
+            error.hint = f"`holdfast {command_of(words)}--help` shows what it takes"
         report_error(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
@@ -52,6 +55,11 @@ def _run(words: list[str]) -> int:
     code = args.run(args)
     _flush()
     return int(code)
+
+
+def command_of(words: Sequence[str]) -> str:
+    """The command these words name, with a blank behind it; empty where they name none."""
+    return f"{words[0]} " if words and words[0] in COMMANDS else ""
 
 
 def check_words(words: Sequence[str]) -> None:

@@ -53,7 +53,7 @@ async def charge(call: holdfast.Call, cents: int) -> dict[str, Any]:
     note("charged", call.effect_key)
     sys.stderr.write("CHARGING\n")
     sys.stderr.flush()
-    while not (HERE / "go").exists():
+    while not (HERE / "go").exists():  # noqa: ASYNC110 - the sign comes from another process
         await asyncio.sleep(0.01)
     return {"cents": cents, "key": call.effect_key}
 
@@ -64,7 +64,7 @@ async def launch(what: str) -> dict[str, Any]:
 
 
 @holdfast.tool(effect=holdfast.Read())
-async def fill_the_disk() -> dict[str, Any]:
+def fill_the_disk() -> dict[str, Any]:
     with open(HERE / "filler", "wb", buffering=0) as file:
         try:
             while file.write(bytes(4_096)):
