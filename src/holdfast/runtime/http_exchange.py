@@ -65,7 +65,9 @@ class Exchange(asyncio.Protocol):
             while not self.answer.done() and self._parse_one():
                 pass
         except (h11.RemoteProtocolError, ProtocolError) as error:
-            self._fail(ProtocolError(f"not a proper HTTP answer: {error}"))
+            # An end in the wrong place is plainer in our words than in the parser's.
+            closed = "the connection was closed before a whole answer came"
+            self._fail(ProtocolError(f"not a proper HTTP answer: {error}" if data else closed))
 
     def _parse_one(self) -> bool:
         match self._parser.next_event():
