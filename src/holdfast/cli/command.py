@@ -18,7 +18,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import Any, NamedTuple, Protocol
+
+WIDTH = 96  # of help texts
 
 
 class Entry(NamedTuple):
@@ -66,7 +69,7 @@ def new_command(
     parser = commands.add_parser(
         name,
         help=summary or COMMANDS[name].summary,
-        description=purpose,
+        description=purpose if "\n" in purpose else fill(purpose, WIDTH),
         epilog=_epilog(columns, examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
