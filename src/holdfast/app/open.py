@@ -223,6 +223,9 @@ class Holdfast:
         session = await self._session(engine)
         end = asyncio.get_running_loop().time() + SCOPE_WAIT_S
         while True:
+            # Woken and claimed with no pause between: an engine that serves scopes would take it
+            # first each time, only to look whether something is left to settle.
+            await self._wake_scope(task_id)
             claimed = await self.journal.claim(
                 session, names=(SCOPE_NAME,), limit=1, task_id=task_id, alone=True
             )
@@ -230,7 +233,6 @@ class Holdfast:
                 break
             if asyncio.get_running_loop().time() > end:
                 raise ScopeBusy(f"scope {name!r} is held by another session")
-            await self._wake_scope(task_id)
             await asyncio.sleep(0.02)
         book, steps = engine.book_for(claimed[0])
         engine.watch(book)
@@ -255,7 +257,6 @@ class Holdfast:
             request_id=name,
         )
         await self.journal.submit(submission)
-        await self._wake_scope(submission.task_id)
         return submission.task_id
 
     async def _wake_scope(self, task_id: TaskId) -> None:

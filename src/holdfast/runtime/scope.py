@@ -21,7 +21,7 @@ from holdfast.errors import (
     TaskCancelled,
     TaskParked,
 )
-from holdfast.journal.contract import Change
+from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import Book
 from holdfast.runtime.steps import Steps
@@ -104,8 +104,11 @@ async def rest_scope(book: Book) -> TaskState | None:
     body = {"state": state.value, "why": "released"}
     if parked:
         body |= {"ordinal": parked[0].ordinal, "question": parked[0].question}
+    # What woke it is answered by its having run; unanswered it would be read again for ever.
+    applied = tuple(item.number for item in book.inbox if item.kind is InboxKind.RETRY)
+    entry = Entry(kind=Kind.RESTED, body=body)
     try:
-        await book.write([Entry(kind=Kind.RESTED, body=body)], change=Change(state=state))
+        await book.write([entry], change=Change(state=state), applied=applied)
     except Fenced:
         return None
     return state
