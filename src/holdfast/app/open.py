@@ -48,6 +48,7 @@ from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.runtime.child import in_child
 from holdfast.runtime.closed import approval_binding
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.facts import decidable_in_ms
 from holdfast.runtime.log import Log
 from holdfast.runtime.scope import Scope
 from holdfast.runtime.settings import Settings
@@ -171,10 +172,10 @@ class Holdfast:
         if decision not in ("done", "run", "skip"):
             raise BadInput(f"{decision!r}: decide `done`, `run` or `skip`")
         task = parse_task_id(task_id)
-        _, step = await get_step(self.journal, task, parse_ordinal(ordinal))
+        view, step = await get_step(self.journal, task, parse_ordinal(ordinal))
         if step.state is not StepState.PARKED:
             raise NotSettleable(f"task {task} step {ordinal} is {step.state}, not parked")
-        left_ms = step.not_before_ms - self.journal.now_ms()
+        left_ms = decidable_in_ms(view, step, self._clock)
         if left_ms > 0:
             raise NotNow(f"task {task} step {ordinal} can be decided in {left_ms / 1000:.1f} s")
         kept = checked(result, what="result")

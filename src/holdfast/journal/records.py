@@ -107,8 +107,8 @@ class StepView:
 
     __slots__ = (
         "args", "attempts", "body", "closed_ms", "doubt", "effect_key", "ended", "error",
-        "evidence", "fingerprint", "letter", "not_before_ms", "note", "ordinal", "planned_ms",
-        "question", "restored_ms", "result", "spared", "step", "tool", "unkept",
+        "evidence", "fingerprint", "letter", "not_before_ms", "note", "ordinal", "parked",
+        "planned_ms", "question", "restored_ms", "result", "spared", "step", "tool", "unkept",
     )  # fmt: skip
 
     def __init__(self, ordinal: str, letter: Letter) -> None:
@@ -128,6 +128,7 @@ class StepView:
         self.question = ""
         self.evidence: list[Body] = []
         self.not_before_ms = 0
+        self.parked: tuple[int, int, int] | None = None  # (epoch, boot ms, ms until quiet)
         self.note = ""
         self.planned_ms = 0
         self.closed_ms = 0
@@ -318,6 +319,7 @@ def _take_park(step: StepView, record: Record) -> None:
     step.question = body["question"]
     step.evidence = body["evidence"]
     step.not_before_ms = body["not_before_ms"]
+    step.parked = (record.epoch, record.boot_ms, int(body.get("quiet_in_ms") or 0))
 
 
 def _take_settlement(step: StepView, record: Record) -> None:

@@ -83,6 +83,24 @@ class Raised(msgspec.Struct):
 Outcome = Returned | RefusedBy | Unsent | Doubtful | Raised
 
 
+class Send:
+    """Whether an attempt's first byte may have left, and the slot that says so to others."""
+
+    __slots__ = ("_lease", "begun", "slot")
+
+    def __init__(self, lease: Lease, slot: int) -> None:
+        self._lease = lease
+        self.slot = slot
+        self.begun = False
+
+    def mark(self) -> None:
+        """The next byte may leave now. Raises Fenced where the lease is over."""
+        if not self.begun:
+            self._lease.check()
+            self._lease.session.mark_begun(self.slot)
+            self.begun = True
+
+
 class Caller:
     """Calls tools and lookups for one worker."""
 
@@ -97,30 +115,27 @@ class Caller:
         self._deadlines = deadlines
 
     async def attempt(
-        self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], *, task_id: str, slot: int
+        self,
+        tool: Tool[..., Any],
+        step: StepView,
+        args: dict[str, Any],
+        *,
+        task_id: str,
+        send: Send,
     ) -> Outcome:
         """Call the tool once. Raises Fenced before anything is sent where the lease is over."""
         attempt = step.attempts[-1]
-        begun = False
-
-        def mark() -> None:
-            nonlocal begun
-            if not begun:
-                self._lease.check()
-                self._lease.session.mark_begun(slot)
-                begun = True
-
         ends = asyncio.get_running_loop().time() + tool.timeout_s
         call = self._call(
             tool, step, task_id=task_id, fence=attempt.fence, attempt=len(step.attempts),
-            ends=ends, mark=mark, lookup=False,
+            ends=ends, mark=send.mark, lookup=False,
         )  # fmt: skip
         try:
-            value = await self._invoke(tool, call, args, mark)
+            value = await self._invoke(tool, call, args, send.mark)
         except (Signal, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - user code may raise anything: it is judged
-            return _judged(tool, error, begun=begun)
+            return _judged(tool, error, begun=send.begun)
         return _returned(tool, value)
 
     async def find(
@@ -227,6 +242,8 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outco
             return Doubtful("key-reused", text=str(error)[:TEXT_CHARS_MAX])
         case ToolNotImportable() | TooLarge() if not begun:
             return Unsent(error.message)
+        case AttemptTimedOut() if not harmless and not begun:
+            return Unsent("no first byte within the time of the attempt")
         case AttemptTimedOut() if not harmless:
             return Doubtful("timeout", kind="AttemptTimedOut", text=str(error))
         case ToolRaised():

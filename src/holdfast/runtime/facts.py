@@ -33,17 +33,35 @@ def quiet_in_ms(view: TaskView, step: StepView, *, delay_ms: int, clock: Clock) 
     return max(0, delay_ms - since)
 
 
+def decidable_in_ms(view: TaskView, step: StepView, clock: Clock) -> int:
+    """How long until a person may decide a parked step: what they see before it is quiet is no
+    ground for a decision (T10). On the boot clock: a wall clock set forward must not shorten it.
+    """
+    if step.parked is None:
+        return 0
+    epoch, boot_ms, quiet_in = step.parked
+    claim = view.claims.get(epoch)
+    here = claim is not None and claim.boot_id == clock.boot_id
+    since = clock.boot_ms() - boot_ms if here else clock.boot_ms()
+    return max(0, quiet_in - since)
+
+
 def in_window(
-    view: TaskView, step: StepView, tool: Tool[..., object], journal: Journal, clock: Clock
-) -> bool:
-    """Whether a re-send under the same key still meets the far end's memory of the first."""
+    view: TaskView, step: StepView, tool: Tool[..., object], journal: Journal, clock: Clock, *,
+    late_ms: int,
+) -> bool:  # fmt: skip
+    """Whether a re-send under the same key still meets the far end's memory of the first.
+
+    `late_ms`: how long after this the first byte may leave; the request's own way comes on top.
+    """
+    late_ms += tool.delay_ms
     effect = tool.effect
     if not isinstance(effect, Keyed):
         return False
     if not step.attempts:
         if not step.restored_ms:
             return True
-        return journal.now_ms() - step.restored_ms + tool.delay_ms < effect.window_s * 1000
+        return journal.now_ms() - step.restored_ms + late_ms < effect.window_s * 1000
     first = step.attempts[0]
     age_ms = journal.now_ms() - first.at_ms
     claim = view.claims.get(first.epoch)
@@ -51,7 +69,7 @@ def in_window(
         age_ms = max(age_ms, clock.boot_ms() - first.boot_ms)
     elif journal.clock_behind_ms > CLOCK_TOLERANCE_MS:
         return False
-    return age_ms + tool.delay_ms < effect.window_s * 1000
+    return age_ms + late_ms < effect.window_s * 1000
 
 
 def proven_unsent(view: TaskView, step: StepView, journal: Journal) -> bool:

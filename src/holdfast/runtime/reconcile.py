@@ -114,8 +114,18 @@ class Reconciler:
             kind=Kind.STEP, ordinal=step.ordinal, events=(Event.START,), body={}, slot=slot,
             quiet=facts.quiet,
         )  # fmt: skip
-        await self._sender.begin([entry], slot)
-        await self._sender.call(tool, step, args, slot)
+        by_window = step.letter == "K" and step.state is not StepState.PLANNED and facts.in_window
+
+        def allowed() -> bool:
+            return not by_window or self._in_window(tool, step)
+
+        if not await self._sender.begin([entry], slot, allowed=allowed):
+            return
+        if allowed():
+            await self._sender.call(tool, step, args, slot)
+        else:
+            body: Body = {"reason": "its key window closed before the first byte"}
+            await self._sender.record(step, Event.UNSENT, facts, body, slot=slot)
 
     async def _stopped_by_person(self, tool: Tool[..., Any], step: StepView) -> bool:
         """A planned step is skipped where the task is cancelled or its approval refused."""
@@ -185,8 +195,7 @@ class Reconciler:
             or (approval is not None and bool(approval.body.get("granted"))),
             lease_ok=True,  # the sender checks it again right before the commit
             quiet=quiet,
-            in_window=in_window(view, step, tool, self._book.journal, self._clock)
-            and not _must_ask_first(tool, step),
+            in_window=self._in_window(tool, step) and not _must_ask_first(tool, step),
             attempts_left=attempts_left(step, tool),
             lookup=lookup,
             has_lookup=tool.finder is not None,
@@ -196,6 +205,12 @@ class Reconciler:
             at_least_once=isinstance(effect, Unrepeatable) and effect.policy == "at_least_once",
             refusals_stored=isinstance(effect, Keyed) and effect.refusals_stored,
         )
+
+    def _in_window(self, tool: Tool[..., Any], step: StepView) -> bool:
+        return in_window(
+            self._book.view, step, tool, self._book.journal, self._clock,
+            late_ms=self._sender.late_ms(tool),
+        )  # fmt: skip
 
     async def _await_turn(self, tool: Tool[..., Any], step: StepView) -> None:
         """Space out repeated attempts; a busy far end says how long."""
@@ -291,6 +306,7 @@ class Reconciler:
             "why": name,
             "evidence": evidence_of(step, found),
             "not_before_ms": now_ms + left,
+            "quiet_in_ms": left,
         }
         epoch = self._book.hold.epoch
         notice = park_notice(self._book.view, step, QUESTIONS[name], epoch=epoch, now_ms=now_ms)

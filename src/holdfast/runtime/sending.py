@@ -8,7 +8,7 @@ whose call had succeeded leaves that as evidence for the owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from holdfast.core.effect import Keyed, Queryable
@@ -30,6 +30,7 @@ from holdfast.runtime.attempt import (
     Raised,
     RefusedBy,
     Returned,
+    Send,
     Unsent,
 )
 from holdfast.runtime.book import Book
@@ -40,6 +41,10 @@ from holdfast.runtime.tool import Tool
 FULL_RETRY_S = 0.5
 
 Args = dict[str, Any]  # Any: JSON values, checked before they are planned
+
+
+def _always() -> bool:
+    return True
 
 
 class Sender:
@@ -56,16 +61,29 @@ class Sender:
             return -1
         return self._lease.session.take_slot(slot_tag(key, attempt))
 
-    async def begin(self, entries: Sequence[Entry], slot: int) -> None:
-        """Make the start durable. No space: wait here, nothing has been sent."""
+    def late_ms(self, tool: Tool[..., Any]) -> int:
+        """How long after its start is allowed an attempt may still hand over its first byte: its
+        own time, and a pause that its lease outlasts."""
+        return int(tool.timeout_s * 1000) + self._lease.session.ttl_ms
+
+    async def begin(
+        self, entries: Sequence[Entry], slot: int, *, allowed: Callable[[], bool] = _always
+    ) -> bool:
+        """Make the start durable. No space: wait here, nothing has been sent.
+
+        False where it stopped being allowed before it was written.
+        """
         while True:
             if not self._lease.ok():
                 self._lease.check()
                 await asyncio.sleep(0.01)
                 continue
+            if not allowed():
+                self._lease.session.free_slot(slot)
+                return False
             try:
                 await self._book.begin(entries)
-                return
+                return True
             except (JournalFull, JournalBusy) as error:
                 self._book.on_trouble(error)
                 await asyncio.sleep(FULL_RETRY_S * self._pace)
@@ -75,13 +93,14 @@ class Sender:
 
     async def call(self, tool: Tool[..., Any], step: StepView, args: Args, slot: int) -> None:
         """Call the tool and record what came of it."""
+        send = Send(self._lease, slot)
         try:
             outcome = await self._caller.attempt(
-                tool, step, args, task_id=self._book.view.task_id, slot=slot
+                tool, step, args, task_id=self._book.view.task_id, send=send
             )
         except asyncio.CancelledError:
-            # The worker is stopping or fenced. The attempt has ended, its outcome is unknown.
-            await self._record_stop(tool, step, slot)
+            # The worker is stopping or fenced, or the task's code broke the call off.
+            await self._record_stop(tool, step, send)
             raise
         try:
             await self._record_outcome(tool, step, outcome, slot)
@@ -157,14 +176,16 @@ class Sender:
         event = Event.FAIL if harmless else Event.REFUSE
         await self.record(step, event, facts, body, slot=slot)
 
-    async def _record_stop(self, tool: Tool[..., Any], step: StepView, slot: int) -> None:
+    async def _record_stop(self, tool: Tool[..., Any], step: StepView, send: Send) -> None:
         """Say that the attempt was broken off, if we still may; else the next claim says so."""
         if self._book.fenced or self._lease.lost:
             return
-        body: Body = {"reason": "stopped", "text": "the worker stopped during the call"}
-        event = Event.RETRY if tool.letter in ("R", "T") else Event.DOUBT
+        body: Body = {"reason": "stopped", "text": "the call was broken off"}
+        event = Event.DOUBT if send.begun else Event.UNSENT
+        if tool.letter in ("R", "T"):
+            event = Event.RETRY
         try:
-            await self.record(step, event, self._facts(tool), body, slot=slot)
+            await self.record(step, event, self._facts(tool), body, slot=send.slot)
         except Fenced:
             return
 

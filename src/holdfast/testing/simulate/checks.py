@@ -102,8 +102,11 @@ def _silent(world: World, cell: TaskCell, view: TaskView) -> Iterator[str]:
             yield f"I10: {cell.task_id} is parked and nobody was told"
         if not view.rested.get("question"):
             yield f"I10: {cell.task_id} is parked without a question"
-    if cell.state in (TaskState.SLEEPING, TaskState.WAITING) and open_steps:
-        yield f"I10: {cell.task_id} is {cell.state} while {open_steps[0].ordinal} is in doubt"
+    doubtful = [step for step in open_steps if step.state is not StepState.PARKED]
+    if view.rested.get("why") == "poison":
+        return  # the question is about the task; its steps wait for the answer
+    if cell.state in (TaskState.SLEEPING, TaskState.WAITING, TaskState.PARKED) and doubtful:
+        yield f"I10: {cell.task_id} is {cell.state} while {doubtful[0].ordinal} is in doubt"
 
 
 def needless_parks(world: World) -> list[str]:
