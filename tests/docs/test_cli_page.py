@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast.cli.command import COMMANDS
 from holdfast.cli.parser import DESCRIPTION, Parser, load_command
@@ -57,8 +57,8 @@ def every_parser() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 
 def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     for action in parser._actions:
-        if action.nargs == argparse.PARSER and isinstance(action.choices, dict):
-            return dict(action.choices)
+        if action.nargs == argparse.PARSER:
+            return dict(cast("dict[str, argparse.ArgumentParser]", action.choices))
     return {}
 
 

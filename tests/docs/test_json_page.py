@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
+from holdfast.cli.main import main
 from holdfast.testing.command_line import Commands
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
@@ -77,7 +78,7 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     folder.mkdir(mode=0o700)
     task_id = asyncio.run(_fill(folder))
-    hf = Commands(folder)
+    hf = Commands(folder, main)
     known = sections()
     for words, code in {
         "task list": 0,
@@ -95,5 +96,5 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
 
 
 def test_errors_are_documented(tmp_path: Path) -> None:
-    done = Commands(tmp_path).look("task", "list", "--json", code=6)
+    done = Commands(tmp_path, main).look("task", "list", "--json", code=6)
     assert keys_of(done.error) <= sections()["Errors"]

@@ -9,10 +9,11 @@ from collections.abc import Callable
 _TOLD = {"trouble": "warning", "session-lost": "warning", "clock-behind": "warning"}
 
 
-class Troubles(io.TextIOBase):
+class Troubles(io.StringIO):
     """A stream for runtime.log.Log that passes on what a person should see."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
         self._say = say
 
     def write(self, text: str, /) -> int:

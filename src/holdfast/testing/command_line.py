@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,10 +52,15 @@ def environment(journal: Path) -> dict[str, str]:
 
 
 class Commands:
-    """Runs commands in one folder, over the journal in it."""
+    """Runs commands in one folder, over the journal in it.
 
-    def __init__(self, folder: Path) -> None:
+    `main` is the command line's own entry; it is given because rooms on one line do not import
+    each other.
+    """
+
+    def __init__(self, folder: Path, main: Callable[[Sequence[str]], int]) -> None:
         self.folder = folder
+        self._main = main
 
     def __call__(self, *words: str | bytes, stdin: str | bytes = "", code: int = 0) -> Done:
         """Run a command; its exit code must be the expected one."""
@@ -70,11 +75,9 @@ class Commands:
 
     def look(self, *words: str, code: int = 0) -> Done:
         """Run a command that loads no app inside this process: the same answer, sooner."""
-        from holdfast.cli.main import main
-
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            found = main([*words, "--journal", str(self.folder)])
+            found = self._main([*words, "--journal", str(self.folder)])
         return self._checked(words, Done(found, out.getvalue(), err.getvalue()), code)
 
     @staticmethod

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.main import main
 from holdfast.testing.command_line import Commands, Worker
 
 SAMPLE = Path(__file__).parent / "sample_app.py"
@@ -23,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hf(folder: Path) -> Commands:
-    return Commands(folder)
+    return Commands(folder, main)
 
 
 @pytest.fixture

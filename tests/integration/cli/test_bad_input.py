@@ -11,10 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast.app.open import open as open_journal
 from holdfast.core.clock import SystemClock
+from holdfast.journal.sqlite.db import open_db
 from holdfast.testing.command_line import WAIT_S, Commands, command_line, environment
 
 DAY_MS = 86_400_000
@@ -220,10 +222,10 @@ def test_ctrl_c_leaves_the_task_alone(hf: Commands) -> None:
 
 def damaged(hf: Commands) -> None:
     """Turn over a bit in the newest record's sealed body, where only the chain can see it."""
-    import apsw
-
-    db = apsw.Connection(str(hf.folder / "journal.db"))
-    n, body = next(iter(db.execute("SELECT n, body FROM record ORDER BY n DESC LIMIT 1")))
+    db = open_db(str(hf.folder / "journal.db"), flags=apsw.SQLITE_OPEN_READWRITE)
+    row = db.execute("SELECT n, body FROM record ORDER BY n DESC LIMIT 1").fetchone()
+    assert row is not None
+    n, body = row
     changed = bytes((body[0] ^ 1,)) + body[1:]
     for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
         db.execute(f"DROP TRIGGER {name}")
@@ -427,11 +429,12 @@ def test_a_read_only_folder_as_an_ordinary_user(
 FULL = """
 import json, os, subprocess, sys, time
 from pathlib import Path
+from holdfast.cli.main import main
 from holdfast.testing.command_line import Commands, ask
 folder = Path(sys.argv[1]) / "agent"
 folder.mkdir(mode=0o700)
 (folder / "app.py").write_text(Path(sys.argv[2]).read_text())
-hf = Commands(folder)
+hf = Commands(folder, main)
 found = {}
 worker = hf.worker("--health-port", "0")
 port = worker.wait_event("health")["port"]

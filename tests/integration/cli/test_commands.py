@@ -42,6 +42,7 @@ def wait_ended(worker: Worker, task_id: str) -> str:
 def test_help_answers_at_once(hf: Commands) -> None:
     """The best of five: a busy machine may be slow now and then."""
     took: list[float] = []
+    shown = ""
     for _ in range(5):
         began = time.monotonic()
         shown = hf("--help").out
