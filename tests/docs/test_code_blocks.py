@@ -4,7 +4,7 @@ A page is one shell session in a fresh folder, from its first block to its last:
 
 * ```` ```python ```` is run as a script; with `file=NAME` it is saved under that name instead;
 * ```` ```console ```` holds commands after `$ `; what follows a command must appear in its
-  output, line by line in this order, where `...` stands for anything;
+  output, line by line in this order, but for ids and times; `...` stands for anything;
 * ```` ```text ```` is not run. Data (`json`, `toml`, `ini`, `sql`) is not either.
 
 Ports from 8400 to 8499 are replaced by free ones, so that pages can be tested side by side.
@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from holdfast.testing.transcript import find_missing, shape
 
 PROJECT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -62,12 +64,16 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     ids=relative,
 )
 def test_page_works_from_its_first_block_to_its_last(page: Path, tmp_path: Path) -> None:
-    commands = list(read_commands(with_free_ports(page.read_text()), tmp_path))
+    ports = free_ports(page.read_text())
+    for file in page.parent.glob("*.py"):  # an example lies beside its page
+        (tmp_path / file.name).write_text(replaced(file.read_text(), ports))
+    commands = list(read_commands(replaced(page.read_text(), ports), tmp_path))
     outputs = run(commands, tmp_path)
     for number, command in enumerate(commands):
         said, code = outputs[number] if number < len(outputs) else ("(not reached)", -1)
         assert code == 0, f"$ {command.text}\n{said}"
-        assert missing_line(command.expected, said) is None, f"$ {command.text}\n{said}"
+        missing = find_missing(shape("\n".join(command.expected)), shape(said))
+        assert missing is None, f"$ {command.text}\n{said}"
 
 
 def read_commands(text: str, folder: Path) -> Iterator[Command]:
@@ -134,19 +140,12 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def missing_line(expected: tuple[str, ...], said: str) -> str | None:
-    """The first expected line that the output does not have after the ones before it."""
-    lines = iter(said.splitlines())
-    for wanted in expected:
-        pattern = re.escape(wanted.rstrip()).replace(re.escape("..."), ".*")
-        if wanted.strip() and not any(re.fullmatch(pattern, line.rstrip()) for line in lines):
-            return wanted
-    return None
+def free_ports(text: str) -> dict[str, str]:
+    return {old: free_port() for old in sorted(set(re.findall(r"\b84\d\d\b", text)))}
 
 
-def with_free_ports(text: str) -> str:
-    ports = {old: free_port() for old in sorted(set(re.findall(r"\b84\d\d\b", text)))}
-    return re.sub(r"\b84\d\d\b", lambda found: ports[found[0]], text)
+def replaced(text: str, ports: dict[str, str]) -> str:
+    return re.sub(r"\b84\d\d\b", lambda found: ports.get(found[0], found[0]), text)
 
 
 def free_port() -> str:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.app.demo.stage import Stage, is_parked, wait_unparked
+from holdfast.app.demo.stage import Stage, is_parked
 from holdfast.app.demo.workers import DemoFailed, Worker
 from holdfast.app.handle import TaskHandle
 from holdfast.core.ids import effect_key_from_bytes
@@ -66,7 +66,7 @@ async def _tell_kill(stage: Stage, task: TaskHandle, worker: Worker, killed_ms: 
     stage.tell(who, f"step 2 charge {price}, effect key {key}", at_ms=charge.planned_ms)
     stage.tell("payment", f"{done.id}: charged, the answer is held back", at_ms=done.at_ms)
     stage.tell("kill -9", f"worker {worker.pid} is killed inside the payment", at_ms=killed_ms)
-    stage.tell("journal", f"step 2 charge: {charge.state}, no result: its outcome is unknown")
+    stage.tell("journal", f"step 2 charge is {charge.state}, no result: outcome unknown")
 
 
 async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[int, int]:
@@ -105,10 +105,10 @@ async def kill_inside_letter(stage: Stage) -> Letter:
     stage.tell(f"worker {third.pid}", f"does not guess: {task.id}/{LETTER} is {step.state}")
     _tell_question(stage, step)
     await _decide(stage, task, step)
-    await wait_unparked(task, third)
+    settled = not await is_parked(task, third)
     view = await task.view()
     stage.tell("journal", f"task {task.id} {view.finished}", at_ms=view.ended_ms)
-    return Letter(task_id=task.id, parked=1, settled=1)
+    return Letter(task_id=task.id, parked=1, settled=int(settled))
 
 
 def _tell_question(stage: Stage, step: StepView) -> None:

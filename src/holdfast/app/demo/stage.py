@@ -131,19 +131,6 @@ async def is_parked(task: TaskHandle, worker: Worker) -> bool:
     return await _patiently(worker, look)
 
 
-async def wait_unparked(task: TaskHandle, worker: Worker) -> None:
-    """Wait until the worker has applied a decision and brought the task to its end."""
-
-    async def look(timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
-        while await is_parked(task, worker):
-            if time.monotonic() > end:
-                raise TimeoutError
-            await asyncio.sleep(0.01)
-
-    await _patiently(worker, look)
-
-
 async def _patiently(worker: Worker, look: Callable[[float], Awaitable[T]]) -> T:
     """Wait for what `look` waits for, but notice a worker that ended by itself."""
     end = time.monotonic() + PATIENCE_S
