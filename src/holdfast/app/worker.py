@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 
 from holdfast.app.journal_path import journal_path
 from holdfast.app.settings_file import find_settings
+from holdfast.app.worker_log import open_log
 from holdfast.errors import BadInput
-from holdfast.runtime.log import Log
 from holdfast.runtime.supervisor import supervise
 
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
@@ -34,7 +34,7 @@ class Order:
 
 def run_worker(order: Order) -> int:
     """Serve until asked to stop; the exit code."""
-    log = Log.to_stderr()
+    log = open_log()
     # Wrong settings are said here, once, and not by a worker that would be started again.
     settings = find_settings(
         journal_path(order.journal), config=order.config, overrides=order.overrides

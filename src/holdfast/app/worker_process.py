@@ -22,6 +22,7 @@ from holdfast.app.notify import make_notices
 from holdfast.app.places import open_file_journal
 from holdfast.app.settings_file import find_settings
 from holdfast.app.worker import Order, parse_order
+from holdfast.app.worker_log import open_log
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable
 from holdfast.runtime.deadman import DeadMan
@@ -34,7 +35,7 @@ EXIT_DEFECT = 1
 
 def main() -> int:
     harden()
-    log = Log.to_stderr()
+    log = open_log()
     try:
         asyncio.run(serve(parse_order(sys.argv[1] if len(sys.argv) == 2 else ""), log))
         return 0

@@ -157,6 +157,8 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
         result = await follow(hf, handle, app=args.app, quiet=args.json, timeout_s=args.timeout)
     except asyncio.CancelledError:
         if not args.json:
+            if args.run_here:
+                talk("what is under way may finish; Ctrl-C again breaks off, nothing is lost")
             talk(f"the task goes on without you: `holdfast task show {handle.id}`")
         raise
     if args.json:

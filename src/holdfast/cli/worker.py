@@ -15,8 +15,8 @@ def add_parser(commands: Commands) -> None:
         purpose="Serve the tasks of an app until asked to stop. This process supervises a worker "
         "process and starts it again when it dies; the new one resumes its tasks at once. "
         "SIGTERM or Ctrl-C lets calls under way finish; a second one kills, which loses nothing. "
-        "Any number of workers may serve one journal on one machine. Events go to standard error "
-        "as JSON lines.",
+        "Any number of workers may serve one journal on one machine. Events go to standard error, "
+        "as JSON lines unless it is a terminal.",
         examples=(
             "holdfast worker examples/trip.py:tasks",
             "holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471",

@@ -1,0 +1,102 @@
+"""The command line's own decisions: what is printed, and what a defect looks like."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.app.metrics import METRICS, render
+from holdfast.app.worker import Order, parse_order
+from holdfast.app.worker_log import Readable
+from holdfast.cli import doctor
+from holdfast.cli.main import main
+from holdfast.cli.screen import ago, clock_time, iso, print_json
+from holdfast.cli.screen_text import one_line, shown
+from holdfast.cli.shapes import epoch_text
+from holdfast.errors import BadInput
+from holdfast.runtime.log import Log
+
+
+def broken(_: object) -> int:
+    raise ZeroDivisionError("a defect\x1b[2J")
+
+
+def test_a_defect_is_one_line_and_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "run", broken)
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "error: internal: ZeroDivisionError: a defect\\x1b[2J"
+    assert lines[1].startswith("hint: this is a defect of Holdfast")
+    assert len(lines) == 2
+    monkeypatch.setenv("HOLDFAST_TRACE", "1")
+    assert main(["doctor"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    monkeypatch.delenv("HOLDFAST_TRACE")
+    assert main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "internal"
+
+
+def test_nothing_drives_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Results, names and messages come from outside."""
+    wild = "a\x1b[31m\x07\x9b2J\u202eb\r\nc\td"
+    assert shown(wild) == "a\\x1b[31m\\x07\\x9b2J\\x202eb\\x0d\nc\td"
+    assert one_line(wild).count("\n") == 0
+    print_json({"value": wild})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"value": wild}
+    assert not any(char in out for char in "\x1b\x07\x9b\r")
+
+
+def test_lines_are_cut_where_they_are_long() -> None:
+    assert one_line("x" * 300) == "x" * 97 + "..."
+    assert one_line(" a \n\n b ") == "a b"
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(-5, "0 ms"), (0, "0 ms"), (999, "999 ms"), (1_000, "1.0 s"), (59_900, "59.9 s"),
+     (61_000, "1 min 1 s"), (3_600_000, "1 h 0 min"), (90_000_000, "25 h 0 min"),
+     (864_000_000, "10 days")],
+)  # fmt: skip
+def test_lengths_of_time(ms: int, text: str) -> None:
+    assert ago(ms) == text
+
+
+def test_moments() -> None:
+    assert iso(1_800_000_000_123) == "2027-01-15T08:00:00.123+00:00"
+    assert (iso(0), clock_time(0)) == ("", "-")
+
+
+def test_epochs_as_people_read_them() -> None:
+    assert epoch_text((3 << 32) | 7) == "3.7"
+    assert epoch_text(0) == "-"
+
+
+def test_an_order_survives_the_way_to_the_worker_process() -> None:
+    fields = {"app": "a:b", "journal": "/j", "overrides": {"concurrency": 3}, "health_port": 0}
+    assert parse_order(json.dumps(fields)) == Order(
+        app="a:b", journal="/j", overrides={"concurrency": 3}, health_port=0
+    )
+    for wrong in ("", "[]", "{}", '{"app": "a:b", "journal": "/j", "secret": 1}'):
+        with pytest.raises(BadInput):
+            parse_order(wrong)
+
+
+def test_metrics_are_in_prometheus_text_form() -> None:
+    text = render({"tasks": [('{state="queued"}', 3.0)], "up": [("", 1.0)]})
+    assert text == (
+        f"# HELP holdfast_up {METRICS['up'][1]}\n# TYPE holdfast_up gauge\nholdfast_up 1\n"
+        f"# HELP holdfast_tasks {METRICS['tasks'][1]}\n# TYPE holdfast_tasks gauge\n"
+        'holdfast_tasks{state="queued"} 3\n'
+    )
+
+
+def test_events_on_a_terminal_are_words(capsys: pytest.CaptureFixture[str]) -> None:
+    import sys
+
+    Log(Readable(sys.stdout)).event("run-ended", state="parked", text="two words\x1b", number=3)
+    line = capsys.readouterr().out
+    assert line[8:] == ' run-ended state=parked text="two words\\u001b" number=3\n'
