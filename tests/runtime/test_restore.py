@@ -43,9 +43,7 @@ class World:
             return n
 
         @queryable.find
-        async def find(  # pyright: ignore[reportUnusedFunction] - registered
-            call: holdfast.Call, n: int
-        ) -> holdfast.Found | holdfast.Absent:
+        async def find(call: holdfast.Call, n: int) -> holdfast.Found | holdfast.Absent:
             return holdfast.Found(n) if ("queryable", n) in world.done else holdfast.Absent()
 
         @holdfast.tool
