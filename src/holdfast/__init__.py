@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.app.handle import TaskHandle
     from holdfast.app.loading import App
-    from holdfast.app.open import Holdfast, open
+    from holdfast.app.open import Holdfast, open  # noqa: A004 - the public name
     from holdfast.core.effect import (
         Fenced,
         Idempotent,

@@ -565,12 +565,13 @@ class TaskParked(Unresolved):
 
     def __init__(self, *, task_id: str, ordinal: str, question: str) -> None:
         where = f"task {task_id}" + (f" step {ordinal}" if ordinal else "")
+        if ordinal:
+            look, act = f"effect show {task_id}/{ordinal}", f"effect settle {task_id}/{ordinal}"
+        else:
+            look, act = f"task show {task_id}", f"task retry {task_id}"
         super().__init__(
             f"{where} is parked: {question}",
-            hint=f"`holdfast effect show {task_id}/{ordinal}` shows the evidence; "
-            f"`holdfast effect settle {task_id}/{ordinal}` decides"
-            if ordinal
-            else f"`holdfast task show {task_id}` shows why; `holdfast task retry {task_id}` goes on",
+            hint=f"`holdfast {look}` shows the evidence, `holdfast {act}` goes on",
         )
         self.task_id = task_id
         self.ordinal = ordinal
