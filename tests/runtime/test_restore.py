@@ -137,3 +137,45 @@ async def test_a_request_of_the_lost_timeline_is_suspect_and_a_new_one_is_not(
         assert [one for one in world.done if one not in done] == []
         fresh = await hf.submit(world.task, kind="unrepeatable")
         assert await fresh.result(20) == [1, 2]
+
+
+async def test_a_restored_call_that_needs_a_yes_is_not_sent_without_one(tmp_path: Path) -> None:
+    """The lost timeline may have been refused; parked, then run, it is asked for as usual."""
+    done: list[int] = []
+
+    keyed = holdfast.Keyed(
+        window_s=86_400, fingerprint="checked", refusals_stored=False, max_delay_s=0
+    )
+
+    @holdfast.tool(effect=keyed, needs_approval=True)
+    async def pay(call: holdfast.Call, n: int) -> int:
+        done.append(n)
+        return n
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> int:
+        return await run.call(pay, n=1)
+
+    journal = tmp_path / "journal.db"
+    async with holdfast.open(journal, serve=False) as hf:
+        task_id = (await hf.submit(order, request_id="order-1")).id
+    shutil.copy2(journal, tmp_path / "old.db")
+    async with holdfast.open(journal, tasks=[order]) as hf:
+        await rested(hf.task(task_id), "waiting")
+    (tmp_path / "old.db").replace(journal)
+    await recover_journal(journal)
+    async with holdfast.open(journal, tasks=[order]) as hf:
+        await rested(hf.task(task_id), "parked")
+        assert done == []
+        await hf.settle(task_id, "1", "run", by="ada")
+        await rested(hf.task(task_id), "waiting")
+        assert done == []
+        await hf.approve(task_id, "1", granted=True, by="ada")
+        assert await hf.task(task_id).result(20) == 1
+    assert done == [1]
+
+
+async def rested(task: holdfast.TaskHandle, state: str) -> None:
+    async for row in task.watch():
+        if row.state == state:
+            return

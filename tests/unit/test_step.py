@@ -256,9 +256,11 @@ def test_succeeded_needs_an_answer_a_lookup_evidence_or_a_person(walk: Walk) -> 
 
 
 def as_resumer(facts: Facts, walk: Walk) -> Facts:
-    """A resumer holds a newer epoch, waits for its lease and has the approval before it starts."""
+    """A resumer holds a newer epoch, waits for its lease, and asks before it starts what is
+    planned."""
     epoch = walk[-1][2].epoch + 1
-    return changed(facts, owner=True, epoch=epoch, lease_ok=True, approved=True)
+    approved = facts.approved or walk[-1][0].state is StepState.PLANNED
+    return changed(facts, owner=True, epoch=epoch, lease_ok=True, approved=approved)
 
 
 @settings(max_examples=600)
@@ -446,6 +448,20 @@ def test_after_a_restore_every_open_slot_is_in_doubt(letter: Letter) -> None:
         again = took(step, Event.RESTORE, letter)
         assert (again.state, again.maybe_sent) == (StepState.UNKNOWN, 1)
         assert refused(again, Event.SKIP, letter)
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_a_suspect_slot_is_not_sent_without_the_approval_its_tool_needs(letter: Letter) -> None:
+    """A restore forgets who said yes: a person is asked, whatever the class allows."""
+    suspect = took(None, Event.RESTORE, letter)
+    known = {
+        "epoch": 2, "in_window": True, "at_least_once": True, "quiet": True, "has_lookup": True,
+        "lookup": Lookup.ABSENT,
+    }  # fmt: skip
+    assert decide(suspect, facts_with(**known)) is Move.START
+    assert decide(suspect, facts_with(**known, approved=False)) is Move.PARK
+    assert refused(suspect, Event.START, letter, **known, approved=False)
+    assert took(suspect, Event.PARK, letter, **known, approved=False).state is StepState.PARKED
 
 
 @pytest.mark.parametrize("letter", LETTERS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import assert_never
 
-from holdfast.core.step import CLOSED, Facts, Lookup, Step, StepState
+from holdfast.core.step import CLOSED, Facts, Lookup, Step, StepState, lacks_approval
 
 
 class Move(StrEnum):
@@ -36,18 +36,19 @@ def decide(step: Step, facts: Facts) -> Move:
         return Move.START if facts.attempts_left else Move.PARK
     if facts.unsent and step.state is StepState.STARTED:
         return Move.UNSEND
-    move = _by_class(step, facts)
-    return Move.PARK if move is Move.START and not facts.attempts_left else move
+    may_start = facts.attempts_left and not lacks_approval(step, facts)
+    move = _by_class(step, facts, may_start=may_start)
+    return Move.PARK if move is Move.START and not may_start else move
 
 
-def _by_class(step: Step, facts: Facts) -> Move:
+def _by_class(step: Step, facts: Facts, *, may_start: bool) -> Move:
     match step.letter:
         case "R" | "T":
             return Move.START
         case "F" | "I":
             return Move.PARK if facts.key_reused else Move.START
         case "K":
-            return _keyed(facts)
+            return _keyed(facts, may_start=may_start)
         case "Q":
             return _queried(facts) if facts.has_lookup else Move.PARK
         case "N":
@@ -56,9 +57,9 @@ def _by_class(step: Step, facts: Facts) -> Move:
             assert_never(step.letter)
 
 
-def _keyed(facts: Facts) -> Move:
+def _keyed(facts: Facts, *, may_start: bool) -> Move:
     # With the attempts spent a lookup may still close what a re-send no longer can.
-    if facts.in_window and facts.attempts_left and not facts.key_reused:
+    if facts.in_window and may_start and not facts.key_reused:
         return Move.START
     return _queried(facts) if facts.has_lookup else Move.PARK
 

@@ -252,8 +252,10 @@ def _start_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
         return "the lease ends too soon"
     if not facts.attempts_left:
         return "the attempts are spent"
+    if lacks_approval(step, facts) or (step.state is StepState.PLANNED and not facts.approved):
+        return "the approval is missing"
     if step.state is StepState.PLANNED:
-        return None if facts.approved else "the approval is missing"
+        return None
     if facts.key_reused and step.letter not in ("R", "T"):
         return "the far end knows this key with another body"
     absent = facts.quiet and facts.lookup is Lookup.ABSENT
@@ -268,6 +270,12 @@ def _start_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
             return None if facts.at_least_once else "it may have happened; at most once"
         case _:
             assert_never(step.letter)
+
+
+def lacks_approval(step: Step, facts: Facts) -> bool:
+    """Whether nothing in this timeline was ever started, nor approved: a suspect slot is not sent
+    to find out what became of it where a person must say yes first."""
+    return step.attempts == 0 and not facts.approved
 
 
 def _retry_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
@@ -295,30 +303,31 @@ def _park_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
     spent = not facts.attempts_left
     if step.state is StepState.PLANNED:
         return None if spent else "it can simply run"
+    held = spent or lacks_approval(step, facts)
     match step.letter:
         case "R" | "T":
-            return None if spent else "it can simply run again"
+            return None if held else "it can simply run again"
         case "F" | "I":
-            return None if spent or facts.key_reused else "it can simply run again"
+            return None if held or facts.key_reused else "it can simply run again"
         case "K":
             if facts.has_lookup:
-                return _asked_refusal(facts)
-            blocked = spent or facts.key_reused or not facts.in_window
+                return _asked_refusal(facts, held=held)
+            blocked = held or facts.key_reused or not facts.in_window
             return None if blocked else "it can be sent again"
         case "Q":
-            return _asked_refusal(facts) if facts.has_lookup else None
+            return _asked_refusal(facts, held=held) if facts.has_lookup else None
         case "N":
-            again = facts.at_least_once and not facts.key_reused and not spent
+            again = facts.at_least_once and not facts.key_reused and not held
             return "it may be repeated" if again else None
         case _:
             assert_never(step.letter)
 
 
-def _asked_refusal(facts: Facts) -> str | None:
+def _asked_refusal(facts: Facts, *, held: bool) -> str | None:
     """A step with a lookup is parked only when the lookup was asked and leaves no way on."""
     if facts.lookup in _UNCLEAR:
         return None
-    if facts.lookup is Lookup.ABSENT and (facts.key_reused or not facts.attempts_left):
+    if facts.lookup is Lookup.ABSENT and (facts.key_reused or held):
         return None
     return "it can be sent again or looked up"
 
