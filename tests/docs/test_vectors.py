@@ -85,12 +85,9 @@ def test_two_records_are_chained_as_published() -> None:
     link = first_link(raw)
     assert link.hex() == JOURNAL["first_link"]
     for one in JOURNAL["records"]:
-        fields = {
-            key: bytes.fromhex(value) if key in ("effect_key", "fingerprint", "body") else value
-            for key, value in one.items()
-            if key not in ("hash", "place")
-        }
-        link = next_link(link, **fields)
+        raws = {key: bytes.fromhex(one[key]) for key in ("effect_key", "fingerprint", "body")}
+        plain = {key: one[key] for key in one.keys() - {*raws, "hash", "place"}}
+        link = next_link(link, **raws, **plain)
         assert link.hex() == one["hash"]
         where = place(
             raw, seq=one["seq"], kind=one["kind"], ordinal=one["ordinal"], epoch=one["epoch"]

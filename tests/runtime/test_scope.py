@@ -58,9 +58,12 @@ async def test_what_woke_a_scope_is_answered_when_it_rests(tmp_path: Path) -> No
     shop = Shop()
     async with holdfast.open(tmp_path / "journal.db", tools=[shop.charge]) as hf:
         for _ in range(4):
-            async with hf.scope("thread-7") as scope:
-                task_id = parse_task_id(scope.task_id)
-        assert [item for item in await hf.journal.inbox_of(task_id) if not item.applied] == []
+            async with hf.scope("thread-7"):
+                pass
+        async with hf.scope("thread-7") as scope:
+            task_id = parse_task_id(scope.task_id)
+        items = await hf.journal.inbox_of(task_id)
+        assert [item for item in items if not item.applied] == []
 
 
 async def test_a_slot_used_with_other_arguments_is_a_conflict(tmp_path: Path) -> None:
