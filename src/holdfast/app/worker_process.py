@@ -14,10 +14,8 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 
-from holdfast.app.health import serve_health
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
-from holdfast.app.metrics import Gauges
 from holdfast.app.notify import make_notices
 from holdfast.app.places import open_file_journal
 from holdfast.app.settings_file import find_settings
@@ -66,6 +64,10 @@ async def serve(order: Order, log: Log) -> None:
         )  # fmt: skip
         _listen_to_signals(engine, log)
         if order.health_port is not None:
+            # Only where it is asked for: a resuming worker should start at once.
+            from holdfast.app.health import serve_health
+            from holdfast.app.metrics import Gauges
+
             gauges = Gauges(engine=engine, journal=journal)
             port = await serve_health(order.health_port, gauges, stack)
             log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
