@@ -16,8 +16,8 @@ from holdfast.core.clock import Entropy
 from holdfast.core.private_files import (
     check_place,
     check_private_file,
+    create_durably,
     open_private,
-    write_atomically,
 )
 from holdfast.errors import KeysMissing, KeysWrong
 
@@ -104,4 +104,5 @@ def _create(path: Path, entropy: Entropy) -> None:
         "current": 1,
         "journal_keys": [{"id": 1, "key": entropy.bytes(KEY_BYTES).hex()}],
     }
-    write_atomically(path, json.dumps(fields, indent=1).encode() + b"\n")
+    # Never over another's: a journal may have been made with those keys a moment ago.
+    create_durably(path, json.dumps(fields, indent=1).encode() + b"\n")

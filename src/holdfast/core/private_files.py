@@ -123,6 +123,31 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
+def create_durably(path: Path, data: bytes) -> bool:
+    """Write a file that is not there yet, whole; False where it is, which then stays as it is.
+
+    Of several processes that try at once exactly one gets True.
+    """
+    try:
+        folder = os.open(path.parent, _FOLDER_FLAGS)
+    except OSError as error:
+        raise explained(error, path.parent) from error
+    try:
+        temporary = _write_temporary(folder, path.name, data)
+        try:
+            os.link(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary, dir_fd=folder)
+        sync(folder)
+        return True
+    except OSError as error:
+        raise explained(error, path) from error
+    finally:
+        os.close(folder)
+
+
 def remove_durably(path: Path) -> None:
     """Remove the file, if it is there, and sync its folder."""
     try:
@@ -183,20 +208,29 @@ def _make_folders(path: Path) -> None:
 
 
 def _replace(folder: int, name: str, data: bytes) -> None:
-    temporary = f".{name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, FILE_MODE, dir_fd=folder)
+    temporary = _write_temporary(folder, name, data)
     try:
-        try:
-            write_all(fd, data)
-            sync(fd)
-        finally:
-            os.close(fd)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.unlink(temporary, dir_fd=folder)
         raise
     sync(folder)
+
+
+def _write_temporary(folder: int, name: str, data: bytes) -> str:
+    """The data in a new, synced file of the folder; its name."""
+    temporary = f".{name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, FILE_MODE, dir_fd=folder)
+    try:
+        write_all(fd, data)
+        sync(fd)
+    except BaseException:
+        os.unlink(temporary, dir_fd=folder)
+        raise
+    finally:
+        os.close(fd)
+    return temporary
 
 
 def write_all(fd: int, data: bytes) -> None:

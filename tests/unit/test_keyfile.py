@@ -1,0 +1,89 @@
+"""keys.json: made once, never over another's, parsed strictly."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.app import keyfile
+from holdfast.app.keyfile import load_or_create, parse
+from holdfast.core.clock import SeededEntropy, SystemEntropy
+from holdfast.core.private_files import create_durably
+from holdfast.errors import KeysMissing, KeysWrong
+
+KEY = "ab" * 32
+GOOD = {"format": 1, "k_effect": KEY, "current": 1, "journal_keys": [{"id": 1, "key": KEY}]}
+
+
+def test_keys_are_made_once_and_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    made = load_or_create(path, journal_exists=False, entropy=SystemEntropy())
+    found = load_or_create(path, journal_exists=True, entropy=SystemEntropy())
+    assert found.k_effect == made.k_effect
+    assert os.listdir(tmp_path) == ["keys.json"]
+
+
+def test_two_that_start_at_once_get_the_same_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has looked before the first wrote: it must not write over what it did not see."""
+    path = tmp_path / "keys.json"
+    first = load_or_create(path, journal_exists=False, entropy=SeededEntropy(1))
+    real, looks = os.path.lexists, iter([False])
+
+    def lexists(one: Path) -> bool:
+        return next(looks, True) if one == path else real(one)
+
+    monkeypatch.setattr(keyfile.os.path, "lexists", lexists)
+    second = load_or_create(path, journal_exists=False, entropy=SeededEntropy(2))
+    assert second.k_effect == first.k_effect
+
+
+def test_of_many_exactly_one_creates(tmp_path: Path) -> None:
+    path, won = tmp_path / "file", list[bytes]()
+    start = threading.Barrier(8)
+
+    def create(data: bytes) -> None:
+        start.wait()
+        if create_durably(path, data):
+            won.append(data)
+
+    threads = [threading.Thread(target=create, args=(b"%d" % n * 9_000,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.read_bytes()] == won
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_journal_without_keys_gets_no_new_ones(tmp_path: Path) -> None:
+    with pytest.raises(KeysMissing):
+        load_or_create(tmp_path / "keys.json", journal_exists=True, entropy=SystemEntropy())
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"k_effect": "ab"},
+        {"k_effect": 1},
+        {"k_effect": "zz" * 32},
+        {"current": 2},
+        {"current": True},
+        {"journal_keys": []},
+        {"journal_keys": [{"id": 0, "key": KEY}]},
+        {"journal_keys": [{"id": 1}]},
+        {"journal_keys": 7},
+    ],
+)
+def test_malformed_keys_are_refused_without_showing_them(change: dict[str, object]) -> None:
+    with pytest.raises(KeysWrong) as caught:
+        parse(json.dumps({**GOOD, **change}).encode(), where="keys.json")
+    assert KEY not in caught.value.message
+    assert parse(json.dumps(GOOD).encode(), where="keys.json").k_effect == bytes.fromhex(KEY)
