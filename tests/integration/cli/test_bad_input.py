@@ -466,7 +466,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
     ways = [one for one in (["unshare", "-m"], ["unshare", "-r", "-m"]) if _mounts(one, tmp_path)]
     if not ways:
         pytest.skip("this user may not mount a file system, not even in a namespace of its own")
-    mounted = 'mount -t tmpfs -o size=24m,mode=0700 tmpfs "$1" && exec "$2" -c "$3" "$1" "$4"'
+    # Small enough that the reserve, once given up, is too little to begin new steps with.
+    mounted = 'mount -t tmpfs -o size=12m,mode=0700 tmpfs "$1" && exec "$2" -c "$3" "$1" "$4"'
     sample = str(Path(__file__).parent / "sample_app.py")
     done = subprocess.run(
         [*ways[0], "sh", "-c", mounted, "sh", str(tmp_path), sys.executable, FULL, sample],
