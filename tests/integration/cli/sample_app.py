@@ -142,7 +142,13 @@ async def fills(run: holdfast.Run) -> dict[str, Any]:
     return await run.call(send, to="after")
 
 
+@holdfast.task
+async def leaves_it_full(run: holdfast.Run) -> None:
+    await run.call(fill_the_disk)
+
+
 tasks = [
     hello, pay, parks, asks, launches, fails, loses_result, returns_odd, undoes, quits, echo, fills,
+    leaves_it_full,
 ]  # fmt: skip
 only = [hello]

@@ -455,6 +455,14 @@ while worker.wait_event("run-ended")["task_id"] != task_id:
     pass
 found["after"] = hf.look("task", "show", task_id, "--json").json["state"]
 found["count"] = len((folder / "sent").read_text().split())
+end = time.monotonic() + 60
+hf("submit", "app.py:tasks", "{}", "--task", "leaves_it_full", "--no-follow")
+while ask(port, "/healthz").status != 503 and time.monotonic() < end:
+    time.sleep(0.05)  # it is the next renewal that meets the full disk
+os.unlink(folder / "filler")
+while ask(port, "/healthz").status != 200 and time.monotonic() < end:
+    time.sleep(0.05)
+found["idle"] = ask(port, "/healthz").status
 found["end"] = worker.stop()
 worker.close()
 print(json.dumps(found))
@@ -487,6 +495,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         "doctor": True,
         "after": "succeeded",
         "count": 1,
+        "idle": 200,
         "end": 0,
     }
 

@@ -20,6 +20,7 @@ reserve file is given up so that results of effects already under way can still 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -186,6 +187,10 @@ class Writer:
 
     @property
     def full(self) -> bool:
+        """Whether space is short; tried anew, as an idle process begins no step to find out."""
+        if self._full_since is not None:
+            with contextlib.suppress(JournalFull):
+                self._try_leave_full()
         return self._full_since is not None
 
     def _check_usable(self, *, begins: bool) -> None:
