@@ -40,6 +40,7 @@ def test_a_killed_worker_is_started_again_and_resumes(hf: Commands, start_worker
     worker = start_worker()
     pid = worker.wait_event("serving")["pid"]
     worker.wait_said("CHARGING")
+    assert not any('"checked"' in line for line in worker.said), "nothing has crashed yet"
     os.kill(pid, signal.SIGKILL)
     again = worker.wait_event("serving")["pid"]
     assert again != pid
@@ -47,6 +48,7 @@ def test_a_killed_worker_is_started_again_and_resumes(hf: Commands, start_worker
     (hf.folder / "go").touch()
     assert wait_ended(worker, task_id) == "succeeded"
     assert worker.stop() == 0
+    assert sum('"checked"' in line for line in worker.said) == 1, "after a crash the whole journal"
     shown = hf.look("task", "show", task_id, "--json").json
     charged = shown["steps"][1]
     assert keys_sent(hf.folder) == [charged["effect_key"]] * 2

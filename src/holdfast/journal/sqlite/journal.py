@@ -100,6 +100,9 @@ class SqliteJournal:
         self._seen_version: object = None
         self._timed_version: object = None
         self._seen_version = self._data_version()
+        # Looked at before anybody buries the dead: did a session end without saying so?
+        rows = self._read(lambda db: list_sessions(db, clock, instance))
+        self.unclean = any(not row.ended and not row.alive for row in rows)
 
     # sessions
 
@@ -383,14 +386,6 @@ class SqliteJournal:
     @property
     def broken(self) -> str:
         return self._writer.broken
-
-    @property
-    def unclean(self) -> bool:
-        """Whether a session before this one ended without saying so."""
-        row = self._read(
-            lambda db: db.execute("SELECT 1 FROM session WHERE ended != 1 LIMIT 1").fetchone()
-        )
-        return row is not None
 
     def remember_newest(self) -> None:
         """Take over sequence and time of the newest record; called once when opened."""
