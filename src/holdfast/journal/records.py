@@ -213,8 +213,7 @@ def _fold(view: TaskView, record: Record) -> None:
         case Kind.STEP:
             _fold_step(view, record)
         case Kind.NOTE:
-            body = record.body
-            view.notes[record.ordinal] = Note(str(body["what"]), body, None, record.at_ms)
+            _fold_note(view, record)
         case Kind.ANSWER:
             note = view.notes[record.ordinal]
             view.notes[record.ordinal] = note._replace(answer=record.body)
@@ -232,6 +231,15 @@ def _fold(view: TaskView, record: Record) -> None:
             view.outcome, view.ended_ms = record.body, record.at_ms
         case Kind.RESTORED:
             _fold_restore(view, record)
+
+
+def _fold_note(view: TaskView, record: Record) -> None:
+    body = record.body
+    if body["what"] == "version":  # the code that a planned step would call now
+        step = view.steps[record.ordinal]
+        step.body = {**step.body, "v": body["v"]}
+    else:
+        view.notes[record.ordinal] = Note(str(body["what"]), body, None, record.at_ms)
 
 
 def _fold_claim(view: TaskView, record: Record) -> None:

@@ -99,7 +99,7 @@ async def _rest(book: Book, reason: str) -> TaskState | None:
         case "sleeping":
             state, due_ms = TaskState.SLEEPING, int(rest)
         case "approval":
-            state, notice = TaskState.WAITING, _approval_notice(book)
+            state, notice = TaskState.WAITING, approval_notice(book)
         case "waiting":
             state = TaskState.WAITING
         case "broken-off":
@@ -164,7 +164,7 @@ def keep_until_ms(book: Book) -> int:
     )
 
 
-def _approval_notice(book: Book) -> Notice:
+def approval_notice(book: Book) -> Notice:
     view = book.view
     ordinal = next(
         (key for key, note in view.notes.items() if note.what == "approve" and note.answer is None),

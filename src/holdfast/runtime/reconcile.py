@@ -135,12 +135,16 @@ class Reconciler:
             raise Cancelled
         if not tool.needs_approval:
             return False
+        if step.body.get("v") != tool.version:
+            # The code has changed since the question: what was granted for the old is void.
+            body: Body = {"what": "version", "v": tool.version}
+            await self._book.write([Entry(kind=Kind.NOTE, ordinal=step.ordinal, body=body)])
         item = self._approval(step)
         if item is None:
             raise Suspended("approval")
         if item.body.get("granted"):
             return False
-        body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note", "refused")}
+        body = {"by": item.body.get("by", ""), "note": item.body.get("note", "refused")}
         await self._sender.record(step, Event.SKIP, facts, body, applied=(item.number,))
         return True
 
@@ -175,10 +179,16 @@ class Reconciler:
         return item
 
     def _approval(self, step: StepView) -> InboxItem | None:
-        item = self._book.find_item(InboxKind.APPROVAL, step.ordinal)
-        if item is None or item.body.get("binding") != approval_binding(step):
-            return None
-        return item
+        """The newest answer to just this call; an answer to an older version of it is none."""
+        binding = approval_binding(step)
+        answers = [
+            item
+            for item in self._book.inbox
+            if item.kind is InboxKind.APPROVAL
+            and item.ordinal == step.ordinal
+            and item.body.get("binding") == binding
+        ]
+        return answers[-1] if answers else None
 
     # facts and waiting
 

@@ -24,6 +24,7 @@ from holdfast.errors import (
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import Book
+from holdfast.runtime.execute import approval_notice
 from holdfast.runtime.steps import Steps
 from holdfast.runtime.tool import Tool
 
@@ -66,7 +67,9 @@ class Scope:
         if signal.reason.startswith("diverged"):
             return RequestConflict(task_id=self.task_id, request_id=slot, name=f"scope {self.name}")
         step = self._book.step(ordinal)
-        asked = step.question if step is not None else signal.reason
+        asked = step.question if step is not None else ""
+        if signal.reason == "approval":
+            asked = "it waits for a person's yes (`holdfast approval list`)"
         return TaskParked(task_id=self.task_id, ordinal=ordinal, question=asked or signal.reason)
 
     async def release(self) -> None:
@@ -100,15 +103,17 @@ async def _settle_one(steps: Steps, step: StepView, tools: dict[str, Tool[..., A
 
 async def rest_scope(book: Book) -> TaskState | None:
     parked = [s for s in book.view.steps.values() if s.step and s.state is StepState.PARKED]
+    asks = any(s.step and s.state is StepState.PLANNED for s in book.view.steps.values())
     state = TaskState.PARKED if parked else TaskState.WAITING
-    body = {"state": state.value, "why": "released"}
+    body = {"state": state.value, "why": "approval" if asks else "released"}
     if parked:
         body |= {"ordinal": parked[0].ordinal, "question": parked[0].question}
+    notice = approval_notice(book) if asks else None
     # What woke it is answered by its having run; unanswered it would be read again for ever.
     applied = tuple(item.number for item in book.inbox if item.kind is InboxKind.RETRY)
     entry = Entry(kind=Kind.RESTED, body=body)
     try:
-        await book.write([entry], change=Change(state=state), applied=applied)
+        await book.write([entry], change=Change(state=state, notice=notice), applied=applied)
     except Fenced:
         return None
     return state

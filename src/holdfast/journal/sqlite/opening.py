@@ -217,21 +217,16 @@ async def _use(path: Path, folder: Path) -> JournalUse:
 
 
 def _rewrite(path: Path) -> None:
-    """After a failed sync: all that can be read goes into a new file under the old name."""
+    """After a failed sync: all that can be read goes into a new file under the old name.
+
+    The new file gets the name `.rewritten` only when it is whole and synced; from then on it is
+    the journal, also after a crash: the old file's log must go before the new file comes, or
+    SQLite would play it into a file that it does not belong to.
+    """
     fresh = path.with_name(f".{path.name}.rewritten")
-    fresh.unlink(missing_ok=True)
     try:
-        db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
-            found = db.execute("PRAGMA quick_check(1)").fetchone()
-            if found is None or found[0] != "ok":
-                raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
-            os.close(open_private(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-            db.execute("VACUUM INTO ?", (str(fresh),))
-        finally:
-            db.close()
-        with open(fresh, "rb") as file:
-            os.fsync(file.fileno())
+        if not fresh.exists():
+            _copy_readable(path, fresh)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         os.replace(fresh, path)
@@ -241,6 +236,24 @@ def _rewrite(path: Path) -> None:
             f"the journal could not be rewritten after a failed sync: {error}",
             hint="the disk is failing: restore the journal on another one",
         ) from error
+
+
+def _copy_readable(path: Path, fresh: Path) -> None:
+    growing = path.with_name(f".{path.name}.rewriting")
+    growing.unlink(missing_ok=True)
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        found = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found is None or found[0] != "ok":
+            raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
+        os.close(open_private(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        db.execute("VACUUM INTO ?", (str(growing),))
+    finally:
+        db.close()
+    with open(growing, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(growing, fresh)
+    sync_folder(path.parent)
 
 
 def _migrate(db: Db) -> None:
@@ -265,9 +278,10 @@ def check_keys(db: Db, keys: KeyRing) -> None:
 
 
 def _check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> None:
+    # The mark first: another process may commit between the two, and raises it only afterwards.
+    mark = high_water(folder)
     row = db.execute("SELECT max(n) FROM record").fetchone()
     sequence = 0 if row is None or row[0] is None else cast(int, row[0])
-    mark = high_water(folder)
     if HighWater(incarnation, sequence) < mark:
         raise JournalOlderCopy(
             f"{path} ends at record {sequence} of incarnation {incarnation}, but this machine "
