@@ -87,9 +87,10 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         f"effect show {task_id}/2": 0,
         "approval list": 0,
         "doctor": 1,
+        "recover --dry-run": 0,
     }.items():
         printed = hf.look(*words.split(), "--json", code=code).json
-        name = "holdfast " + " ".join(words.split()[:2])
+        name = next(one for one in known if f"holdfast {words}".startswith(one))
         missing = keys_of(printed) - known[name]
         assert not missing, f"{name}: {missing}"
         assert printed, name
