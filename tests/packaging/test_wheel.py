@@ -70,16 +70,16 @@ def project() -> dict[str, object]:
 
 def package_files() -> Iterator[str]:
     for path in PACKAGE.rglob("*"):
-        if path.suffix in {".py", ".sql", ".c", ".typed"} and path.is_file():
+        if path.suffix in {".py", ".sql", ".typed"} and path.is_file():
             yield path.relative_to(PACKAGE.parent).as_posix()
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    """SQL, C sources and type marker travel along; tests, caches and built libraries do not."""
+    """SQL and type marker travel along; tests, caches, C and built libraries do not."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names >= set(package_files())
     strangers = {name for name in names if not name.startswith("holdfast/")}
-    leftovers = {name for name in names if name.endswith((".so", ".o", ".pyc", ".db"))}
+    leftovers = {name for name in names if name.endswith((".c", ".so", ".o", ".pyc", ".db"))}
     assert strangers | leftovers == set()
 
 

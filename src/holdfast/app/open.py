@@ -38,6 +38,7 @@ from holdfast.errors import (
     Misuse,
     NotNow,
     NotSettleable,
+    Retryable,
     ScopeBusy,
     SessionLost,
     StepNotFound,
@@ -82,6 +83,7 @@ class Holdfast:
         self.engine: Engine | None = None
         self._serving: asyncio.Task[None] | None = None
         self._failed: BaseException | None = None
+        self._closing = False
 
     # tasks
 
@@ -280,13 +282,19 @@ class Holdfast:
         self._serving = asyncio.create_task(self._serve(engine), name="holdfast engine")
 
     async def _serve(self, engine: Engine) -> None:
-        """Serve; begin a new session after a lost one; remember what ended it for good."""
+        """Serve; begin a new session after a lost one; remember what ended it for good.
+
+        A journal that is busy or full is no end: whoever waits for a result in this process
+        waits for this engine.
+        """
         while True:
             try:
                 await engine.serve()
                 return
-            except SessionLost as error:
-                self._log.event("session-lost", error=error.message)
+            except Retryable as error:
+                if self._closing:
+                    return
+                self._log.event("session-lost", code=error.code, error=error.message)
                 await asyncio.sleep(0.05)
             except HoldfastError as error:
                 self._failed = error
@@ -297,6 +305,7 @@ class Holdfast:
             raise self._failed
 
     async def close(self) -> None:
+        self._closing = True
         if self.engine is not None:
             self.engine.stop()
         if self._serving is not None:

@@ -117,6 +117,7 @@ class Engine:
 
     async def open_session(self) -> Session:
         name = self.settings.worker_name or f"{socket.gethostname()}:{os.getpid()}"
+        self._arm_for_write()
         session = await self.journal.open_session(
             worker=name, ttl_ms=int(self.settings.lease_ttl_s * 1000)
         )
@@ -364,10 +365,11 @@ class Engine:
     async def _close_session(self, session: Session) -> None:
         if self._children is not None:
             await self._children.close()
-        if self._dead_man is not None:
-            self._dead_man.disarm()
+        self._arm_for_write()
         with contextlib.suppress(HoldfastError):
             await self.journal.end_session(session)
+        if self._dead_man is not None:
+            self._dead_man.disarm()
         self.lease = None
         self.log.event("session-ended", session=session.session_id)
 
@@ -381,6 +383,12 @@ class Engine:
     def _arm(self) -> None:
         if self._dead_man is not None and self.lease is not None:
             self._dead_man.arm_at(self.lease.session.deadline_boot_ms)
+
+    def _arm_for_write(self) -> None:
+        """Without a lease too: a process stopped inside a commit keeps the journal's write lock,
+        and nobody else could write for as long as it is stopped."""
+        if self._dead_man is not None:
+            self._dead_man.arm(self.settings.lease_ttl_s)
 
     def _on_trouble(self, error: HoldfastError) -> None:
         """Say it once in a while, not at every retry."""

@@ -1,0 +1,1 @@
+"""Crash suites: real programs, a real journal, real sockets, killed and stopped at any call."""

@@ -1,0 +1,80 @@
+"""Figures of a crash suite, for people and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.testing.crash.judge import Verdict
+
+FINDINGS_MAX = 20
+
+
+class Figures(msgspec.Struct, kw_only=True):
+    """What a sweep of one class came to."""
+
+    name: str
+    points: int = 0  # kills
+    distinct: int = 0  # different calls, by name, place, occurrence and side
+    duplicates: int = 0
+    lost: int = 0
+    silent: int = 0
+    breaches: int = 0
+    parked: int = 0
+    poisoned: int = 0  # parked because programs lost their lease too often
+    in_doubt: int = 0  # kills after a send had begun and before its result was recorded
+    needless_parks: int = 0
+    unreached: int = 0  # lives that passed to their end
+    killed: int = 0  # zombies that the dead-man timer killed
+    dead_after_s_max: float = 0.0
+    racers: int = 0  # programs that raced
+    seconds: float = 0.0
+    findings: list[str] = []
+
+    @property
+    def green(self) -> bool:
+        wrong = self.duplicates + self.lost + self.silent + self.breaches + self.needless_parks
+        return wrong == 0 and (self.parked == 0 or self.name == "unrepeatable")
+
+    def add(self, verdict: Verdict, *, where: str) -> None:
+        self.duplicates += verdict.duplicates
+        self.lost += verdict.lost
+        self.silent += verdict.silent
+        self.breaches += verdict.breaches
+        self.parked += verdict.parked
+        self.poisoned += verdict.poisoned
+        for finding in verdict.findings:
+            self.note(f"{where}: {finding}")
+
+    def note(self, finding: str) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+
+
+COLUMNS = (
+    ("class", "name"), ("points", "points"), ("distinct", "distinct"),
+    ("duplicates", "duplicates"), ("lost", "lost"), ("silent", "silent"),
+    ("breaches", "breaches"), ("parked", "parked"), ("needless", "needless_parks"),
+)  # fmt: skip
+
+
+def table(figures: Iterable[Figures]) -> str:
+    """Columns of figures, one line per class."""
+    lines = [[title for title, _ in COLUMNS] + ["seconds", "verdict"]]
+    for one in figures:
+        cells = [_shown(getattr(one, field)) for _, field in COLUMNS]
+        lines.append([*cells, f"{one.seconds:.1f}", "green" if one.green else "RED"])
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _shown(value: Any) -> str:  # Any: a field of Figures
+    return f"{value:,}" if isinstance(value, int) else str(value)

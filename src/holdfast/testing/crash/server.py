@@ -1,0 +1,159 @@
+"""The fork server: a program with the shim in it that does one job and prints its figures."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from holdfast.downstream.ledger import Page
+from holdfast.downstream.process import FarEnd
+from holdfast.journal.sqlite import reserve
+from holdfast.testing.crash.board import Board
+from holdfast.testing.crash.jobs import Order, Place, Races, Sweep, Zombies, divided
+from holdfast.testing.crash.judge import Books, in_doubt, judge
+from holdfast.testing.crash.lives import Life, work
+from holdfast.testing.crash.races import Race, RacePlan, owners, run_races
+from holdfast.testing.crash.report import Figures
+from holdfast.testing.crash.subjects import Subject, make_subject
+from holdfast.testing.crash.sweep import SETTINGS, Outcome, Plan, sweep
+from holdfast.testing.crash.zombies import Zombie, ZombiePlan, raise_zombies
+
+
+def main() -> None:
+    # Only the size of the reserve is less than a user's: sixteen megabytes of zeros per program
+    # cost more than the rest of its life.
+    reserve.RESERVE_BYTES = reserve.RESERVE_BYTES_MIN
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    figures = do(order)
+    sys.stdout.buffer.write(msgspec.json.encode(figures))
+
+
+def do(order: Order) -> Figures:
+    job, place = order.job, order.place
+    began = time.monotonic()
+    subject = make_subject(job.name, timeout_s=job.timeout_s)
+    warm_up(subject, place)
+    match job:
+        case Sweep():
+            outcomes = list(sweep(_plan(job, place, subject)))
+            figures = add_up(subject, outcomes, Books(read_books(subject, place)))
+        case Zombies():
+            zombies = list(raise_zombies(_zombie_plan(job, place, subject)))
+            figures = add_up_zombies(subject, zombies, Books(read_books(subject, place)))
+        case Races():
+            races = list(run_races(_race_plan(job, place, subject)))
+            figures = add_up_races(subject, races, Books(read_books(subject, place)))
+        case _:
+            assert_never(job)
+    figures.seconds = round(time.monotonic() - began, 3)
+    return figures
+
+
+def warm_up(subject: Subject, place: Place) -> None:
+    """One life in this process, so that its children need not import and learn what it did."""
+    folder = Path(place.folder) / "warm"
+    folder.mkdir(mode=0o700)
+    life = Life(subject=subject, folder=folder, url=url_of(place), settings=SETTINGS)
+    asyncio.run(work(life, Board()))
+
+
+def add_up(subject: Subject, outcomes: list[Outcome], books: Books) -> Figures:
+    """Judge every trial."""
+    figures = Figures(name=subject.name)
+    distinct: set[object] = set()
+    for outcome in outcomes:
+        verdict = judge(subject, outcome.found, books)
+        doubt = subject.letter == "N" and in_doubt(outcome.calls) and outcome.point is not None
+        figures.in_doubt += doubt
+        if outcome.point is None:
+            figures.unreached += 1
+        else:
+            figures.points += 1
+            distinct.add((outcome.mode, outcome.point))
+        if verdict.parked and not doubt:
+            figures.needless_parks += 1
+            verdict.findings.append("parked although nothing was in doubt")
+        if doubt and not verdict.parked:
+            verdict.breaches += 1
+            verdict.findings.append("not parked although a send had begun without a result")
+        figures.add(verdict, where=str(outcome))
+    figures.distinct = len(distinct)
+    return figures
+
+
+def add_up_zombies(subject: Subject, zombies: list[Zombie], books: Books) -> Figures:
+    figures = Figures(name=subject.name)
+    for zombie in zombies:
+        verdict = judge(subject, zombie.found, books)
+        figures.add(verdict, where=str(zombie))
+        if zombie.point is None:
+            figures.unreached += 1
+        else:
+            figures.points += 1
+        if zombie.dead_after_s is not None:
+            figures.killed += 1
+            figures.dead_after_s_max = max(figures.dead_after_s_max, zombie.dead_after_s)
+    figures.distinct = len({(zombie.mode, zombie.point) for zombie in zombies if zombie.point})
+    return figures
+
+
+def add_up_races(subject: Subject, races: list[Race], books: Books) -> Figures:
+    figures = Figures(name=subject.name)
+    for race in races:
+        verdict = judge(subject, race.found, books)
+        for wrong in owners(race):
+            verdict.breaches += 1
+            verdict.findings.append(wrong)
+        figures.add(verdict, where=str(race))
+        figures.points += 1
+        figures.racers += race.racers
+    figures.distinct = len({(race.mode, race.index) for race in races})
+    return figures
+
+
+def read_books(subject: Subject, place: Place) -> Page | None:
+    """The far end's books, once nothing is on its way any more."""
+    if subject.far_end is None:
+        return None
+    far_end = FarEnd(kind=subject.far_end, port=place.port, pid=place.pid)
+
+    async def read() -> Page:
+        await far_end.wait_idle()
+        return await far_end.ledger()
+
+    return asyncio.run(read())
+
+
+def url_of(place: Place) -> str:
+    return f"http://127.0.0.1:{place.port}"
+
+
+def _plan(job: Sweep, place: Place, subject: Subject) -> Plan:
+    return Plan(
+        subject=subject, url=url_of(place), folder=Path(place.folder),
+        modes=job.modes, points=job.points, only=job.only, weakness=job.weakness, lanes=job.lanes,
+    )  # fmt: skip
+
+
+def _zombie_plan(job: Zombies, place: Place, subject: Subject) -> ZombiePlan:
+    return ZombiePlan(
+        subject=subject, url=url_of(place), folder=Path(place.folder),
+        settings=divided(job.divide), guarded=job.guarded, count=job.count, only=job.only,
+        brink=job.brink, weakness=job.weakness, lanes=job.lanes,
+    )  # fmt: skip
+
+
+def _race_plan(job: Races, place: Place, subject: Subject) -> RacePlan:
+    return RacePlan(
+        subject=subject, url=url_of(place), folder=Path(place.folder),
+        settings=divided(job.divide), count=job.count, lanes=job.lanes,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

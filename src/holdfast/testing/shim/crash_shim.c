@@ -1,0 +1,399 @@
+/* The crash shim: every call that can change durable or outside state passes here first.
+ *
+ * Loaded with LD_PRELOAD. While armed it numbers, in the armed process only,
+ *
+ *   - writes, syncs, sizes, names and folders of files under `root`,
+ *   - connect, send, receive, shutdown and close of Internet sockets,
+ *
+ * notes each in a trace that outlives the process (shared memory or a mapped file), and at the
+ * call with the armed number ends or stops the process, before or after the call itself. The
+ * signal is sent to the own process and SIGKILL cannot be caught, so nothing runs after it.
+ *
+ * Not seen: stores into mappings (SQLite's shared-memory index, which a resumer makes anew),
+ * locks, and calls that a program makes without the C library. Nothing is allocated and no lock is
+ * taken here, so it is safe in every thread and after fork.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum mode { OFF, TRACE, KILL_BEFORE, KILL_AFTER, STOP_BEFORE, STOP_AFTER };
+
+/* The layout of the trace is read by shim/__init__.py. */
+#define NAME_BYTES 16
+#define HEAD_BYTES 8
+#define WHERE_BYTES 88
+
+struct call {
+    char name[NAME_BYTES];
+    unsigned char head[HEAD_BYTES]; /* the first bytes that were written, to tell writes apart */
+    int64_t length;
+    int32_t done; /* 1 once the call itself has returned */
+    int32_t failed;
+    char where[WHERE_BYTES]; /* path below the root, or "socket" */
+};
+
+struct trace {
+    uint32_t capacity;
+    uint32_t count; /* calls so far; those beyond the capacity are counted but not kept */
+    uint32_t acted; /* 1 once the armed call was reached */
+    uint32_t unused[13];
+    struct call calls[];
+};
+
+static struct trace *trace;
+static volatile int mode = OFF;
+static uint32_t target;
+static pid_t owner;
+static char root[512];
+static size_t root_bytes;
+
+/* Arming */
+
+void hf_shim_arm(struct trace *kept, int wanted, uint32_t at, const char *below) {
+    mode = OFF;
+    trace = kept;
+    target = at;
+    owner = getpid();
+    root_bytes = strnlen(below, sizeof root - 1);
+    memcpy(root, below, root_bytes);
+    root[root_bytes] = 0;
+    trace->count = 0;
+    trace->acted = 0;
+    mode = wanted;
+}
+
+void hf_shim_disarm(void) { mode = OFF; }
+
+/* For programs that are started, not forked: HOLDFAST_SHIM_TRACE names a file of the trace's size. */
+__attribute__((constructor)) static void arm_from_environment(void) {
+    const char *file = getenv("HOLDFAST_SHIM_TRACE"), *below = getenv("HOLDFAST_SHIM_ROOT");
+    const char *wanted = getenv("HOLDFAST_SHIM_MODE"), *at = getenv("HOLDFAST_SHIM_AT");
+    struct stat found;
+    if (!file || !below || !wanted || !at) return;
+    int fd = open(file, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &found) || (size_t)found.st_size < sizeof(struct trace)) return;
+    void *kept = mmap(NULL, (size_t)found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (kept == MAP_FAILED) return;
+    ((struct trace *)kept)->capacity =
+        (uint32_t)(((size_t)found.st_size - sizeof(struct trace)) / sizeof(struct call));
+    /* A program of the program is not the one that was meant. */
+    unsetenv("HOLDFAST_SHIM_TRACE");
+    hf_shim_arm(kept, atoi(wanted), (uint32_t)strtoul(at, NULL, 10), below);
+}
+
+/* Numbering */
+
+struct point {
+    uint32_t number; /* 0: not counted */
+    struct call *call;
+};
+
+static void act(uint32_t number, int kills, int stops) {
+    if (number != target || (mode != kills && mode != stops)) return;
+    trace->acted = 1;
+    raise(mode == kills ? SIGKILL : SIGSTOP); /* to this thread: it does not run on */
+}
+
+static struct point enter(const char *name, const char *where, const void *bytes, size_t length) {
+    struct point here = {0, NULL};
+    here.number = __atomic_add_fetch(&trace->count, 1, __ATOMIC_SEQ_CST);
+    if (here.number <= trace->capacity) {
+        here.call = &trace->calls[here.number - 1];
+        memset(here.call, 0, sizeof *here.call);
+        strncpy(here.call->name, name, NAME_BYTES - 1);
+        strncpy(here.call->where, where, WHERE_BYTES - 1);
+        here.call->length = (int64_t)length;
+        if (bytes) memcpy(here.call->head, bytes, length < HEAD_BYTES ? length : HEAD_BYTES);
+    }
+    act(here.number, KILL_BEFORE, STOP_BEFORE);
+    return here;
+}
+
+static void leave(struct point here, int failed) {
+    if (!here.number) return;
+    int kept = errno;
+    if (here.call) {
+        here.call->failed = failed;
+        here.call->done = 1;
+    }
+    act(here.number, KILL_AFTER, STOP_AFTER);
+    errno = kept;
+}
+
+static int armed(void) { return mode != OFF && getpid() == owner; }
+
+/* The part of the path below the root, or NULL. */
+static const char *below_root(const char *path) {
+    if (strncmp(path, root, root_bytes) != 0) return NULL;
+    if (path[root_bytes] == 0) return ".";
+    return path[root_bytes] == '/' ? path + root_bytes + 1 : NULL;
+}
+
+static const char *place_of_fd(int fd, char *path, size_t size) {
+    char link[40];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, size - 1);
+    if (length < 0) return NULL;
+    path[length] = 0;
+    return below_root(path);
+}
+
+static const char *place_of_path(int folder, const char *name, char *path, size_t size) {
+    if (name[0] == '/') return below_root(name);
+    ssize_t length;
+    if (folder == AT_FDCWD) {
+        length = readlink("/proc/self/cwd", path, size - 1);
+    } else {
+        char link[40];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+        length = readlink(link, path, size - 1);
+    }
+    if (length < 0) return NULL;
+    snprintf(path + length, size - (size_t)length, "/%s", name);
+    return below_root(path);
+}
+
+#define PATH_BYTES 4096
+
+static struct point at_fd(const char *name, int fd, const void *bytes, size_t length) {
+    struct point nowhere = {0, NULL};
+    char path[PATH_BYTES];
+    if (!armed()) return nowhere;
+    int kept = errno;
+    const char *where = place_of_fd(fd, path, sizeof path);
+    errno = kept;
+    return where ? enter(name, where, bytes, length) : nowhere;
+}
+
+static struct point at_path(const char *name, int folder, const char *file) {
+    struct point nowhere = {0, NULL};
+    char path[PATH_BYTES];
+    if (!armed() || !file) return nowhere;
+    int kept = errno;
+    const char *where = place_of_path(folder, file, path, sizeof path);
+    errno = kept;
+    return where ? enter(name, where, NULL, 0) : nowhere;
+}
+
+static struct point at_socket(const char *name, int fd, const void *bytes, size_t length) {
+    struct point nowhere = {0, NULL};
+    int domain = 0, kept = errno;
+    socklen_t size = sizeof domain;
+    if (!armed()) return nowhere;
+    int known = getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0;
+    errno = kept;
+    if (!known || (domain != AF_INET && domain != AF_INET6)) return nowhere;
+    return enter(name, "socket", bytes, length);
+}
+
+/* The calls. Each is: find the next definition once, number, call, act. */
+
+#define REAL(result, name, ...)                                                                    \
+    static result (*real)(__VA_ARGS__);                                                            \
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, #name)
+
+#define WRAP(result, numbered, called)                                                             \
+    struct point here = numbered;                                                                  \
+    result answer = called;                                                                        \
+    leave(here, answer < 0);                                                                       \
+    return answer
+
+ssize_t write(int fd, const void *bytes, size_t length) {
+    REAL(ssize_t, write, int, const void *, size_t);
+    WRAP(ssize_t, at_fd("write", fd, bytes, length), real(fd, bytes, length));
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t length, off64_t offset) {
+    REAL(ssize_t, pwrite64, int, const void *, size_t, off64_t);
+    WRAP(ssize_t, at_fd("pwrite", fd, bytes, length), real(fd, bytes, length, offset));
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t length, off_t offset) {
+    return pwrite64(fd, bytes, length, offset);
+}
+
+ssize_t writev(int fd, const struct iovec *parts, int count) {
+    REAL(ssize_t, writev, int, const struct iovec *, int);
+    WRAP(ssize_t, at_fd("writev", fd, NULL, 0), real(fd, parts, count));
+}
+
+int fsync(int fd) {
+    REAL(int, fsync, int);
+    WRAP(int, at_fd("fsync", fd, NULL, 0), real(fd));
+}
+
+int fdatasync(int fd) {
+    REAL(int, fdatasync, int);
+    WRAP(int, at_fd("fdatasync", fd, NULL, 0), real(fd));
+}
+
+int ftruncate64(int fd, off64_t length) {
+    REAL(int, ftruncate64, int, off64_t);
+    WRAP(int, at_fd("ftruncate", fd, NULL, (size_t)length), real(fd, length));
+}
+
+int ftruncate(int fd, off_t length) { return ftruncate64(fd, length); }
+
+int fallocate64(int fd, int how, off64_t from, off64_t length) {
+    REAL(int, fallocate64, int, int, off64_t, off64_t);
+    WRAP(int, at_fd("fallocate", fd, NULL, (size_t)length), real(fd, how, from, length));
+}
+
+int fallocate(int fd, int how, off_t from, off_t length) {
+    return fallocate64(fd, how, from, length);
+}
+
+int posix_fallocate64(int fd, off64_t from, off64_t length) {
+    REAL(int, posix_fallocate64, int, off64_t, off64_t);
+    struct point here = at_fd("fallocate", fd, NULL, (size_t)length);
+    int answer = real(fd, from, length); /* an error number, not -1 */
+    leave(here, answer != 0);
+    return answer;
+}
+
+int posix_fallocate(int fd, off_t from, off_t length) {
+    return posix_fallocate64(fd, from, length);
+}
+
+int fchmod(int fd, mode_t bits) {
+    REAL(int, fchmod, int, mode_t);
+    WRAP(int, at_fd("fchmod", fd, NULL, 0), real(fd, bits));
+}
+
+int unlink(const char *file) {
+    REAL(int, unlink, const char *);
+    WRAP(int, at_path("unlink", AT_FDCWD, file), real(file));
+}
+
+int unlinkat(int folder, const char *file, int flags) {
+    REAL(int, unlinkat, int, const char *, int);
+    WRAP(int, at_path("unlink", folder, file), real(folder, file, flags));
+}
+
+int rename(const char *from, const char *to) {
+    REAL(int, rename, const char *, const char *);
+    WRAP(int, at_path("rename", AT_FDCWD, to), real(from, to));
+}
+
+int renameat(int from_folder, const char *from, int to_folder, const char *to) {
+    REAL(int, renameat, int, const char *, int, const char *);
+    WRAP(int, at_path("rename", to_folder, to), real(from_folder, from, to_folder, to));
+}
+
+int link(const char *from, const char *to) {
+    REAL(int, link, const char *, const char *);
+    WRAP(int, at_path("link", AT_FDCWD, to), real(from, to));
+}
+
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+    REAL(int, linkat, int, const char *, int, const char *, int);
+    WRAP(int, at_path("link", to_folder, to), real(from_folder, from, to_folder, to, flags));
+}
+
+int mkdir(const char *file, mode_t bits) {
+    REAL(int, mkdir, const char *, mode_t);
+    WRAP(int, at_path("mkdir", AT_FDCWD, file), real(file, bits));
+}
+
+int mkdirat(int folder, const char *file, mode_t bits) {
+    REAL(int, mkdirat, int, const char *, mode_t);
+    WRAP(int, at_path("mkdir", folder, file), real(folder, file, bits));
+}
+
+/* Opening counts where it may make a file. */
+
+static struct point at_open(int folder, const char *file, int flags) {
+    struct point nowhere = {0, NULL};
+    return flags & O_CREAT ? at_path("create", folder, file) : nowhere;
+}
+
+#define OPEN_MODE(flags)                                                                           \
+    mode_t bits = 0;                                                                               \
+    if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) {                                 \
+        va_list rest;                                                                              \
+        va_start(rest, flags);                                                                     \
+        bits = va_arg(rest, mode_t);                                                               \
+        va_end(rest);                                                                              \
+    }
+
+int open64(const char *file, int flags, ...) {
+    REAL(int, open64, const char *, int, ...);
+    OPEN_MODE(flags);
+    WRAP(int, at_open(AT_FDCWD, file, flags), real(file, flags, bits));
+}
+
+int open(const char *file, int flags, ...) {
+    REAL(int, open, const char *, int, ...);
+    OPEN_MODE(flags);
+    WRAP(int, at_open(AT_FDCWD, file, flags), real(file, flags, bits));
+}
+
+int openat64(int folder, const char *file, int flags, ...) {
+    REAL(int, openat64, int, const char *, int, ...);
+    OPEN_MODE(flags);
+    WRAP(int, at_open(folder, file, flags), real(folder, file, flags, bits));
+}
+
+int openat(int folder, const char *file, int flags, ...) {
+    REAL(int, openat, int, const char *, int, ...);
+    OPEN_MODE(flags);
+    WRAP(int, at_open(folder, file, flags), real(folder, file, flags, bits));
+}
+
+/* Sockets */
+
+int connect(int fd, const struct sockaddr *to, socklen_t length) {
+    REAL(int, connect, int, const struct sockaddr *, socklen_t);
+    WRAP(int, at_socket("connect", fd, NULL, 0), real(fd, to, length));
+}
+
+ssize_t send(int fd, const void *bytes, size_t length, int flags) {
+    REAL(ssize_t, send, int, const void *, size_t, int);
+    WRAP(ssize_t, at_socket("send", fd, bytes, length), real(fd, bytes, length, flags));
+}
+
+ssize_t sendto(int fd, const void *bytes, size_t length, int flags, const struct sockaddr *to,
+               socklen_t size) {
+    REAL(ssize_t, sendto, int, const void *, size_t, int, const struct sockaddr *, socklen_t);
+    WRAP(ssize_t, at_socket("send", fd, bytes, length), real(fd, bytes, length, flags, to, size));
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+    REAL(ssize_t, sendmsg, int, const struct msghdr *, int);
+    WRAP(ssize_t, at_socket("send", fd, NULL, 0), real(fd, message, flags));
+}
+
+ssize_t recv(int fd, void *bytes, size_t length, int flags) {
+    REAL(ssize_t, recv, int, void *, size_t, int);
+    WRAP(ssize_t, at_socket("recv", fd, NULL, length), real(fd, bytes, length, flags));
+}
+
+ssize_t recvfrom(int fd, void *bytes, size_t length, int flags, struct sockaddr *from,
+                 socklen_t *size) {
+    REAL(ssize_t, recvfrom, int, void *, size_t, int, struct sockaddr *, socklen_t *);
+    WRAP(ssize_t, at_socket("recv", fd, NULL, length), real(fd, bytes, length, flags, from, size));
+}
+
+int shutdown(int fd, int how) {
+    REAL(int, shutdown, int, int);
+    WRAP(int, at_socket("shutdown", fd, NULL, 0), real(fd, how));
+}
+
+int close(int fd) {
+    REAL(int, close, int);
+    WRAP(int, at_socket("close", fd, NULL, 0), real(fd));
+}

@@ -1,0 +1,34 @@
+"""Many resumers of one orphaned task: one owner for each epoch, nothing done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.crash.jobs import Races, run_job
+from holdfast.testing.crash.subjects import CLASSES, ClassName
+
+PER_CLASS = 15  # times seven classes: 105 races of two to sixteen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSES)
+def test_one_owner_for_each_epoch(
+    name: ClassName, shim: Path, measured: Callable[[str], None]
+) -> None:
+    figures = run_job(Races(name=name, count=PER_CLASS), shim)
+
+    measured(f"races, {name}: {figures.points} with {figures.racers} racers")
+    assert figures.findings == []
+    assert figures.green
+    assert figures.points == PER_CLASS
+
+
+@pytest.mark.slow
+def test_races_at_the_default_timers(shim: Path) -> None:
+    figures = run_job(Races(name="queryable", count=3, divide=1, lanes=3), shim)
+
+    assert figures.findings == []
+    assert figures.green

@@ -1,0 +1,78 @@
+"""The suites are not blind: with any one rule taken out of the protocol they turn red.
+
+Each case runs twice: the protocol as it is, green, and the same scenario without the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.downstream.faults import Fault, FaultKind
+from holdfast.testing.crash.jobs import Job, Sweep, Zombies, run_job
+from holdfast.testing.crash.report import Figures
+from holdfast.testing.shim import Mode
+from holdfast.testing.weakened import Weakness
+
+NEAR_THE_SEND = frozenset(("send", "recv"))
+AFTER = (Mode.KILL_AFTER,)
+SLOW_ANSWER = Fault(kind=FaultKind.DELAY_AFTER, n=None, seconds=0.6)
+LATE_REQUEST = Fault(kind=FaultKind.LATE, n=None, seconds=0.1)  # quiet comes after 0.25 s
+
+
+def no_intent(weakness: Weakness | None) -> Job:
+    """Killed after the send, with nothing durable that says so."""
+    return Sweep(name="unrepeatable", only=NEAR_THE_SEND, weakness=weakness)
+
+
+def key_per_attempt(weakness: Weakness | None) -> Job:
+    """Killed after the send; the resumer sends again."""
+    return Sweep(name="keyed", only=NEAR_THE_SEND, modes=AFTER, weakness=weakness)
+
+
+def no_epoch_check(weakness: Weakness | None) -> Job:
+    """Stopped with the answer in hand; another program finishes; then it writes what it knows."""
+    return Zombies(
+        name="queryable", guarded=False, count=4, only=frozenset(("recv",)), weakness=weakness
+    )
+
+
+def timeout_as_failure(weakness: Weakness | None) -> Job:
+    """The far end does its work and answers too late."""
+    return Sweep(name="keyed", only=NEAR_THE_SEND, modes=AFTER, timeout_s=0.2, weakness=weakness)
+
+
+def find_before_quiet(weakness: Weakness | None) -> Job:
+    """The connection dies and the request arrives later."""
+    return Sweep(name="queryable", only=NEAR_THE_SEND, modes=AFTER, weakness=weakness)
+
+
+Case = tuple[Callable[[Weakness | None], Job], Sequence[Fault], Callable[[Figures], int]]
+CASES: dict[Weakness, Case] = {
+    Weakness.NO_INTENT: (no_intent, (), lambda figures: figures.duplicates),
+    Weakness.KEY_PER_ATTEMPT: (key_per_attempt, (), lambda figures: figures.duplicates),
+    Weakness.NO_EPOCH_CHECK: (no_epoch_check, (), lambda figures: figures.breaches),
+    Weakness.TIMEOUT_AS_FAILURE: (
+        timeout_as_failure, (SLOW_ANSWER,), lambda figures: figures.breaches,
+    ),
+    Weakness.FIND_BEFORE_QUIET: (
+        find_before_quiet, (LATE_REQUEST,), lambda figures: figures.duplicates,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weakness", Weakness)
+def test_a_weakened_protocol_is_caught(weakness: Weakness, shim: Path) -> None:
+    job, faults, count = CASES[weakness]
+
+    strong = run_job(job(None), shim, faults=faults)
+    assert strong.findings == []
+    assert strong.green
+    assert strong.points > 0
+
+    weak = run_job(job(weakness), shim, faults=faults)
+    assert not weak.green
+    assert count(weak) > 0, weak.findings
