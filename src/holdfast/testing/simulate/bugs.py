@@ -14,17 +14,23 @@ from typing import Any
 
 import msgspec
 
+from holdfast.app import open as app_open
 from holdfast.core import step as core_step
+from holdfast.core.clock import Clock
 from holdfast.core.step import Event, Facts, Step
 from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records, rules
 from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.records import Entry
+from holdfast.journal.records import Entry, StepView
+from holdfast.journal.steady import SteadyTime
 from holdfast.runtime import attempt, reconcile
-from holdfast.runtime.attempt import Caller, Outcome, RefusedBy
+from holdfast.runtime.attempt import Caller, Outcome, RefusedBy, Returned
 from holdfast.runtime.book import Book
+from holdfast.runtime.engine import Engine
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.reconcile import Reconciler
+from holdfast.runtime.sending import Sender
+from holdfast.runtime.steps import Steps
 from holdfast.runtime.tool import Call, Tool
 from holdfast.testing.simulate import ledger
 from holdfast.testing.simulate.campaign import mode_of
@@ -137,6 +143,69 @@ def _page_believed(replace: Replace) -> None:
     replace(MemoryJournal, "send_begun", _always(False))
 
 
+# Breaches that the simulation found in the shipped code: each is put back and must be found again.
+
+
+def _goes_on_past_a_broken_call(replace: Replace) -> None:
+    replace(Steps, "_left_open", _always(False))
+
+
+def _keeps_what_it_lost(replace: Replace) -> None:
+    async def release_strays(_self: Engine) -> None:
+        return None
+
+    replace(Engine, "_release_strays", release_strays)
+
+
+def _time_stands_still(replace: Replace) -> None:
+    clocks = _get(SteadyTime, "__init__")
+
+    def init(self: Any, clock: Clock) -> None:
+        clocks(self, _Stopped(clock))
+
+    replace(SteadyTime, "__init__", init)
+
+
+class _Stopped:
+    """A clock whose boot time stands still."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.boot_id = clock.boot_id
+        self.wall_ms = clock.wall_ms
+
+    def boot_ms(self) -> int:
+        return 0
+
+
+def _unapplied_result_as_evidence(replace: Replace) -> None:
+    original = _get(Sender, "_leave_evidence")
+
+    async def leave_evidence(self: Sender, step: StepView, outcome: Outcome) -> None:
+        if isinstance(outcome, Returned):
+            outcome = Returned(outcome.result, outcome.unkept)
+        await original(self, step, outcome)
+
+    replace(Sender, "_leave_evidence", leave_evidence)
+
+
+def _window_looked_at_once(replace: Replace) -> None:
+    original, in_window = _get(Reconciler, "_start_again"), _get(Reconciler, "_in_window")
+
+    async def start_again(self: Any, tool: Tool[..., Any], step: StepView, *rest: Any) -> None:
+        self._in_window = _always(in_window(self, tool, step))
+        try:
+            await original(self, tool, step, *rest)
+        finally:
+            del self._in_window
+
+    replace(Reconciler, "_start_again", start_again)
+    replace(Sender, "late_ms", _always(0))
+
+
+def _decides_before_quiet(replace: Replace) -> None:
+    replace(app_open, "decidable_in_ms", _always(0))
+
+
 def _always(value: object) -> Callable[..., Any]:
     def function(*_args: Any, **_more: Any) -> object:
         return value
@@ -159,4 +228,10 @@ BUGS: dict[str, Callable[[Replace], None]] = {
     "window ignored": _window_ignored,
     "no intent before send": _no_intent,
     "send-begun page always believed": _page_believed,
+    "code goes on past a call it broke off": _goes_on_past_a_broken_call,
+    "a living session keeps a run it lost": _keeps_what_it_lost,
+    "time stands still behind a newer record": _time_stands_still,
+    "an unapplied result taken as evidence": _unapplied_result_as_evidence,
+    "key window looked at once": _window_looked_at_once,
+    "a person decides before quiet": _decides_before_quiet,
 }

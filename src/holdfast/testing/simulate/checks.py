@@ -13,6 +13,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError
 from holdfast.journal.memory_contents import TaskCell
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
+from holdfast.testing.simulate.faults import DELAY_S, LEASE_TTL_S, TIMEOUT_S, WINDOW_S
 from holdfast.testing.simulate.tools import TOOLS
 from holdfast.testing.simulate.world import World
 
@@ -118,8 +119,19 @@ def needless_parks(world: World) -> list[str]:
         for step in world.store.view(cell).steps.values():
             if step.state is not StepState.PARKED:
                 continue
+            if step.letter == "K" and _window_closed(step):
+                continue
             begun = world.requests.get((cell.task_id, step.ordinal), 0)
             marked = TOOLS[step.tool].marks_itself
             if step.letter != "N" or (marked and not begun):
                 found.append(f"needless: {cell.task_id}/{step.ordinal} ({step.tool}) is parked")
     return found
+
+
+def _window_closed(step: StepView) -> bool:
+    """Whether a keyed step was open for so long that it might not be sent again any more."""
+    if step.parked is None or not step.attempts:
+        return False
+    _, parked_boot_ms, _ = step.parked
+    open_ms = parked_boot_ms - step.attempts[0].boot_ms
+    return open_ms >= (WINDOW_S - DELAY_S - TIMEOUT_S - LEASE_TTL_S) * 1000

@@ -30,6 +30,7 @@ class Profile:
     # processes
     crash_point: float = 0.0
     pause_point: float = 0.0
+    zombie: float = 0.0  # a pause beyond the lease between a start and its first byte
     crash_every_s: float = 0.0
     pause_every_s: float = 0.0
     stop_every_s: float = 0.0
@@ -109,6 +110,7 @@ def draw_profile(dice: Dice) -> Profile:
         crash_point=crash_point,
         crash_every_s=crash_every_s,
         pause_point=some(0.003, 0.01, 0.03, often=0.5),
+        zombie=some(0.05, 0.2, 0.5, often=0.2),
         pause_every_s=some(3.0, 8.0),
         stop_every_s=some(4.0, 10.0, often=0.2),
         reboot_every_s=some(6.0, 15.0, often=0.15),
@@ -122,7 +124,7 @@ def draw_profile(dice: Dice) -> Profile:
         error=some(0.05, 0.3, often=0.25),
         unsure=some(0.1, 0.5, often=0.2),
         full_every_s=some(4.0, 10.0, often=0.15),
-        commit_unknown=some(0.01, 0.05, often=0.25),
+        commit_unknown=some(0.02, 0.2, often=0.25),
         slow_commit=some(0.02, 0.1, often=0.3),
         person=dice.coin(0.7),
         evidence=some(0.2, 0.8, often=0.3),

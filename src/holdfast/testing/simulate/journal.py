@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COMMIT_S = 0.003
 SLOW_COMMIT_S = 3.0
+STILL_UNKNOWN = 0.5  # how often a question about a silent commit is not answered either
 
 
 class SimStore(MemoryStore):
@@ -107,12 +108,12 @@ class SimJournal(MemoryJournal):
             hold.seq, hold.head, hold.last = known  # the process has not heard of it
             self._world.trace.note(self._process.name, "commit unknown: committed")
             raise CommitUnknown("the answer to the commit was lost")
-        await self._process.point("after a commit", delay_s=self._delay())
+        await self._process.point("after a commit", delay_s=self._delay(), sends=begins)
         return numbers
 
     async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
         await self._process.point("before a confirmation", delay_s=self._delay())
-        if self._world.dice.hits(self._world.profile.commit_unknown):
+        if self._world.dice.hits(STILL_UNKNOWN):
             return Outcome.UNKNOWN
         return await super().confirm(hold, seq=seq)
 

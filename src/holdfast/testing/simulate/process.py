@@ -21,17 +21,22 @@ class Process(Owner):
         self.world = world
         self.name = name
 
-    async def point(self, where: str, *, delay_s: float = 0.0) -> None:
-        """A place between two instructions."""
+    async def point(self, where: str, *, delay_s: float = 0.0, sends: bool = False) -> None:
+        """A place between two instructions, reached after a while.
+
+        Whoever is paused here goes on with the very next instruction, before anything else that
+        has become due in its process. `sends`: soon after it a byte leaves.
+        """
         world, profile, dice = self.world, self.world.profile, self.world.dice
+        if delay_s > 0.0:
+            await asyncio.sleep(delay_s)
         if dice.hits(profile.crash_point):
             world.crash(self, where)
             await asyncio.get_running_loop().create_future()
-        if dice.hits(profile.pause_point):
-            world.pause(self, where)
+        long = sends and dice.hits(profile.zombie)
+        if long or dice.hits(profile.pause_point):
+            world.pause(self, where, long=long)
             await asyncio.sleep(0)
-        if delay_s > 0.0:
-            await asyncio.sleep(delay_s)
 
 
 def current() -> Process:

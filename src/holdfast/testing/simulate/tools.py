@@ -39,7 +39,9 @@ async def send(call: Call, kind: Kind, what: int, *, marks: bool = False) -> Any
     if dice.hits(profile.not_sent):
         raise NotSent("no connection")
     if marks or profile.dead_man:
-        await process.point("before the first byte", delay_s=dice.seconds(0.0, NETWORK_S))
+        await process.point(
+            "before the first byte", delay_s=dice.seconds(0.0, NETWORK_S), sends=True
+        )
     if marks:
         call.sending()
     request = Request(

@@ -23,8 +23,9 @@ from holdfast.testing.simulate.trace import Trace
 from holdfast.testing.simulate.worker import Worker
 
 RESTART_S = (0.05, 2.0)
-PAUSE_S = (0.2, 2.5 * LEASE_TTL_S)
-FULL_S = (0.5, 8.0)
+PAUSES_S = ((0.2, LEASE_TTL_S), (LEASE_TTL_S, 2.5 * LEASE_TTL_S))  # within a lease, beyond it
+LONG_PAUSE_S = (1.5 * LEASE_TTL_S, 4 * LEASE_TTL_S)  # others take over, ask and send meanwhile
+FULL_S = (0.5, 12.0)
 CLOCK_JUMPS_MS = (1_000, 10_000, 60_000, 86_400_000, 10 * 365 * 86_400_000)
 
 Full = Literal["", "begins", "all"]
@@ -142,11 +143,11 @@ class World:
                 self.workers[slot] = None
                 self.loop.at(self.dice.seconds(*RESTART_S), self._start, slot)
 
-    def pause(self, process: Process, where: str = "any place") -> None:
+    def pause(self, process: Process, where: str = "any place", *, long: bool = False) -> None:
         """SIGSTOP, for a while."""
         if not process.alive or process.paused:
             return
-        pause_s = self.dice.seconds(*PAUSE_S)
+        pause_s = self.dice.seconds(*(LONG_PAUSE_S if long else self.dice.pick(PAUSES_S)))
         self.trace.note(process.name, f"PAUSES for {pause_s:.3f} s: {where}")
         process.paused = True
         self.pauses += 1
