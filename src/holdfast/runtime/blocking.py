@@ -81,6 +81,7 @@ class ChildPool:
         Raises:
             Refused, NotSent, Busy, KeyReused: the tool said so.
             ToolRaised: it raised something else; unknown.
+            Unkept: it returned what cannot be kept; the effect took place.
             AttemptTimedOut: no outcome in time; the child is dead; unknown.
             ChildDied: the child died in the call; unknown.
             NotSent: also where no child was ready in time.

@@ -12,15 +12,18 @@ service manager's SIGTERM) is left to the worker, which lets the call end or kil
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import socket
 import sys
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
-from holdfast.errors import BadValue, HoldfastError, Misuse, ToolNotImportable
-from holdfast.runtime.child_wire import Message, frame, raised, receive, returned
+from holdfast.errors import HoldfastError, Misuse, ToolNotImportable
+from holdfast.runtime.child_wire import Message, frame, raised, receive, returned, unkept
 from holdfast.runtime.hardening import die_with_parent, harden
 from holdfast.runtime.target import Function, Target, resolve
 
@@ -79,27 +82,34 @@ def main() -> None:
 
 def _outcome(function: Function, request: Message) -> bytes:
     try:
-        try:
-            value = _called(function, request)
-        except BaseException as error:  # noqa: BLE001 - a tool's exit or interrupt is an outcome
-            return frame(raised(error), what="outcome")
-        return frame(returned(value), what="result")
-    except HoldfastError as error:  # a result or proof that cannot be kept
+        value = _called(function, request)
+    except BaseException as error:  # noqa: BLE001 - a tool's exit or interrupt is an outcome
         return frame(raised(error), what="outcome")
+    try:
+        return frame(returned(value), what="result")
+    except HoldfastError as error:  # the effect took place; only its result cannot be kept
+        return frame(unkept(error.message), what="outcome")
     except RecursionError:
-        return frame(raised(BadValue("the result is nested too deeply")), what="outcome")
+        return frame(unkept("the result is nested too deeply"), what="outcome")
 
 
 def _called(function: Function, request: Message) -> object:
     arguments = request["args"]
     if _takes_call(function):
-        return function(ChildCall(**request["call"]), **arguments)
-    return function(**arguments)
+        value = function(ChildCall(**request["call"]), **arguments)
+    else:
+        value = function(**arguments)
+    return _awaited(value) if inspect.iscoroutine(value) else value
+
+
+def _awaited(coroutine: Coroutine[Any, Any, object]) -> object:
+    """A plain function around an async one: what it returned has not happened yet."""
+    import asyncio
+
+    return asyncio.run(coroutine)
 
 
 def _takes_call(function: Function) -> bool:
-    import inspect
-
     first = next(iter(inspect.signature(function).parameters), None)
     return first == "call"
 

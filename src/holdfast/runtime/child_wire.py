@@ -13,11 +13,21 @@ import socket
 from typing import Any, cast
 
 from holdfast.core import values
-from holdfast.errors import Busy, HoldfastError, KeyReused, NotSent, Refused, TooLarge, ToolRaised
+from holdfast.errors import (
+    BadValue,
+    Busy,
+    HoldfastError,
+    KeyReused,
+    NotSent,
+    Refused,
+    TooLarge,
+    ToolRaised,
+)
 
 FRAME_BYTES_MAX = 32 * 1024 * 1024  # twice what a step may hold, for the names around it
 _LENGTH_BYTES = 4
 _TEXT_CHARS_MAX = 10_000
+_PROOF_BYTES_MAX = 64 * 1024
 
 Message = dict[str, Any]  # Any: JSON; the fields are written and read in this file and child.py
 
@@ -48,13 +58,25 @@ def returned(value: object) -> Message:
     return {"kind": "returned", "value": values.checked(value, what="result")}
 
 
+def unkept(why: str) -> Message:
+    return {"kind": "unkept", "why": _tidy(why)}
+
+
+class Unkept(Exception):
+    """The tool returned, so its effect took place; its result is no JSON value we can keep."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
 def raised(error: BaseException) -> Message:
     """How an exception of the tool travels: the four that say something, or its name and text."""
     match error:
         case Refused():
-            return {"kind": "refused", "proof": values.checked(error.proof, what="proof")}
+            return {"kind": "refused", "proof": _proof(error.proof)}
         case KeyReused():
-            return {"kind": "key-reused", "proof": values.checked(error.proof, what="proof")}
+            return {"kind": "key-reused", "proof": _proof(error.proof)}
         case NotSent():
             return {"kind": "not-sent", "reason": _tidy(error.message)}
         case Busy():
@@ -70,6 +92,8 @@ def opened(outcome: Message, *, tool: str) -> object:
     match outcome["kind"]:
         case "returned":
             return outcome["value"]
+        case "unkept":
+            raise Unkept(outcome["why"])
         case "refused":
             raise Refused(outcome["proof"])
         case "key-reused":
@@ -100,6 +124,16 @@ def _receive_exactly(channel: socket.socket, count: int) -> bytes | None:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def _proof(value: object) -> object:
+    """A proof that cannot be kept as it is is kept as text: it proves the same."""
+    try:
+        kept = values.checked(value, what="proof")
+        values.encode(kept, what="proof", bytes_max=_PROOF_BYTES_MAX)
+        return kept
+    except (BadValue, TooLarge):
+        return _tidy(repr(value))
 
 
 def _tidy(text: str) -> str:

@@ -121,7 +121,19 @@ class Apply:
     result: Any = None  # Any: a JSON value, checked when it is recorded
 
     def parsed(self) -> list[Statement]:
-        return [Statement(sql=sql, params=params) for sql, params in self.statements]
+        """Raises Misuse where they are not pairs of SQL and values."""
+        try:
+            return [
+                Statement(sql=_sql(sql), params=tuple(params)) for sql, params in self.statements
+            ]
+        except (TypeError, ValueError):
+            raise Misuse("Apply: statements are pairs of SQL and a list of values") from None
+
+
+def _sql(text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError("not SQL")
+    return text
 
 
 class Tool(Generic[P, T]):
@@ -143,7 +155,8 @@ class Tool(Generic[P, T]):
         self.marks_itself = http_only or marks_sending
         self.needs_approval = needs_approval
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
-        self.blocking = not inspect.iscoroutinefunction(function)
+        # A plain wrapper around an async function gives a coroutine: that is no blocking tool.
+        self.blocking = not inspect.iscoroutinefunction(inspect.unwrap(function))
         self.finder: Finder | None = None
         self._target: Target | None = None
         self.__doc__ = function.__doc__
@@ -173,6 +186,11 @@ class Tool(Generic[P, T]):
                 *(f"missing {n!r}" for n in missing),
             ]
             raise Misuse(f"{self.name}: {', '.join(told)}")
+
+    @property
+    def needs_child(self) -> bool:
+        """Whether it runs in a process of its own, because it must be possible to end it."""
+        return self.blocking and self.letter in ("Q", "N")
 
     @property
     def target(self) -> Target:
@@ -236,6 +254,13 @@ def tool(
         )  # fmt: skip
 
     return register if function is None else register(function)
+
+
+def check_tool(tool: object) -> None:
+    """Refuse what is no tool, or one whose contract cannot be kept."""
+    if not isinstance(tool, Tool):
+        raise Misuse(f"{tool!r} is not a tool", hint="decorate the function with @holdfast.tool")
+    check_registered(cast("Tool[..., Any]", tool))
 
 
 def check_registered(tool: Tool[..., Any]) -> None:
