@@ -57,6 +57,11 @@ def compensation(ordinal: str, number: int) -> str:
     return f"{base(ordinal)}.c{number}"
 
 
+def parent(ordinal: str) -> str:
+    """The step that a compensation undoes: `4` for `4.c1`."""
+    return ordinal.rpartition(".")[0]
+
+
 def _component_key(part: str) -> tuple[int, int, str]:
     if part.startswith("@"):
         return (3, 0, part)

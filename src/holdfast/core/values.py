@@ -44,6 +44,11 @@ def decode(raw: bytes) -> Json:
     return _decode(raw)
 
 
+def copied(value: Json) -> Json:
+    """The same checked value, sharing nothing that can be changed."""
+    return _decode(_encode(value)) if isinstance(value, (dict, list)) else value
+
+
 def canonical(value: Json) -> bytes:
     """RFC 8785 bytes of a checked value."""
     if _plain(value):

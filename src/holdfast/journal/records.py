@@ -318,6 +318,7 @@ def _take_doubt(step: StepView, record: Record) -> None:
 def _take_unsent(step: StepView, record: Record) -> None:
     step.ended = (record.epoch, record.boot_ms)
     step.doubt = record.body.get("reason", "not sent")
+    step.error = record.body
     if Event.UNSENT in record.events:
         step.spared += 1
 

@@ -9,6 +9,7 @@ stopping worker breaks off, and then nothing is concluded here.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,14 +17,14 @@ import msgspec
 
 from holdfast.core.clock import Clock
 from holdfast.core.ids import effect_key_from_bytes
-from holdfast.core.values import Json, checked, encode
+from holdfast.core.values import Json, checked, copied, encode
 from holdfast.errors import (
     AttemptTimedOut,
     BadValue,
     Busy,
-    Fenced,
     HoldfastError,
     KeyReused,
+    Misuse,
     NotSent,
     Refused,
     Signal,
@@ -33,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import StepView
 from holdfast.runtime.blocking import ChildPool
+from holdfast.runtime.child_wire import Unkept
 from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.http import BadRequest, HttpClient
 from holdfast.runtime.lease import Lease
@@ -131,9 +133,11 @@ class Caller:
             ends=ends, mark=send.mark, lookup=False,
         )  # fmt: skip
         try:
-            value = await self._invoke(tool, call, args, send.mark)
+            value = await self._invoke(tool, call, _own(args), send.mark)
         except (Signal, asyncio.CancelledError):
             raise
+        except Unkept as error:
+            return Returned(None, unkept=error.why)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything: it is judged
             return _judged(tool, error, begun=send.begun)
         return _returned(tool, value)
@@ -152,7 +156,7 @@ class Caller:
         )  # fmt: skip
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                answer = cast(object, await tool.finder(call, **args))
+                answer = cast(object, await tool.finder(call, **_own(args)))
         except (Signal, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - a lookup that fails says nothing
@@ -188,7 +192,7 @@ class Caller:
             if not tool.marks_itself:
                 mark()
             return await self._timed(tool, tool.bound(call, args))
-        if tool.letter in ("Q", "N"):
+        if tool.needs_child:
             fields = {
                 "task_id": call.task_id, "ordinal": call.ordinal, "effect_key": call.effect_key,
                 "fence": call.fence, "attempt": call.attempt,
@@ -197,8 +201,12 @@ class Caller:
                 tool.target, fields, args, tool.timeout_s, before_send=mark
             )
         mark()
-        bound = tool.bound(call, args)
-        return await self._timed(tool, lambda: self._threads.run(bound))
+        return await self._timed(tool, lambda: self._in_thread(tool.bound(call, args)))
+
+    async def _in_thread(self, bound: Callable[[], Any]) -> object:
+        value = await self._threads.run(bound)
+        # A plain function around an async one: what it returned has not happened yet.
+        return await value if inspect.isawaitable(value) else value
 
     async def _timed(self, tool: Tool[..., Any], start: Callable[[], Any]) -> object:
         # A TimeoutError of the tool's own says the same: no outcome in time.
@@ -217,6 +225,10 @@ def _returned(tool: Tool[..., Any], value: object) -> Outcome:
                 "Misuse", "a Transactional tool returns holdfast.Apply(statements, result)"
             )
         apply, value = value, value.result
+        try:
+            apply.parsed()
+        except Misuse as error:
+            return Raised("Misuse", error.message)
     try:
         kept = checked(value, what=f"result of {tool.name}")
         encode(kept, what=f"result of {tool.name}")
@@ -241,7 +253,7 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outco
         case KeyReused():
             return Doubtful("key-reused", text=str(error)[:TEXT_CHARS_MAX])
         case ToolNotImportable() | TooLarge() if not begun:
-            return Unsent(error.message)
+            return Raised(type(error).__name__, error.message[:TEXT_CHARS_MAX])
         case AttemptTimedOut() if not harmless and not begun:
             return Unsent("no first byte within the time of the attempt")
         case AttemptTimedOut() if not harmless:
@@ -255,6 +267,11 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outco
     if harmless or (tool.marks_itself and not begun):
         return Raised(kind, text)  # nothing outside was changed: nothing was sent
     return Doubtful("raised", kind=kind, text=text)
+
+
+def _own(args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that the tool may change without changing what a repeat would send."""
+    return {name: copied(value) for name, value in args.items()}
 
 
 def _shown_json(proof: object) -> Json:
@@ -273,6 +290,3 @@ def _tidy(text: str) -> str:
 
 def _nothing() -> None:
     return None
-
-
-__all__ = ["Caller", "Doubtful", "Fenced", "Outcome", "Raised", "RefusedBy", "Returned", "Unsent"]

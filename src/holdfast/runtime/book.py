@@ -8,6 +8,9 @@ finish takes the deferred records along in its own commit, first.
 
 Branches of a gather write at the same time; their records leave in the order they arrive and
 share commits.
+
+A cancel never leaves a write in doubt: the journal decides it first, the view follows, then the
+cancel is raised. A stale owner writes nothing; what it saw succeed it leaves as evidence.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from holdfast.core.clock import Clock
+from holdfast.core.step import Event
 from holdfast.errors import (
     CommitUnknown,
     Fenced,
@@ -24,7 +28,7 @@ from holdfast.errors import (
     JournalBusy,
     JournalFull,
     LeaseLost,
-    Signal,
+    Suspended,
 )
 from holdfast.journal.contract import (
     Change,
@@ -35,19 +39,22 @@ from holdfast.journal.contract import (
     Outcome,
     Statement,
 )
-from holdfast.journal.records import Entry, Record, StepView, TaskView, fold
+from holdfast.journal.records import Body, Entry, Record, StepView, TaskView, fold
 
 DEFER_S = 0.01  # a deferred result that no later step takes along is written after this
 RETRY_S = 0.25
 CONFIRM_MAX = 3
+STOPPING = "stopping"  # why a run ends when its worker is asked to stop
+BROKEN_OFF = "broken-off"  # why it ends when its code leaves a step before the end
 
 
 class Book:
     """The owner's hold on one task: append, fold, remember."""
 
     __slots__ = (
-        "_busy", "_flush_timer", "_pending", "_slots", "_waiting", "cancelled", "changed", "clock",
-        "fenced", "hold", "inbox", "journal", "on_trouble", "signal", "view",
+        "_flush_timer", "_pending", "_slots", "_turn", "calls", "cancelled", "changed",
+        "clock", "ended", "fenced", "hold", "inbox", "journal", "may_rest", "on_trouble", "signal",
+        "view",
     )  # fmt: skip
 
     def __init__(
@@ -63,24 +70,52 @@ class Book:
         self.cancelled = any(item.kind is InboxKind.CANCEL for item in self.inbox)
         self.changed = asyncio.Event()
         self.fenced = False
-        self.signal: Signal | None = None
+        self.ended = False  # the task's code has returned or raised
+        self.signal: BaseException | None = None  # why no chain of this run may go on
+        self.may_rest = True  # whether a long wait may end the run for now
+        self.calls = 0  # attempts under way whose outcome is not yet recorded
         self._pending: list[Entry] = []
         self._slots: list[int] = []
-        self._busy = False
-        self._waiting: list[asyncio.Future[None]] = []
+        self._turn = asyncio.Lock()
         self._flush_timer: asyncio.TimerHandle | None = None
 
+    # whether the run may go on
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is the engine that ends this run."""
+        return self.fenced or (
+            isinstance(self.signal, Suspended) and self.signal.reason == STOPPING
+        )
+
+    def stop(self) -> None:
+        """Let no further step begin; what is under way may end."""
+        self.end(Suspended(STOPPING))
+
+    def end(self, signal: BaseException) -> None:
+        """No chain of this run goes on; the first reason stays."""
+        if self.signal is None:
+            self.signal = signal
+        self.changed.set()
+
+    def check_going(self) -> None:
+        if self.signal is not None:
+            raise self.signal
+
+    # the inbox
+
     def add_to_inbox(self, item: InboxItem) -> None:
+        self.hold.seen = max(self.hold.seen, item.number)
         if all(known.number != item.number for known in self.inbox):
             self.inbox.append(item)
             self.cancelled = self.cancelled or item.kind is InboxKind.CANCEL
             self.changed.set()
 
-    def find_item(self, kind: InboxKind, ordinal: str) -> InboxItem | None:
-        for item in self.inbox:
-            if item.kind is kind and item.ordinal == ordinal:
-                return item
-        return None
+    def items(self, kind: InboxKind, ordinal: str) -> list[InboxItem]:
+        """What was said about this step and is not yet concluded, oldest first."""
+        return [item for item in self.inbox if item.kind is kind and item.ordinal == ordinal]
+
+    # the view
 
     def step(self, ordinal: str) -> StepView | None:
         return self.view.steps.get(ordinal)
@@ -91,15 +126,15 @@ class Book:
             raise InvariantViolated("I4", f"step {ordinal} was not recorded")
         return step
 
+    # writing
+
     def defer(self, entry: Entry, *, slot: int = -1) -> None:
         """Take the record into the view now and into the journal with the next commit."""
         self._fold((entry,), (0,))
         self._pending.append(entry)
         if slot >= 0:
             self._slots.append(slot)
-        if self._flush_timer is None:
-            loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(DEFER_S, self._flush_later)
+        self._flush_soon()
 
     async def begin(self, entries: Sequence[Entry]) -> None:
         """Write records on whose strength an effect will be sent.
@@ -134,34 +169,47 @@ class Book:
         self, entries: Sequence[Entry], *, change: Change | None = None,
         applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
     ) -> None:  # fmt: skip
-        while self._busy:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
-        if self.fenced:
-            raise Fenced
-        self._busy = True
-        pending, slots = self._pending, self._slots
-        self._pending, self._slots = [], []
-        try:
-            numbers = await self._append(
-                [*pending, *entries] if pending else entries, change=change, applied=applied,
-                statements=statements, begins=begins,
-            )  # fmt: skip
-        except BaseException:
-            self._pending, self._slots = [*pending, *self._pending], [*slots, *self._slots]
-            raise
-        finally:
-            self._busy = False
-            self._next_turn()
-        self._fold(entries, numbers[len(pending) :])
+        async with self._turn:
+            pending, slots = self._pending, self._slots
+            self._pending, self._slots = [], []
+            taken = [*pending, *entries] if pending else entries
+            before = self.hold.seq
+            try:
+                numbers = await self._append(
+                    taken, change=change, applied=applied, statements=statements, begins=begins
+                )
+            except asyncio.CancelledError:
+                if self.hold.seq == before:
+                    self._put_back(pending, slots)
+                else:
+                    self._written(entries, [0] * len(entries), slots)
+                raise
+            except BaseException:
+                self._put_back(pending, slots)
+                raise
+            self._written(entries, numbers[len(pending) :], slots)
+
+    def _written(
+        self, entries: Sequence[Entry], numbers: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        self._fold(entries, numbers)
         for slot in slots:
             self.hold.session.free_slot(slot)
+
+    def _put_back(self, pending: list[Entry], slots: list[int]) -> None:
+        if self.fenced:
+            return  # left as evidence
+        self._pending, self._slots = [*pending, *self._pending], [*slots, *self._slots]
+        if self._pending:
+            self._flush_soon()
 
     async def _append(
         self, entries: Sequence[Entry], *, change: Change | None, applied: Sequence[int],
         statements: Sequence[Statement], begins: bool,
     ) -> list[int]:  # fmt: skip
+        if self.fenced:
+            await self._leave_evidence(entries)
+            raise Fenced
         if not entries and change is None and not applied:
             return []
         for _ in range(CONFIRM_MAX):
@@ -173,11 +221,8 @@ class Book:
                 )  # fmt: skip
             except LeaseLost as error:
                 self.fenced = True
+                await self._leave_evidence(entries)
                 raise Fenced from error
-            except asyncio.CancelledError:
-                # Broken off in the middle: the commit may have happened. A fresh claim reads it.
-                self.fenced = True
-                raise
             except CommitUnknown as error:
                 self.on_trouble(error)
                 outcome = await self.journal.confirm(self.hold, seq=wanted)
@@ -189,12 +234,29 @@ class Book:
         self.fenced = True
         raise Fenced
 
-    def _next_turn(self) -> None:
-        while self._waiting:
-            turn = self._waiting.pop(0)
-            if not turn.done():
-                turn.set_result(None)
-                return
+    async def _leave_evidence(self, entries: Sequence[Entry]) -> None:
+        """A stale worker may not close a step, but what it saw succeed must not be lost.
+
+        Not for Read, whose answer is simply asked for again, nor for Transactional, whose
+        effect would have been in the very commit that was refused.
+        """
+        for entry in entries:
+            step = self.view.steps.get(entry.ordinal)
+            if Event.SUCCEED not in entry.events or step is None or step.letter in ("R", "T"):
+                continue
+            if entry.body.get("unkept"):
+                continue
+            body: Body = {
+                "outcome": "succeeded", "result": entry.body.get("result"),
+                "source": "stale worker", "epoch": self.hold.epoch,
+            }  # fmt: skip
+            item = InboxItem(
+                task_id=self.view.task_id, ordinal=entry.ordinal, kind=InboxKind.EVIDENCE, body=body
+            )
+            try:
+                await self.journal.drop(item)
+            except HoldfastError as error:
+                self.on_trouble(error)
 
     def _fold(self, entries: Sequence[Entry], numbers: Sequence[int]) -> None:
         view, epoch = self.view, self.hold.epoch
@@ -210,20 +272,27 @@ class Book:
                 ),
             )  # fmt: skip
 
+    def _flush_soon(self) -> None:
+        if self._flush_timer is None:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(DEFER_S, self._flush_later)
+
     def _flush_later(self) -> None:
         self._flush_timer = None
-        if self._pending and not self._busy and not self.fenced:
-            task = asyncio.get_running_loop().create_task(self._flush_quietly())
-            _FLUSHES.add(task)
-            task.add_done_callback(_FLUSHES.discard)
+        if not self._pending or self.fenced:
+            return
+        if self._turn.locked():
+            self._flush_soon()
+            return
+        task = asyncio.get_running_loop().create_task(self._flush_quietly())
+        _FLUSHES.add(task)
+        task.add_done_callback(_FLUSHES.discard)
 
     async def _flush_quietly(self) -> None:
         try:
             await self.flush()
-        except Fenced:
+        except (Fenced, HoldfastError):
             return  # the run's own next write meets the same answer
-        except HoldfastError as error:
-            self.on_trouble(error)
 
 
 _FLUSHES: set[asyncio.Task[None]] = set()  # keeps the tasks alive until they are done

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from holdfast.core.effect import CLASSES
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
+from holdfast.core.values import copied
 from holdfast.errors import (
     InvariantViolated,
     Refused,
@@ -15,6 +18,7 @@ from holdfast.errors import (
     Suspended,
     ToolFailed,
 )
+from holdfast.journal.contract import InboxItem
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.runtime.tool import Tool
 
@@ -25,7 +29,7 @@ def outcome_of(step: StepView) -> object:
         case StepState.SUCCEEDED:
             if step.unkept:
                 raise ResultNotKept(tool=step.tool, ordinal=step.ordinal, why=step.unkept)
-            return step.result
+            return copied(step.result)
         case StepState.FAILED:
             if "proof" in step.error:
                 raise Refused(step.error["proof"])
@@ -44,6 +48,9 @@ def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
         raise Suspended(f"diverged: step {step.ordinal} was {step.tool}, now it is {tool.name}")
     if step.fingerprint != mark:
         raise Suspended(f"diverged: step {step.ordinal}: {tool.name} has other arguments now")
+    if step.letter != tool.letter and not step.closed:
+        was, now = CLASSES[step.letter].name, CLASSES[tool.letter].name
+        raise Suspended(f"diverged: step {step.ordinal}: {tool.name} was {was}, now it is {now}")
 
 
 def approval_binding(step: StepView) -> str:
@@ -52,8 +59,8 @@ def approval_binding(step: StepView) -> str:
     return f"{key}/{step.fingerprint.hex()}/{step.body.get('v', '')}"
 
 
-def evidence_of(step: StepView, found: object) -> list[Body]:
-    """What a person should see: every attempt, its end, and what the lookup said."""
+def evidence_of(step: StepView, found: object, told: Sequence[InboxItem] = ()) -> list[Body]:
+    """What a person should see: every attempt, its end, what the lookup and others said."""
     seen: list[Body] = [
         {"attempt": number, "started_ms": one.at_ms, "epoch": one.epoch, "fence": one.fence}
         for number, one in enumerate(step.attempts, start=1)
@@ -62,6 +69,7 @@ def evidence_of(step: StepView, found: object) -> list[Body]:
         seen.append({"ended": step.doubt, **{k: v for k, v in step.error.items() if v}})
     if found is not None:
         seen.append({"lookup": found})
+    seen += [{"told": item.body, "at_ms": item.at_ms} for item in told]
     return seen
 
 

@@ -26,7 +26,6 @@ from holdfast.errors import (
     JournalBusy,
     JournalFull,
     JournalStopped,
-    Retryable,
     SessionLost,
 )
 from holdfast.journal.contract import Claimed, Hold, Journal, Session
@@ -50,6 +49,9 @@ NOTICE_EVERY_S = 1.0
 UPKEEP_EVERY_S = 3_600.0
 CLAIM_EVERY_S = 0.01
 TROUBLE_EVERY_S = 5.0
+AGAIN_S = 0.5
+CANCELS_MAX = 3  # for a run whose code swallows the first ones
+CANCEL_EVERY_S = 1.0
 
 
 class Engine:
@@ -105,13 +107,12 @@ class Engine:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((stopping, self._fatal), return_when=asyncio.FIRST_COMPLETED)
-            lost = self._fatal.done()
-            await self._end_runs(lost=lost)
+            await self._end_runs(lost=self._fatal.done())
         finally:
             for helper in (*helpers, stopping):
                 helper.cancel()
             await asyncio.wait((*helpers, stopping))
-            await self._close_session(session)
+            await self._close_session(session, orderly=not self._fatal.done())
         if self._fatal.done():
             self._fatal.result()
 
@@ -160,12 +161,18 @@ class Engine:
     # the loops
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
-        try:
-            await work()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - ends the session, with the reason
-            self._fail(error)
+        while True:
+            try:
+                await work()
+                return
+            except asyncio.CancelledError:
+                raise
+            except (JournalBusy, JournalFull) as error:
+                self._on_trouble(error)
+                await asyncio.sleep(AGAIN_S)
+            except BaseException as error:  # noqa: BLE001 - ends the session, with the reason
+                self._fail(error)
+                return
 
     async def _renew(self) -> None:
         while True:
@@ -205,10 +212,12 @@ class Engine:
         if due is None or self.active >= self.settings.concurrency:
             return self.settings.sweep_every_s
         left = (due - self.journal.now_ms()) / 1000
+        if left <= 0:  # due, and not claimed a moment ago: it is not for us, or not now
+            return self.settings.sweep_every_s
         return min(self.settings.sweep_every_s, max(left, CLAIM_EVERY_S))
 
     async def _claim(self) -> int:
-        if self.lease is None or not self.lease.ok() or self._alone is not None:
+        if self.lease is None or not self.lease.ok() or self._is_alone():
             return 0
         room = self.settings.concurrency - self.active
         names = [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
@@ -232,14 +241,23 @@ class Engine:
             await self.journal.release(self._strays[0])
             self._strays.pop(0)
 
+    def _is_alone(self) -> bool:
+        """Whether a suspect runs here with no neighbour; a closed step clears it of suspicion."""
+        book = None if self._alone is None else self._books.get(self._alone)
+        if book is not None and book.view.progress_epoch == book.hold.epoch:
+            self._alone = None
+        return self._alone is not None
+
     def _start(self, claimed: Claimed) -> None:
         task_id = claimed.hold.task_id
-        self._running[task_id] = asyncio.create_task(self._run(claimed), name=f"task {task_id}")
-
-    async def _run(self, claimed: Claimed) -> None:
-        task_id = claimed.hold.task_id
         book, steps = self.book_for(claimed)
-        self.watch(book)
+        self.watch(book)  # at once: the inbox is read next
+        self._running[task_id] = asyncio.create_task(
+            self._run(claimed, book, steps), name=f"task {task_id}"
+        )
+
+    async def _run(self, claimed: Claimed, book: Book, steps: Steps) -> None:
+        task_id = claimed.hold.task_id
         self.counts["runs"] += 1
         state: TaskState | None = None
         try:
@@ -252,7 +270,7 @@ class Engine:
                 state = await execute(self.tasks[claimed.view.name], run, book)
         except asyncio.CancelledError:
             pass
-        except Retryable as error:
+        except (JournalBusy, JournalFull) as error:
             self._on_trouble(error)
         except BaseException as error:  # noqa: BLE001 - a defect or a dead journal: stop, never guess
             self._fail(error)
@@ -352,26 +370,45 @@ class Engine:
         """Stopping: let calls finish for a while. Lost: nobody may act any more."""
         if lost and self.lease is not None:
             self.lease.lost = True
+        running = dict(self._running)
         for book in self._books.values():
-            book.fenced = book.fenced or lost
-        running = list(self._running.values())
-        if running and not lost:
-            await asyncio.wait(running, timeout=self.settings.grace_s * self.settings.pace)
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+            if lost:
+                book.fenced = True
+            elif book.view.task_id in running:
+                book.stop()
+        calling = [
+            run for task_id, run in running.items()
+            if not lost and task_id in self._books and self._books[task_id].calls
+        ]  # fmt: skip
+        await self._cancel([run for run in running.values() if run not in calling])
+        if calling:
+            await asyncio.wait(calling, timeout=self.settings.grace_s * self.settings.pace)
+            await self._cancel([run for run in calling if not run.done()])
 
-    async def _close_session(self, session: Session) -> None:
+    async def _cancel(self, runs: list[asyncio.Task[None]]) -> None:
+        """End these runs; code that will not end is left behind, fenced."""
+        for _ in range(CANCELS_MAX):
+            runs = [run for run in runs if not run.done()]
+            if not runs:
+                return
+            for run in runs:
+                run.cancel()
+            await asyncio.wait(runs, timeout=CANCEL_EVERY_S)
+        for task_id, run in self._running.items():
+            if run in runs and task_id in self._books:
+                self._books[task_id].fenced = True
+                self.log.event("run-stuck", task_id=task_id)
+
+    async def _close_session(self, session: Session, *, orderly: bool) -> None:
         if self._children is not None:
             await self._children.close()
         self._arm_for_write()
         with contextlib.suppress(HoldfastError):
-            await self.journal.end_session(session)
+            await self.journal.end_session(session, orderly=orderly)
         if self._dead_man is not None:
             self._dead_man.disarm()
         self.lease = None
-        self.log.event("session-ended", session=session.session_id)
+        self.log.event("session-ended", session=session.session_id, orderly=orderly)
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, Fenced):

@@ -7,6 +7,7 @@ reason. A fenced run writes nothing more: another worker owns the task.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 from holdfast.core.effect import Keyed
@@ -19,12 +20,14 @@ from holdfast.errors import (
     Fenced,
     HoldfastError,
     InvariantViolated,
+    JournalStopped,
+    Signal,
     Suspended,
     TooLarge,
 )
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
-from holdfast.runtime.book import Book
+from holdfast.runtime.book import STOPPING, Book
 from holdfast.runtime.run import Run
 from holdfast.runtime.task import TaskType
 
@@ -33,33 +36,47 @@ TEXT_CHARS_MAX = 2_000
 
 async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
     """Run the task's code; the state it ended in, or None where the run was fenced."""
-    args = cast("dict[str, Any]", book.view.accepted.get("args") or {})
+    if book.cancelled and not book.view.steps and not book.view.notes:
+        return await _finish(book, TaskState.CANCELLED, {})  # asked before it had begun
     try:
-        try:
-            result = await task.start(run, args)
-        except (Exception, SystemExit, Suspended):
-            await run.steps.settle_broken_off()
-            if book.signal is not None:
-                raise book.signal from None
-            raise
-        await run.steps.settle_broken_off()
-        if book.signal is not None:
-            raise book.signal
-        return await _succeed(task, book, result)
+        return await _succeed(task, book, await _run_code(task, run, book))
     except Fenced:
         return None
     except Cancelled:
         return await _finish(book, TaskState.CANCELLED, {})
     except Suspended as signal:
         return await _rest(book, signal.reason)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        if not book.stopping:
+            return await _fail(book, error)
         await _give_back(book)
         raise
-    except InvariantViolated as error:
-        # A defect met by one task: it rests for a person, the others go on.
-        return await _rest(book, f"defect: {error.message}")
+    except (InvariantViolated, JournalStopped):
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's own code failed: its outcome
         return await _fail(book, error)
+
+
+async def _run_code(task: TaskType, run: Run, book: Book) -> object:
+    """What the code returned or raised, once nothing that it began is under way any more.
+
+    A signal counts more than whatever the code has made of it.
+    """
+    args = cast("dict[str, Any]", book.view.accepted.get("args") or {})
+    error: BaseException | None = None
+    result: object = None
+    try:
+        result = await task.start(run, args)
+    except (Exception, SystemExit, Signal, asyncio.CancelledError) as raised:  # noqa: BLE001 - judged
+        error = raised
+    stopped = isinstance(error, asyncio.CancelledError) and book.stopping
+    if not isinstance(error, Fenced) and not stopped:
+        await run.steps.end_all()
+    if run.signal is not None and not stopped:
+        raise run.signal from None
+    if error is not None:
+        raise error
+    return result
 
 
 async def _succeed(task: TaskType, book: Book, result: object) -> TaskState | None:
@@ -91,6 +108,9 @@ async def _finish(book: Book, state: TaskState, body: Body) -> TaskState | None:
 
 async def _rest(book: Book, reason: str) -> TaskState | None:
     """Record why the run ends here, and when or by what it goes on."""
+    if reason == STOPPING:
+        await _give_back(book)
+        return TaskState.QUEUED
     word, _, rest = reason.partition(" ")
     body: Body = {"why": reason}
     notice: Notice | None = None
@@ -123,6 +143,8 @@ async def _rest(book: Book, reason: str) -> TaskState | None:
 async def _give_back(book: Book) -> None:
     """The worker stops: the task goes back to the queue at once, for another one."""
     if book.fenced:
+        with contextlib.suppress(Fenced):
+            await book.flush()  # leaves what is known as evidence
         return
     entry = Entry(kind=Kind.RESTED, body={"state": "queued", "why": "the worker stopped"})
     await _end(book, entry, Change(state=TaskState.QUEUED))
@@ -166,16 +188,21 @@ def keep_until_ms(book: Book) -> int:
 
 def approval_notice(book: Book) -> Notice:
     view = book.view
-    ordinal = next(
-        (key for key, note in view.notes.items() if note.what == "approve" and note.answer is None),
-        next((o for o, s in view.steps.items() if s.state is StepState.PLANNED), ""),
-    )
+    asked = [
+        *(
+            key
+            for key, note in view.notes.items()
+            if note.what == "approve" and note.answer is None
+        ),
+        *(key for key, step in view.steps.items() if step.state is StepState.PLANNED),
+    ]
+    ordinal = asked[0] if asked else ""
     return Notice(
-        notice_id=f"approval/{view.task_id}/{ordinal}",
+        notice_id=f"approval/{view.task_id}/{','.join(asked)}"[:500],
         kind="approval",
         task_id=view.task_id,
         ordinal=ordinal,
-        text=f"task {view.task_id} ({view.name}) step {ordinal} waits for an approval",
+        text=f"task {view.task_id} ({view.name}) waits for an approval of {', '.join(asked)}",
         hint=f"`holdfast approval list`, then `holdfast approval grant {view.task_id}/{ordinal}`",
         at_ms=book.journal.now_ms(),
     )

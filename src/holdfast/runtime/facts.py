@@ -25,12 +25,16 @@ def quiet_in_ms(view: TaskView, step: StepView, *, delay_ms: int, clock: Clock) 
     """How long until nothing of this step can still be under way; 0 when it is quiet."""
     if step.step is None or step.step.maybe_sent == 0:
         return 0
+    return max(0, delay_ms - ended_ago_ms(view, step, clock))
+
+
+def ended_ago_ms(view: TaskView, step: StepView, clock: Clock) -> int:
+    """How long ago the newest attempt had ended for certain; 0 while it may be under way."""
     ended = _ended(view, step)
     if ended is None:
-        return delay_ms
+        return 0
     boot_id, boot_ms = ended
-    since = clock.boot_ms() - boot_ms if boot_id == clock.boot_id else clock.boot_ms()
-    return max(0, delay_ms - since)
+    return clock.boot_ms() - boot_ms if boot_id == clock.boot_id else clock.boot_ms()
 
 
 def decidable_in_ms(view: TaskView, step: StepView, clock: Clock) -> int:
@@ -95,7 +99,7 @@ def attempts_left(step: StepView, tool: Tool[..., object]) -> bool:
     if step.step is None:
         return True
     spared = min(step.spared, SPARED_MAX)
-    return step.step.attempts - spared < tool.attempts
+    return step.step.attempts - spared < max(tool.attempts, tool.retries + 1)
 
 
 def _ended(view: TaskView, step: StepView) -> tuple[str, int] | None:

@@ -8,6 +8,7 @@ here guesses: where a fact cannot be established it is taken as the worse one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -24,12 +25,19 @@ from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.book import Book
 from holdfast.runtime.closed import approval_binding, evidence_of, park_notice
-from holdfast.runtime.facts import attempts_left, in_window, proven_unsent, quiet_in_ms
-from holdfast.runtime.sending import Args, Sender, check_allowed
+from holdfast.runtime.facts import (
+    attempts_left,
+    ended_ago_ms,
+    in_window,
+    proven_unsent,
+    quiet_in_ms,
+)
+from holdfast.runtime.sending import NOT_SENT, Args, Sender, check_allowed
 from holdfast.runtime.tool import Absent, Found, Many, Tool, Unsure
 
 UNSURE_ASKS_MAX = 5
 ASK_AGAIN_S = 2.0
+REST_ABOVE_S = 30.0  # a longer wait gives the task's place in this process to another
 BACKOFF_S = 0.2
 BACKOFF_S_MAX = 60.0
 
@@ -63,6 +71,7 @@ class Reconciler:
         lookup: Lookup = Lookup.NONE
         found: object = None
         while not step.closed:
+            self._book.check_going()
             await self._take_decision(tool, step)
             if step.closed:
                 break
@@ -75,7 +84,10 @@ class Reconciler:
                 case Move.ADOPT:
                     await self._adopt(step, facts)
                 case Move.UNSEND:
-                    body: Body = {"reason": "the worker died before its first byte"}
+                    body: Body = {
+                        "reason": NOT_SENT,
+                        "text": "the worker died before its first byte",
+                    }
                     await self._sender.record(step, Event.UNSENT, facts, body)
                 case Move.START:
                     await self._await_turn(tool, step)
@@ -95,9 +107,10 @@ class Reconciler:
                     assert_never(move)
         return step
 
-    async def pause(self, seconds: float) -> None:
-        await self._book.flush()
-        await self._wait_change(seconds * self._pace)
+    async def pause_before_retry(self, tool: Tool[..., Any], refused: StepView) -> None:
+        """Wait before a retry slot is opened, counted from the refusal."""
+        ago_ms = self._book.journal.now_ms() - refused.closed_ms
+        await self._pause(tool.retry_delay_s * self._pace - max(ago_ms, 0) / 1000, lambda: False)
 
     async def _start_again(
         self, tool: Tool[..., Any], step: StepView, args: Args, lookup: Lookup
@@ -119,12 +132,12 @@ class Reconciler:
         def allowed() -> bool:
             return not by_window or self._in_window(tool, step)
 
-        if not await self._sender.begin([entry], slot, allowed=allowed):
+        if not await self._sender.begin(entry, slot, allowed=allowed):
             return
         if allowed():
             await self._sender.call(tool, step, args, slot)
         else:
-            body: Body = {"reason": "its key window closed before the first byte"}
+            body: Body = {"reason": NOT_SENT, "text": "its key window closed before the first byte"}
             await self._sender.record(step, Event.UNSENT, facts, body, slot=slot)
 
     async def _stopped_by_person(self, tool: Tool[..., Any], step: StepView) -> bool:
@@ -137,14 +150,14 @@ class Reconciler:
             return False
         if step.body.get("v") != tool.version:
             # The code has changed since the question: what was granted for the old is void.
-            body: Body = {"what": "version", "v": tool.version}
-            await self._book.write([Entry(kind=Kind.NOTE, ordinal=step.ordinal, body=body)])
-        item = self._approval(step)
+            note: Body = {"what": "version", "v": tool.version}
+            await self._book.write([Entry(kind=Kind.NOTE, ordinal=step.ordinal, body=note)])
+        item = self._approval(tool, step)
         if item is None:
             raise Suspended("approval")
         if item.body.get("granted"):
             return False
-        body = {"by": item.body.get("by", ""), "note": item.body.get("note", "refused")}
+        body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note") or "refused"}
         await self._sender.record(step, Event.SKIP, facts, body, applied=(item.number,))
         return True
 
@@ -159,43 +172,46 @@ class Reconciler:
 
     async def _take_decision(self, tool: Tool[..., Any], step: StepView) -> None:
         """Apply a person's decision to a parked step, not before it is quiet (T10)."""
-        item = self._book.find_item(InboxKind.DECISION, step.ordinal)
-        if item is None or step.state is not StepState.PARKED:
+        items = self._book.items(InboxKind.DECISION, step.ordinal)
+        if not items or step.state is not StepState.PARKED:
             return
-        event = _DECISIONS.get(str(item.body.get("decision")))
         while not (facts := self._facts(tool, step, Lookup.NONE)).quiet:
             await self._wait_quiet(tool, step)
+        if facts.evidence:
+            return  # a fact counts more than an opinion
+        item = items[0]
+        event = _DECISIONS.get(str(item.body.get("decision")))
         if event is None:
             raise InvariantViolated("T10", f"step {step.ordinal}: unknown decision")
         body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note", "")}
         if event is Event.SETTLE_DONE:
             body["result"] = item.body.get("result")
-        await self._sender.record(step, event, facts, body, applied=(item.number,))
+        # One question, one answer: a second one must not settle what is asked later.
+        answered = tuple(one.number for one in items)
+        await self._sender.record(step, event, facts, body, applied=answered)
 
     def _evidence(self, step: StepView) -> InboxItem | None:
-        item = self._book.find_item(InboxKind.EVIDENCE, step.ordinal)
-        if item is None or item.body.get("outcome") != "succeeded":
-            return None
-        return item
+        for item in self._book.items(InboxKind.EVIDENCE, step.ordinal):
+            if item.body.get("outcome") == "succeeded":
+                return item
+        return None
 
-    def _approval(self, step: StepView) -> InboxItem | None:
-        """The newest answer to just this call; an answer to an older version of it is none."""
-        binding = approval_binding(step)
-        answers = [
-            item
-            for item in self._book.inbox
-            if item.kind is InboxKind.APPROVAL
-            and item.ordinal == step.ordinal
-            and item.body.get("binding") == binding
-        ]
-        return answers[-1] if answers else None
+    def _approval(self, tool: Tool[..., Any], step: StepView) -> InboxItem | None:
+        """The newest answer to what would be sent now; for other code or arguments none counts."""
+        wanted = approval_binding(step)
+        if step.body.get("v") != tool.version:
+            return None
+        for item in reversed(self._book.items(InboxKind.APPROVAL, step.ordinal)):
+            if item.body.get("binding") == wanted:
+                return item
+        return None
 
     # facts and waiting
 
     def _facts(self, tool: Tool[..., Any], step: StepView, lookup: Lookup) -> Facts:
         view, effect = self._book.view, tool.effect
         quiet = quiet_in_ms(view, step, delay_ms=self._delay_ms(tool), clock=self._clock) == 0
-        approval = self._approval(step) if tool.needs_approval else None
+        approval = self._approval(tool, step) if tool.needs_approval else None
         older = _row(step).epoch < self._book.hold.epoch
         return Facts(
             epoch=self._book.hold.epoch,
@@ -229,25 +245,45 @@ class Reconciler:
             return
         if step.doubt == "refused" and step.state is StepState.UNKNOWN:
             # An older copy may be under way: only in quiet can the next refusal be proof (T4).
-            await self._wait_quiet(tool, step)
+            while not self._facts(tool, step, Lookup.NONE).quiet and not self._is_decided(step):
+                await self._wait_quiet(tool, step)
         after = float(step.error.get("retry_after_s") or 0.0) if step.doubt == "busy" else 0.0
         wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
         if step.doubt in ("refused", "raised"):
             wait_s = max(wait_s, tool.retry_delay_s)
-        await self.pause(wait_s)
+        ago_s = ended_ago_ms(self._book.view, step, self._clock) / 1000
+        await self._pause(wait_s * self._pace - ago_s, lambda: self._is_decided(step))
+
+    def _is_decided(self, step: StepView) -> bool:
+        """Whether waiting longer before the next attempt is of no use."""
+        cancelled = self._book.cancelled and step.state is StepState.PLANNED
+        return cancelled or self._evidence(step) is not None
+
+    async def _pause(self, seconds: float, until: Callable[[], bool]) -> None:
+        await self._book.flush()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not until() and (left := end - loop.time()) > 0:
+            self._check_rest(left)
+            await self._wait_change(left)
 
     async def _wait_quiet(self, tool: Tool[..., Any], step: StepView) -> None:
-        left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
         await self._book.flush()
+        left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
+        self._check_rest(left / 1000)
         await self._wait_change(max(left / 1000, 0.001))
+
+    def _check_rest(self, left_s: float) -> None:
+        """Leave memory to others where the wait is long; the journal knows since when it runs."""
+        if self._book.may_rest and left_s > REST_ABOVE_S:
+            raise Suspended(f"sleeping {self._book.journal.now_ms() + int(left_s * 1000)}")
 
     async def _wait_change(self, seconds: float) -> None:
         """Wait, but listen for evidence, decisions and cancels."""
         self._book.changed.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._book.changed.wait(), seconds)
-        except TimeoutError:
-            return
+        self._book.check_going()
 
     def _delay_ms(self, tool: Tool[..., Any]) -> int:
         return int(tool.delay_ms * self._pace)
@@ -265,7 +301,7 @@ class Reconciler:
                 return Lookup.UNSURE, f"retry slot {slot.ordinal}: {answer!r}"[:500]
         for ask in range(UNSURE_ASKS_MAX):
             if ask:
-                await self.pause(ASK_AGAIN_S * ask)
+                await self._pause(ASK_AGAIN_S * ask * self._pace, lambda: self._is_decided(step))
                 if self._evidence(step) is not None:
                     return Lookup.NONE, None
             answer = await self._caller.find(tool, step, args, task_id=self._book.view.task_id)
@@ -314,7 +350,9 @@ class Reconciler:
         body: Body = {
             "question": QUESTIONS[name],
             "why": name,
-            "evidence": evidence_of(step, found),
+            "evidence": evidence_of(
+                step, found, self._book.items(InboxKind.EVIDENCE, step.ordinal)
+            ),
             "not_before_ms": now_ms + left,
             "quiet_in_ms": left,
         }

@@ -4,27 +4,39 @@ A task function is replayed from its start on every resume. Each use of the run 
 ordinal; where the journal already holds that ordinal, the recorded answer is given and nothing
 is done. So the same code takes the same path, and code that has changed is noticed at the first
 ordinal where it asks for something else.
+
+What the run tells its code by a Signal (parked, cancelled, fenced) cannot be overruled: code that
+swallows it meets it again at its next use of the run, and when it ends. The same holds for a step
+that the code itself breaks off (`asyncio.wait_for` around `run.call`): the run ends there, the
+step is carried out without the code, and the code, run again, gets what it gave.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from holdfast.core.clock import Clock, Entropy
-from holdfast.core.ordinal import compensation
+from holdfast.core.ordinal import compensation, parent
 from holdfast.core.values import canonical, checked
-from holdfast.errors import Cancelled, Fenced, Misuse, Signal, StepOpen, Suspended
+from holdfast.errors import (
+    Cancelled,
+    Fenced,
+    Misuse,
+    Signal,
+    StepOpen,
+    Suspended,
+)
 from holdfast.journal.contract import InboxKind
 from holdfast.journal.records import Body, Entry, Kind, Note
-from holdfast.runtime.book import Book
+from holdfast.runtime.book import BROKEN_OFF, Book
 from holdfast.runtime.steps import Steps
-from holdfast.runtime.tool import Tool
+from holdfast.runtime.tool import Tool, check_tool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,11 +68,12 @@ class StepCall(Generic[T]):
             raise Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
         if self._compensates:
             run.check_free()
-        ordinal = self._compensates or run.take_ordinal()
-        self.ordinal = ordinal
-        extra: Body | None = {"compensates": self._compensates} if self._compensates else None
-        with run.open_step(ordinal):
-            result = await run.steps.perform(self.tool, ordinal, self.args, extra=extra)
+            self.ordinal = self._compensates
+            extra: Body | None = {"compensates": parent(self._compensates)}
+        else:
+            self.ordinal, extra = run.take_ordinal(), None
+        with run.open_step(self.ordinal):
+            result = await run.steps.perform(self.tool, self.ordinal, self.args, extra=extra)
         return cast(T, result)
 
 
@@ -91,6 +104,7 @@ class Run:
         self._prefix = prefix
         self._next = 0
         self._open = ""
+        self._signal: BaseException | None = None
         self._compensations: dict[str, int] = {}
 
     @property
@@ -107,13 +121,13 @@ class Run:
         Raises, when awaited: Refused or ToolFailed where the step is closed as failed,
         StepSkipped where a person decided so.
         """
-        _check_tool(tool)
+        check_tool(tool)
         tool.check_args(args)
         return StepCall(self, tool, args)
 
     def compensate(self, step: StepCall[Any], tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:
         """Undo an earlier step by another call, with an ordinal and key of its own (`4.c1`)."""
-        _check_tool(tool)
+        check_tool(tool)
         tool.check_args(args)
         if not step.ordinal:
             raise Misuse("only a step that was awaited can be compensated")
@@ -134,8 +148,8 @@ class Run:
         ordinal = self.take_ordinal()
         note = self._note(ordinal, "gather", lambda: {"branches": len(branches)})
         if note.body.get("branches") != len(branches):
-            raise Suspended(
-                f"diverged: the gather at {ordinal} had {note.body.get('branches')} branches, "
+            raise self._diverged(
+                f"the gather at {ordinal} had {note.body.get('branches')} branches, "
                 f"now it has {len(branches)}"
             )
         with self.open_step(ordinal):
@@ -146,13 +160,13 @@ class Run:
             try:
                 await asyncio.wait(tasks)
             except asyncio.CancelledError:
-                # Broken off by the code or the worker: a branch may not have begun its next step.
-                self._book.signal = Suspended("broken-off")
+                # Broken off by the code or the worker: a branch may not begin its next step.
+                self._book.end(Suspended(BROKEN_OFF))
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
                 raise
-        return _joined(tasks)
+            return joined([task.result() for task in tasks])
 
     async def sleep(self, seconds: float) -> None:
         """Rest durably; wakes once, on whichever worker, also after a restart."""
@@ -167,6 +181,7 @@ class Run:
             await self._book.flush()
             due = int(note.body["due_ms"])
             while (left := due - self._book.journal.now_ms()) > 0:
+                self._book.check_going()
                 if self._book.cancelled:
                     raise Cancelled
                 if left > SLEEP_HERE_S * 1000:
@@ -175,7 +190,7 @@ class Run:
                 try:
                     await asyncio.wait_for(self._book.changed.wait(), left / 1000)
                 except TimeoutError:
-                    continue
+                    break  # slept out; a clock that was set back must not make it longer
         self._answer(ordinal, {"woken_ms": self._book.journal.now_ms()})
 
     async def approve(self, question: str, **details: Any) -> Approval:  # Any: checked as JSON
@@ -186,24 +201,25 @@ class Run:
         """
         ordinal = self.take_ordinal()
         asked = checked(details, what="details of the question")
-        digest = sha256(canonical({"question": question, "details": asked})).hexdigest()
+        checked(question, what="question")
+        digest = hashlib.sha256(canonical({"question": question, "details": asked})).hexdigest()
         note = self._note(
             ordinal, "approve", lambda: {"question": question, "details": asked, "binding": digest}
         )
         if note.body.get("binding") != digest:
-            raise Suspended(f"diverged: the question at {ordinal} has changed")
+            raise self._diverged(f"the question at {ordinal} has changed")
         if note.answer is not None:
             return Approval(note.answer)
         with self.open_step(ordinal):
             await self._book.flush()
             if self._book.cancelled:
                 raise Cancelled
-            item = self._book.find_item(InboxKind.APPROVAL, ordinal)
-            if item is None:
+            items = self._book.items(InboxKind.APPROVAL, ordinal)
+            if not items:
                 raise Suspended("approval")
-            answer = {key: item.body.get(key) for key in ("granted", "by", "note")}
+            answer = {key: items[0].body.get(key) for key in ("granted", "by", "note")}
             entry = Entry(kind=Kind.ANSWER, ordinal=ordinal, body=answer)
-            await self._book.write([entry], applied=(item.number,))
+            await self._book.write([entry], applied=[item.number for item in items])
         return Approval(answer)
 
     def now(self) -> datetime:
@@ -228,29 +244,51 @@ class Run:
 
     # used by the runtime
 
-    def check_free(self) -> None:
-        """Refuse a second step beside an open one, also one that undoes it (I5)."""
-        signal = self._book.signal
-        if signal is not None:
-            raise signal  # the code has swallowed it: it may not go on all the same
-        if self._open:
-            raise StepOpen(f"step {self._open} is still open: it must be awaited first")
+    @property
+    def signal(self) -> BaseException | None:
+        """What ends this chain, whatever its code has made of it.
+
+        That the worker stops counts only for code that has met it: other code has come to its
+        end in time.
+        """
+        return self._signal or (None if self._book.stopping else self._book.signal)
 
     def take_ordinal(self) -> str:
         self.check_free()
         self._next += 1
         return f"{self._prefix}{self._next}"
 
+    def check_free(self) -> None:
+        """Raise where this chain was told to end, or a step of it is still open (I5)."""
+        self._signal = self._signal or self._book.signal
+        if self._signal is not None:
+            raise self._signal
+        if self._book.ended:
+            raise StepOpen("the task's code has ended: each step must be awaited in it")
+        if self._open:
+            raise StepOpen(f"step {self._open} is still open: it must be awaited first")
+
     def open_step(self, ordinal: str) -> _Open:
         return _Open(self, ordinal)
 
     async def _branch(
         self, branch: StepCall[Any] | Callable[[Run], Awaitable[Any]], prefix: str
-    ) -> Any:  # Any: the branch's own result
+    ) -> tuple[Any, BaseException | None]:  # Any: the branch's own result
+        """What the branch gave, or what ended it; an exit of its code must not end the loop."""
         run = Run(steps=self.steps, clock=self._clock, entropy=self._entropy, prefix=prefix)
-        if isinstance(branch, StepCall):
-            return await cast("StepCall[Any]", branch).perform(run)
-        return await branch(run)
+        result, error = None, None
+        try:
+            if isinstance(branch, StepCall):
+                result = await cast("StepCall[Any]", branch).perform(run)
+            else:
+                result = await branch(run)
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit) as raised:
+            if self._book.stopping or not isinstance(raised, asyncio.CancelledError):
+                raise
+            error = raised
+        except BaseException as raised:  # noqa: BLE001 - raised again by the gather, in order
+            error = raised
+        return result, run.signal or error
 
     def _value(self, what: str, make: Callable[[], object]) -> Any:  # Any: JSON of that kind
         note = self._note(self.take_ordinal(), what, lambda: {"value": make()})
@@ -261,13 +299,17 @@ class Run:
         note = self._book.view.notes.get(ordinal)
         if note is None:
             if ordinal in self._book.view.steps:
-                raise Suspended(f"diverged: step {ordinal} was a call, now it is {what}")
+                raise self._diverged(f"step {ordinal} was a call, now it is {what}")
             entry = Entry(kind=Kind.NOTE, ordinal=ordinal, body={"what": what, **make()})
             self._book.defer(entry)
             note = self._book.view.notes[ordinal]
         if note.what != what:
-            raise Suspended(f"diverged: step {ordinal} was {note.what}, now it is {what}")
+            raise self._diverged(f"step {ordinal} was {note.what}, now it is {what}")
         return note
+
+    def _diverged(self, why: str) -> Suspended:
+        self._signal = signal = Suspended(f"diverged: {why}")
+        return signal
 
     def _answer(self, ordinal: str, body: Body) -> None:
         self._book.defer(Entry(kind=Kind.ANSWER, ordinal=ordinal, body=body))
@@ -275,10 +317,12 @@ class Run:
     def set_open(self, ordinal: str) -> None:
         self._open = ordinal
 
-    def remember(self, signal: Signal) -> None:
-        """A signal ends the run; a branch's signal ends the whole task's, when all are done."""
-        if not self._prefix:
-            self._book.signal = signal
+    def end_by(self, error: BaseException) -> None:
+        """Remember what ends this chain, so that its code cannot go on all the same."""
+        if isinstance(error, Signal):
+            self._signal = error
+        elif isinstance(error, asyncio.CancelledError) and not self._book.stopping:
+            self._book.end(Suspended(BROKEN_OFF))
 
 
 class _Open:
@@ -294,23 +338,31 @@ class _Open:
         self._run.set_open(self._ordinal)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._run.end_by(error)
         self._run.set_open("")
-        if isinstance(error, Signal):
-            self._run.remember(error)
 
 
-def _joined(tasks: Sequence[asyncio.Future[Any]]) -> list[Any]:
+def joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:
     """All results; or a signal before any failure, the first failure in order otherwise."""
-    errors = [task.exception() for task in tasks if not task.cancelled()]
-    if any(task.cancelled() for task in tasks):
-        raise asyncio.CancelledError
-    for kind in (Fenced, Cancelled, Suspended, Signal, BaseException):
-        for error in errors:
-            if isinstance(error, kind):
-                raise error
-    return [task.result() for task in tasks]
+    errors = [error for _, error in ends if error is not None]
+    if errors:
+        raise min(errors, key=_rank)
+    return [result for result, _ in ends]
 
 
-def _check_tool(tool: object) -> None:
-    if not isinstance(tool, Tool):
-        raise Misuse(f"{tool!r} is not a tool", hint="decorate the function with @holdfast.tool")
+def _rank(error: BaseException) -> tuple[int, int]:
+    """Which of several ends is the run's: the gravest; of several sleeps the shortest."""
+    match error:
+        case Fenced():
+            return (0, 0)
+        case Cancelled():
+            return (1, 0)
+        case Suspended():
+            word, _, rest = error.reason.partition(" ")
+            order = {"sleeping": 3, "approval": 4, "parked": 5}.get(word, 2)
+            return (order, int(rest) if word == "sleeping" else 0)
+        case Signal():
+            return (2, 0)
+        case _:
+            return (6, 0)

@@ -3,6 +3,9 @@
 A scope is a task whose steps are named by the caller. The weaker rule: the caller must name
 slots stably, because nothing replays its code. Each call is recorded, keyed and reconciled like
 a step of a task; asked for again under the same slot it gives the recorded answer.
+
+A scope that is given back while one of its calls is in doubt goes to the queue, where a worker
+that knows the tool settles it; one that does not know it parks it: no doubt is silent.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import asyncio
 from typing import Any
 
 from holdfast.core.ordinal import slot_ordinal
+from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
 from holdfast.errors import (
+    Cancelled,
     Fenced,
     RequestConflict,
     SessionLost,
@@ -22,11 +27,11 @@ from holdfast.errors import (
     TaskParked,
 )
 from holdfast.journal.contract import Change, InboxKind
-from holdfast.journal.records import Entry, Kind, StepView, TaskState
+from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import Book
 from holdfast.runtime.execute import approval_notice
 from holdfast.runtime.steps import Steps
-from holdfast.runtime.tool import Tool
+from holdfast.runtime.tool import Tool, check_tool
 
 
 class Scope:
@@ -37,6 +42,7 @@ class Scope:
         self._book = book
         self._steps = steps
         self._turns: dict[str, asyncio.Lock] = {}
+        book.may_rest = False  # the caller waits for the answer
 
     @property
     def task_id(self) -> str:
@@ -48,6 +54,7 @@ class Scope:
         Raises RequestConflict where the slot was used with another tool or other arguments,
         TaskParked where a person must decide.
         """
+        check_tool(tool)
         tool.check_args(args)
         ordinal = slot_ordinal(slot)
         turn = self._turns.setdefault(ordinal, asyncio.Lock())
@@ -75,45 +82,75 @@ class Scope:
     async def release(self) -> None:
         """Give the scope back, for another process or a later day."""
         if not self._book.fenced:
-            await rest_scope(self._book)
+            state = TaskState.QUEUED if _in_doubt(self._book) else None
+            await _rest(self._book, state)
 
 
 async def settle_scope(
     book: Book, steps: Steps, tools: dict[str, Tool[..., Any]]
 ) -> TaskState | None:
     """A scope whose process died: bring what it left open to its end, so no doubt is silent."""
+    book.may_rest = False
     try:
         for step in list(book.view.steps.values()):
-            if not step.closed and step.state is not StepState.PARKED:
-                await _settle_one(steps, step, tools)
-        return await rest_scope(book)
+            tool = tools.get(step.tool)
+            if tool is not None and not step.closed and step.state is not StepState.PLANNED:
+                await _settle_one(steps, step, tool)
+        return await _rest(book, TaskState.PARKED if _in_doubt(book) else None)
     except Fenced:
         return None
 
 
-async def _settle_one(steps: Steps, step: StepView, tools: dict[str, Tool[..., Any]]) -> None:
-    tool = tools.get(step.tool)
-    if tool is None or step.state is StepState.PLANNED:
-        return
+async def _settle_one(steps: Steps, step: StepView, tool: Tool[..., Any]) -> None:
     try:
         await steps.settle_open(tool, step)
-    except Suspended:
+    except (Suspended, Cancelled):
         return
 
 
-async def rest_scope(book: Book) -> TaskState | None:
+def _in_doubt(book: Book) -> list[StepView]:
+    """Steps that may have had an effect and are neither closed nor parked."""
+    return [
+        step
+        for step in book.view.steps.values()
+        if step.step is not None
+        and not step.closed
+        and step.state is not StepState.PARKED
+        and step.step.maybe_sent > 0
+    ]
+
+
+async def _rest(book: Book, state: TaskState | None) -> TaskState | None:
     parked = [s for s in book.view.steps.values() if s.step and s.state is StepState.PARKED]
+    state = state or (TaskState.PARKED if parked else TaskState.WAITING)
     asks = any(s.step and s.state is StepState.PLANNED for s in book.view.steps.values())
-    state = TaskState.PARKED if parked else TaskState.WAITING
-    body = {"state": state.value, "why": "approval" if asks else "released"}
+    body: Body = {"state": state.value, "why": "approval" if asks else "released"}
+    notice = approval_notice(book) if asks else None
     if parked:
         body |= {"ordinal": parked[0].ordinal, "question": parked[0].question}
-    notice = approval_notice(book) if asks else None
+    elif state is TaskState.PARKED:
+        step = _in_doubt(book)[0]
+        question = f"was it done? No worker here knows the tool {step.tool}"
+        body |= {"ordinal": step.ordinal, "question": question}
+        notice = _unknown_tool_notice(book, step, question)
     # What woke it is answered by its having run; unanswered it would be read again for ever.
-    applied = tuple(item.number for item in book.inbox if item.kind is InboxKind.RETRY)
-    entry = Entry(kind=Kind.RESTED, body=body)
+    retries = [item.number for item in book.inbox if item.kind is InboxKind.RETRY]
+    change = Change(state=state, notice=notice)
     try:
-        await book.write([entry], change=Change(state=state, notice=notice), applied=applied)
+        await book.write([Entry(kind=Kind.RESTED, body=body)], change=change, applied=retries)
     except Fenced:
         return None
     return state
+
+
+def _unknown_tool_notice(book: Book, step: StepView, question: str) -> Notice:
+    task_id = book.view.task_id
+    return Notice(
+        notice_id=f"parked/{task_id}/{step.ordinal}/{book.hold.epoch}",
+        kind="parked",
+        task_id=task_id,
+        ordinal=step.ordinal,
+        text=f"task {task_id} step {step.ordinal} ({step.tool}) is parked: {question}",
+        hint=f"serve it with the tool, or `holdfast effect show {task_id}/{step.ordinal}`",
+        at_ms=book.journal.now_ms(),
+    )

@@ -1,27 +1,27 @@
 """Sending: the start is made durable, the tool is called, what came of it is recorded.
 
 The order never changes: slot taken, start committed and synced, lease checked, slot marked, the
-call, its outcome committed, slot freed. A refused commit means nothing is sent. A stale worker
-whose call had succeeded leaves that as evidence for the owner.
+call, its outcome committed, slot freed. A refused commit means nothing is sent. An outcome that
+is known is recorded before a cancel counts; an attempt that is broken off is recorded as unsent
+while that is certain, and as doubtful from its first byte on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, assert_never
 
 from holdfast.core.effect import Keyed, Queryable
-from holdfast.core.step import Event, Facts, Refusal, next_step
+from holdfast.core.step import Event, Facts, Refusal, StepState, next_step
 from holdfast.errors import (
     Fenced,
-    HoldfastError,
     InvariantViolated,
     JournalBusy,
     JournalFull,
     StatementFailed,
 )
-from holdfast.journal.contract import Change, InboxItem, InboxKind
+from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.attempt import (
     Caller,
@@ -39,6 +39,8 @@ from holdfast.runtime.lease import Lease
 from holdfast.runtime.tool import Tool
 
 FULL_RETRY_S = 0.5
+LEASE_RETRY_S = 0.01
+NOT_SENT = "not sent"
 
 Args = dict[str, Any]  # Any: JSON values, checked before they are planned
 
@@ -67,46 +69,71 @@ class Sender:
         return int(tool.timeout_s * 1000) + self._lease.session.ttl_ms
 
     async def begin(
-        self, entries: Sequence[Entry], slot: int, *, allowed: Callable[[], bool] = _always
+        self, entry: Entry, slot: int, *, allowed: Callable[[], bool] = _always
     ) -> bool:
         """Make the start durable. No space: wait here, nothing has been sent.
 
         False where it stopped being allowed before it was written.
         """
-        while True:
-            if not self._lease.ok():
-                self._lease.check()
-                await asyncio.sleep(0.01)
-                continue
-            if not allowed():
+        try:
+            while True:
+                self._book.check_going()
+                if not self._lease.ok():
+                    self._lease.check()
+                    await asyncio.sleep(LEASE_RETRY_S)
+                    continue
+                if not allowed():
+                    self._lease.session.free_slot(slot)
+                    return False
+                try:
+                    await self._book.begin([entry])
+                    return True
+                except (JournalFull, JournalBusy) as error:
+                    self._book.on_trouble(error)
+                    await asyncio.sleep(FULL_RETRY_S * self._pace)
+        except BaseException:
+            step = self._book.step(entry.ordinal)
+            if step is not None and self._is_mine(step):
+                await self._record_stop(step, Send(self._lease, slot))  # started, and not sent
+            else:
                 self._lease.session.free_slot(slot)
-                return False
-            try:
-                await self._book.begin(entries)
-                return True
-            except (JournalFull, JournalBusy) as error:
-                self._book.on_trouble(error)
-                await asyncio.sleep(FULL_RETRY_S * self._pace)
-            except BaseException:
-                self._lease.session.free_slot(slot)
-                raise
+            raise
 
     async def call(self, tool: Tool[..., Any], step: StepView, args: Args, slot: int) -> None:
         """Call the tool and record what came of it."""
         send = Send(self._lease, slot)
+        self._book.calls += 1
         try:
-            outcome = await self._caller.attempt(
-                tool, step, args, task_id=self._book.view.task_id, send=send
-            )
-        except asyncio.CancelledError:
-            # The worker is stopping or fenced, or the task's code broke the call off.
-            await self._record_stop(tool, step, send)
-            raise
-        try:
-            await self._record_outcome(tool, step, outcome, slot)
-        except Fenced:
-            await self._leave_evidence(step, outcome)
-            raise
+            try:
+                outcome = await self._caller.attempt(
+                    tool, step, args, task_id=self._book.view.task_id, send=send
+                )
+            except asyncio.CancelledError:
+                # The worker is stopping or fenced, or the task's code broke the call off.
+                await self._record_stop(step, send)
+                raise
+            await self._record(tool, step, outcome, slot)
+        finally:
+            self._book.calls -= 1
+
+    async def _record(
+        self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int
+    ) -> None:
+        """Record the outcome, whatever comes: one that is known must not become unknown."""
+        cut: asyncio.CancelledError | None = None
+        while self._is_mine(step):
+            try:
+                await self._record_outcome(tool, step, outcome, slot)
+            except asyncio.CancelledError as error:
+                cut = error
+        if cut is not None:
+            raise cut
+
+    def _is_mine(self, step: StepView) -> bool:
+        """Whether its newest attempt was started by this run and has no outcome yet."""
+        row = step.step
+        mine = row is not None and row.epoch == self._book.hold.epoch
+        return mine and step.state is StepState.STARTED
 
     async def record(
         self, step: StepView, event: Event, facts: Facts, body: Body, *, slot: int = -1,
@@ -126,11 +153,16 @@ class Sender:
             case RefusedBy():
                 body: Body = {"proof": outcome.proof, "reason": "refused"}
                 await self._record_refusal(tool, step, facts, body, slot)
-            case Raised():
+            case Raised() if _is_alone(tool, step):
                 body = {"kind": outcome.kind, "text": outcome.text, "reason": "raised"}
                 await self._record_refusal(tool, step, facts, body, slot)
+            case Raised():
+                # It sent nothing; but that says nothing of the attempts before it.
+                body = {"reason": NOT_SENT, "text": f"{outcome.kind}: {outcome.text}"}
+                await self.record(step, Event.UNSENT, facts, body, slot=slot)
             case Unsent():
-                await self.record(step, Event.UNSENT, facts, {"reason": outcome.reason}, slot=slot)
+                body = {"reason": NOT_SENT, "text": outcome.reason}
+                await self.record(step, Event.UNSENT, facts, body, slot=slot)
             case Doubtful():
                 body = {
                     "reason": outcome.reason, "kind": outcome.kind, "text": outcome.text,
@@ -176,38 +208,19 @@ class Sender:
         event = Event.FAIL if harmless else Event.REFUSE
         await self.record(step, event, facts, body, slot=slot)
 
-    async def _record_stop(self, tool: Tool[..., Any], step: StepView, send: Send) -> None:
+    async def _record_stop(self, step: StepView, send: Send) -> None:
         """Say that the attempt was broken off, if we still may; else the next claim says so."""
         if self._book.fenced or self._lease.lost:
             return
         body: Body = {"reason": "stopped", "text": "the call was broken off"}
         event = Event.DOUBT if send.begun else Event.UNSENT
-        if tool.letter in ("R", "T"):
+        if step.letter in ("R", "T"):
             event = Event.RETRY
+        facts = Facts(epoch=self._book.hold.epoch, owner=True)
         try:
-            await self.record(step, event, self._facts(tool), body, slot=send.slot)
+            await self.record(step, event, facts, body, slot=send.slot)
         except Fenced:
             return
-
-    async def _leave_evidence(self, step: StepView, outcome: Outcome) -> None:
-        """A stale worker may not close the step, but what it saw must not be lost.
-
-        What a Transactional tool returned is no effect yet: the refused commit would have been it.
-        """
-        if not isinstance(outcome, Returned) or outcome.unkept or outcome.apply is not None:
-            return
-        body: Body = {
-            "outcome": "succeeded", "result": outcome.result, "source": "stale worker",
-            "epoch": self._book.hold.epoch,
-        }  # fmt: skip
-        item = InboxItem(
-            task_id=self._book.view.task_id, ordinal=step.ordinal, kind=InboxKind.EVIDENCE,
-            body=body,
-        )  # fmt: skip
-        try:
-            await self._book.journal.drop(item)
-        except HoldfastError as error:
-            self._book.on_trouble(error)
 
     def _facts(self, tool: Tool[..., Any]) -> Facts:
         stored = isinstance(tool.effect, Keyed) and tool.effect.refusals_stored
@@ -217,6 +230,11 @@ class Sender:
 def check_allowed(result: object, ordinal: str) -> None:
     if isinstance(result, Refusal):
         raise InvariantViolated("transition", f"step {ordinal}: {result.event.name}: {result.why}")
+
+
+def _is_alone(tool: Tool[..., Any], step: StepView) -> bool:
+    """Whether no other attempt can have had an effect."""
+    return tool.letter in ("R", "T") or (step.step is not None and step.step.maybe_sent <= 1)
 
 
 def args_of(step: StepView) -> Args:

@@ -21,10 +21,18 @@ from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.step import Event, Facts, StepState, next_step
 from holdfast.core.values import checked, encode
-from holdfast.errors import Cancelled, Signal, Suspended
+from holdfast.errors import (
+    Cancelled,
+    InvariantViolated,
+    JournalDamaged,
+    JournalStopped,
+    ReadOnly,
+    Signal,
+    Suspended,
+)
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.attempt import Caller
-from holdfast.runtime.book import Book
+from holdfast.runtime.book import BROKEN_OFF, Book
 from holdfast.runtime.closed import check_same, outcome_of
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.reconcile import Reconciler
@@ -44,6 +52,7 @@ class Steps:
         self.book = book
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys
+        self._performing: dict[asyncio.Task[Any], None] = {}  # Any: the code's own tasks, in order
         self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
         self._reconciler = Reconciler(
             book=book, sender=self._sender, caller=caller, clock=clock,
@@ -55,21 +64,53 @@ class Steps:
     ) -> object:
         """The step's result, or what it failed with; Suspended where a person is needed."""
         asked = (tool, ordinal, checked(args, what=f"arguments of {tool.name}"), extra)
+        task = asyncio.current_task()
+        if task is None:
+            raise InvariantViolated("I10", f"step {ordinal} is performed outside a task")
+        self._performing[task] = None
         try:
             step = await self._carry_out(*asked)
+        except _OF_THE_JOURNAL as error:
+            self.book.end(error)
+            raise
         except BaseException as error:
             if self._left_open(ordinal, error):
                 # A timeout of the code's own: it may not go on past a call in doubt (I5).
                 self._broken_off.append(asked)
-                self.book.signal = Suspended("broken-off")
+                self.book.end(Suspended(BROKEN_OFF))
             raise
+        finally:
+            self._performing.pop(task, None)
         return outcome_of(step)
 
-    async def settle_broken_off(self) -> None:
-        """Bring the calls that the task's code has broken off to their end.
+    async def end_all(self) -> None:
+        """The code has ended: bring what it has left under way to its end; nothing begins.
 
-        Here and not in the next run: the code may break them off again and again.
+        Calls that it began and did not await, because an attempt must not run on once the task
+        is somebody else's. Calls that it broke off: here and not in the next run, where the code
+        may break them off again and again.
         """
+        self.book.ended = True
+        await self._end_strays()
+        signal = self.book.signal
+        if isinstance(signal, Suspended) and signal.reason == BROKEN_OFF:
+            self.book.signal = None
+            await self._settle_broken_off()
+            self.book.end(signal)
+
+    async def _end_strays(self) -> None:
+        strays = [task for task in self._performing if task is not asyncio.current_task()]
+        if not strays:
+            return
+        try:
+            await asyncio.wait(strays)
+        except asyncio.CancelledError:
+            for stray in strays:
+                stray.cancel()
+            await asyncio.wait(strays)
+            raise
+
+    async def _settle_broken_off(self) -> None:
         rests: Suspended | None = None
         while self._broken_off:
             try:
@@ -96,26 +137,30 @@ class Steps:
             number += 1
             slot_name = retry_slot(ordinal, number)
             if self.book.step(slot_name) is None:
-                await self._reconciler.pause(tool.retry_delay_s)
+                await self._reconciler.pause_before_retry(tool, step)
 
     def _left_open(self, ordinal: str, error: BaseException) -> bool:
         """Whether the code leaves a call that is not at its end, recorded or not."""
         if isinstance(error, asyncio.CancelledError):
-            return True
+            return not self.book.stopping
         step = self.book.step(ordinal)
         return step is not None and not step.closed and not isinstance(error, Signal)
 
     async def _settled(
         self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None
     ) -> StepView:
+        encode(args, what=f"arguments of {tool.name}")
         mark = self._reconciler.fingerprint(tool, args)
         step = self.book.step(ordinal)
         if step is not None:
             check_same(step, tool, mark)
             return step if step.closed else await self.settle_open(tool, step)
+        if (note := self.book.view.notes.get(ordinal)) is not None:
+            raise Suspended(f"diverged: step {ordinal} was {note.what}, now it is {tool.name}")
         if self.book.cancelled:
             raise Cancelled
-        encode(args, what=f"arguments of {tool.name}")
+        if tool.needs_child:
+            _ = tool.target  # a tool that no child can find is refused before it is planned
         body: Body = {"tool": tool.name, "letter": tool.letter, "args": args, "v": tool.version}
         if isinstance(tool.effect, Keyed):
             body["window_ms"] = int(tool.effect.window_s * 1000)
@@ -141,7 +186,7 @@ class Steps:
             kind=Kind.STEP, ordinal=ordinal, events=(Event.PLAN, Event.START), body=body,
             effect_key=key, fingerprint=mark, slot=slot, quiet=True,
         )  # fmt: skip
-        await self._sender.begin([entry], slot)
+        await self._sender.begin(entry, slot)
         step = self.book.get_step(ordinal)
         await self._sender.call(tool, step, body["args"], slot)
         return step if step.closed else await self._reconciler.drive(tool, step, body["args"])
@@ -159,6 +204,9 @@ class Steps:
 
     def _key(self, ordinal: str) -> bytes:
         return self._keys.raw(self.book.view.task_id, ordinal)
+
+
+_OF_THE_JOURNAL = (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly)
 
 
 def _retried(tool: Tool[..., Any], step: StepView, number: int) -> bool:

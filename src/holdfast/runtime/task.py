@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.run import Run
 
 TaskFunction = Callable[..., Awaitable[Any]]  # Any: a task returns any JSON value
+NAME_CHARS_MAX = 200
 SCOPE_NAME = "@scope"  # the name under which scopes of foreign loops are kept
 
 
@@ -57,11 +58,19 @@ def task(
         if not inspect.iscoroutinefunction(function):
             raise Misuse(f"{function!r}: a task is an `async def`")
         title = name or function.__name__
-        if not title or title.startswith("@") or len(title) > 200:
-            raise Misuse("task: a name of 1 to 200 characters that does not start with @")
+        check_name(title)
         return TaskType(function, name=title)
 
     return register if function is None else register(function)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no task can have; those with @ are the runtime's own."""
+    if not 1 <= len(name) <= NAME_CHARS_MAX or name.startswith("@") or not name.isprintable():
+        raise Misuse(
+            f"task {name[:40]!r}: a name has 1 to {NAME_CHARS_MAX} printable characters "
+            "and does not start with @"
+        )
 
 
 def _signature(function: TaskFunction) -> inspect.Signature:
