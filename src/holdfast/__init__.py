@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NotSent,
         Refused,
         RequestConflict,
+        ResultErased,
         ResultNotKept,
         StepFailed,
         StepSkipped,
@@ -53,8 +54,8 @@ _WHERE = {
     ),
     "holdfast.errors": (
         "Busy", "HoldfastError", "KeyReused", "NotDurable", "NotSent", "Refused",
-        "RequestConflict", "ResultNotKept", "StepFailed", "StepSkipped", "TaskCancelled",
-        "TaskFailed", "TaskParked", "ToolFailed",
+        "RequestConflict", "ResultErased", "ResultNotKept", "StepFailed", "StepSkipped",
+        "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
     ),
     "holdfast.runtime.log": ("Log",),
     "holdfast.runtime.run": ("Approval", "Run"),
@@ -70,10 +71,10 @@ _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = [
     "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Found", "Holdfast",
     "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Log", "Many", "NotDurable", "NotSent",
-    "Queryable", "Read", "Refused", "RequestConflict", "ResultNotKept", "Run", "Scope", "Settings",
-    "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked",
-    "TaskType", "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure", "open", "task",
-    "tool",
+    "Queryable", "Read", "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "Run",
+    "Scope", "Settings", "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle",
+    "TaskParked", "TaskType", "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure",
+    "open", "task", "tool",
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@
          |       +- StatementFailed  the database refused a Transactional tool's statement
          |       +- StepSkipped      a person decided that the step is not done
          |   +- TaskFailed, TaskCancelled   how a task ended, for the one who waits for it
+         |   +- ResultErased         it ended long ago; only its state is still kept
          +- Unresolved               an effect or a task that reconcile or a person must settle
              +- NotSent              no byte left (a tool says so)
              +- Busy                 the far end still works on this effect key (a tool says so)
@@ -480,6 +481,19 @@ class TaskFailed(Terminal):
         self.task_id = task_id
         self.kind = kind
         self.text = text
+
+
+class ResultErased(Terminal):
+    """The task ended so long ago that retention has erased its payload."""
+
+    code = "result-erased"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "results are kept for `keep_days`; keep what you need longer elsewhere"
+
+    def __init__(self, *, task_id: str, state: str) -> None:
+        super().__init__(f"task {task_id} {state}; its result was erased by retention")
+        self.task_id = task_id
+        self.state = state
 
 
 class TaskCancelled(Terminal):

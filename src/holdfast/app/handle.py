@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.ids import TaskId
 from holdfast.errors import (
+    ResultErased,
     TaskCancelled,
     TaskFailed,
     TaskNotFound,
@@ -18,7 +19,7 @@ from holdfast.journal.contract import InboxItem, InboxKind, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 POLL_S = 0.05
 
@@ -26,8 +27,12 @@ POLL_S = 0.05
 class TaskHandle:
     """One task of one journal."""
 
-    def __init__(self, journal: Journal, task_id: TaskId, *, created: bool = False) -> None:
+    def __init__(
+        self, journal: Journal, task_id: TaskId, *, created: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._journal = journal
+        self._check = check  # raises what has ended the engine that would run the task
         self.id = task_id
         self.created = created  # False where the request id found a task submitted before
 
@@ -70,6 +75,7 @@ class TaskHandle:
             yield row
             if row.state in ENDED:
                 return
+            self._check()
             await self._journal.wait_change(timeout_s=POLL_S)
 
     async def cancel(self, *, by: str = "") -> None:
@@ -81,9 +87,7 @@ class TaskHandle:
     async def _outcome(self, row: TaskRow) -> Any:  # Any: the task's JSON result
         newest = await self._journal.read_newest(self.id)
         if newest is None:
-            raise TaskFailed(
-                task_id=self.id, kind="erased", text=f"it {row.state}, its payload was erased"
-            )
+            raise ResultErased(task_id=self.id, state=row.state.value)
         last = newest.body
         match row.state:
             case TaskState.SUCCEEDED:

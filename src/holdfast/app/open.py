@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.app.handle import TaskHandle
 from holdfast.app.notify import make_notices
@@ -34,7 +34,6 @@ from holdfast.core.values import canonical, checked, encode
 from holdfast.errors import (
     ApprovalNotFound,
     BadInput,
-    HoldfastError,
     Misuse,
     NotNow,
     NotSettleable,
@@ -44,8 +43,8 @@ from holdfast.errors import (
     StepNotFound,
     TaskNotFound,
 )
-from holdfast.journal.contract import InboxItem, InboxKind, Journal, Submission
-from holdfast.journal.records import Body, StepView, TaskView
+from holdfast.journal.contract import Claimed, InboxItem, InboxKind, Journal, Submission
+from holdfast.journal.records import Body, StepView, TaskState, TaskView
 from holdfast.runtime.child import in_child
 from holdfast.runtime.closed import approval_binding
 from holdfast.runtime.engine import Engine
@@ -53,13 +52,22 @@ from holdfast.runtime.facts import decidable_in_ms
 from holdfast.runtime.log import Log
 from holdfast.runtime.scope import Scope
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.task import SCOPE_NAME, TaskType
+from holdfast.runtime.task import SCOPE_NAME, TaskType, check_name
 from holdfast.runtime.tool import Tool, check_registered
 
 REQUEST_ID_CHARS_MAX = 500
 SCOPE_WAIT_S = 30.0
+SCOPE_RETRY_S = 0.02
+SERVE_AGAIN_S = 0.05
 
 Decision = Literal["done", "run", "skip"]
+
+
+class _Named(Protocol):
+    name: str
+
+
+N = TypeVar("N", bound=_Named)
 
 
 class Holdfast:
@@ -72,8 +80,8 @@ class Holdfast:
     ) -> None:  # fmt: skip
         self.journal = journal
         self.settings = settings
-        self.tasks = {task.name: task for task in tasks}
-        self.tools = {tool.name: tool for tool in tools}
+        self.tasks = _by_name(tasks, TaskType, "task")
+        self.tools = _by_name(tools, Tool, "tool")
         self._k_effect = keys.k_effect
         self._fingerprint_key = fingerprint_key(keys.k_effect)
         self._keys = keys
@@ -97,11 +105,15 @@ class Holdfast:
         """
         self._check_alive()
         name = task if isinstance(task, str) else task.name
+        if isinstance(task, str):
+            check_name(name)
         known = self.tasks.get(name) if isinstance(task, str) else task
         if known is not None:
             known.check_args(args)
         kept = checked(args, what=f"arguments of {name}")
         encode(kept, what=f"arguments of {name}")
+        if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - border
+            raise BadInput(f"a request id is text, not {type(request_id).__name__}")
         if len(request_id) > REQUEST_ID_CHARS_MAX:
             raise BadInput(f"a request id has at most {REQUEST_ID_CHARS_MAX} characters")
         if "\0" in request_id:
@@ -117,11 +129,13 @@ class Holdfast:
             request_id=request_id,
         )
         found = await self.journal.submit(submission)
-        return TaskHandle(self.journal, found.task_id, created=found.created)
+        return TaskHandle(
+            self.journal, found.task_id, created=found.created, check=self._check_alive
+        )
 
     def task(self, task_id: str) -> TaskHandle:
         """A handle on a task of this journal."""
-        return TaskHandle(self.journal, parse_task_id(task_id))
+        return TaskHandle(self.journal, parse_task_id(task_id), check=self._check_alive)
 
     def _mint(self, name: str, request_id: str) -> TaskId:
         if not request_id:
@@ -180,6 +194,9 @@ class Holdfast:
         left_ms = decidable_in_ms(view, step, self._clock)
         if left_ms > 0:
             raise NotNow(f"task {task} step {ordinal} can be decided in {left_ms / 1000:.1f} s")
+        for item in await self.journal.inbox_of(task):
+            if item.kind is InboxKind.DECISION and item.ordinal == ordinal and not item.applied:
+                raise NotSettleable(f"task {task} step {ordinal}: a decision waits to be applied")
         kept = checked(result, what="result")
         encode(kept, what="result")
         return task, kept
@@ -207,7 +224,13 @@ class Holdfast:
 
     async def retry(self, task_id: str, *, by: str = "") -> None:
         """Run a parked or failed task again; closed steps keep their records."""
-        await self._drop(parse_task_id(task_id), "", InboxKind.RETRY, {"by": by})
+        row = await self.task(task_id).row()
+        if row.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+            raise NotSettleable(
+                f"task {row.task_id} has {row.state}: it is not run again",
+                hint="submit it anew, with another request id",
+            )
+        await self._drop(row.task_id, "", InboxKind.RETRY, {"by": by})
 
     async def _drop(self, task: TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
         checked(body, what=kind.value)
@@ -223,28 +246,42 @@ class Holdfast:
         if engine is None:
             raise Misuse("a scope needs an open session", hint="open with serve=True")
         task_id = await self._open_scope(name)
-        session = await self._session(engine)
-        end = asyncio.get_running_loop().time() + SCOPE_WAIT_S
-        while True:
-            # Woken and claimed with no pause between: an engine that serves scopes would take it
-            # first each time, only to look whether something is left to settle.
-            await self._wake_scope(task_id)
-            claimed = await self.journal.claim(
-                session, names=(SCOPE_NAME,), limit=1, task_id=task_id, alone=True
-            )
-            if claimed:
-                break
-            if asyncio.get_running_loop().time() > end:
-                raise ScopeBusy(f"scope {name!r} is held by another session")
-            await asyncio.sleep(0.02)
-        book, steps = engine.book_for(claimed[0])
+        claimed = await self._claim_scope(engine, name, task_id)
+        book, steps = engine.book_for(claimed)
         engine.watch(book)
         scope = Scope(name, book, steps)
         try:
             yield scope
         finally:
-            await scope.release()
-            engine.unwatch(book)
+            try:
+                await scope.release()
+            finally:
+                engine.unwatch(book)
+
+    async def _claim_scope(self, engine: Engine, name: str, task_id: TaskId) -> Claimed:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SCOPE_WAIT_S * self.settings.pace
+        while True:
+            session = await self._session(engine)
+            # Woken and claimed with no pause between: an engine that serves scopes would take it
+            # first each time, only to look whether something is left to settle.
+            await self._wake_scope(task_id)
+            claim = asyncio.ensure_future(
+                self.journal.claim(
+                    session, names=(SCOPE_NAME,), limit=1, task_id=task_id, alone=True
+                )
+            )
+            try:
+                claimed = await asyncio.shield(claim)
+            except asyncio.CancelledError:
+                for one in await claim:  # it is ours by now, and nobody would give it back
+                    await self.journal.release(one.hold)
+                raise
+            if claimed:
+                return claimed[0]
+            if loop.time() > end:
+                raise ScopeBusy(f"scope {name!r} is held by another session")
+            await asyncio.sleep(SCOPE_RETRY_S)
 
     async def _open_scope(self, name: str) -> TaskId:
         checked(name, what="scope name")
@@ -295,10 +332,10 @@ class Holdfast:
                 if self._closing:
                     return
                 self._log.event("session-lost", code=error.code, error=error.message)
-                await asyncio.sleep(0.05)
-            except HoldfastError as error:
+                await asyncio.sleep(SERVE_AGAIN_S)
+            except Exception as error:  # noqa: BLE001 - raised to whoever uses this journal next
                 self._failed = error
-                raise
+                return
 
     def _check_alive(self) -> None:
         if self._failed is not None:
@@ -357,6 +394,17 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         yield hf
     finally:
         await hf.close()
+
+
+def _by_name(items: Iterable[N], kind: type[N], what: str) -> dict[str, N]:
+    """Refuse what is not of that kind, and two of one name: which one would run?"""
+    named: dict[str, N] = {}
+    for item in items:
+        if not isinstance(item, kind):
+            raise Misuse(f"{item!r} is not a {what}", hint=f"decorate it with @holdfast.{what}")
+        if named.setdefault(item.name, item) is not item:
+            raise Misuse(f"two {what}s are called {item.name!r}", hint="give one another `name`")
+    return named
 
 
 async def get_step(journal: Journal, task: TaskId, ordinal: str) -> tuple[TaskView, StepView]:
