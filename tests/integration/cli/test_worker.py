@@ -167,9 +167,11 @@ def test_settings_beside_the_journal_are_used(hf: Commands, start_worker: Start)
     assert worker.wait_event("session-begun")["worker"] == "smith"
     assert wait_ended(worker, task_id) == "parked"
     end = time.monotonic() + WAIT_S
-    while not (hf.folder / "told").exists() and time.monotonic() < end:
+    told = hf.folder / "told"
+    told.touch()
+    while not told.read_text().endswith("\n") and time.monotonic() < end:
         time.sleep(0.02)
-    assert json.loads((hf.folder / "told").read_text())["task_id"] == task_id
+    assert json.loads(told.read_text())["task_id"] == task_id
     assert worker.stop() == 0
     settings.write_text("[worker]\nconcurency = 3\n")
     wrong = start_worker()
