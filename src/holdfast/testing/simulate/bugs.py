@@ -20,21 +20,23 @@ from holdfast.core.clock import Clock
 from holdfast.core.step import Event, Facts, Step
 from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records, rules
+from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.records import Entry, StepView
 from holdfast.journal.steady import SteadyTime
 from holdfast.runtime import attempt, reconcile
-from holdfast.runtime.attempt import Caller, Outcome, RefusedBy, Returned
+from holdfast.runtime.attempt import Caller, Outcome, RefusedBy
 from holdfast.runtime.book import Book
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.reconcile import Reconciler
+from holdfast.runtime.run import Run
 from holdfast.runtime.sending import Sender
 from holdfast.runtime.steps import Steps
 from holdfast.runtime.tool import Call, Tool
 from holdfast.testing.simulate import ledger
 from holdfast.testing.simulate.campaign import mode_of
-from holdfast.testing.simulate.run import Verdict, simulate
+from holdfast.testing.simulate.run import Stage, Verdict, simulate
 
 # Any in this file: the replaced functions' own arguments, handed through unread.
 
@@ -54,11 +56,11 @@ def planted(name: str) -> Generator[None]:
         yield
 
 
-def find_bug(name: str, *, seeds_max: int, first: int = 0) -> Verdict | None:
+def find_bug(name: str, *, seeds_max: int, stage: Stage | None = None) -> Verdict | None:
     """The first world in which the bug shows itself."""
     with planted(name):
-        for seed in range(first, first + seeds_max):
-            verdict = simulate(seed, mode_of(seed))
+        for seed in range(seeds_max):
+            verdict = simulate(seed, mode_of(seed), stage=stage)
             if verdict.breaches:
                 return verdict
     return None
@@ -148,6 +150,7 @@ def _page_believed(replace: Replace) -> None:
 
 def _goes_on_past_a_broken_call(replace: Replace) -> None:
     replace(Steps, "_left_open", _always(False))
+    replace(Run, "end_by", _always(None))
 
 
 def _keeps_what_it_lost(replace: Replace) -> None:
@@ -178,14 +181,21 @@ class _Stopped:
 
 
 def _unapplied_result_as_evidence(replace: Replace) -> None:
-    original = _get(Sender, "_leave_evidence")
+    original = _get(Book, "_leave_evidence")
 
-    async def leave_evidence(self: Sender, step: StepView, outcome: Outcome) -> None:
-        if isinstance(outcome, Returned):
-            outcome = Returned(outcome.result, outcome.unkept)
-        await original(self, step, outcome)
+    async def leave_evidence(self: Book, entries: Sequence[Entry]) -> None:
+        view = self.view
+        for entry in entries:
+            step = view.steps.get(entry.ordinal)
+            if step is not None and step.letter == "T" and Event.SUCCEED in entry.events:
+                body = {"outcome": "succeeded", "result": entry.body.get("result"), "source": "bug"}
+                kind, ordinal = InboxKind.EVIDENCE, entry.ordinal
+                await self.journal.drop(
+                    InboxItem(task_id=view.task_id, ordinal=ordinal, kind=kind, body=body)
+                )
+        await original(self, entries)
 
-    replace(Sender, "_leave_evidence", leave_evidence)
+    replace(Book, "_leave_evidence", leave_evidence)
 
 
 def _window_looked_at_once(replace: Replace) -> None:

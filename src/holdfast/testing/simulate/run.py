@@ -8,7 +8,7 @@ from typing import Literal
 from holdfast.testing.simulate.checks import final_breaches, needless_parks
 from holdfast.testing.simulate.faults import DELAY_S, LEASE_TTL_S, Dice, Profile, draw_profile
 from holdfast.testing.simulate.person import Person
-from holdfast.testing.simulate.workload import draw_plan
+from holdfast.testing.simulate.workload import Plan, draw_plan
 from holdfast.testing.simulate.world import World
 
 Mode = Literal["safety", "liveness"]
@@ -38,13 +38,26 @@ class Verdict:
     profile: Profile = field(repr=False)
 
 
-def simulate(seed: int, mode: Mode = "safety", *, keep_trace: bool = False) -> Verdict:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A kind of world set up by hand, to look at one thing; the seed decides the rest."""
+
+    profile: Profile
+    plans: tuple[Plan, ...]  # each task gets one of these
+
+
+def simulate(
+    seed: int, mode: Mode = "safety", *, stage: Stage | None = None, keep_trace: bool = False
+) -> Verdict:
     """Run the world of this seed and say what was wrong with it."""
     dice = Dice(seed)
-    profile = draw_profile(dice)
+    profile = draw_profile(dice) if stage is None else stage.profile
+    plans = [
+        draw_plan(dice) if stage is None else dice.pick(stage.plans) for _ in range(profile.tasks)
+    ]
     world = World(seed, profile, dice)
     try:
-        _live(world, mode)
+        _live(world, mode, plans)
         _end(world)
         for breach in (*final_breaches(world), *needless_parks(world)):
             world.breach(breach)
@@ -53,10 +66,9 @@ def simulate(seed: int, mode: Mode = "safety", *, keep_trace: bool = False) -> V
         world.loop.end()
 
 
-def _live(world: World, mode: Mode) -> None:
+def _live(world: World, mode: Mode, plans: list[Plan]) -> None:
     loop, dice = world.loop, world.dice
     person = Person(world)
-    plans = [draw_plan(dice) for _ in range(world.profile.tasks)]
     loop.start(person.submit(plans), None)
     if world.profile.person:
         loop.start(person.look(), None)
