@@ -29,9 +29,11 @@ def accept(hf: Commands, task: str = "hello", request: str = "ada") -> str:
     return hf(*words).out.strip()
 
 
-def refused(hf: Commands, *words: str | bytes, code: int, error: str, stdin: str = "") -> str:
-    """The command is refused with this error, for people and as JSON; its message."""
-    done = hf(*words, code=code, stdin=stdin)
+def refused(hf: Commands, *words: str | bytes, code: int, error: str) -> str:
+    """The command is refused with this error, a page and no traceback; what it said."""
+    plain = [word for word in words if isinstance(word, str)]
+    heavy = len(plain) < len(words) or "--journal" in plain or plain[:1] in (["submit"], ["worker"])
+    done = hf(*words, code=code) if heavy or not plain else hf.look(*plain, code=code)
     assert done.out == ""
     message, *rest = done.err.splitlines()
     assert message.startswith("error: ")
