@@ -256,7 +256,7 @@ class Holdfast:
             try:
                 await scope.release()
             finally:
-                engine.unwatch(book)
+                engine.unwatch(book, rested=not book.fenced)
 
     async def _claim_scope(self, engine: Engine, name: str, task_id: TaskId) -> Claimed:
         loop = asyncio.get_running_loop()

@@ -155,8 +155,11 @@ class Engine:
         """Hand inbox items of this task to the book while it is held here."""
         self._books[book.view.task_id] = book
 
-    def unwatch(self, book: Book) -> None:
+    def unwatch(self, book: Book, *, rested: bool) -> None:
+        """Let go of it. A hold that no record has given back is released by the next sweep."""
         self._books.pop(book.view.task_id, None)
+        if not rested:
+            self._strays.append(book.hold)
 
     # the loops
 
@@ -275,12 +278,10 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - a defect or a dead journal: stop, never guess
             self._fail(error)
         finally:
-            self.unwatch(book)
+            self.unwatch(book, rested=state is not None)
             self._running.pop(task_id, None)
             if self._alone == task_id:
                 self._alone = None
-            if state is None:
-                self._strays.append(book.hold)
             self._note_end(task_id, book, state)
 
     def _note_end(self, task_id: TaskId, book: Book, state: TaskState | None) -> None:

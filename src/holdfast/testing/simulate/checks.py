@@ -13,8 +13,10 @@ from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError
 from holdfast.journal.memory_contents import TaskCell
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
+from holdfast.runtime.task import SCOPE_NAME
 from holdfast.testing.simulate.faults import DELAY_S, LEASE_TTL_S, TIMEOUT_S, WINDOW_S
 from holdfast.testing.simulate.tools import TOOLS
+from holdfast.testing.simulate.workload import recorded_result, recorded_results, work
 from holdfast.testing.simulate.world import World
 
 REPEATABLE = ("R", "I")  # doing it again is no harm by contract
@@ -32,7 +34,9 @@ def final_breaches(world: World) -> list[str]:
         for step in view.steps.values():
             found.extend(_step_breaches(world, cell, step))
         found.extend(_twice(world, cell, view))
+        found.extend(_told_otherwise(cell, view))
         found.extend(_silent(world, cell, view))
+    found.extend(_foreign_breaches(world))
     known = {(cell.task_id, o) for cell in world.store.tasks.values() for o in _rows(world, cell)}
     found.extend(
         f"I4: {task_id}/{ordinal}: took effect without a record"
@@ -135,3 +139,25 @@ def _window_closed(step: StepView) -> bool:
     _, parked_boot_ms, _ = step.parked
     open_ms = parked_boot_ms - step.attempts[0].boot_ms
     return open_ms >= (WINDOW_S - DELAY_S - TIMEOUT_S - LEASE_TTL_S) * 1000
+
+
+def _told_otherwise(cell: TaskCell, view: TaskView) -> Iterator[str]:
+    """What the code was given, in whichever run, must be what is recorded."""
+    if cell.state is not TaskState.SUCCEEDED or cell.name != work.name:
+        return
+    plan, given = view.accepted["args"]["plan"], view.outcome["result"]
+    recorded = recorded_results(plan, view)
+    if given != recorded:
+        yield f"I2: {cell.task_id}: the code was given {given!r}, recorded is {recorded!r}"
+
+
+def _foreign_breaches(world: World) -> Iterator[str]:
+    """What a scope has given to code outside is recorded, and happened."""
+    if world.foreign is None:
+        return
+    scopes = [cell for cell in world.store.tasks.values() if cell.name == SCOPE_NAME]
+    views = [world.store.view(cell) for cell in scopes]
+    for slot, given in world.foreign.given.items():
+        recorded = [recorded_result(view, f"@{slot}") for view in views]
+        if given not in recorded:
+            yield f"I2: scope slot {slot} was given {given!r}, recorded is {recorded!r}"

@@ -27,6 +27,7 @@ class Profile:
     workers: int = 2
     tasks: int = 2
     dead_man: bool = True
+    scope: bool = False  # a foreign loop in the first worker's process
     # processes
     crash_point: float = 0.0
     pause_point: float = 0.0
@@ -103,10 +104,12 @@ def draw_profile(dice: Dice) -> Profile:
             workers=workers, tasks=tasks, crash_point=crash_point, crash_every_s=crash_every_s,
             person=dice.coin(),
         )  # fmt: skip
+    dead_man = dice.coin()
     return Profile(
         workers=workers,
         tasks=tasks,
-        dead_man=dice.coin(),
+        dead_man=dead_man,
+        scope=not dead_man and dice.coin(0.25),
         crash_point=crash_point,
         crash_every_s=crash_every_s,
         pause_point=some(0.003, 0.01, 0.03, often=0.5),

@@ -93,10 +93,12 @@ class Ledger:
 
 
 def parallel(one: str, other: str) -> bool:
-    """Whether two ordinals lie in different branches of one gather: neither waits for the other.
+    """Whether neither of two ordinals waits for the other: branches of a gather, slots of a scope.
 
     Components of a path are step, branch, step, branch, ...
     """
+    if one.startswith("@") and other.startswith("@"):
+        return one.partition(".")[0] != other.partition(".")[0]
     pairs = zip(one.split("."), other.split("."), strict=False)
     for place, (left, right) in enumerate(pairs):
         if left != right:

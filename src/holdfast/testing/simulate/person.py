@@ -51,6 +51,7 @@ class Person:
             if dice.hits(self._world.profile.cancel):
                 self._world.loop.at(dice.seconds(0.0, 5.0), self._cancel, handle.id)
             await asyncio.sleep(dice.seconds(0.0, SUBMIT_WITHIN_S))
+        self._world.submitted = True
 
     async def look(self) -> None:
         """Decide whatever waits for a person, again and again."""

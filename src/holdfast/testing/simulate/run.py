@@ -84,7 +84,9 @@ def _live(world: World, mode: Mode, plans: list[Plan]) -> None:
 
 def _over(world: World) -> bool:
     """Whether nothing more can happen that matters."""
-    return bool(world.breaches) or (world.settled() and not world.profile.person)
+    if world.breaches or world.ended():
+        return True
+    return world.settled() and not world.profile.person
 
 
 def _end(world: World) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from holdfast.app.open import Holdfast
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import HoldfastError, InvariantViolated, SessionLost
 from holdfast.runtime.deadman import DeadMan
@@ -51,13 +52,18 @@ class SimDeadMan(DeadMan):
 class Worker(Process):
     """One worker process, from its start to its end."""
 
-    __slots__ = ("engine",)
+    __slots__ = ("engine", "hf")
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         entropy = SeededEntropy(world.entropy_seed(name))
-        self.engine = Engine(
-            journal=SimJournal(self, entropy),
+        journal = SimJournal(self, entropy)
+        self.hf = Holdfast(
+            journal=journal, keys=world.keys, clock=world.clock, entropy=entropy, tasks=[work],
+            tools=TOOLS.values(), settings=world.settings(name),
+        )  # fmt: skip
+        self.hf.engine = self.engine = Engine(
+            journal=journal,
             keys=world.keys,
             clock=world.clock,
             entropy=entropy,

@@ -8,9 +8,13 @@ records afterwards.
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.errors import StepFailed
+from holdfast.core.ordinal import base, sort_key
+from holdfast.core.step import StepState
+from holdfast.errors import Refused, StepFailed, StepSkipped, ToolFailed
+from holdfast.journal.records import TaskView
 from holdfast.runtime.run import Run
 from holdfast.runtime.task import task
 from holdfast.testing.simulate.faults import Dice
@@ -103,3 +107,52 @@ def _draw_call(dice: Dice) -> Plan:
     name = dice.pick(tuple(TOOLS))
     what = dice.number(1, RESOURCES) if name == "fenced" else dice.number(1, 999)
     return ["call", name, what]
+
+
+def recorded_results(plan: Plan, view: TaskView, prefix: str = "") -> list[Any]:
+    """What a task that went through this plan must have been given, read from its records."""
+    results: list[Any] = []
+    next_ordinal = 1
+    for item in plan:
+        ordinal = f"{prefix}{next_ordinal}"
+        next_ordinal += 3 if item[0] == "note" else 1
+        match item:
+            case ["call" | "timed", *_]:
+                results.append(recorded_result(view, ordinal))
+            case ["gather", *branches]:
+                results.append([
+                    recorded_results(branch, view, f"{ordinal}.{number}.")
+                    for number, branch in enumerate(branches, start=1)
+                ])  # fmt: skip
+            case ["undo", *_]:
+                first = recorded_result(view, ordinal)
+                undone = view.steps.get(f"{ordinal}.c1")
+                results.append(
+                    first if undone is None else [first, recorded_result(view, undone.ordinal)]
+                )
+            case ["approve", _]:
+                answer = view.notes[ordinal].answer or {}
+                results.append(bool(answer.get("granted")))
+            case ["note"]:
+                results.append(_recorded_values(view, prefix, next_ordinal - 3))
+            case _:
+                results.append(None)
+    return results
+
+
+def recorded_result(view: TaskView, ordinal: str) -> Any:  # Any: the tool's JSON result
+    """What the call at this ordinal must have given, in whichever of its retry slots."""
+    slots = [o for o in view.steps if base(o) == ordinal]
+    step = view.steps[max(slots, key=sort_key)]
+    match step.state:
+        case StepState.SUCCEEDED:
+            return step.result
+        case StepState.SKIPPED:
+            return {"failed": StepSkipped.code}
+        case _:
+            return {"failed": Refused.code if "proof" in step.error else ToolFailed.code}
+
+
+def _recorded_values(view: TaskView, prefix: str, first: int) -> list[Any]:
+    values = [view.notes[f"{prefix}{first + n}"].body["value"] for n in range(3)]
+    return [values[0], values[1], datetime.fromtimestamp(values[2] / 1000, UTC).isoformat()]

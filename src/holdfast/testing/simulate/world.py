@@ -15,6 +15,7 @@ from holdfast.runtime.settings import Settings
 from holdfast.testing.simulate.clock import SimClock
 from holdfast.testing.simulate.far_end import FarEnd, Request
 from holdfast.testing.simulate.faults import LEASE_TTL_S, Dice, Profile
+from holdfast.testing.simulate.foreign import Foreign
 from holdfast.testing.simulate.journal import SimStore
 from holdfast.testing.simulate.ledger import Ledger
 from holdfast.testing.simulate.loop import VirtualLoop
@@ -26,6 +27,7 @@ RESTART_S = (0.05, 2.0)
 PAUSES_S = ((0.2, LEASE_TTL_S), (LEASE_TTL_S, 2.5 * LEASE_TTL_S))  # within a lease, beyond it
 LONG_PAUSE_S = (1.5 * LEASE_TTL_S, 4 * LEASE_TTL_S)  # others take over, ask and send meanwhile
 FULL_S = (0.5, 12.0)
+RESTING = frozenset((*ENDED, TaskState.PARKED, TaskState.WAITING))
 CLOCK_JUMPS_MS = (1_000, 10_000, 60_000, 86_400_000, 10 * 365 * 86_400_000)
 
 Full = Literal["", "begins", "all"]
@@ -59,8 +61,9 @@ class World:
         self.reboots = 0
         self.crashes = 0
         self.pauses = 0
-        self.submitted = 0
+        self.submitted = False  # all that there is
         self.requests: dict[tuple[str, str], int] = {}  # that left, per task and ordinal
+        self.foreign = Foreign(self) if profile.scope else None
         self._breaches: list[str] = []
         self._started = 0
 
@@ -98,10 +101,12 @@ class World:
     def settled(self) -> bool:
         """Whether every task has ended or waits for a person."""
         tasks = self.store.tasks
-        resting = (*ENDED, TaskState.PARKED, TaskState.WAITING)
-        return len(tasks) == self.profile.tasks and all(
-            cell.state in resting for cell in tasks.values()
-        )
+        return self.submitted and all(cell.state in RESTING for cell in tasks.values())
+
+    def ended(self) -> bool:
+        """Whether every task has ended."""
+        tasks = self.store.tasks
+        return self.submitted and all(cell.state in ENDED for cell in tasks.values())
 
     # what befalls it
 
@@ -171,6 +176,8 @@ class World:
         name = f"worker {self._started}"
         worker = self.workers[slot] = Worker(self, name)
         self.loop.start(worker.main(), worker)
+        if self.foreign is not None and slot == 0:
+            self.loop.start(self.foreign.run(worker.hf), worker)
 
     def _stop(self, process: Process) -> None:
         """SIGTERM."""
