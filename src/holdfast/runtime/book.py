@@ -225,14 +225,23 @@ class Book:
                 raise Fenced from error
             except CommitUnknown as error:
                 self.on_trouble(error)
-                outcome = await self.journal.confirm(self.hold, seq=wanted)
+                outcome = await self._confirm(wanted)
                 if outcome is not Outcome.ABORTED:
                     # Committed or not, this run cannot know its hold's head any more: a fresh
                     # claim reads it from the journal.
                     self.fenced = True
+                    await self._leave_evidence(entries)
                     raise Fenced from error
         self.fenced = True
+        await self._leave_evidence(entries)
         raise Fenced
+
+    async def _confirm(self, seq: int) -> Outcome:
+        try:
+            return await self.journal.confirm(self.hold, seq=seq)
+        except BaseException:
+            self.fenced = True  # broken off before the answer: nobody here will ever know
+            raise
 
     async def _leave_evidence(self, entries: Sequence[Entry]) -> None:
         """A stale worker may not close a step, but what it saw succeed must not be lost.

@@ -209,6 +209,7 @@ class Reconciler:
     # facts and waiting
 
     def _facts(self, tool: Tool[..., Any], step: StepView, lookup: Lookup) -> Facts:
+        self._sender.check_owner()
         view, effect = self._book.view, tool.effect
         quiet = quiet_in_ms(view, step, delay_ms=self._delay_ms(tool), clock=self._clock) == 0
         approval = self._approval(tool, step) if tool.needs_approval else None

@@ -63,6 +63,11 @@ class Sender:
             return -1
         return self._lease.session.take_slot(slot_tag(key, attempt))
 
+    def check_owner(self) -> None:
+        """Raise Fenced where another branch or task has met the end of this run or session."""
+        if self._book.fenced or self._lease.lost:
+            raise Fenced
+
     def late_ms(self, tool: Tool[..., Any]) -> int:
         """How long after its start is allowed an attempt may still hand over its first byte: its
         own time, and a pause that its lease outlasts."""

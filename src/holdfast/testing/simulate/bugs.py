@@ -216,6 +216,17 @@ def _decides_before_quiet(replace: Replace) -> None:
     replace(app_open, "decidable_in_ms", _always(0))
 
 
+def _believes_a_broken_confirmation(replace: Replace) -> None:
+    async def confirm(self: Book, seq: int) -> Any:
+        return await self.journal.confirm(self.hold, seq=seq)
+
+    replace(Book, "_confirm", confirm)
+
+
+def _moves_after_the_end(replace: Replace) -> None:
+    replace(Sender, "check_owner", _always(None))
+
+
 def _always(value: object) -> Callable[..., Any]:
     def function(*_args: Any, **_more: Any) -> object:
         return value
@@ -244,4 +255,6 @@ BUGS: dict[str, Callable[[Replace], None]] = {
     "an unapplied result taken as evidence": _unapplied_result_as_evidence,
     "key window looked at once": _window_looked_at_once,
     "a person decides before quiet": _decides_before_quiet,
+    "a confirmation broken off is believed": _believes_a_broken_confirmation,
+    "a branch moves after its run has ended": _moves_after_the_end,
 }

@@ -20,6 +20,7 @@ _LETTERS: dict[Event, str] = {
     Event.SETTLE_RUN: "FKQIN",
     Event.SETTLE_SKIP: "FKQIN",
     Event.SKIP: "K",  # a planned step is skipped when its approval is refused
+    Event.RESTORE: "RFKQIN",
 }
 
 REACHABLE = frozenset((event.name, letter) for event, some in _LETTERS.items() for letter in some)

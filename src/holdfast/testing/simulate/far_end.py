@@ -27,6 +27,7 @@ Answer = Callable[[object], None]  # takes a value, or an exception to raise
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     kind: Kind
+    tool: str
     task_id: str
     ordinal: str
     effect_key: str

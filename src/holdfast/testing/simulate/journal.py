@@ -1,70 +1,60 @@
 """The memory journal as a process meets it: slow, at times full, at times silent about a commit.
 
 Between any two of its acts the process may die or be paused (`Process.point`): before a commit,
-after it, and before its answer arrives. What is committed is shown to the ledger at once.
+after it, and before its answer arrives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Entropy
 from holdfast.core.ids import TaskId
 from holdfast.errors import CommitUnknown, JournalFull
-from holdfast.journal.contract import Change, Claimed, Hold, InboxItem, Outcome, Session, Statement
-from holdfast.journal.memory import MemoryJournal, MemoryStore
-from holdfast.journal.memory_contents import TaskCell
-from holdfast.journal.records import Entry, Record
-from holdfast.testing.simulate.ledger import Ledger
-from holdfast.testing.simulate.trace import Trace
+from holdfast.journal.contract import (
+    Change,
+    Claimed,
+    Hold,
+    InboxItem,
+    Outcome,
+    Session,
+    Statement,
+    Submission,
+    Submitted,
+)
+from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.records import Entry
 
 if TYPE_CHECKING:
     from holdfast.testing.simulate.process import Process
+    from holdfast.testing.simulate.world import World
 
 COMMIT_S = 0.003
 SLOW_COMMIT_S = 3.0
 STILL_UNKNOWN = 0.5  # how often a question about a silent commit is not answered either
 
 
-class SimStore(MemoryStore):
-    """Contents of the journal, watched."""
+class ClientJournal(MemoryJournal):
+    """The handle of whoever only submits, looks and decides: nothing goes wrong with it."""
 
-    def __init__(self, ledger: Ledger, trace: Trace) -> None:
-        super().__init__()
-        self._ledger = ledger
-        self._trace = trace
-        self._effects: Any = self.db  # Any: apsw's own types can only be read from Python 3.12 on
-        self._effects.execute("CREATE TABLE effect (task TEXT, ordinal TEXT)")
+    def __init__(self, world: World, entropy: Entropy) -> None:
+        super().__init__(world.store, world.clock, entropy)
+        self._world = world
 
-    def keep(
-        self, cell: TaskCell, entry: Entry, raw: bytes, *, epoch: int, at_ms: int, boot_ms: int
-    ) -> Record:
-        record = super().keep(cell, entry, raw, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
-        what = "+".join(event.name for event in entry.events) or entry.kind.name
-        why = entry.body.get("why") or entry.body.get("reason") or entry.body.get("state") or ""
-        self._trace.note(
-            "journal",
-            f"{cell.task_id[-4:]}/{entry.ordinal or '-'} {what} {why} epoch {epoch & 0xFFFF}",
-        )
-        self._ledger.take(cell.task_id, record, entry.body)
-        return record
-
-    def count_effects(self, task_id: str, ordinal: str) -> int:
-        """How often a Transactional step took effect."""
-        rows = self._effects.execute(
-            "SELECT count(*) FROM effect WHERE task = ? AND ordinal = ?", (task_id, ordinal)
-        )
-        return int(next(iter(rows))[0])
+    async def submit(self, submission: Submission) -> Submitted:
+        found = await super().submit(submission)
+        if found.created:
+            self._world.store.suspect(found.task_id, now_ms=self.now_ms())
+        return found
 
 
-class SimJournal(MemoryJournal):
-    """One process's handle."""
+class SimJournal(ClientJournal):
+    """One worker process's handle."""
 
     def __init__(self, process: Process, entropy: Entropy) -> None:
-        super().__init__(process.world.store, process.world.clock, entropy)
+        super().__init__(process.world, entropy)
         self._process = process
-        self._world = process.world
 
     async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
         await self._process.point("before its session")

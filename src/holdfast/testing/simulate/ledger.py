@@ -8,7 +8,10 @@ newest (I8).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.core.effect import Letter
+from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, apply
 from holdfast.errors import InvariantViolated
 from holdfast.journal.records import Body, Kind, Record
@@ -39,10 +42,15 @@ class Ledger:
         self.pairs: set[tuple[str, str]] = set()  # (event, letter) seen
         self.breaches: list[str] = []
         self._epochs: dict[str, int] = {}
+        self._claims: dict[tuple[str, int], int] = {}  # also those of timelines that were lost
 
     def take(self, task_id: str, record: Record, body: Body) -> None:
         """Look at one record right after its commit."""
         self._check_epoch(task_id, record)
+        if record.kind is Kind.RESTORED:
+            for row in self.rows.get(task_id, {}).values():
+                if not row.closed:
+                    self._take_event(task_id, row, Event.RESTORE, record)
         if record.kind is not Kind.STEP:
             return
         rows = self.rows.setdefault(task_id, {})
@@ -51,6 +59,14 @@ class Ledger:
             row = rows[record.ordinal] = Row(record, body)
         for event in record.events:
             self._take_event(task_id, row, event, record)
+
+    def rewind(self, timelines: dict[TaskId, Iterable[Record]]) -> None:
+        """An older copy of the journal has taken its place."""
+        self.rows.clear()
+        self._epochs.clear()
+        for task_id, records in timelines.items():
+            for record in records:
+                self.take(task_id, record, record.body)
 
     def send_breach(self, task_id: str, ordinal: str, *, attempt: int, args: object) -> str:
         """What is wrong with a request that leaves now; empty where nothing is."""
@@ -72,6 +88,9 @@ class Ledger:
     def _check_epoch(self, task_id: str, record: Record) -> None:
         epoch = self._epochs.get(task_id, 0)
         claims = record.kind is Kind.CLAIMED
+        claim = (task_id, record.epoch)
+        if claims and self._claims.setdefault(claim, record.number) != record.number:
+            self.breaches.append(f"I8: {task_id}: epoch {record.epoch} was claimed twice")
         if record.epoch < epoch or (claims and record.epoch == epoch):
             self.breaches.append(f"I8: {task_id}: epoch {record.epoch} was written after {epoch}")
         if record.epoch != epoch and not claims and record.kind is not Kind.RESTORED:

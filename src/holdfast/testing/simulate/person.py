@@ -19,6 +19,7 @@ from holdfast.errors import ApprovalNotFound, HoldfastError, NotNow, NotSettleab
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.task import TaskType
 from holdfast.testing.simulate.far_end import Request
+from holdfast.testing.simulate.journal import ClientJournal
 from holdfast.testing.simulate.workload import Plan, work
 
 if TYPE_CHECKING:
@@ -38,10 +39,14 @@ class Person:
         entropy = SeededEntropy(world.entropy_seed("person"))
         tasks: list[TaskType] = [work]
         self.hf = Holdfast(
-            journal=world.store.connect(world.clock, entropy), keys=world.keys, clock=world.clock,
+            journal=ClientJournal(world, entropy), keys=world.keys, clock=world.clock,
             entropy=entropy, tasks=tasks, tools=(), settings=world.settings("person"),
         )  # fmt: skip
         world.far_end.on_effect = self._hear
+
+    def submit_again(self, plans: list[Plan]) -> None:
+        """After a restore the clients ask for everything again, under the same request ids."""
+        self._world.loop.start(self.submit(plans), None)
 
     async def submit(self, plans: list[Plan]) -> None:
         dice = self._world.dice
@@ -71,6 +76,8 @@ class Person:
             with suppress(ApprovalNotFound):
                 granted = self._world.dice.coin(0.7)
                 await self.hf.approve(task_id, ordinal, granted=granted, by="person")
+                if granted:
+                    self._world.granted.add((task_id, ordinal))
         if not parked and view.rested.get("state") == TaskState.PARKED.value:
             await self._retry(task_id)
 

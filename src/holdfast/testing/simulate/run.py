@@ -70,6 +70,7 @@ def _live(world: World, mode: Mode, plans: list[Plan]) -> None:
     loop, dice = world.loop, world.dice
     person = Person(world)
     loop.start(person.submit(plans), None)
+    world.on_restore = lambda: person.submit_again(plans)
     if world.profile.person:
         loop.start(person.look(), None)
     world.start_workers()

@@ -61,4 +61,12 @@ STAGES: dict[str, Stage] = {
     "a person decides before quiet": Stage(
         profile=Profile(slow=0.7, lost_reply=0.3, person=True), plans=_ONCE
     ),
+    "a confirmation broken off is believed": Stage(
+        profile=Profile(commit_unknown=0.3, slow_commit=0.3),
+        plans=([["timed", "transact", 1, 2.0], ["timed", "keyed", 1, 2.0]],),
+    ),
+    "a branch moves after its run has ended": Stage(
+        profile=Profile(commit_unknown=0.2, lost_reply=0.5, lost_request=0.2),
+        plans=([["gather", [["call", "queryable", 1]], [["call", "keyed", 2]], *_TABLE]],),
+    ),
 }

@@ -31,7 +31,7 @@ NETWORK_S = 0.03
 EARLY = 0.9  # a slow network takes at most this share of DELAY_S
 
 
-async def send(call: Call, kind: Kind, what: int, *, marks: bool = False) -> Any:  # Any: JSON
+async def send(call: Call, tool: str, kind: Kind, what: int, *, marks: bool = False) -> Any:
     """One exchange with the far end, as unreliable as the world's profile says."""
     process = current()
     world = process.world
@@ -45,8 +45,8 @@ async def send(call: Call, kind: Kind, what: int, *, marks: bool = False) -> Any
     if marks:
         call.sending()
     request = Request(
-        kind=kind, task_id=call.task_id, ordinal=call.ordinal, effect_key=call.effect_key,
-        fence=call.fence, what=what, sent_s=world.loop.now_s,
+        kind=kind, tool=tool, task_id=call.task_id, ordinal=call.ordinal,
+        effect_key=call.effect_key, fence=call.fence, what=what, sent_s=world.loop.now_s,
     )  # fmt: skip
     world.sent(process, request, attempt=call.attempt)
     reply: asyncio.Future[Any] = world.loop.create_future()
@@ -112,7 +112,7 @@ _STORED = Keyed(window_s=WINDOW_S, fingerprint="ignored", refusals_stored=True, 
 
 @tool(effect=Read(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S, retries=1)
 async def read(call: Call, what: int) -> Any:  # Any: the far end's JSON, here and below
-    return await send(call, "read", what)
+    return await send(call, "read", "read", what)
 
 
 @tool(effect=Transactional(), timeout_s=TIMEOUT_S, retries=1)
@@ -129,17 +129,17 @@ async def transact(call: Call, what: int) -> Apply:
 
 @tool(effect=Fenced(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S)
 async def fenced(call: Call, what: int) -> Any:
-    return await send(call, "fenced", what)
+    return await send(call, "fenced", "fenced", what)
 
 
 @tool(effect=_KEYED, timeout_s=TIMEOUT_S, retries=2)
 async def keyed(call: Call, what: int) -> Any:
-    return await send(call, "keyed", what)
+    return await send(call, "keyed", "keyed", what)
 
 
 @tool(effect=_KEYED, timeout_s=TIMEOUT_S, marks_sending=True)
 async def keyed_found(call: Call, what: int) -> Any:
-    return await send(call, "keyed", what, marks=True)
+    return await send(call, "keyed_found", "keyed", what, marks=True)
 
 
 @keyed_found.find
@@ -149,12 +149,12 @@ async def find_keyed(call: Call, what: int) -> FindAnswer:
 
 @tool(effect=_STORED, timeout_s=TIMEOUT_S, retries=2, retry_delay_s=0.5)
 async def stored(call: Call, what: int) -> Any:
-    return await send(call, "stored", what)
+    return await send(call, "stored", "stored", what)
 
 
 @tool(effect=Queryable(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S, retries=1)
 async def queryable(call: Call, what: int) -> Any:
-    return await send(call, "plain", what)
+    return await send(call, "queryable", "plain", what)
 
 
 @queryable.find
@@ -167,7 +167,7 @@ async def find_queryable(call: Call, what: int) -> FindAnswer:
     timeout_s=TIMEOUT_S, marks_sending=True,
 )  # fmt: skip
 async def queryable_whole(call: Call, what: int) -> Any:
-    return await send(call, "plain", what, marks=True)
+    return await send(call, "queryable_whole", "plain", what, marks=True)
 
 
 @queryable_whole.find
@@ -177,29 +177,29 @@ async def find_whole(call: Call, what: int) -> FindAnswer:
 
 @tool(effect=Idempotent(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S, retries=1)
 async def idempotent(call: Call, what: int) -> Any:
-    return await send(call, "plain", what)
+    return await send(call, "idempotent", "plain", what)
 
 
 @tool(effect=Unrepeatable(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S, retries=1)
 async def unrepeatable(call: Call, what: int) -> Any:
-    return await send(call, "plain", what)
+    return await send(call, "unrepeatable", "plain", what)
 
 
 @tool(effect=Unrepeatable(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S, marks_sending=True)
 async def unrepeatable_marked(call: Call, what: int) -> Any:
-    return await send(call, "plain", what, marks=True)
+    return await send(call, "unrepeatable_marked", "plain", what, marks=True)
 
 
 @tool(
     effect=Unrepeatable(max_delay_s=DELAY_S, policy="at_least_once"), timeout_s=TIMEOUT_S,
 )  # fmt: skip
 async def at_least_once(call: Call, what: int) -> Any:
-    return await send(call, "plain", what)
+    return await send(call, "at_least_once", "plain", what)
 
 
 @tool(effect=_KEYED, timeout_s=TIMEOUT_S, needs_approval=True)
 async def approved(call: Call, what: int) -> Any:
-    return await send(call, "keyed", what)
+    return await send(call, "approved", "keyed", what)
 
 
 _ALL: tuple[Tool[..., Any], ...] = (

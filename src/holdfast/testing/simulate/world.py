@@ -16,16 +16,19 @@ from holdfast.testing.simulate.clock import SimClock
 from holdfast.testing.simulate.far_end import FarEnd, Request
 from holdfast.testing.simulate.faults import LEASE_TTL_S, Dice, Profile
 from holdfast.testing.simulate.foreign import Foreign
-from holdfast.testing.simulate.journal import SimStore
 from holdfast.testing.simulate.ledger import Ledger
 from holdfast.testing.simulate.loop import VirtualLoop
 from holdfast.testing.simulate.process import Process
+from holdfast.testing.simulate.store import Copy, SimStore
+from holdfast.testing.simulate.tools import TOOLS
 from holdfast.testing.simulate.trace import Trace
 from holdfast.testing.simulate.worker import Worker
 
 RESTART_S = (0.05, 2.0)
 PAUSES_S = ((0.2, LEASE_TTL_S), (LEASE_TTL_S, 2.5 * LEASE_TTL_S))  # within a lease, beyond it
 LONG_PAUSE_S = (1.5 * LEASE_TTL_S, 4 * LEASE_TTL_S)  # others take over, ask and send meanwhile
+COPY_S = (0.0, 8.0)  # when the copy is made, and how old it is when it is needed
+COPY_OLD_S = (0.05, 10.0)
 FULL_S = (0.5, 12.0)
 RESTING = frozenset((*ENDED, TaskState.PARKED, TaskState.WAITING))
 CLOCK_JUMPS_MS = (1_000, 10_000, 60_000, 86_400_000, 10 * 365 * 86_400_000)
@@ -52,16 +55,19 @@ class World:
         self.clock = SimClock(self.loop)
         self.trace = Trace(self.loop)
         self.ledger = Ledger()
-        self.store = SimStore(self.ledger, self.trace)
+        self.store = SimStore(self.ledger, self.trace, self.clock)
         self.far_end = FarEnd(self.loop, dice, profile, self.trace)
         self.keys = SimKeys()
         self.sessions: dict[str, Process] = {}
         self.workers: dict[int, Worker | None] = {}
         self.full: Full = ""
         self.reboots = 0
+        self.restores = 0
+        self.on_restore: Callable[[], None] = lambda: None
         self.crashes = 0
         self.pauses = 0
         self.submitted = False  # all that there is
+        self.granted: set[tuple[str, str]] = set()  # approvals, by task and ordinal
         self.requests: dict[tuple[str, str], int] = {}  # that left, per task and ordinal
         self.foreign = Foreign(self) if profile.scope else None
         self._breaches: list[str] = []
@@ -97,6 +103,8 @@ class World:
         )
         if wrong:
             self.breach(wrong)
+        if TOOLS[request.tool].needs_approval and request.place not in self.granted:
+            self.breach(f"T2: {request.task_id}/{request.ordinal} was sent without its approval")
 
     def settled(self) -> bool:
         """Whether every task has ended or waits for a person."""
@@ -122,6 +130,8 @@ class World:
         self._every(profile.reboot_every_s, self._reboot)
         self._every(profile.clock_every_s, self._set_clock)
         self._every(profile.full_every_s, self._fill)
+        if profile.restore:
+            self.loop.at(self.dice.seconds(*COPY_S), self._copy)
 
     def stop_faults(self) -> None:
         """From now on nothing goes wrong; what was paused runs again."""
@@ -197,6 +207,22 @@ class World:
             if worker is not None:
                 self.crash(worker, "the machine restarts")
         self.clock.reboot()
+
+    def _copy(self) -> None:
+        self.trace.note("world", "a copy of the journal is made")
+        self.loop.at(self.dice.seconds(*COPY_OLD_S), self._restore, self.store.copy())
+
+    def _restore(self, copy: Copy) -> None:
+        """The journal is lost; its copy takes its place, and the clients ask again."""
+        if self.dice.stopped:
+            return
+        self.trace.note("world", "the journal is restored from the copy")
+        self.restores += 1
+        for worker in list(self.workers.values()):
+            if worker is not None:
+                self.crash(worker, "the journal is restored")
+        self.store.restore(copy)
+        self.on_restore()
 
     def _set_clock(self) -> None:
         jump_ms = self.dice.pick(CLOCK_JUMPS_MS) * self.dice.pick((1, -1))
