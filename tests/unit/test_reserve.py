@@ -86,3 +86,18 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SymlinkRefused):
         Reserve(tmp_path).try_restore()
     assert (tmp_path / "victim").stat().st_size == MIB
+
+
+def test_space_that_was_given_back_does_not_count_as_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps must not begin again inside the reserve that was released for their results."""
+    reserve = Reserve(tmp_path)
+    _free(monkeypatch, 40 * MIB)
+    assert reserve.try_restore()
+    size = (tmp_path / "reserve").stat().st_size
+    assert reserve.release()
+    _free(monkeypatch, 2 * size - 4096)
+    assert not reserve.try_restore()
+    _free(monkeypatch, 100 * MIB)
+    assert reserve.try_restore()

@@ -24,10 +24,11 @@ _CHUNK = bytes(64 * 1024)
 class Reserve:
     """The reserve file in `instance/<journal id>`. All methods are quick enough for the loop."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_path", "_released")
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "reserve"
+        self._released = 0  # bytes given back and not set aside again
 
     @property
     def held(self) -> bool:
@@ -41,6 +42,7 @@ class Reserve:
         """Give the blocks back to the file system. True where there were any."""
         if not self.held:
             return False
+        self._released = self._path.lstat().st_size
         fd = open_private(self._path, os.O_RDWR)
         try:
             os.ftruncate(fd, 0)
@@ -53,15 +55,20 @@ class Reserve:
         return True
 
     def try_restore(self) -> bool:
-        """Set the space aside if it is there; True where a reserve is held on return."""
+        """Set the space aside if it is there; True where a reserve is held on return.
+
+        After a release the space that was given back does not count as returned: steps would
+        begin again inside the reserve.
+        """
         if self.held:
             return True
         size = _wanted_bytes(self._path.parent)
-        if size < RESERVE_BYTES_MIN:
+        if size < RESERVE_BYTES_MIN or _free_bytes(self._path.parent) < 2 * self._released:
             return False
         fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
         try:
             _allocate(fd, size)
+            self._released = 0
             return True
         except OSError as error:
             os.ftruncate(fd, 0)
@@ -73,8 +80,12 @@ class Reserve:
 
 
 def _wanted_bytes(folder: Path) -> int:
+    return min(RESERVE_BYTES, _free_bytes(folder) // SHARE_OF_FREE)
+
+
+def _free_bytes(folder: Path) -> int:
     room = os.statvfs(folder)
-    return min(RESERVE_BYTES, room.f_bavail * room.f_frsize // SHARE_OF_FREE)
+    return room.f_bavail * room.f_frsize
 
 
 def _allocate(fd: int, size: int) -> None:
