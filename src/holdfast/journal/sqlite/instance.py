@@ -19,6 +19,7 @@ from holdfast.journal.sqlite.page_reader import (
     read_dead_page,
 )
 from holdfast.journal.sqlite.reserve import Reserve
+from holdfast.journal.sqlite.stamp import note
 from holdfast.journal.sqlite.stop_flag import mark_stopped
 from holdfast.journal.sqlite.use_lock import JournalUse
 
@@ -59,6 +60,10 @@ class Instance:
             self.open_page(self._entropy.bytes(8).hex())
         if self._page is not None:
             self._page.raise_mark(sequence)
+
+    def note_stamp(self, stamp: int) -> None:
+        """After a complete wal_checkpoint: the file alone holds this stamp."""
+        note(self.folder, HighWater(self._incarnation, stamp))
 
     def mark(self) -> HighWater:
         return high_water(self.folder)

@@ -92,7 +92,7 @@ class SqliteJournal:
         self._instance = instance
         self._writer = Writer(
             db, clock=clock, reserve=instance.reserve, on_commit=instance.raise_mark,
-            on_broken=instance.stop,
+            on_broken=instance.stop, on_whole=instance.note_stamp,
         )  # fmt: skip
         self._changed = asyncio.Event()
         self._holds = 0

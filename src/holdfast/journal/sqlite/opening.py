@@ -1,9 +1,9 @@
 """Opening a journal: everything that is checked before the first step may begin.
 
 In this order: the place (modes, owner, links, file system); the file (a journal at all, not
-newer than we are); the stop sign (a failed sync is repaired alone, into a new file); the keys
-(the ring is this journal's); the high-water mark (not an older copy). Each refusal is an error
-with a code and a hint, and has changed nothing.
+newer than we are); the stop sign (a failed sync is repaired alone, into a new file); the stamp
+(file and log belong together); the keys (the ring is this journal's); the high-water mark (not an
+older copy). Each refusal is an error with a code and a hint, and has changed nothing.
 
 A new journal is made whole in a temporary file and linked to its name, so a crash while it is
 made leaves no half of it.
@@ -11,6 +11,7 @@ made leaves no half of it.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
 import sys
@@ -33,6 +34,7 @@ from holdfast.core.private_files import (
     sync_folder,
 )
 from holdfast.errors import (
+    JournalBusy,
     JournalDamaged,
     JournalNewer,
     JournalOlderCopy,
@@ -46,15 +48,16 @@ from holdfast.journal.sqlite.db import Db, open_db
 from holdfast.journal.sqlite.high_water import HighWater, high_water
 from holdfast.journal.sqlite.instance import Instance
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.stamp import check_file
 from holdfast.journal.sqlite.stop_flag import clear_stopped, find_stopped
 from holdfast.journal.sqlite.use_lock import JournalUse
-from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, translated
+from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES, translated
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 SCHEMA = 1
-WAL_PAGES = 2_000  # about 8 MiB between two wal_checkpoints
 OPEN_BUSY_MS = 10_000
 JOURNAL_ID_CHARS = 16
+LOOK_AGAIN_S = 0.002
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
 Migration = Callable[[Db], None]
@@ -125,6 +128,8 @@ def connect(path: Path, *, sync: str = "FULL") -> Db:
     if sys.platform == "darwin":
         db.pragma("fullfsync", 1)
         db.pragma("checkpoint_fullfsync", 1)
+    # Who only looks changes nothing; the writer says when its log may be moved.
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.set_busy_timeout(BUSY_WAIT_MS)
     return db
 
@@ -207,13 +212,31 @@ def peek(path: Path) -> str:
 
 async def _use(path: Path, folder: Path) -> JournalUse:
     if find_stopped(folder) is None:
-        return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+        return await _share(path, folder)
     exclusive = await JournalUse.exclusive(folder, timeout_s=REPAIR_WAIT_S)
     with exclusive:
         if find_stopped(folder) is not None:
             _rewrite(path)
             clear_stopped(folder)
     return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+
+
+async def _share(path: Path, folder: Path) -> JournalUse:
+    """Use it beside others. Whoever comes first looks whether file and log belong together."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + REPAIR_WAIT_S
+    while True:
+        try:
+            with await JournalUse.exclusive(folder):
+                check_file(path, folder)
+            return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+        except JournalBusy:
+            try:
+                return await JournalUse.shared(folder)
+            except JournalBusy:  # somebody is just looking, or repairs it
+                if loop.time() >= until:
+                    raise
+                await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _rewrite(path: Path) -> None:

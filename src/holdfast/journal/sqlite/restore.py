@@ -90,6 +90,8 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
         _set_meta(db, "restored_ms", txn.at_ms)
         db.execute("UPDATE session SET ended = 2 WHERE ended = 0")
         db.execute("ROLLBACK" if dry_run else "COMMIT")
+        if not dry_run:
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
     finally:
         db.close()
     if not dry_run:

@@ -42,6 +42,7 @@ from holdfast.errors import (
     ReadOnly,
 )
 from holdfast.journal.sqlite.db import Db
+from holdfast.journal.sqlite.stamp import raise_stamp
 from holdfast.journal.steady import SteadyTime
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ VERY_SLOW_COMMIT_S = 0.025
 SAMPLE = 64
 RESERVE_RETRY_S = 1.0
 GIVE_WAY_S = 0.005
+WAL_PAGES = 2_000  # about 8 MiB between two wal_checkpoints
 GROUP_MAX = 2_000  # acts in one transaction; bounds its memory and the time it holds the lock
 
 
@@ -103,6 +105,7 @@ class Writer:
     def __init__(
         self, db: Db, *, clock: Clock, reserve: Reserve,
         on_commit: Callable[[int], None], on_broken: Callable[[str], None],
+        on_whole: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._db = db
         self._clock = clock
@@ -110,6 +113,9 @@ class Writer:
         self._reserve = reserve
         self._on_commit = on_commit
         self._on_broken = on_broken
+        self._on_whole = on_whole
+        self._wal_pages = 0
+        db.set_wal_hook(self._note_wal)
         self._queue: deque[_Op] = deque()
         self._scheduled = False
         self.committing = False
@@ -178,8 +184,18 @@ class Writer:
         return self.lone and not (self._queue or self.committing or self._very_slow)
 
     def close(self) -> None:
+        """End; whoever has written lets SQLite move the log, under a stamp of its own.
+
+        Whoever only looked leaves the log as it is.
+        """
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+        if self.commits and not self.broken:
+            try:
+                self._raise_stamp()
+                self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+            except apsw.Error:
+                self._roll_back()  # the log stays; the next one to write moves it
 
     def remember_newest(self) -> None:
         """Start from the newest record of the file."""
@@ -275,6 +291,8 @@ class Writer:
             self._time(time.perf_counter() - began)
             self.commits += 1
             self._on_commit(self.sequence)
+            if self._wal_pages >= WAL_PAGES:
+                self._move_wal()
         return True
 
     def _transact(self, ops: list[_Op]) -> bool:
@@ -311,6 +329,28 @@ class Writer:
         self.last_at_ms = at_ms
         return True
 
+    def _note_wal(self, _db: object, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _move_wal(self) -> None:
+        """A wal_checkpoint under a stamp of its own; where it is complete, the stamp is noted."""
+        try:
+            stamp = self._raise_stamp()
+            pages, moved = self._db.wal_checkpoint()
+            if pages == moved:
+                self._on_whole(stamp)
+        except apsw.IOError as error:
+            self._break(f"the disk reported an error: {error}")
+        except (apsw.Error, OSError, HoldfastError):
+            self._roll_back()  # busy or full: the next commit tries again
+
+    def _raise_stamp(self) -> int:
+        self._db.execute("BEGIN IMMEDIATE")
+        stamp = raise_stamp(self._db)
+        self._db.execute("COMMIT")
+        return stamp
+
     def _newest(self) -> tuple[int, int]:
         row = self._db.execute("SELECT n, at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
         return (0, 0) if row is None else (cast(int, row[0]), cast(int, row[1]))
@@ -334,10 +374,13 @@ class Writer:
         in_doubt = isinstance(error, apsw.IOError)
         self._roll_back()
         if in_doubt:
-            self.broken = f"the disk reported an error: {error}"
-            self._on_broken(self.broken)
+            self._break(f"the disk reported an error: {error}")
             return CommitUnknown(f"the disk reported an error while committing: {error}")
         return translated(error)
+
+    def _break(self, why: str) -> None:
+        self.broken = why
+        self._on_broken(why)
 
     def _roll_back(self) -> None:
         try:
