@@ -46,7 +46,7 @@ from holdfast.errors import (
 from holdfast.journal.contract import Claimed, InboxItem, InboxKind, Journal, Submission
 from holdfast.journal.records import Body, StepView, TaskState, TaskView
 from holdfast.runtime.child import in_child
-from holdfast.runtime.closed import approval_binding
+from holdfast.runtime.closed import approval_binding, is_answer
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.facts import decidable_in_ms
 from holdfast.runtime.log import Log
@@ -177,14 +177,17 @@ class Holdfast:
 
         Raises NotSettleable where it is not parked, NotNow while a request may be under way.
         """
-        task, kept = await self.check_settle(task_id, ordinal, decision, result=result)
-        body: Body = {"decision": decision, "result": kept, "by": by, "note": note}
-        await self._drop(task, ordinal, InboxKind.DECISION, body)
+        step = await self.check_settle(task_id, ordinal, decision, result=result)
+        body: Body = {
+            "decision": decision, "result": checked(result, what="result"), "by": by, "note": note,
+            "epoch": step.parked[0] if step.parked else 0,
+        }  # fmt: skip
+        await self._drop(parse_task_id(task_id), ordinal, InboxKind.DECISION, body)
 
     async def check_settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None
-    ) -> tuple[TaskId, object]:  # Any: checked as JSON
-        """Raise what `settle` would raise, and record nothing."""
+    ) -> StepView:  # Any: checked as JSON
+        """The step, or what `settle` would raise; nothing is recorded."""
         if decision not in ("done", "run", "skip"):
             raise BadInput(f"{decision!r}: decide `done`, `run` or `skip`")
         task = parse_task_id(task_id)
@@ -195,11 +198,10 @@ class Holdfast:
         if left_ms > 0:
             raise NotNow(f"task {task} step {ordinal} can be decided in {left_ms / 1000:.1f} s")
         for item in await self.journal.inbox_of(task):
-            if item.kind is InboxKind.DECISION and item.ordinal == ordinal and not item.applied:
+            if not item.applied and is_answer(item, step):
                 raise NotSettleable(f"task {task} step {ordinal}: a decision waits to be applied")
-        kept = checked(result, what="result")
-        encode(kept, what="result")
-        return task, kept
+        encode(checked(result, what="result"), what="result")
+        return step
 
     async def approve(
         self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = ""

@@ -18,7 +18,7 @@ from holdfast.errors import (
     Suspended,
     ToolFailed,
 )
-from holdfast.journal.contract import InboxItem
+from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.runtime.tool import Tool
 
@@ -51,6 +51,17 @@ def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
     if step.letter != tool.letter and not step.closed:
         was, now = CLASSES[step.letter].name, CLASSES[tool.letter].name
         raise Suspended(f"diverged: step {step.ordinal}: {tool.name} was {was}, now it is {now}")
+
+
+def is_answer(item: InboxItem, step: StepView) -> bool:
+    """Whether this is a decision about the question that the step asks now.
+
+    Not about one it asked before, nor one from a copy of the journal: that may have been carried
+    out in the timeline that the restore has lost.
+    """
+    asked = None if step.parked is None else step.parked[0]
+    same = item.kind is InboxKind.DECISION and item.ordinal == step.ordinal
+    return same and asked is not None and item.body.get("epoch") == asked
 
 
 def approval_binding(step: StepView) -> str:

@@ -24,7 +24,7 @@ from holdfast.journal.contract import Change, InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.book import Book
-from holdfast.runtime.closed import approval_binding, evidence_of, park_notice
+from holdfast.runtime.closed import approval_binding, evidence_of, is_answer, park_notice
 from holdfast.runtime.facts import (
     attempts_left,
     ended_ago_ms,
@@ -172,7 +172,7 @@ class Reconciler:
 
     async def _take_decision(self, tool: Tool[..., Any], step: StepView) -> None:
         """Apply a person's decision to a parked step, not before it is quiet (T10)."""
-        items = self._book.items(InboxKind.DECISION, step.ordinal)
+        items = [item for item in self._book.inbox if is_answer(item, step)]
         if not items or step.state is not StepState.PARKED:
             return
         while not (facts := self._facts(tool, step, Lookup.NONE)).quiet:

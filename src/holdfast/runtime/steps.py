@@ -88,15 +88,17 @@ class Steps:
 
         Calls that it began and did not await, because an attempt must not run on once the task
         is somebody else's. Calls that it broke off: here and not in the next run, where the code
-        may break them off again and again.
+        may break them off again and again; then it runs again, because what it has made of the
+        break does not count.
         """
         self.book.ended = True
         await self._end_strays()
-        signal = self.book.signal
-        if isinstance(signal, Suspended) and signal.reason == BROKEN_OFF:
+        if not self._broken_off:
+            return
+        if not self.book.stopping:
             self.book.signal = None
             await self._settle_broken_off()
-            self.book.end(signal)
+        raise Suspended(BROKEN_OFF)
 
     async def _end_strays(self) -> None:
         strays = [task for task in self._performing if task is not asyncio.current_task()]
@@ -142,7 +144,7 @@ class Steps:
     def _left_open(self, ordinal: str, error: BaseException) -> bool:
         """Whether the code leaves a call that is not at its end, recorded or not."""
         if isinstance(error, asyncio.CancelledError):
-            return not self.book.stopping
+            return True
         step = self.book.step(ordinal)
         return step is not None and not step.closed and not isinstance(error, Signal)
 
@@ -166,8 +168,9 @@ class Steps:
             body["window_ms"] = int(tool.effect.window_s * 1000)
         if extra:
             body.update(extra)
-        if self.book.view.restored_ms and tool.letter not in ("R", "T", "I", "F"):
-            # Rule 7: this slot may have been used in the timeline that a restore has lost.
+        if self.book.view.restored_ms and tool.letter not in ("R", "T", "F"):
+            # Rule 7: this slot may have been used in the timeline that a restore has lost. An
+            # Idempotent one is simply sent again, but a refusal then proves nothing.
             body["lost_after_ms"] = self.book.view.restored_ms
             return await self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
         if tool.needs_approval:

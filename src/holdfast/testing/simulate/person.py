@@ -83,7 +83,7 @@ class Person:
 
     async def _settle(self, task_id: TaskId, step: StepView) -> None:
         decision = self._world.dice.pick(("run", "skip"))
-        results = self._world.far_end.done.get((task_id, step.ordinal), [])
+        results = self._world.results(task_id, step.ordinal)
         result = results[0] if results else None
         if step.letter == "T" and self._world.store.count_effects(task_id, step.ordinal):
             results = [None]

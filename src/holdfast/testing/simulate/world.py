@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from holdfast.core.ordinal import base
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.runtime.settings import Settings
 from holdfast.testing.simulate.clock import SimClock
@@ -105,6 +106,12 @@ class World:
             self.breach(wrong)
         if TOOLS[request.tool].needs_approval and request.place not in self.granted:
             self.breach(f"T2: {request.task_id}/{request.ordinal} was sent without its approval")
+
+    def results(self, task_id: str, ordinal: str) -> list[object]:
+        """What the far end did for this step, in whichever of its retry slots."""
+        done, slot = self.far_end.done, base(ordinal)
+        places = [place for place in done if place[0] == task_id and base(place[1]) == slot]
+        return [result for place in places for result in done[place]]
 
     def settled(self) -> bool:
         """Whether every task has ended or waits for a person."""
