@@ -13,7 +13,7 @@
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound
          |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
-         |   |           NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged
+         |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
@@ -272,6 +272,17 @@ class NotAJournal(Terminal):
     code = "not-a-journal"
     exit_code = EXIT_JOURNAL
     default_hint = "check the path; Holdfast never overwrites a file it did not make"
+
+
+class JournalGone(Terminal):
+    """A journal of this name was here, and its file is not there any more."""
+
+    code = "journal-gone"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "put the journal's file back (then `holdfast recover --journal FILE` if it is older); "
+        "to begin anew and forget what was done, remove keys.json and instance/ too"
+    )
 
 
 class JournalDamaged(Terminal):
@@ -619,6 +630,15 @@ class Suspended(Signal):
 
 class Cancelled(Signal):
     """The task was cancelled by a person or a caller."""
+
+
+def text_of(error: BaseException) -> str:
+    """The message of any exception, also of one whose own code for it fails."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - user code may raise anything here too
+        text = "(its message cannot be shown)"
+    return text.encode(errors="replace").decode()
 
 
 _SHOWN_CHARS_MAX = 300

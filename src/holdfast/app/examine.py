@@ -27,7 +27,7 @@ from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.high_water import high_water
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.opening import peek
+from holdfast.journal.sqlite.opening import check_never_here, peek
 from holdfast.journal.sqlite.reserve import Reserve
 from holdfast.journal.sqlite.stop_flag import find_stopped
 from holdfast.journal.sqlite.writer import translated
@@ -65,6 +65,11 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
             text="the kernel does not kill a stopped worker here: see docs/reference/platforms.md",
         )  # fmt: skip
     if not os.path.lexists(path):
+        try:
+            check_never_here(path, path.parent / INSTANCE)
+        except HoldfastError as error:
+            yield _failed(error)
+            return
         yield Finding(
             check="journal", level=Level.WARNING, text=f"there is no journal at {path}",
             mend="name it with --journal; `holdfast worker APP` makes one",

@@ -19,7 +19,7 @@ from holdfast.core.private_files import (
     create_durably,
     open_private,
 )
-from holdfast.errors import KeysMissing, KeysWrong
+from holdfast.errors import KeysMissing, KeysWrong, ReadOnly
 
 FORMAT = 1
 KEY_BYTES = 32
@@ -55,7 +55,10 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Key
     if not os.path.lexists(path):
         if journal_exists:
             raise KeysMissing(f"there is no {path.name} beside the journal in {path.parent}")
-        _create(path, entropy)
+        try:
+            _create(path, entropy)
+        except OSError as error:
+            raise ReadOnly(f"{path} cannot be made: {error.strerror}") from error
     check_private_file(path)
     with open(open_private(path, os.O_RDONLY), "rb") as file:
         raw = file.read(FILE_BYTES_MAX)

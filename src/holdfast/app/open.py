@@ -28,7 +28,7 @@ from holdfast.core.ids import (
     task_id_from_bytes,
 )
 from holdfast.core.ordinal import parse_ordinal
-from holdfast.core.ports import KeyRing
+from holdfast.core.ports import KeyRing, Notice
 from holdfast.core.step import StepState
 from holdfast.core.values import canonical, checked, encode
 from holdfast.errors import (
@@ -96,7 +96,7 @@ class Holdfast:
     # tasks
 
     async def submit(
-        self, task: TaskType | str, /, *, request_id: str = "", **args: Any
+        self, task: TaskType | str, /, *, request_id: str | None = None, **args: Any
     ) -> TaskHandle:  # Any: checked as JSON before anything is written
         """Accept a task. On return it is durable.
 
@@ -112,6 +112,13 @@ class Holdfast:
             known.check_args(args)
         kept = checked(args, what=f"arguments of {name}")
         encode(kept, what=f"arguments of {name}")
+        if request_id is None:
+            request_id = ""
+        elif not str(request_id).strip():
+            raise BadInput(
+                "the request id is empty",
+                hint="leave it out, or name the request: it is what makes a repeat safe",
+            )
         if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - border
             raise BadInput(f"a request id is text, not {type(request_id).__name__}")
         if len(request_id) > REQUEST_ID_CHARS_MAX:
@@ -162,12 +169,29 @@ class Holdfast:
             task, place = found
         else:
             task, place = parse_task_id(task_id), parse_ordinal(ordinal)
-            await get_step(self.journal, task, place)
+        _, step = await get_step(self.journal, task, place)
         kept = checked(result, what="evidence")
         encode(kept, what="evidence")
         outcome = "succeeded" if happened else "refused"
         body: Body = {"outcome": outcome, "result": kept, "source": source}
         await self._drop(task, place, InboxKind.EVIDENCE, body)
+        denied = step.state in (StepState.FAILED, StepState.SKIPPED)
+        if (happened and denied) or (not happened and step.state is StepState.SUCCEEDED):
+            await self._tell_contradiction(task, step, source)
+
+    async def _tell_contradiction(self, task: TaskId, step: StepView, source: str) -> None:
+        """A closed record never changes; that the world says otherwise must not stay silent."""
+        notice = Notice(
+            notice_id=f"contradiction/{task}/{step.ordinal}/{source}"[:300],
+            kind="contradiction",
+            task_id=task,
+            ordinal=step.ordinal,
+            text=f"task {task} step {step.ordinal} ({step.tool}) is recorded as {step.state}, "
+            f"but {source} says otherwise",
+            hint=f"`holdfast effect show {task}/{step.ordinal}`; compensate or correct by hand",
+            at_ms=self.journal.now_ms(),
+        )
+        await self.journal.add_notice(notice)
 
     async def settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None,

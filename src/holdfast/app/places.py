@@ -12,7 +12,7 @@ from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.private_files import check_place
 from holdfast.errors import NotAJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.opening import open_journal
+from holdfast.journal.sqlite.opening import check_never_here, open_journal
 
 KEYS = "keys.json"
 INSTANCE = "instance"
@@ -29,6 +29,7 @@ async def open_file_journal(
     entropy = entropy or SystemEntropy()
     exists = os.path.lexists(path)
     if not exists and not create:
+        check_never_here(path, path.parent / INSTANCE)
         raise NotAJournal(
             f"there is no journal at {path}",
             hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one",

@@ -35,7 +35,11 @@ def main() -> int:
     harden()
     log = open_log()
     try:
-        asyncio.run(serve(parse_order(sys.argv[1] if len(sys.argv) == 2 else ""), log))
+        # Not asyncio.run: it would wait, perhaps for ever, for a tool that will not be cancelled.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        order = parse_order(sys.argv[1] if len(sys.argv) == 2 else "")
+        loop.run_until_complete(serve(order, log))
         return 0
     except HoldfastError as error:
         return _explain(error, log)
@@ -110,5 +114,12 @@ def _trace(error: BaseException) -> None:
         traceback.print_exception(error, file=sys.stderr)
 
 
+def _end(code: int) -> None:
+    """The session has ended, the journal is closed: what still runs here is not waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

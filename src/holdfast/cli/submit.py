@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("request", metavar="REQUEST", help="JSON object, text, @file or -")
     parser.add_argument("--task", metavar="NAME", default="", help="which task, if APP has several")
     parser.add_argument(
-        "--request-id", metavar="ID", default="", help="same id, same task: safe to repeat"
+        "--request-id", metavar="ID", default=None, help="same id, same task: safe to repeat"
     )
     parser.add_argument(
         "--run", action="store_true", dest="run_here", help="also run a worker in this process"

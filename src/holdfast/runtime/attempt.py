@@ -31,6 +31,7 @@ from holdfast.errors import (
     TooLarge,
     ToolNotImportable,
     ToolRaised,
+    text_of,
 )
 from holdfast.journal.records import StepView
 from holdfast.runtime.blocking import ChildPool
@@ -160,7 +161,7 @@ class Caller:
         except (Signal, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - a lookup that fails says nothing
-            return Unsure(f"{type(error).__name__}: {str(error)[:TEXT_CHARS_MAX]}")
+            return Unsure(f"{type(error).__name__}: {text_of(error)[:TEXT_CHARS_MAX]}")
         if not isinstance(answer, (Found, Absent, Many, Unsure)):
             return Unsure(f"the lookup returned {type(answer).__name__}")
         return answer
@@ -191,7 +192,7 @@ class Caller:
         if not tool.blocking:
             if not tool.marks_itself:
                 mark()
-            return await self._timed(tool, tool.bound(call, args))
+            return await self._timed(tool, call, tool.bound(call, args))
         if tool.needs_child:
             fields = {
                 "task_id": call.task_id, "ordinal": call.ordinal, "effect_key": call.effect_key,
@@ -201,17 +202,18 @@ class Caller:
                 tool.target, fields, args, tool.timeout_s, before_send=mark
             )
         mark()
-        return await self._timed(tool, lambda: self._in_thread(tool.bound(call, args)))
+        return await self._timed(tool, call, lambda: self._in_thread(tool.bound(call, args)))
 
     async def _in_thread(self, bound: Callable[[], Any]) -> object:
         value = await self._threads.run(bound)
         # A plain function around an async one: what it returned has not happened yet.
         return await value if inspect.isawaitable(value) else value
 
-    async def _timed(self, tool: Tool[..., Any], start: Callable[[], Any]) -> object:
+    async def _timed(self, tool: Tool[..., Any], call: Call, start: Callable[[], Any]) -> object:
         # A TimeoutError of the tool's own says the same: no outcome in time.
+        label = f"{call.task_id}/{call.ordinal}"
         try:
-            return await self._deadlines.run(start, tool.timeout_s)
+            return await self._deadlines.run(start, tool.timeout_s, label=label)
         except TimeoutError:
             raise AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s) from None
 
@@ -263,7 +265,7 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outco
         case HoldfastError():
             kind, text = type(error).__name__, error.message[:TEXT_CHARS_MAX]
         case _:
-            kind, text = type(error).__name__, _tidy(str(error))[:TEXT_CHARS_MAX]
+            kind, text = type(error).__name__, text_of(error)[:TEXT_CHARS_MAX]
     if harmless or (tool.marks_itself and not begun):
         return Raised(kind, text)  # nothing outside was changed: nothing was sent
     return Doubtful("raised", kind=kind, text=text)

@@ -22,6 +22,7 @@ from holdfast.errors import (
     Refused,
     TooLarge,
     ToolRaised,
+    text_of,
 )
 
 FRAME_BYTES_MAX = 32 * 1024 * 1024  # twice what a step may hold, for the names around it
@@ -83,7 +84,7 @@ def raised(error: BaseException) -> Message:
             return {"kind": "busy", "retry_after_s": float(error.retry_after_s)}
         case _:
             code = error.code if isinstance(error, HoldfastError) else ""
-            kind, text = type(error).__name__, _tidy(str(error))
+            kind, text = type(error).__name__, text_of(error)
             return {"kind": "raised", "type": kind, "text": text, "code": code}
 
 

@@ -23,10 +23,12 @@ from holdfast.core.ports import KeyRing, Notice, Notices
 from holdfast.errors import (
     Fenced,
     HoldfastError,
+    InvariantViolated,
     JournalBusy,
     JournalFull,
     JournalStopped,
     SessionLost,
+    Signal,
 )
 from holdfast.journal.contract import Claimed, Hold, Journal, Session
 from holdfast.journal.records import TaskState, TaskView
@@ -35,7 +37,7 @@ from holdfast.runtime.blocking import ChildPool
 from holdfast.runtime.book import Book
 from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.deadman import DeadMan
-from holdfast.runtime.execute import execute
+from holdfast.runtime.execute import execute, rest_as_defect
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.log import Log
 from holdfast.runtime.run import Run
@@ -80,7 +82,8 @@ class Engine:
         self._strays: list[Hold] = []  # of runs that ended without a record of their own
         self._children: ChildPool | None = None
         self._threads = Threads()
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(self._on_stuck)
+        self._telling: set[asyncio.Task[None]] = set()
         self._inbox_seen = 0
         self._stopping = asyncio.Event()
         self._fatal: asyncio.Future[None] | None = None
@@ -275,7 +278,11 @@ class Engine:
             pass
         except (JournalBusy, JournalFull) as error:
             self._on_trouble(error)
-        except BaseException as error:  # noqa: BLE001 - a defect or a dead journal: stop, never guess
+        except InvariantViolated as error:
+            with contextlib.suppress(HoldfastError, Signal):
+                state = await rest_as_defect(book, error)
+            self._fail(error)
+        except BaseException as error:  # noqa: BLE001 - a dead journal: stop, never guess
             self._fail(error)
         finally:
             self.unwatch(book, rested=state is not None)
@@ -427,6 +434,26 @@ class Engine:
         and nobody else could write for as long as it is stopped."""
         if self._dead_man is not None:
             self._dead_man.arm(self.settings.lease_ttl_s)
+
+    def _on_stuck(self, where: str) -> None:
+        """A tool runs on past its timeout and will not be cancelled: say so, it looks like work."""
+        self.log.event("attempt-stuck", effect=where)
+        task_id, _, ordinal = where.partition("/")
+        notice = Notice(
+            notice_id=f"stuck/{where}/{self.journal.now_ms()}", kind="stuck", task_id=task_id,
+            ordinal=ordinal, at_ms=self.journal.now_ms(),
+            text=f"task {task_id} step {ordinal} runs on past its timeout and cannot be stopped",
+            hint="let the tool pass CancelledError on; restart the worker to settle the step",
+        )  # fmt: skip
+        telling = asyncio.get_running_loop().create_task(self._tell_later(notice))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    async def _tell_later(self, notice: Notice) -> None:
+        try:
+            await self.journal.add_notice(notice)
+        except HoldfastError as error:
+            self._on_trouble(error)
 
     def _on_trouble(self, error: HoldfastError) -> None:
         """Say it once in a while, not at every retry."""

@@ -21,9 +21,9 @@ from holdfast.errors import (
     HoldfastError,
     InvariantViolated,
     JournalStopped,
-    Signal,
     Suspended,
     TooLarge,
+    text_of,
 )
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
@@ -53,7 +53,7 @@ async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
         raise
     except (InvariantViolated, JournalStopped):
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's own code failed: its outcome
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the code's outcome
         return await _fail(book, error)
 
 
@@ -67,7 +67,7 @@ async def _run_code(task: TaskType, run: Run, book: Book) -> object:
     result: object = None
     try:
         result = await task.start(run, args)
-    except (Exception, SystemExit, Signal, asyncio.CancelledError) as raised:  # noqa: BLE001 - judged
+    except BaseException as raised:  # noqa: BLE001 - whatever it is, it is judged below
         error = raised
     stopped = isinstance(error, asyncio.CancelledError) and book.stopping
     if not isinstance(error, Fenced) and not stopped:
@@ -89,11 +89,16 @@ async def _succeed(task: TaskType, book: Book, result: object) -> TaskState | No
 
 
 async def _fail(book: Book, error: BaseException) -> TaskState | None:
-    text = str(error).encode(errors="replace").decode()[:TEXT_CHARS_MAX]
-    body: Body = {"kind": type(error).__name__, "text": text}
+    body: Body = {"kind": type(error).__name__, "text": text_of(error)[:TEXT_CHARS_MAX]}
     if isinstance(error, HoldfastError):
         body["code"] = error.code
-    return await _finish(book, TaskState.FAILED, body)
+    # A task that was asked to stop has stopped, whatever its code made of the skipped step.
+    return await _finish(book, TaskState.CANCELLED if book.cancelled else TaskState.FAILED, body)
+
+
+async def rest_as_defect(book: Book, error: InvariantViolated) -> TaskState | None:
+    """A promise of our own code broke in this task: it rests for a person, not for the next run."""
+    return await _rest(book, f"defect: {error.message}")
 
 
 async def _finish(book: Book, state: TaskState, body: Body) -> TaskState | None:

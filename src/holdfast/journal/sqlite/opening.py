@@ -32,10 +32,12 @@ from holdfast.core.private_files import (
     explained,
     open_private,
     sync_folder,
+    write_atomically,
 )
 from holdfast.errors import (
     JournalBusy,
     JournalDamaged,
+    JournalGone,
     JournalNewer,
     JournalOlderCopy,
     JournalStopped,
@@ -57,6 +59,7 @@ APPLICATION_ID = 0x486F6C64  # "Hold"
 SCHEMA = 1
 OPEN_BUSY_MS = 10_000
 JOURNAL_ID_CHARS = 16
+NAME = "journal-name"
 LOOK_AGAIN_S = 0.002
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
@@ -78,6 +81,7 @@ async def open_journal(
     if not os.path.lexists(path):
         if not create:
             raise NotAJournal(f"there is no journal at {path}")
+        check_never_here(path, instance_folder)
         _make(path, keys=keys, clock=clock, entropy=entropy)
     check_private_file(path)
     try:
@@ -101,6 +105,7 @@ def _open(
         check_keys(db, keys)
         incarnation = int(str(get_meta(db, "incarnation")))
         _check_not_older(db, path, folder, incarnation)
+        remember_name(folder, path)
         instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         instance.reserve.try_restore()
         reader = connect(path, sync=sync)
@@ -115,6 +120,23 @@ def _open(
     )  # fmt: skip
     journal.remember_newest()
     return journal
+
+
+def remember_name(folder: Path, path: Path) -> None:
+    """Keep which file this instance folder belongs to, so that its loss is noticed."""
+    name, wanted = folder / NAME, path.name.encode() + b"\n"
+    if not name.exists() or name.read_bytes() != wanted:
+        write_atomically(name, wanted)
+
+
+def check_never_here(path: Path, instance_folder: Path) -> None:
+    """A file that is gone is not the same as one that never was: its effects have happened."""
+    for name in sorted(instance_folder.glob(f"*/{NAME}")):
+        if name.read_bytes().strip() == path.name.encode():
+            raise JournalGone(
+                f"{path} is gone; this machine knows it (journal {name.parent.name}, record "
+                f"{high_water(name.parent).sequence})"
+            )
 
 
 def connect(path: Path, *, sync: str = "FULL") -> Db:

@@ -415,6 +415,12 @@ async def _decided(future: asyncio.Future[object]) -> None:
             continue  # the one that is raised afterwards stands for all
 
 
+# What SQLite says where the file system has no room for the journal's -shm file.
+_NO_ROOM = frozenset(
+    (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN)
+)
+
+
 def translated(error: apsw.Error) -> HoldfastError:
     """Our word for an error of SQLite outside a commit."""
     match error:
@@ -422,6 +428,13 @@ def translated(error: apsw.Error) -> HoldfastError:
             return JournalBusy("another process holds the journal's lock")
         case apsw.FullError():
             return JournalFull("no space left for the journal")
+        case apsw.IOError() if getattr(error, "extendedresult", 0) in _NO_ROOM:
+            return JournalFull("no space left for the journal's shared memory")
+        case apsw.IOError():
+            return JournalStopped(
+                f"the disk reported an error: {error}",
+                hint="look at the system's log and the disk; nothing was begun, nothing is lost",
+            )
         case apsw.NotADBError():
             return NotAJournal("the file is not a journal, or its first page is damaged")
         case apsw.CorruptError():
