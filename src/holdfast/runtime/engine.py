@@ -159,9 +159,12 @@ class Engine:
         self._books[book.view.task_id] = book
 
     def unwatch(self, book: Book, *, rested: bool) -> None:
-        """Let go of it. A hold that no record has given back is released by the next sweep."""
+        """Let go of it. A hold that no record has given back is released by the next sweep.
+
+        Not where the lease is lost: then the next claim counts it as a death.
+        """
         self._books.pop(book.view.task_id, None)
-        if not rested:
+        if not rested and self.lease is not None and not self.lease.lost:
             self._strays.append(book.hold)
 
     # the loops
@@ -415,6 +418,7 @@ class Engine:
             await self.journal.end_session(session, orderly=orderly)
         if self._dead_man is not None:
             self._dead_man.disarm()
+        self._strays.clear()  # given back with the session, or left to the next claim
         self.lease = None
         self.log.event("session-ended", session=session.session_id, orderly=orderly)
 

@@ -1,0 +1,181 @@
+"""Submitting: the same request is the same task, however often and from wherever it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.errors import BadInput, Misuse, RequestConflict
+from holdfast.journal.contract import Filter
+from holdfast.journal.records import TaskState
+from holdfast.testing.lab import Lab, program
+
+
+@holdfast.task
+async def greet(run: holdfast.Run, name: str) -> str:
+    return f"hello {name}"
+
+
+@holdfast.task
+async def part(run: holdfast.Run, name: str) -> str:
+    return f"goodbye {name}"
+
+
+async def count(hf: holdfast.Holdfast) -> int:
+    return len(await hf.journal.list_tasks(Filter(limit=1_000)))
+
+
+async def test_the_same_request_is_the_same_task(lab: Lab) -> None:
+    """A request id finds the task it made, with its result, also after a restart."""
+    async with lab.open(greet) as hf:
+        first = await hf.submit(greet, name="ada", request_id="order-1")
+        again = await hf.submit(greet, name="ada", request_id="order-1")
+        assert (first.created, again.created, first.id) == (True, False, again.id)
+        assert await again.result(10) == "hello ada"
+    async with lab.open(greet) as hf:
+        later = await hf.submit(greet, name="ada", request_id="order-1")
+        assert (later.id, later.created) == (first.id, False)
+        assert await later.result(10) == "hello ada"
+        assert await count(hf) == 1
+
+
+async def test_submitting_at_the_same_time_makes_one_task(lab: Lab) -> None:
+    async with lab.open(greet) as hf:
+        handles = await asyncio.gather(
+            *(hf.submit(greet, name="ada", request_id="order-1") for _ in range(20))
+        )
+        assert len({handle.id for handle in handles}) == 1
+        assert sum(handle.created for handle in handles) == 1
+        assert await count(hf) == 1
+
+
+async def test_processes_that_submit_the_same_request_make_one_task(
+    lab: Lab, script: Callable[[str], Path]
+) -> None:
+    async with lab.open(serve=False):
+        pass  # the journal exists: the race is about the task
+    async with (
+        program(script("submit"), lab.journal) as one,
+        program(script("submit"), lab.journal) as two,
+    ):
+        for process in (one, two):
+            await process.hear("ready")
+        for process in (one, two):
+            await process.tell("go")
+        ids = [await process.hear("task ") for process in (one, two)]
+        made = [await process.hear("created ") for process in (one, two)]
+        assert ids[0] == ids[1]
+        assert sorted(made) == ["False", "True"]
+
+
+async def test_the_same_request_id_with_another_input_is_a_conflict(lab: Lab) -> None:
+    async with lab.open(greet, serve=False) as hf:
+        first = await hf.submit(greet, name="ada", request_id="order-1")
+        with pytest.raises(RequestConflict) as conflict:
+            await hf.submit(greet, name="bob", request_id="order-1")
+        assert conflict.value.task_id == first.id
+        assert "order-1" in conflict.value.message
+        assert conflict.value.hint
+        assert await count(hf) == 1
+
+
+async def test_arguments_are_the_same_whatever_their_order_or_python_type(lab: Lab) -> None:
+    """One fingerprint per JSON value: a tuple is a list, the order of keys means nothing."""
+
+    @holdfast.task
+    async def keep(run: holdfast.Run, **args: Any) -> Any:
+        return args
+
+    async with lab.open(keep) as hf:
+        first = await hf.submit(keep, request_id="r", a={"x": 1, "y": (1, 2)}, b="ü")
+        again = await hf.submit(keep, request_id="r", b="ü", a={"y": [1, 2], "x": 1})
+        assert first.id == again.id
+        with pytest.raises(RequestConflict):
+            await hf.submit(keep, request_id="r", b="ü", a={"y": [1, 2.5], "x": 1})
+
+
+async def test_a_request_id_belongs_to_its_agent_and_its_task(lab: Lab) -> None:
+    ids: set[str] = set()
+    for agent in ("ada", "bob"):
+        async with lab.open(greet, part, serve=False, agent=agent) as hf:
+            for task in (greet, part):
+                handle = await hf.submit(task, name="x", request_id="same")
+                assert handle.created
+                ids.add(handle.id)
+    assert len(ids) == 4
+
+
+async def test_without_a_request_id_each_submission_is_a_task(lab: Lab) -> None:
+    async with lab.open(greet) as hf:
+        one, two = [await hf.submit(greet, name="ada") for _ in range(2)]
+        assert one.id != two.id
+        assert [await one.result(10), await two.result(10)] == ["hello ada"] * 2
+
+
+@pytest.mark.parametrize(
+    "request_id", ["x" * 501, "a\0b", 5, b"raw"], ids=["long", "NUL", "number", "bytes"]
+)
+async def test_an_unfit_request_id_is_refused_and_nothing_accepted(
+    lab: Lab, request_id: Any
+) -> None:
+    async with lab.open(greet, serve=False) as hf:
+        with pytest.raises(BadInput):
+            await hf.submit(greet, name="ada", request_id=request_id)
+        assert await count(hf) == 0
+
+
+@pytest.mark.parametrize("name", ["", "@scope", "x" * 201, "a\nb"])
+async def test_a_name_that_no_task_can_have_is_refused(lab: Lab, name: str) -> None:
+    """The runtime's own names begin with @: nobody can submit into a scope."""
+    async with lab.open(greet, serve=False) as hf:
+        with pytest.raises(Misuse):
+            await hf.submit(name, scope="x")
+        assert await count(hf) == 0
+
+
+async def test_arguments_that_the_task_does_not_take_are_refused(lab: Lab) -> None:
+    async with lab.open(greet, serve=False) as hf:
+        unfit: list[dict[str, Any]] = [{}, {"nome": "ada"}, {"name": "ada", "age": 36}]
+        for args in unfit:
+            with pytest.raises(Misuse, match="greet"):
+                await hf.submit(greet, **args)
+        with pytest.raises(Misuse):
+            await hf.submit("greet", nome="ada")
+        assert await count(hf) == 0
+
+
+async def test_a_task_of_another_program_waits_for_it(lab: Lab) -> None:
+    """A name that nobody serves here is accepted, and done by whoever serves it later."""
+    async with lab.open(part) as hf:
+        handle = await hf.submit("greet", name="ada")
+        await hf.submit(part, name="ada")
+        assert await handle.state() is TaskState.QUEUED
+    async with lab.open(greet) as hf:
+        assert await hf.task(handle.id).result(10) == "hello ada"
+
+
+async def test_two_tasks_of_one_name_are_refused(lab: Lab) -> None:
+    """Which of the two would run? Neither: the program is told at once."""
+
+    @holdfast.task(name="greet")
+    async def other(run: holdfast.Run) -> None: ...
+
+    with pytest.raises(Misuse, match="greet"):
+        async with lab.open(greet, other):
+            pass
+    async with lab.open(greet, greet):
+        pass  # the very same one twice is no question
+
+
+async def test_what_is_no_task_is_refused(lab: Lab) -> None:
+    async def plain(run: holdfast.Run) -> None: ...
+
+    unfit: Any = plain
+    with pytest.raises(Misuse, match="not a task"):
+        async with lab.open(unfit):
+            pass
