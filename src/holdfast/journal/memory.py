@@ -57,7 +57,7 @@ from holdfast.journal.memory_contents import (
     encode_body,
 )
 from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
-from holdfast.journal.steady import SteadyTime
+from holdfast.journal.steady import Moment, SteadyTime
 
 
 class MemorySession:
@@ -508,7 +508,7 @@ class MemoryJournal:
                 yield f"task {task.task_id}: epoch {task.epoch} is not its chain's, {view.epoch}"
 
     def now_ms(self) -> int:
-        return self._time.now_ms(self._store.newest_ms)
+        return self._time.now_ms(Moment(self._store.newest_ms, self._store.newest_boot_ms))
 
     @property
     def clock_behind_ms(self) -> int:

@@ -156,6 +156,7 @@ class MemoryContents:
         self.effects: dict[bytes, tuple[TaskId, str]] = {}
         self.sequence = 0
         self.newest_ms = 0
+        self.newest_boot_ms = 0
         self.rows = 0
         self.dropped = 0
         self.changes = 0
@@ -211,7 +212,7 @@ class MemoryContents:
         )
         cell.kept.append(Kept(record, raw, _link(cell.head, record, raw)))
         self.sequence = record.number
-        self.newest_ms = at_ms
+        self.newest_ms, self.newest_boot_ms = at_ms, boot_ms
         if entry.effect_key:
             self.effects.setdefault(entry.effect_key, (cell.task_id, entry.ordinal))
         return record

@@ -137,8 +137,9 @@ class Reconciler:
         if allowed():
             await self._sender.call(tool, step, args, slot)
         else:
-            body: Body = {"reason": NOT_SENT, "text": "its key window closed before the first byte"}
-            await self._sender.record(step, Event.UNSENT, facts, body, slot=slot)
+            await self._sender.unsend(
+                tool, step, slot, "its key window closed before the first byte"
+            )
 
     async def _stopped_by_person(self, tool: Tool[..., Any], step: StepView) -> bool:
         """A planned step is skipped where the task is cancelled or its approval refused."""

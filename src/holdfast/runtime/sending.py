@@ -121,6 +121,10 @@ class Sender:
         finally:
             self._book.calls -= 1
 
+    async def unsend(self, tool: Tool[..., Any], step: StepView, slot: int, why: str) -> None:
+        """Record that an attempt which was started is not sent after all."""
+        await self._record(tool, step, Unsent(why), slot)
+
     async def _record(
         self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int
     ) -> None:

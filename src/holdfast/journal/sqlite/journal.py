@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import apsw
 
@@ -61,8 +61,8 @@ from holdfast.journal.sqlite.sessions import (
     list_sessions,
     pages_to_keep,
 )
-from holdfast.journal.sqlite.writer import Txn, Writer, translated
-from holdfast.journal.steady import SteadyTime
+from holdfast.journal.sqlite.writer import NEWEST, Txn, Writer, translated
+from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")
 
@@ -356,23 +356,22 @@ class SqliteJournal:
             yield finding
 
     def now_ms(self) -> int:
-        return self._time.now_ms(self._newest_ms())
+        return self._time.now_ms(self._newest())
 
     @property
     def clock_behind_ms(self) -> int:
-        return max(0, self._newest_ms() - self._clock.wall_ms())
+        return max(0, self._newest().at_ms - self._clock.wall_ms())
 
-    def _newest_ms(self) -> int:
-        """Time of the newest record, also where another process wrote it."""
+    def _newest(self) -> Moment:
+        """When the newest record was written, also where another process wrote it."""
         version = self._data_version()
         if version != self._timed_version:
             self._timed_version = version
-            newest = self._read(
-                lambda db: db.execute("SELECT at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
-            )
-            at_ms = 0 if newest is None else int(newest[0])
-            self._writer.last_at_ms = max(self._writer.last_at_ms, at_ms)
-        return self._writer.last_at_ms
+            row = self._read(lambda db: db.execute(NEWEST).fetchone())
+            if row is not None:
+                _, at_ms, boot_ms = cast("tuple[int, int, int]", row)
+                self._writer.newest = max(self._writer.newest, Moment(at_ms, boot_ms))
+        return self._writer.newest
 
     @property
     def commits(self) -> int:

@@ -43,7 +43,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.stamp import raise_stamp
-from holdfast.journal.steady import SteadyTime
+from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")
 
@@ -61,6 +61,9 @@ GROUP_MAX = 2_000  # acts in one transaction; bounds its memory and the time it 
 
 def _nothing(_result: object) -> None:
     return None
+
+
+NEWEST = "SELECT n, at_ms, boot_ms FROM record ORDER BY n DESC LIMIT 1"
 
 
 class Txn:
@@ -129,7 +132,7 @@ class Writer:
         self.lone = True  # at most one task runs here: nobody to share a commit with
         self.broken = ""
         self.sequence = 0
-        self.last_at_ms = 0
+        self.newest = Moment(0, 0)
         self.commits = 0
 
     async def write(
@@ -199,7 +202,7 @@ class Writer:
 
     def remember_newest(self) -> None:
         """Start from the newest record of the file."""
-        self.sequence, self.last_at_ms = self._newest()
+        self.sequence, self.newest = self._newest()
 
     @property
     def full(self) -> bool:
@@ -299,8 +302,8 @@ class Writer:
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
-            number, at_ms = self._newest()
-            at_ms = self._steady.now_ms(at_ms)
+            number, newest = self._newest()
+            at_ms = self._steady.now_ms(newest)
             txn = Txn(db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms())
             refused = 0
             for op in ops:
@@ -326,7 +329,7 @@ class Writer:
         if txn.number < self.sequence:
             raise InvariantViolated("I8", "the journal's sequence fell")
         self.sequence = txn.number
-        self.last_at_ms = at_ms
+        self.newest = Moment(at_ms, txn.boot_ms)
         return True
 
     def _note_wal(self, _db: object, _name: str, pages: int) -> int:
@@ -351,9 +354,10 @@ class Writer:
         self._db.execute("COMMIT")
         return stamp
 
-    def _newest(self) -> tuple[int, int]:
-        row = self._db.execute("SELECT n, at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
-        return (0, 0) if row is None else (cast(int, row[0]), cast(int, row[1]))
+    def _newest(self) -> tuple[int, Moment]:
+        row = self._db.execute(NEWEST).fetchone()
+        number, at_ms, boot_ms = (0, 0, 0) if row is None else cast("tuple[int, int, int]", row)
+        return number, Moment(at_ms, boot_ms)
 
     def _commit_in_need(self, ops: list[_Op], error: apsw.Error) -> bool:
         """No space: refuse what begins an effect, record the rest with the reserve's space."""

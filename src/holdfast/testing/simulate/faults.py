@@ -36,6 +36,7 @@ class Profile:
     pause_every_s: float = 0.0
     stop_every_s: float = 0.0
     reboot_every_s: float = 0.0
+    freeze_every_s: float = 0.0
     restore: bool = False  # the journal is lost once and restored from an older copy
     clock_every_s: float = 0.0
     # the way to the far end and back
@@ -118,6 +119,7 @@ def draw_profile(dice: Dice) -> Profile:
         pause_every_s=some(3.0, 8.0),
         stop_every_s=some(4.0, 10.0, often=0.2),
         reboot_every_s=some(6.0, 15.0, often=0.15),
+        freeze_every_s=some(5.0, 12.0, often=0.15),
         restore=dice.coin(0.12),
         clock_every_s=some(3.0, 10.0, often=0.25),
         not_sent=some(0.05, 0.3, often=0.2),

@@ -32,6 +32,7 @@ class Copy:
     table: list[tuple[str, str]]  # effects of Transactional tools
     sequence: int
     newest_ms: int
+    newest_boot_ms: int
     dropped: int
 
 
@@ -77,6 +78,7 @@ class SimStore(MemoryStore):
             table=list(self._table.execute("SELECT task, ordinal FROM effect")),
             sequence=self.sequence,
             newest_ms=self.newest_ms,
+            newest_boot_ms=self.newest_boot_ms,
             dropped=self.dropped,
         )
 
@@ -85,7 +87,8 @@ class SimStore(MemoryStore):
         self.tasks = {task_id: _copied(cell) for task_id, cell in old.tasks.items()}
         self.inbox = [copy.copy(item) for item in old.inbox]
         self.notices, self.effects = dict(old.notices), dict(old.effects)
-        self.sequence, self.newest_ms, self.dropped = old.sequence, old.newest_ms, old.dropped
+        self.sequence, self.dropped = old.sequence, old.dropped
+        self.newest_ms, self.newest_boot_ms = old.newest_ms, old.newest_boot_ms
         self._table.execute("DELETE FROM effect")
         for row in old.table:
             self._table.execute("INSERT INTO effect VALUES (?, ?)", row)

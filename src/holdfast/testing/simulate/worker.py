@@ -37,12 +37,20 @@ class SimDeadMan(DeadMan):
         self._alarm: asyncio.Handle | None = None
 
     def arm(self, seconds: float) -> None:
-        self.disarm()
-        world = self._process.world
-        self._alarm = world.loop.at(seconds, world.crash, self._process, "dead-man timer")
+        self.arm_at(self._process.world.clock.boot_ms() + int(seconds * 1000))
 
     def arm_at(self, boot_ms: int) -> None:
-        self.arm((boot_ms - self._process.world.clock.boot_ms()) / 1000)
+        self.disarm()
+        world = self._process.world
+        left_s = max(boot_ms - world.clock.boot_ms(), 0) / 1000
+        self._alarm = world.loop.at(left_s, self._ring, boot_ms)
+
+    def _ring(self, boot_ms: int) -> None:
+        world = self._process.world
+        if world.clock.boot_ms() < boot_ms:
+            self.arm_at(boot_ms)  # the machine stood still meanwhile
+        else:
+            world.crash(self._process, "dead-man timer")
 
     def disarm(self) -> None:
         if self._alarm is not None:

@@ -28,6 +28,7 @@ from holdfast.testing.simulate.worker import Worker
 RESTART_S = (0.05, 2.0)
 PAUSES_S = ((0.2, LEASE_TTL_S), (LEASE_TTL_S, 2.5 * LEASE_TTL_S))  # within a lease, beyond it
 LONG_PAUSE_S = (1.5 * LEASE_TTL_S, 4 * LEASE_TTL_S)  # others take over, ask and send meanwhile
+FREEZE_S = (0.5, 20.0)
 COPY_S = (0.0, 8.0)  # when the copy is made, and how old it is when it is needed
 COPY_OLD_S = (0.05, 10.0)
 FULL_S = (0.5, 12.0)
@@ -73,6 +74,7 @@ class World:
         self.foreign = Foreign(self) if profile.scope else None
         self._breaches: list[str] = []
         self._started = 0
+        self._frozen: list[Process] = []  # what runs again when the machine does
 
     # what the processes are told
 
@@ -136,6 +138,7 @@ class World:
         self._every(profile.stop_every_s, lambda: self._strike(self._stop))
         self._every(profile.reboot_every_s, self._reboot)
         self._every(profile.clock_every_s, self._set_clock)
+        self._every(profile.freeze_every_s, self._freeze)
         self._every(profile.full_every_s, self._fill)
         if profile.restore:
             self.loop.at(self.dice.seconds(*COPY_S), self._copy)
@@ -145,6 +148,7 @@ class World:
         self.trace.note("world", "no more faults")
         self.dice.stopped = True
         self.full = ""
+        self._thaw()
         for worker in self.workers.values():
             if worker is not None and worker.paused:
                 self._resume(worker)
@@ -182,7 +186,9 @@ class World:
                 self.crash(worker, "the end of the world")
 
     def _resume(self, process: Process) -> None:
-        if process.alive and process.paused:
+        if self.clock.frozen:
+            self._frozen.append(process)
+        elif process.alive and process.paused:
             self.trace.note(process.name, "runs again")
             self.loop.resume(process)
 
@@ -192,6 +198,9 @@ class World:
         self._started += 1
         name = f"worker {self._started}"
         worker = self.workers[slot] = Worker(self, name)
+        if self.clock.frozen:
+            worker.paused = True
+            self._frozen.append(worker)
         self.loop.start(worker.main(), worker)
         if self.foreign is not None and slot == 0:
             self.loop.start(self.foreign.run(worker.hf), worker)
@@ -213,7 +222,30 @@ class World:
         for worker in list(self.workers.values()):
             if worker is not None:
                 self.crash(worker, "the machine restarts")
+        self._frozen.clear()
         self.clock.reboot()
+
+    def _freeze(self) -> None:
+        """The machine is paused as a whole, as a virtual machine can be; the world goes on."""
+        if self.clock.frozen:
+            return
+        freeze_s = self.dice.seconds(*FREEZE_S)
+        self.trace.note("world", f"the machine stands still for {freeze_s:.3f} s")
+        self.clock.freeze()
+        for worker in self.workers.values():
+            if worker is not None and not worker.paused:
+                worker.paused = True
+                self._frozen.append(worker)
+        self.loop.at(freeze_s, self._thaw)
+
+    def _thaw(self) -> None:
+        if not self.clock.frozen:
+            return
+        self.trace.note("world", "the machine runs again")
+        self.clock.thaw()
+        frozen, self._frozen = self._frozen, []
+        for process in frozen:
+            self._resume(process)
 
     def _copy(self) -> None:
         self.trace.note("world", "a copy of the journal is made")
