@@ -142,7 +142,7 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
 class Hold:
     """A session's hold on one task under one epoch. The journal moves seq and head along.
 
-    `seen` is the number of the newest inbox item that the owner knows of.
+    `seen` is the number of the newest inbox item that the owner was given with it.
     """
 
     __slots__ = ("epoch", "head", "last", "row", "seen", "seq", "sealer", "session", "task_id")
@@ -241,9 +241,10 @@ class Journal(Protocol):
 
         `applied` marks inbox items as concluded; `begins` says that an effect will be sent on
         the strength of this commit: such a write is refused while space is short. A change to
-        rest becomes one to the queue where the inbox holds an item that the owner has not seen
-        (`hold.seen`): nothing that was dropped meanwhile is slept over. A cancel of the caller
-        waits until the commit is decided; the hold has then moved along, or nothing was written.
+        rest becomes one to the queue where the inbox holds an item that is newer than the hold
+        (`hold.seen`) and not applied: nothing that was dropped meanwhile is slept over. A cancel
+        of the caller waits until the commit is decided; the hold has then moved along, or nothing
+        was written.
 
         Raises:
             LeaseLost: the epoch is stale; nothing was written.

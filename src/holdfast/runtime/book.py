@@ -105,7 +105,8 @@ class Book:
     # the inbox
 
     def add_to_inbox(self, item: InboxItem) -> None:
-        self.hold.seen = max(self.hold.seen, item.number)
+        # `hold.seen` stays as it was claimed: a branch may have ended before this came, and the
+        # run may not rest on it.
         if all(known.number != item.number for known in self.inbox):
             self.inbox.append(item)
             self.cancelled = self.cancelled or item.kind is InboxKind.CANCEL

@@ -217,7 +217,8 @@ class Run:
             items = self._book.items(InboxKind.APPROVAL, ordinal)
             if not items:
                 raise Suspended("approval")
-            answer = {key: items[0].body.get(key) for key in ("granted", "by", "note")}
+            # The newest one: until it is acted on, a person may think again.
+            answer = {key: items[-1].body.get(key) for key in ("granted", "by", "note")}
             entry = Entry(kind=Kind.ANSWER, ordinal=ordinal, body=answer)
             await self._book.write([entry], applied=[item.number for item in items])
         return Approval(answer)

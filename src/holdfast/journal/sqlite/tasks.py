@@ -124,10 +124,10 @@ def append(
     if txn.db.changes() != 1:
         _check_held(txn, hold)
     insert_rows(txn, rows)
-    if change is not None:
-        _change(txn, hold, change, wraps=wraps)
     for number in applied:
         txn.db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
+    if change is not None:
+        _change(txn, hold, change, wraps=wraps)
     return [row[0] for row in rows], tail
 
 

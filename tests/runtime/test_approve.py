@@ -1,0 +1,191 @@
+"""A person's yes or no: waited for, bound to what was asked, answered once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.step import StepState
+from holdfast.errors import ApprovalNotFound, StepSkipped, TaskNotFound
+from holdfast.journal.records import TaskState
+from holdfast.testing.lab import Lab, Scripted, after, wait_state, wait_step, wait_until
+
+KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True)
+
+
+@holdfast.task
+async def ask(run: holdfast.Run) -> Any:
+    answer = await run.approve("pay 12 EUR?", card="tok_1", cents=1200)
+    return [bool(answer), answer.granted, answer.by, answer.note]
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_the_code_gets_the_answer(lab: Lab, granted: bool) -> None:
+    async with lab.open(ask) as hf:
+        handle = await hf.submit(ask)
+        await wait_state(handle, TaskState.WAITING)
+        note = (await handle.view()).notes["1"]
+        assert (note.body["question"], note.body["details"]) == (
+            "pay 12 EUR?", {"card": "tok_1", "cents": 1200},
+        )  # fmt: skip
+        await hf.approve(handle.id, "1", granted=granted, by="ada", note="why not")
+        assert await handle.result(10) == [granted, granted, "ada", "why not"]
+
+
+async def test_an_answer_waits_for_the_next_worker(lab: Lab) -> None:
+    """Given while nobody serves the task; the answer outlives every process."""
+    async with lab.open(ask) as hf:
+        handle = await hf.submit(ask)
+        await wait_state(handle, TaskState.WAITING)
+    async with lab.open(serve=False) as hf:
+        await hf.approve(handle.id, "1", granted=True)
+    async with lab.open(ask) as hf:
+        assert (await hf.task(handle.id).result(10))[0] is True
+
+
+async def test_an_answer_while_the_task_runs_beside_its_question_counts(lab: Lab) -> None:
+    """The question is on record while another branch still works: it may be answered at once."""
+    gate = asyncio.Event()
+    slow = Scripted(KEYED, after(gate, "slow"))
+
+    async def asks(run: holdfast.Run) -> bool:
+        return bool(await run.approve("go?"))
+
+    @holdfast.task
+    async def fan(run: holdfast.Run) -> Any:
+        return await run.gather(asks, run.call(slow.tool))
+
+    async with lab.open(fan) as hf:
+        handle = await hf.submit(fan)
+        await slow.entered.wait()
+        await wait_until(lambda: asked(handle, "1.1.1"))
+        assert await handle.state() is TaskState.RUNNING
+        await hf.approve(handle.id, "1.1.1", granted=True)
+        gate.set()
+        assert await handle.result(10) == [True, "slow"]
+
+
+async def asked(handle: holdfast.TaskHandle, ordinal: str) -> bool:
+    return ordinal in (await handle.view()).notes
+
+
+async def test_the_newest_answer_counts_until_it_is_acted_on(lab: Lab) -> None:
+    async with lab.open(ask) as hf:
+        handle = await hf.submit(ask)
+        await wait_state(handle, TaskState.WAITING)
+    async with lab.open(serve=False) as hf:
+        await hf.approve(handle.id, "1", granted=True, by="ada")
+        await hf.approve(handle.id, "1", granted=False, by="bob")
+    async with lab.open(ask) as hf:
+        assert await hf.task(handle.id).result(10) == [False, False, "bob", ""]
+        with pytest.raises(ApprovalNotFound):
+            await hf.approve(handle.id, "1", granted=True)
+
+
+async def test_what_does_not_wait_cannot_be_answered(lab: Lab) -> None:
+    tool = Scripted(KEYED, "paid")
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> Any:
+        run.now()
+        await run.call(tool.tool)
+        await run.approve("go?")
+
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        await wait_state(handle, TaskState.WAITING)
+        for ordinal in ("1", "2", "4"):
+            with pytest.raises(ApprovalNotFound):
+                await hf.approve(handle.id, ordinal, granted=True)
+        with pytest.raises(TaskNotFound):
+            await hf.approve("7" + "Z" * 25, "1", granted=True)
+
+
+def guarded(*acts: Any, **options: Any) -> tuple[holdfast.TaskType, Scripted]:
+    tool = Scripted(
+        options.pop("effect", KEYED), *acts, needs_approval=True, name="pay", **options
+    )  # fmt: skip
+
+    @holdfast.task(name="order")
+    async def order(run: holdfast.Run) -> Any:
+        try:
+            return await run.call(tool.tool, cents=5)
+        except StepSkipped as error:
+            return ["skipped", error.note]
+
+    return order, tool
+
+
+async def test_a_guarded_call_is_sent_only_after_a_yes(lab: Lab) -> None:
+    order, tool = guarded("paid")
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        await wait_state(handle, TaskState.WAITING)
+        assert (await handle.view()).steps["1"].state is StepState.PLANNED
+        assert tool.calls == []
+        await hf.approve(handle.id, "1", granted=True, by="ada")
+        assert await handle.result(10) == "paid"
+    assert len(tool.calls) == 1
+
+
+async def test_a_no_skips_the_call(lab: Lab) -> None:
+    order, tool = guarded("paid")
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        await wait_state(handle, TaskState.WAITING)
+        await hf.approve(handle.id, "1", granted=False, by="ada", note="too dear")
+        assert await handle.result(10) == ["skipped", "too dear"]
+        assert (await handle.view()).steps["1"].state is StepState.SKIPPED
+    assert tool.calls == []
+
+
+async def test_a_yes_counts_for_the_repeats_of_the_same_call(lab: Lab) -> None:
+    """Busy, not sent, no answer: the call is the same, and nobody is asked again."""
+    order, tool = guarded(
+        holdfast.Busy(0.01), holdfast.NotSent(), ConnectionError("reset"), "paid",
+    )  # fmt: skip
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        await wait_state(handle, TaskState.WAITING)
+        await hf.approve(handle.id, "1", granted=True)
+        assert await handle.result(10) == "paid"
+    assert tool.attempts == [1, 2, 3, 4]
+
+
+async def test_each_guarded_call_asks_for_itself(lab: Lab) -> None:
+    """A yes is bound to its arguments and key: the next call of the tool is another question."""
+    tool = Scripted(KEYED, "paid", needs_approval=True, name="pay")
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> Any:
+        return [await run.call(tool.tool, cents=5) for _ in range(2)]
+
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        for ordinal in ("1", "2"):
+            await wait_step(handle, ordinal, StepState.PLANNED)
+            await wait_state(handle, TaskState.WAITING)
+            await hf.approve(handle.id, ordinal, granted=True)
+        assert await handle.result(10) == ["paid", "paid"]
+
+
+async def test_guarded_branches_are_asked_at_once_and_answered_one_by_one(lab: Lab) -> None:
+    tool = Scripted(KEYED, "paid", needs_approval=True, name="pay")
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> Any:
+        return await run.gather(*(run.call(tool.tool, cents=n) for n in range(3)))
+
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        await wait_state(handle, TaskState.WAITING)
+        (notice,) = await hf.journal.pending_notices(limit=10)
+        assert "1.1.1, 1.2.1, 1.3.1" in notice.text
+        for ordinal in ("1.2.1", "1.3.1", "1.1.1"):
+            await hf.approve(handle.id, ordinal, granted=True)
+            await wait_step(handle, ordinal, StepState.SUCCEEDED)
+        assert await handle.result(10) == ["paid"] * 3
+    assert sorted(call.args["cents"] for call in tool.calls) == [0, 1, 2]
