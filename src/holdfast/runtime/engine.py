@@ -228,6 +228,8 @@ class Engine:
     async def _claim(self) -> int:
         if self.lease is None or not self.lease.ok() or self._is_alone():
             return 0
+        if self._stopping.is_set():
+            return 0
         room = self.settings.concurrency - self.active
         names = [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
         if room <= 0 or not names:
@@ -239,6 +241,8 @@ class Engine:
             claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
             if claimed and claimed[0].row.crashes:
                 self._alone = claimed[0].hold.task_id
+        if self._stopping.is_set():
+            return 0  # asked to stop meanwhile: the end of the session gives them back
         for one in claimed:
             self._start(one)
         self.counts["claims"] += len(claimed)
