@@ -32,13 +32,20 @@ class Lease:
         return self.session.deadline_boot_ms - self._clock.boot_ms()
 
     def check(self) -> None:
-        """Raise Fenced where this process may not act any more."""
-        if self.lost or self.left_ms() <= 0:
+        """Raise Fenced where this process may not act any more.
+
+        A machine that was paused as a whole has its lease left, but its key windows went on.
+        """
+        if self.lost or self.left_ms() <= 0 or self._jump_ms() > self.session.ttl_ms:
             self.lost = True
             raise Fenced
 
     def was_frozen(self) -> bool:
         """Whether the wall clock ran on while our own clocks stood still (a paused machine)."""
-        offset = self._clock.wall_ms() - self._clock.boot_ms()
-        jump, self._offset_ms = offset - self._offset_ms, offset
-        return jump > self.session.ttl_ms
+        jump_ms = self._jump_ms()
+        self._offset_ms += jump_ms
+        return jump_ms > self.session.ttl_ms
+
+    def _jump_ms(self) -> int:
+        """How far the wall clock has run ahead of the boot clock since it was last looked at."""
+        return self._clock.wall_ms() - self._clock.boot_ms() - self._offset_ms

@@ -3,7 +3,9 @@
 Each talks to the far end through `send`, which loses, delays and cuts what a network can. A tool
 that marks its first byte itself may dawdle before it; one that does not may do so only where a
 dead-man timer ends the process at its deadline, because nothing else stops it from sending late:
-that is what `holdfast.open` without a worker process cannot promise (effects, section 5).
+that is what `holdfast.open` without a worker process cannot promise. For the same reason the
+machine does not stand still there: no timer inside it would notice (docs: what nobody can
+promise).
 """
 
 from __future__ import annotations
@@ -39,9 +41,8 @@ async def send(call: Call, tool: str, kind: Kind, what: int, *, marks: bool = Fa
     if dice.hits(profile.not_sent):
         raise NotSent("no connection")
     if marks or profile.dead_man:
-        await process.point(
-            "before the first byte", delay_s=dice.seconds(0.0, NETWORK_S), sends=True
-        )
+        wait_s = dice.seconds(0.0, NETWORK_S)
+        await process.point("before the first byte", delay_s=wait_s, sends=True, marked=not marks)
     if marks:
         call.sending()
     request = Request(

@@ -138,7 +138,7 @@ class World:
         self._every(profile.stop_every_s, lambda: self._strike(self._stop))
         self._every(profile.reboot_every_s, self._reboot)
         self._every(profile.clock_every_s, self._set_clock)
-        self._every(profile.freeze_every_s, self._freeze)
+        self._every(profile.freeze_every_s, self.freeze)
         self._every(profile.full_every_s, self._fill)
         if profile.restore:
             self.loop.at(self.dice.seconds(*COPY_S), self._copy)
@@ -225,7 +225,7 @@ class World:
         self._frozen.clear()
         self.clock.reboot()
 
-    def _freeze(self) -> None:
+    def freeze(self) -> None:
         """The machine is paused as a whole, as a virtual machine can be; the world goes on."""
         if self.clock.frozen:
             return
