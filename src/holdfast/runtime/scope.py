@@ -96,7 +96,12 @@ async def settle_scope(
             tool = tools.get(step.tool)
             if tool is not None and not step.closed and step.state is not StepState.PLANNED:
                 await _settle_one(steps, step, tool)
-        return await _rest(book, TaskState.PARKED if _in_doubt(book) else None)
+        doubtful = _in_doubt(book)
+        strange = next((step for step in doubtful if step.tool not in tools), None)
+        if strange is not None:
+            return await _rest(book, TaskState.PARKED, strange)
+        # With its tool at hand it is in doubt only because this worker stops: another goes on.
+        return await _rest(book, TaskState.QUEUED if doubtful else None)
     except Fenced:
         return None
 
@@ -120,7 +125,9 @@ def _in_doubt(book: Book) -> list[StepView]:
     ]
 
 
-async def _rest(book: Book, state: TaskState | None) -> TaskState | None:
+async def _rest(
+    book: Book, state: TaskState | None, strange: StepView | None = None
+) -> TaskState | None:
     parked = [s for s in book.view.steps.values() if s.step and s.state is StepState.PARKED]
     state = state or (TaskState.PARKED if parked else TaskState.WAITING)
     asks = any(s.step and s.state is StepState.PLANNED for s in book.view.steps.values())
@@ -128,11 +135,10 @@ async def _rest(book: Book, state: TaskState | None) -> TaskState | None:
     notice = approval_notice(book) if asks else None
     if parked:
         body |= {"ordinal": parked[0].ordinal, "question": parked[0].question}
-    elif state is TaskState.PARKED:
-        step = _in_doubt(book)[0]
-        question = f"was it done? No worker here knows the tool {step.tool}"
-        body |= {"ordinal": step.ordinal, "question": question}
-        notice = _unknown_tool_notice(book, step, question)
+    elif strange is not None:
+        question = f"was it done? No worker here knows the tool {strange.tool}"
+        body |= {"ordinal": strange.ordinal, "question": question}
+        notice = _unknown_tool_notice(book, strange, question)
     # What woke it is answered by its having run; unanswered it would be read again for ever.
     retries = [item.number for item in book.inbox if item.kind is InboxKind.RETRY]
     change = Change(state=state, notice=notice)

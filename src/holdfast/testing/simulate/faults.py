@@ -107,6 +107,9 @@ def draw_profile(dice: Dice) -> Profile:
             person=dice.coin(),
         )  # fmt: skip
     dead_man = dice.coin()
+    # A wall clock set back while the machine stands still hides it from every clock inside.
+    freeze_every_s = some(5.0, 12.0, often=0.15)
+    clock_every_s = 0.0 if freeze_every_s else some(3.0, 10.0, often=0.25)
     return Profile(
         workers=workers,
         tasks=tasks,
@@ -119,9 +122,9 @@ def draw_profile(dice: Dice) -> Profile:
         pause_every_s=some(3.0, 8.0),
         stop_every_s=some(4.0, 10.0, often=0.2),
         reboot_every_s=some(6.0, 15.0, often=0.15),
-        freeze_every_s=some(5.0, 12.0, often=0.15),
+        freeze_every_s=freeze_every_s,
         restore=dice.coin(0.12),
-        clock_every_s=some(3.0, 10.0, often=0.25),
+        clock_every_s=clock_every_s,
         not_sent=some(0.05, 0.3, often=0.2),
         lost_request=some(0.05, 0.2, 0.5),
         lost_reply=some(0.05, 0.2, 0.5, often=0.5),
