@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.testing.crash.jobs import Job, Races, Sweep, Zombies, run_job
+from holdfast.testing.crash.jobs import Job, Pairs, Races, Sweep, Zombies, run_job
 from holdfast.testing.crash.report import Figures, table
 from holdfast.testing.crash.subjects import CLASSES, ClassName
 from holdfast.testing.shim import build
@@ -27,6 +27,7 @@ AT_ONCE = 2
 # Stopped programs by class: with the timer everywhere, without it where no timer is needed.
 ZOMBIES = 8
 RACES = 15
+PAIRS = 100
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     sweeps: list[Figures]
     zombies: list[Figures]
+    pairs: list[Figures]
     races: list[Figures]
 
 
@@ -56,6 +58,9 @@ def _run(
     if say:
         _show("Killed at every call, then resumed", sweeps)
     sample = points is not None
+    pairs = _all([Pairs(name=name, count=2 if sample else PAIRS) for name in classes], library)
+    if say:
+        _show("Killed, resumed, killed again, resumed", pairs)
     zombies = _all(_zombies(classes, sample=sample), library)
     if say:
         _show("Stopped, overtaken, woken (with and without the dead-man timer)", zombies)
@@ -63,8 +68,9 @@ def _run(
     if say:
         _show("Two to sixteen resumers of one orphan", races)
     return Report(
-        green=all(one.green for one in (*sweeps, *zombies, *races)),
-        seconds=round(time.monotonic() - began, 1), sweeps=sweeps, zombies=zombies, races=races,
+        green=all(one.green for one in (*sweeps, *pairs, *zombies, *races)),
+        seconds=round(time.monotonic() - began, 1), sweeps=sweeps, pairs=pairs, zombies=zombies,
+        races=races,
     )  # fmt: skip
 
 
@@ -85,7 +91,7 @@ def _zombies(classes: Sequence[ClassName], *, sample: bool) -> list[Job]:
 def _races(classes: Sequence[ClassName], *, sample: bool) -> list[Job]:
     jobs: list[Job] = [Races(name=name, count=2 if sample else RACES) for name in classes]
     if not sample:
-        jobs.append(Races(name=classes[-1], count=3, divide=1))
+        jobs.append(Races(name=classes[-1], count=4, divide=1, lanes=4))
     return jobs
 
 

@@ -49,6 +49,16 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lanes: int = 4
 
 
+class Pairs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Kill, resume, kill again, resume; see pairs.py."""
+
+    name: ClassName
+    count: int
+    seed: int = 1
+    lanes: int = 4
+    timeout_s: float = TIMEOUT_S
+
+
 class Zombies(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Stop, take over, wake; see zombies.py."""
 
@@ -73,7 +83,7 @@ class Races(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     timeout_s: float = TIMEOUT_S
 
 
-Job = Sweep | Zombies | Races
+Job = Sweep | Pairs | Zombies | Races
 
 
 def divided(by: float) -> Settings:

@@ -31,12 +31,18 @@ class Figures(msgspec.Struct, kw_only=True):
     dead_after_s_max: float = 0.0
     racers: int = 0  # programs that raced
     seconds: float = 0.0
+    cpu_s: float = 0.0  # of all programs but the far end
     findings: list[str] = []
 
     @property
     def green(self) -> bool:
         wrong = self.duplicates + self.lost + self.silent + self.breaches + self.needless_parks
         return wrong == 0 and (self.parked == 0 or self.name == "unrepeatable")
+
+    @property
+    def per_core(self) -> float:
+        """Kills per second of processor time."""
+        return self.points / self.cpu_s if self.cpu_s else 0.0
 
     def add(self, verdict: Verdict, *, where: str) -> None:
         self.duplicates += verdict.duplicates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 import time
 from pathlib import Path
@@ -14,9 +15,10 @@ from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite import reserve
 from holdfast.testing.crash.board import Board
-from holdfast.testing.crash.jobs import Order, Place, Races, Sweep, Zombies, divided
+from holdfast.testing.crash.jobs import Order, Pairs, Place, Races, Sweep, Zombies, divided
 from holdfast.testing.crash.judge import Books, in_doubt, judge
 from holdfast.testing.crash.lives import Life, work
+from holdfast.testing.crash.pairs import Pair, PairPlan, run_pairs
 from holdfast.testing.crash.races import Race, RacePlan, owners, run_races
 from holdfast.testing.crash.report import Figures
 from holdfast.testing.crash.subjects import Subject, make_subject
@@ -42,6 +44,9 @@ def do(order: Order) -> Figures:
         case Sweep():
             outcomes = list(sweep(_plan(job, place, subject)))
             figures = add_up(subject, outcomes, Books(read_books(subject, place)))
+        case Pairs():
+            pairs = list(run_pairs(_pair_plan(job, place, subject)))
+            figures = add_up_pairs(subject, pairs, Books(read_books(subject, place)))
         case Zombies():
             zombies = list(raise_zombies(_zombie_plan(job, place, subject)))
             figures = add_up_zombies(subject, zombies, Books(read_books(subject, place)))
@@ -51,7 +56,14 @@ def do(order: Order) -> Figures:
         case _:
             assert_never(job)
     figures.seconds = round(time.monotonic() - began, 3)
+    figures.cpu_s = round(_cpu_s(), 3)
     return figures
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of all that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def warm_up(subject: Subject, place: Place) -> None:
@@ -102,6 +114,14 @@ def add_up_zombies(subject: Subject, zombies: list[Zombie], books: Books) -> Fig
     return figures
 
 
+def add_up_pairs(subject: Subject, pairs: list[Pair], books: Books) -> Figures:
+    figures = Figures(name=subject.name, points=len(pairs))
+    for pair in pairs:
+        figures.add(judge(subject, pair.found, books), where=str(pair))
+    figures.distinct = len({pair.kills for pair in pairs})
+    return figures
+
+
 def add_up_races(subject: Subject, races: list[Race], books: Books) -> Figures:
     figures = Figures(name=subject.name)
     for race in races:
@@ -137,6 +157,13 @@ def _plan(job: Sweep, place: Place, subject: Subject) -> Plan:
     return Plan(
         subject=subject, url=url_of(place), folder=Path(place.folder),
         modes=job.modes, points=job.points, only=job.only, weakness=job.weakness, lanes=job.lanes,
+    )  # fmt: skip
+
+
+def _pair_plan(job: Pairs, place: Place, subject: Subject) -> PairPlan:
+    return PairPlan(
+        subject=subject, url=url_of(place), folder=Path(place.folder), count=job.count,
+        seed=job.seed, lanes=job.lanes,
     )  # fmt: skip
 
 

@@ -115,6 +115,9 @@ def _trial(plan: ZombiePlan, mode: Mode, index: int) -> Trial[Zombie]:
     ttl_s = plan.settings.lease_ttl_s
     zombie = _start(life, board, begin)
     yield zombie.stopped
+    if trace.reached and not _fits(plan, trace.calls()[index - 1], mode):
+        zombie.signal(signal.SIGKILL)  # this life differs by a call from the one that was traced
+        yield zombie.ended
     since, dead_after_s = time.monotonic(), None
     successor = _start(life, board)
     if plan.guarded:
@@ -124,12 +127,14 @@ def _trial(plan: ZombiePlan, mode: Mode, index: int) -> Trial[Zombie]:
         successor = yield from _supervised(successor, life, board)
     else:
         yield lambda: successor.ended() or time.monotonic() > since + 3 * ttl_s
+    woken = zombie.code is None
     zombie.signal(signal.SIGCONT)
     yield lambda: zombie.ended() and successor.ended()
     witness = _start(replace(life, looks=True, guarded=False), board)
     yield witness.ended
     reached = trace.reached
-    found = _checked(board, zombie, successor, witness, dies=plan.guarded and reached)
+    killed = reached and (plan.guarded or not woken)
+    found = _checked(board, zombie, successor, witness, dies=killed)
     shutil.rmtree(folder)
     return Zombie(
         mode=mode, index=index, point=point_at(trace.calls(), index) if reached else None,
