@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast.app.handle import TaskHandle
 from holdfast.app.open import Holdfast
@@ -32,6 +32,7 @@ from holdfast.core.effect import Effect
 from holdfast.core.step import StepState
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import StepView, TaskState
+from holdfast.journal.sqlite.sessions import SqliteSession
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.task import TaskType
 from holdfast.runtime.tool import Call, FindAnswer, Tool, tool
@@ -198,6 +199,19 @@ def _seen(call: Call, args: dict[str, Any]) -> Seen:
         task_id=call.task_id, ordinal=call.ordinal, effect_key=call.effect_key, fence=call.fence,
         attempt=call.attempt, args=args,
     )  # fmt: skip
+
+
+# Accidents
+
+
+def look_dead(hf: Holdfast) -> None:
+    """Release the lock of the session: to others its process is gone, and yet it lives.
+
+    What a lease that ran out looks like, without the wait.
+    """
+    assert hf.engine is not None
+    assert hf.engine.lease is not None
+    cast(SqliteSession, hf.engine.lease.session).page.close(delete=False)
 
 
 # Clocks
