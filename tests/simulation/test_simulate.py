@@ -21,8 +21,8 @@ from holdfast.testing.simulate.stages import STAGES
 SAFETY_SEEDS = 150
 LIVENESS_SEEDS = 50
 CHUNK = 50
-STAGE_SEEDS = 80
-CLEAN_SEEDS = 8
+STAGE_SEEDS = 250
+CLEAN_SEEDS = 5
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,14 @@ def _moves_after_the_end(replace: Replace) -> None:
     replace(Sender, "check_owner", _always(None))
 
 
+def _blind_restore(replace: Replace) -> None:
+    replace(records, "_fold_restore", _always(None))
+
+
+def _frozen_unnoticed(replace: Replace) -> None:
+    replace(Lease, "_jump_ms", _always(0))
+
+
 def _always(value: object) -> Callable[..., Any]:
     def function(*_args: Any, **_more: Any) -> object:
         return value
@@ -257,4 +265,6 @@ BUGS: dict[str, Callable[[Replace], None]] = {
     "a person decides before quiet": _decides_before_quiet,
     "a confirmation broken off is believed": _believes_a_broken_confirmation,
     "a branch moves after its run has ended": _moves_after_the_end,
+    "a restored journal is taken for the newest": _blind_restore,
+    "a machine that stood still goes on": _frozen_unnoticed,
 }

@@ -14,13 +14,13 @@ _LETTERS: dict[Event, str] = {
     Event.FAIL: "RT",
     Event.RETRY: "RTKQIN",  # fenced has no retries here
     Event.FIND: "KQ",
-    Event.ADOPT: "RFKQIN",  # a Transactional effect is the record: evidence cannot precede it
-    Event.PARK: "FKQIN",
+    Event.ADOPT: "FKQIN",  # a Read is asked again; a Transactional effect is its record
+    Event.PARK: "RFKQIN",
     Event.SETTLE_DONE: "FKQIN",
     Event.SETTLE_RUN: "FKQIN",
     Event.SETTLE_SKIP: "FKQIN",
-    Event.SKIP: "K",  # a planned step is skipped when its approval is refused
-    Event.RESTORE: "RFKQIN",
+    Event.SKIP: "KIN",
+    Event.RESTORE: "RTFKQIN",
 }
 
 REACHABLE = frozenset((event.name, letter) for event, some in _LETTERS.items() for letter in some)

@@ -65,8 +65,16 @@ STAGES: dict[str, Stage] = {
         profile=Profile(commit_unknown=0.3, slow_commit=0.3),
         plans=([["timed", "transact", 1, 2.0], ["timed", "keyed", 1, 2.0]],),
     ),
+    "a restored journal is taken for the newest": Stage(
+        profile=Profile(tasks=3, restore=True),
+        plans=([["sleep", 1.5], *_ONCE[0]], [["sleep", 0.5], *_QUERIED[0], *_ONCE[1]]),
+    ),
+    "a machine that stood still goes on": Stage(
+        profile=Profile(workers=1, lost_reply=0.8, freeze_every_s=5.0),
+        plans=([["call", "keyed_found", 1]],),
+    ),
     "a branch moves after its run has ended": Stage(
-        profile=Profile(commit_unknown=0.2, lost_reply=0.5, lost_request=0.2),
+        profile=Profile(tasks=3, commit_unknown=0.4, lost_reply=0.5, lost_request=0.2),
         plans=([["gather", [["call", "queryable", 1]], [["call", "keyed", 2]], *_TABLE]],),
     ),
 }
