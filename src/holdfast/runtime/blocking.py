@@ -37,6 +37,7 @@ from holdfast.runtime.target import Target
 
 CHILDREN_MAX = 4
 IDLE_S = 30.0
+READY_S = 30.0  # to start a child and import the tool's module
 _READ_AHEAD_BYTES = 1 << 20
 _ENDED_POLL_S = 0.001
 _LAST_WORDS_S = 0.05  # for an answer that is already in the socket when the child is gone
@@ -51,6 +52,7 @@ class ChildPool:
         *,
         children_max: int = CHILDREN_MAX,
         idle_s: float = IDLE_S,
+        ready_s: float = READY_S,
     ) -> None:
         if in_child():
             raise Misuse(
@@ -59,6 +61,7 @@ class ChildPool:
             )
         self._lock_fd = lock_fd
         self._idle_s = idle_s
+        self._ready_s = ready_s
         self._room = asyncio.Semaphore(children_max)
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
@@ -75,8 +78,9 @@ class ChildPool:
     ) -> object:
         """Run the tool once in a child and return its value.
 
-        `call_fields` holds task_id, ordinal, effect_key, fence, attempt. Time spent waiting for
-        room counts.
+        `call_fields` holds task_id, ordinal, effect_key, fence, attempt. The time counts from
+        the moment the function is entered: a child that is slow to start, or no room for it,
+        says nothing about the tool.
 
         Raises:
             Refused, NotSent, Busy, KeyReused: the tool said so.
@@ -89,15 +93,18 @@ class ChildPool:
         """
         call = {name: call_fields[name] for name in CALL_FIELDS}
         request: Message = {"target": asdict(target), "call": call, "args": dict(args)}
-        attempt = _Attempt(target, frame(request, what="arguments"), before_send)
-        try:
-            async with asyncio.timeout(timeout_s), self._room:
-                outcome = await self._attempt(attempt)
-        except TimeoutError:
-            seconds = timeout_s or 0.0
-            if not attempt.sent:
-                raise NotSent(f"{target.name}: no child was ready within {seconds:g} s") from None
-            raise AttemptTimedOut(tool=target.name, timeout_s=seconds) from None
+        attempt = _Attempt(target, frame(request, what="arguments"), before_send, timeout_s)
+        async with self._room:
+            try:
+                async with asyncio.timeout(self._ready_s) as limit:
+                    attempt.limit = limit
+                    outcome = await self._attempt(attempt)
+            except TimeoutError:
+                if not attempt.sent:
+                    raise NotSent(
+                        f"{target.name}: no child was ready within {self._ready_s:g} s"
+                    ) from None
+                raise AttemptTimedOut(tool=target.name, timeout_s=timeout_s or 0.0) from None
         return opened(outcome, tool=target.name)
 
     async def close(self) -> None:
@@ -161,12 +168,15 @@ class _Attempt:
     """One call on its way: what is asked, and whether it was sent."""
 
     def __init__(
-        self, target: Target, request: bytes, before_send: Callable[[], None] | None
-    ) -> None:
+        self, target: Target, request: bytes, before_send: Callable[[], None] | None,
+        timeout_s: float | None,
+    ) -> None:  # fmt: skip
         self.target = target
         self.sent = False
+        self.limit: asyncio.Timeout | None = None
         self._request = request
         self._before_send = before_send
+        self._timeout_s = timeout_s
 
     async def on(self, child: _Child) -> Message:
         answer = await child.ask(self._request)
@@ -175,6 +185,9 @@ class _Attempt:
         if self._before_send is not None:
             self._before_send()
         self.sent = True
+        if self.limit is not None:
+            ends = asyncio.get_running_loop().time() + (self._timeout_s or 0.0)
+            self.limit.reschedule(None if self._timeout_s is None else ends)
         return await child.ask(frame({"go": True}, what="call"))
 
 
