@@ -132,7 +132,7 @@ def draw_profile(dice: Dice) -> Profile:
         refused=some(0.05, 0.3, 0.9, often=0.4),
         busy=some(0.05, 0.3, often=0.25),
         error=some(0.05, 0.3, often=0.25),
-        unsure=some(0.1, 0.5, often=0.2),
+        unsure=some(0.1, 0.5, 0.95, often=0.2),
         full_every_s=some(4.0, 10.0, often=0.15),
         commit_unknown=some(0.02, 0.2, often=0.25),
         slow_commit=some(0.02, 0.1, often=0.3),
