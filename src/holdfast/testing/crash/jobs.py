@@ -44,6 +44,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     modes: tuple[Mode, ...] = (Mode.KILL_AFTER, Mode.KILL_BEFORE)
     points: int | None = None
     only: frozenset[str] = frozenset()
+    making: bool = True
     weakness: Weakness | None = None
     timeout_s: float = TIMEOUT_S
     lanes: int = 4

@@ -196,7 +196,7 @@ def in_doubt(calls: Iterable[Made]) -> bool:
             begun, answered = True, False
         elif call.name == "recv":
             answered = True
-        elif call.where.endswith("-wal") and call.name == "pwrite":
+        elif call.is_logged:
             if closing and begun and answered:
                 begun = False
             closing = call.length == 24 and call.head[4:8] != b"\0\0\0\0"

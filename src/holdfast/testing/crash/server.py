@@ -156,7 +156,8 @@ def url_of(place: Place) -> str:
 def _plan(job: Sweep, place: Place, subject: Subject) -> Plan:
     return Plan(
         subject=subject, url=url_of(place), folder=Path(place.folder),
-        modes=job.modes, points=job.points, only=job.only, weakness=job.weakness, lanes=job.lanes,
+        modes=job.modes, points=job.points, only=job.only, making=job.making,
+        weakness=job.weakness, lanes=job.lanes,
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ class Plan:
     modes: Sequence[Mode] = MODES
     points: int | None = None  # a sample of about this many, spread over the whole life
     only: frozenset[str] = frozenset()  # only at calls of these names
+    making: bool = True  # also while the journal is made, before there is a task
     weakness: Weakness | None = None
     settings: Settings = SETTINGS
     lanes: int = 4
@@ -105,7 +106,13 @@ def _indices(plan: Plan, whole: Outcome) -> Iterator[int]:
     if plan.points is not None:
         stride = max(1, len(whole.calls) * len(plan.modes) // plan.points)
         return iter(range(1 + stride // 2, len(whole.calls) + 1, stride))
-    return count(1)
+    return count(1 if plan.making else _first_commit(whole.calls))
+
+
+def _first_commit(calls: Sequence[Made]) -> int:
+    """The first write into the log: the task is being accepted."""
+    logged = (at for at, call in enumerate(calls, 1) if call.is_logged)
+    return next(logged, 1)
 
 
 def _trial(plan: Plan, mode: Mode, index: int) -> Trial[Outcome]:

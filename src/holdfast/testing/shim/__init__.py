@@ -63,6 +63,11 @@ class Made:
     done: bool  # the call itself has returned
 
     @property
+    def is_logged(self) -> bool:
+        """Whether this writes into the journal's write-ahead log."""
+        return self.where.endswith("-wal") and self.name == "pwrite"
+
+    @property
     def is_mark(self) -> bool:
         """Whether this is the mark in a session page that a send has begun."""
         return self.where == PAGE and self.name == "pwrite" and self.length == 1
