@@ -8,7 +8,6 @@ here guesses: where a fact cannot be established it is taken as the worse one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -19,6 +18,7 @@ from holdfast.core.ordinal import base, retry_slot
 from holdfast.core.resume import QUESTIONS, Move, decide, question
 from holdfast.core.step import Event, Facts, Lookup, Step, StepState, next_step
 from holdfast.core.values import canonical, checked, encode
+from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, Cancelled, InvariantViolated, Suspended, TooLarge
 from holdfast.journal.contract import Change, InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
@@ -283,8 +283,7 @@ class Reconciler:
     async def _wait_change(self, seconds: float) -> None:
         """Wait, but listen for evidence, decisions and cancels."""
         self._book.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._book.changed.wait(), seconds)
+        await wait_event(self._book.changed, seconds)
         self._book.check_going()
 
     def _delay_ms(self, tool: Tool[..., Any]) -> int:

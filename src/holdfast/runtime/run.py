@@ -24,6 +24,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
 from holdfast.core.values import canonical, checked
+from holdfast.core.waiting import wait_event
 from holdfast.errors import (
     Cancelled,
     Fenced,
@@ -187,9 +188,7 @@ class Run:
                 if left > SLEEP_HERE_S * 1000:
                     raise Suspended(f"sleeping {due}")
                 self._book.changed.clear()
-                try:
-                    await asyncio.wait_for(self._book.changed.wait(), left / 1000)
-                except TimeoutError:
+                if not await wait_event(self._book.changed, left / 1000):
                     break  # slept out; a clock that was set back must not make it longer
         self._answer(ordinal, {"woken_ms": self._book.journal.now_ms()})
 

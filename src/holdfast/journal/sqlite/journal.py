@@ -18,6 +18,7 @@ import apsw
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Notice
+from holdfast.core.waiting import wait_event
 from holdfast.errors import (
     HoldfastError,
     InvariantViolated,
@@ -313,10 +314,7 @@ class SqliteJournal:
         while not self._changed.is_set() and loop.time() < end:
             if self._data_version() != self._seen_version:
                 break
-            try:
-                await asyncio.wait_for(self._changed.wait(), min(POLL_S, timeout_s))
-            except TimeoutError:
-                continue
+            await wait_event(self._changed, min(POLL_S, timeout_s))
         self._changed.clear()
         self._seen_version = self._data_version()
 
