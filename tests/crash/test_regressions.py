@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import apsw
@@ -45,8 +46,10 @@ async def test_opening_while_another_process_commits(
                 task_id=task_id_from_bytes(SystemEntropy().bytes(16)), name="nothing", args={},
                 args_fingerprint=b"",
             )  # fmt: skip
-            with pytest.raises(StopIteration):  # it commits at once, without a loop
-                other.journal.submit(submission).send(None)
+            submitting = other.journal.submit(submission)
+            with contextlib.suppress(StopIteration):  # it commits at once; it may yield once after
+                for _ in range(3):
+                    submitting.send(None)
             return high_water(folder)
 
         monkeypatch.setattr(opening, "high_water", commit_then_read)
