@@ -49,9 +49,11 @@ class CommandNotices:
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
                 await process.communicate(_encode(notice) + b"\n")
         except TimeoutError:
-            process.kill()
-            await process.wait()
             raise NotTold(f"the notice command took longer than {COMMAND_TIMEOUT_S:g} s") from None
+        finally:
+            if process.returncode is None:  # too slow, or this program ends
+                process.kill()
+                await process.wait()
         if process.returncode != 0:
             raise NotTold(f"the notice command exited with {process.returncode}")
 

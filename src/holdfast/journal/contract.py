@@ -22,6 +22,7 @@ park, sleep, finish (`append` with the records that say so); evidence, settle, a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Protocol
 
@@ -321,6 +322,11 @@ class Journal(Protocol):
         ...
 
     # upkeep
+    def notice_turn(self) -> AbstractContextManager[bool]:
+        """True where it is this process's turn to tell notices; until the block is left nobody
+        else has it. So each is told once, also where several workers share the journal."""
+        ...
+
     async def pending_notices(self, *, limit: int) -> list[Notice]: ...
 
     async def close_notice(self, notice_id: str) -> None: ...

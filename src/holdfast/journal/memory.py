@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -465,6 +466,9 @@ class MemoryJournal:
         return cell.content
 
     # upkeep
+
+    def notice_turn(self) -> AbstractContextManager[bool]:
+        return self._store.notice_turn()
 
     async def pending_notices(self, *, limit: int) -> list[Notice]:
         waiting = [notice for notice, told in self._store.notices.values() if not told]

@@ -7,7 +7,8 @@ journal, so that no reader can share an object with a writer and damage is found
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import apsw
@@ -161,6 +162,7 @@ class MemoryContents:
         self.dropped = 0
         self.changes = 0
         self.waiters: list[asyncio.Future[None]] = []
+        self.telling = False
         self.db = cast(Db, apsw.Connection(":memory:"))
 
     def kill_session(self, session_id: str) -> None:
@@ -248,6 +250,15 @@ class MemoryContents:
     def add_notice(self, notice: Notice, *, now_ms: int) -> None:
         stamped = msgspec.structs.replace(notice, at_ms=notice.at_ms or now_ms)
         self.notices.setdefault(notice.notice_id, (stamped, False))
+
+    @contextmanager
+    def notice_turn(self) -> Generator[bool]:
+        mine = not self.telling
+        self.telling = True
+        try:
+            yield mine
+        finally:
+            self.telling = self.telling and not mine
 
     def apply(self, statements: Sequence[Statement]) -> None:
         """Apply a Transactional tool's statements, all or none. Raises StatementFailed."""

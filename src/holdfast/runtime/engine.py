@@ -322,11 +322,13 @@ class Engine:
         delay_s = NOTICE_EVERY_S
         while True:
             told = failed = 0
-            for notice in await self.journal.pending_notices(limit=NOTICES_AT_ONCE):
-                if await self._tell_one(self._notices, notice):
-                    told += 1
-                else:
-                    failed += 1
+            with self.journal.notice_turn() as mine:
+                pending = await self.journal.pending_notices(limit=NOTICES_AT_ONCE) if mine else []
+                for notice in pending:
+                    if await self._tell_one(self._notices, notice):
+                        told += 1
+                    else:
+                        failed += 1
             delay_s = min(delay_s * 2, 300.0) if failed and not told else NOTICE_EVERY_S
             await asyncio.sleep(delay_s * self.settings.pace)
 

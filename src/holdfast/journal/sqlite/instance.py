@@ -6,6 +6,8 @@ sign. None of it is ever copied or backed up: it says what happened *here*.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.clock import Clock, Entropy
@@ -21,7 +23,7 @@ from holdfast.journal.sqlite.page_reader import (
 from holdfast.journal.sqlite.reserve import Reserve
 from holdfast.journal.sqlite.stamp import note
 from holdfast.journal.sqlite.stop_flag import mark_stopped
-from holdfast.journal.sqlite.use_lock import JournalUse
+from holdfast.journal.sqlite.use_lock import JournalUse, turn
 
 
 class Instance:
@@ -82,6 +84,11 @@ class Instance:
     def fold_marks(self, keep: set[str]) -> None:
         for gone in fold_marks(self.folder, keep, at_ms=self._clock.wall_ms()):
             self._dead_pages.pop(gone, None)
+
+    @contextmanager
+    def notice_turn(self) -> Generator[bool]:
+        with turn(self.folder / "notices.lock") as mine:
+            yield mine
 
     def stop(self, reason: str) -> None:
         session_id = "" if self._page is None else self._page.session_id

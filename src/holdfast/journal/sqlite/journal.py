@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar, cast
 
 import apsw
@@ -329,6 +330,9 @@ class SqliteJournal:
         return self._read(lambda db: upkeep.get_blob(db, digest, self._wraps, self._digest_key))
 
     # upkeep
+
+    def notice_turn(self) -> AbstractContextManager[bool]:
+        return self._instance.notice_turn()
 
     async def pending_notices(self, *, limit: int) -> list[Notice]:
         return self._read(lambda db: upkeep.pending_notices(db, limit, self._wraps))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -79,6 +81,16 @@ class JournalUse:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def turn(path: Path) -> Generator[bool]:
+    """True where nobody else holds this file's lock; held until the block is left."""
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        yield _try_lock(fd, fcntl.LOCK_EX, path)
+    finally:
+        os.close(fd)
 
 
 def _try_lock(fd: int, kind: int, path: Path) -> bool:
