@@ -117,21 +117,26 @@ def _silent(world: World, cell: TaskCell, view: TaskView) -> Iterator[str]:
 
 
 def needless_parks(world: World) -> list[str]:
-    """Parked steps that a machine could have settled, in worlds where only processes die."""
-    if not world.profile.crashes_only:
-        return []
+    """Parked steps that a machine could have settled."""
     found: list[str] = []
     for cell in world.store.tasks.values():
         for step in world.store.view(cell).steps.values():
-            if step.state is not StepState.PARKED:
-                continue
-            if step.letter == "K" and _window_closed(step):
-                continue
-            begun = world.requests.get((cell.task_id, step.ordinal), 0)
-            marked = TOOLS[step.tool].marks_itself
-            if step.letter != "N" or (marked and not begun):
+            if step.state is StepState.PARKED and _needless(world, cell, step):
                 found.append(f"needless: {cell.task_id}/{step.ordinal} ({step.tool}) is parked")
     return found
+
+
+def _needless(world: World, cell: TaskCell, step: StepView) -> bool:
+    if step.letter != "N":
+        # Where only processes die every other class has a safe move, while its key is known.
+        return world.profile.crashes_only and not (step.letter == "K" and _window_closed(step))
+    # The page of a dead process says whether a byte can have left. That of a machine that has
+    # restarted, or of a living process (paused, or one that has lost sight of its run), does not.
+    profile = world.profile
+    alive = world.pauses or profile.freeze_every_s or profile.commit_unknown
+    unknown = alive or world.reboots or world.restores
+    never_sent = not world.requests.get((cell.task_id, step.ordinal))
+    return not unknown and never_sent and TOOLS[step.tool].marks_itself
 
 
 def _window_closed(step: StepView) -> bool:
