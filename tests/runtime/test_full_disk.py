@@ -1,0 +1,108 @@
+"""A disk that is really full, and one that reported a failed write: nothing is sent on trust."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.errors import JournalStopped
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.stop_flag import find_stopped, mark_stopped
+from holdfast.testing.lab import Lab, Scripted
+
+MOUNT = 'mount -t tmpfs -o size=12m,mode=0700 tmpfs "$1" && exec "$2" "$3" "$1"'
+
+
+def _unshare(place: Path) -> list[str]:
+    """How this user can mount a small file system; skips where there is no way."""
+    for way in (["unshare", "-m"], ["unshare", "-r", "-m"]):
+        probe = [*way, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", str(place)]
+        if shutil.which("unshare") and not subprocess.run(probe, capture_output=True).returncode:
+            return way
+    pytest.skip("this user may not mount a file system, not even in a namespace of its own")
+
+
+def test_a_full_disk_stops_new_effects_and_keeps_the_results_of_running_ones(
+    tmp_path: Path, script: Callable[[str], Path]
+) -> None:
+    """Begins are refused before the send; the reserve holds the results; space is noticed."""
+    words = [str(tmp_path), sys.executable, str(script("full_disk"))]
+    done = subprocess.run(
+        [*_unshare(tmp_path), "sh", "-c", MOUNT, "sh", *words],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert json.loads(done.stdout.partition("found ")[2]) == {
+        "recorded": 8,
+        "submit": ["journal-full", True],
+        "sent while full": 0,
+        "states": ["running"],
+        "within 5 s": True,
+        "calls": [True, True],
+        "damage": [],
+    }
+
+
+async def test_a_journal_with_a_stop_sign_is_rewritten_and_goes_on(lab: Lab) -> None:
+    """After a failed sync the file is not trusted: all that can be read goes into a new one."""
+    tool = Scripted(holdfast.Unrepeatable(), "sent")
+
+    @holdfast.task
+    async def one(run: holdfast.Run) -> Any:
+        return await run.call(tool.tool)
+
+    async with lab.open(one) as hf:
+        done = await hf.submit(one)
+        await done.result(10)
+        folder = lab.folder / "instance" / hf.journal.journal_id
+    before = lab.journal.stat().st_ino
+    mark_stopped(folder, reason="fsync: EIO", session_id="", at_ms=1)
+    async with lab.open(one) as hf:
+        assert find_stopped(folder) is None
+        assert lab.journal.stat().st_ino != before
+        assert await hf.task(done.id).result(10) == "sent"
+        assert await (await hf.submit(one)).result(10) == "sent"
+        assert [finding async for finding in hf.journal.check()] == []
+    assert lab.journal.stat().st_mode & 0o777 == 0o600
+    assert len(tool.calls) == 2
+
+
+async def test_an_error_of_the_disk_ends_the_engine_and_is_told_to_whoever_waits(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is unknown: nothing more is written to that file, nothing is sent, and the
+    next one to open the journal repairs it."""
+    tool = Scripted(holdfast.Unrepeatable(max_delay_s=0), "sent")
+
+    @holdfast.task
+    async def one(run: holdfast.Run) -> Any:
+        return await run.call(tool.tool)
+
+    async with lab.open(one) as hf:
+        await (await hf.submit(one)).result(10)
+        writer = cast(SqliteJournal, hf.journal)._writer
+
+        def transact(_ops: Any) -> bool:
+            raise apsw.IOError("disk I/O error")
+
+        monkeypatch.setattr(writer, "_transact", transact)
+        with pytest.raises(holdfast.HoldfastError) as failed:
+            await hf.submit(one)
+        assert failed.value.code == "commit-unknown"
+        with pytest.raises(JournalStopped):
+            await hf.submit(one)
+    monkeypatch.undo()
+    folder = next((lab.folder / "instance").iterdir())
+    async with lab.open(one) as hf:
+        assert find_stopped(folder) is None
+        assert await (await hf.submit(one)).result(10) == "sent"
+    assert len(tool.calls) == 2
