@@ -77,6 +77,7 @@ async def test_an_unrepeatable_call_of_a_dead_process_is_parked(
     task_id = await killed_inside(lab, script("scoped"), there, "unrepeatable")
     async with program(script("scoped"), lab.journal, there.url, "unrepeatable", "call") as second:
         assert await second.hear("parked ") == "@send-1"
+        await second.hear("left")
     async with lab.open(serve=False) as hf:
         assert await hf.task(task_id).state() is TaskState.PARKED
         await hf.settle(task_id, "@send-1", "done", result="by hand")

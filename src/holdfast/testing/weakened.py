@@ -43,13 +43,23 @@ def weaken(weakness: Weakness | None) -> None:
 
 
 def _no_intent() -> None:
-    """The start of a step waits for the next commit instead of being one (rule 1)."""
+    """The start of a step waits for its end's commit instead of being one (rule 1)."""
+    defer, flush_soon = _original(Book, "defer"), _original(Book, "_flush_soon")
+    beginning = False
 
     async def begin(self: Book, entries: Sequence[Entry]) -> None:
+        nonlocal beginning
+        beginning = True
         for entry in entries:
-            self.defer(entry)
+            defer(self, entry)
+        beginning = False
+
+    def flush(self: Book) -> None:
+        if not beginning:  # a timer of a few milliseconds would repair it where sends are slow
+            flush_soon(self)
 
     _replace(Book, "begin", begin)
+    _replace(Book, "_flush_soon", flush)
 
 
 def _key_per_attempt() -> None:

@@ -360,7 +360,7 @@ async def test_a_clock_set_back_a_day(hf: Commands) -> None:
     async with open_journal(hf.folder, serve=False, clock=Ahead()) as journal:
         await journal.submit("echo", value=1)
     found = hf("doctor", code=1).out
-    assert re.search(r"lies 86,3\d\d s behind", found)
+    assert re.search(r"lies 86,[34]\d\d s behind", found)
     assert "timedatectl" in found
     done = hf("submit", "app.py:only", "ada", "--run")
     assert done.json["sent"] == {"to": "ada"}

@@ -35,6 +35,7 @@ async def main(journal: str, url: str, kind: str, what: str) -> None:
                 print("result", await scope.call(send, slot="send-1", n=1))
             except holdfast.TaskParked as error:
                 print("parked", error.ordinal)
+        print("left")
 
 
 if __name__ == "__main__":

@@ -120,7 +120,11 @@ def needless_parks(world: World) -> list[str]:
     """Parked steps that a machine could have settled."""
     found: list[str] = []
     for cell in world.store.tasks.values():
-        for step in world.store.view(cell).steps.values():
+        try:
+            view = world.store.view(cell)
+        except HoldfastError:
+            continue  # a breach that `final_breaches` tells
+        for step in view.steps.values():
             if step.state is StepState.PARKED and _needless(world, cell, step):
                 found.append(f"needless: {cell.task_id}/{step.ordinal} ({step.tool}) is parked")
     return found
