@@ -10,7 +10,8 @@ and in that program, or in a child that it forks:
 
 The trace is shared memory: a parent that made it before the fork reads what the killed child had
 done, call by call. A program that is started instead of forked is armed by `armed(...)` through
-its environment, with a trace in a file. What counts as a call is said in crash_shim.c.
+its environment, with a trace in a file. What counts as a call is said in crash_shim.c; with a
+`DiskLog` (disk_log.py) the bytes are kept too.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from enum import IntEnum
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
+from holdfast.testing.shim.disk_log import DiskLog
 
 SOURCE = Path(__file__).with_name("crash_shim.c")
 CALLS_MAX = 2_000  # kept per trace; a three-step task makes a few hundred
-_HEAD = struct.Struct("=III52x")
-_CALL = struct.Struct("=16s8sqii88s")
+_HEAD = struct.Struct("=IIIIq40x")
+_PHASE = struct.Struct("=12xI")
+_CALL = struct.Struct("=16s8sqihh88s")
 _RANDOM = re.compile(r"[0-9a-f]{8,}")
 # A page is linked to its name after it is made, so the kernel knows it by the name it lost.
 PAGE = "session page"
@@ -50,6 +53,17 @@ class Mode(IntEnum):
     KILL_AFTER = 3
     STOP_BEFORE = 4
     STOP_AFTER = 5
+    SYNC_ERROR = 6  # `at` counts syncs
+    FULL = 7  # from that call on, files cannot grow
+    FULL_ANY = 8  # nor can anything be written in place, as on a disk that copies on write
+
+
+class Phase(IntEnum):
+    """Of the disk that a program is armed to find full."""
+
+    WHOLE = 0
+    FULL = 1
+    ROOM_AGAIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +75,8 @@ class Made:
     head: bytes
     length: int
     done: bool  # the call itself has returned
+    failed: bool
+    phase: Phase  # of the disk, when the call began
 
     @property
     def is_logged(self) -> bool:
@@ -91,7 +107,7 @@ class Trace:
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
         capacity = (len(memory) - _HEAD.size) // _CALL.size
-        _HEAD.pack_into(memory, 0, capacity, 0, 0)
+        _HEAD.pack_into(memory, 0, capacity, 0, 0, 0, 0)
 
     @classmethod
     def shared(cls, capacity: int = CALLS_MAX) -> Trace:
@@ -119,18 +135,27 @@ class Trace:
     @property
     def reached(self) -> bool:
         """Whether the armed call was reached."""
-        return bool(_HEAD.unpack_from(self._memory)[2])
+        return self.acted > 0
+
+    @property
+    def acted(self) -> int:
+        """The number of the call at which something was done; 0 where it was not reached."""
+        return _HEAD.unpack_from(self._memory)[2]
+
+    def give_room(self) -> None:
+        """The disk is not full any more."""
+        _PHASE.pack_into(self._memory, 0, Phase.ROOM_AGAIN)
 
     def calls(self) -> list[Made]:
-        capacity, count, _ = _HEAD.unpack_from(self._memory)
+        capacity, count, *_ = _HEAD.unpack_from(self._memory)
         return [self._call(index) for index in range(min(count, capacity))]
 
     def _call(self, index: int) -> Made:
         at = _HEAD.size + index * _CALL.size
-        name, head, length, done, _, where = _CALL.unpack_from(self._memory, at)
+        name, head, length, done, failed, phase, where = _CALL.unpack_from(self._memory, at)
         return Made(
             name=_text(name), where=_place(_text(where)), head=head, length=length,
-            done=bool(done),
+            done=bool(done), failed=bool(failed), phase=Phase(phase),
         )  # fmt: skip
 
     def address(self) -> int:
@@ -158,7 +183,8 @@ def build(folder: Path) -> Path:
             hint="run the crash tests from a clone of the project",
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    sources = sorted(SOURCE.parent.glob("*.c"))
+    digest = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
     library = folder.absolute() / f"crash_shim-{digest}.so"
     if library.exists():
         return library
@@ -192,15 +218,22 @@ def armed(library: Path, trace: Path, mode: Mode, *, at: int, root: Path) -> dic
     }
 
 
-def arm(trace: Trace, mode: Mode, *, at: int, root: Path) -> None:
-    """Arm this process. Raises ShimMissing where the shim is not loaded."""
+def arm(
+    trace: Trace, mode: Mode, *, at: int, root: Path, log: DiskLog | None = None, then: int = 0
+) -> None:
+    """Arm this process. Raises ShimMissing where the shim is not loaded.
+
+    With `then`, a process whose sync has failed is killed at the then-th call, the failed sync
+    being the first.
+    """
     library = ctypes.CDLL(None)
     if not hasattr(library, "hf_shim_arm"):
         raise ShimMissing("the crash shim is not loaded into this process")
     below = os.fsencode(os.path.realpath(root))
     library.hf_shim_arm(
-        ctypes.c_void_p(trace.address()), ctypes.c_int(mode), ctypes.c_uint32(at), below
-    )
+        ctypes.c_void_p(trace.address()), ctypes.c_void_p(log.address() if log else None),
+        ctypes.c_int(mode), ctypes.c_uint32(at), ctypes.c_uint32(then), below,
+    )  # fmt: skip
 
 
 def disarm() -> None:

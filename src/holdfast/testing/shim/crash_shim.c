@@ -6,8 +6,14 @@
  *   - connect, send, receive, shutdown and close of Internet sockets,
  *
  * notes each in a trace that outlives the process (shared memory or a mapped file), and at the
- * call with the armed number ends or stops the process, before or after the call itself. The
- * signal is sent to the own process and SIGKILL cannot be caught, so nothing runs after it.
+ * call with the armed number
+ *
+ *   - ends or stops the process, before or after the call itself: the signal is sent to the own
+ *     process and SIGKILL cannot be caught, so nothing runs after it;
+ *   - or lets the disk be full from there on (disk_room.c);
+ *   - or, counting syncs alone, lets that sync fail once with EIO.
+ *
+ * With a disk log (disk_log.c) it keeps what is written, for those who play a loss of power.
  *
  * Not seen: stores into mappings (SQLite's shared-memory index, which a resumer makes anew),
  * locks, and calls that a program makes without the C library. Nothing is allocated and no lock is
@@ -26,10 +32,13 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum mode { OFF, TRACE, KILL_BEFORE, KILL_AFTER, STOP_BEFORE, STOP_AFTER };
+enum mode {
+    OFF, TRACE, KILL_BEFORE, KILL_AFTER, STOP_BEFORE, STOP_AFTER, SYNC_ERROR, FULL, FULL_ANY
+};
 
 /* The layout of the trace is read by shim/__init__.py. */
 #define NAME_BYTES 16
@@ -41,37 +50,56 @@ struct call {
     unsigned char head[HEAD_BYTES]; /* the first bytes that were written, to tell writes apart */
     int64_t length;
     int32_t done; /* 1 once the call itself has returned */
-    int32_t failed;
+    int16_t failed;
+    int16_t phase; /* of the disk, when the call began */
     char where[WHERE_BYTES]; /* path below the root, or "socket" */
 };
 
 struct trace {
     uint32_t capacity;
     uint32_t count; /* calls so far; those beyond the capacity are counted but not kept */
-    uint32_t acted; /* 1 once the armed call was reached */
-    uint32_t unused[13];
+    uint32_t acted; /* the number of the armed call once it was reached */
+    uint32_t phase; /* of the disk; the parent sets the last one */
+    int64_t room;   /* bytes, while the disk is full */
+    uint32_t syncs; /* so far */
+    uint32_t unused[9];
     struct call calls[];
 };
+
+enum phase { PHASE_WHOLE, PHASE_FULL, PHASE_ROOM_AGAIN };
 
 static struct trace *trace;
 static volatile int mode = OFF;
 static uint32_t target;
+static uint32_t deadline, deadline_after; /* after a sync error: the last call, and how far off */
 static pid_t owner;
 static char root[512];
 static size_t root_bytes;
 
+#include "disk_log.c"
+
 /* Arming */
 
-void hf_shim_arm(struct trace *kept, int wanted, uint32_t at, const char *below) {
+/* `then`: after a sync error the process is killed at the then-th call, which the failed one is
+ * the first of; 0: never. `disk`: where to log, or NULL. */
+void hf_shim_arm(struct trace *kept, struct disk_log *disk, int wanted, uint32_t at, uint32_t then,
+                 const char *below) {
     mode = OFF;
     trace = kept;
+    disk_log = disk;
     target = at;
+    deadline = 0;
+    deadline_after = then;
     owner = getpid();
     root_bytes = strnlen(below, sizeof root - 1);
     memcpy(root, below, root_bytes);
     root[root_bytes] = 0;
     trace->count = 0;
     trace->acted = 0;
+    trace->syncs = 0;
+    trace->room = 0;
+    trace->phase = PHASE_WHOLE;
+    if (disk) disk_note((struct entry){.kind = LIFE}, NULL, 0);
     mode = wanted;
 }
 
@@ -92,7 +120,7 @@ __attribute__((constructor)) static void arm_from_environment(void) {
         (uint32_t)(((size_t)found.st_size - sizeof(struct trace)) / sizeof(struct call));
     /* A program of the program is not the one that was meant. */
     unsetenv("HOLDFAST_SHIM_TRACE");
-    hf_shim_arm(kept, atoi(wanted), (uint32_t)strtoul(at, NULL, 10), below);
+    hf_shim_arm(kept, NULL, atoi(wanted), (uint32_t)strtoul(at, NULL, 10), 0, below);
 }
 
 /* Numbering */
@@ -104,19 +132,27 @@ struct point {
 
 static void act(uint32_t number, int kills, int stops) {
     if (number != target || (mode != kills && mode != stops)) return;
-    trace->acted = 1;
+    trace->acted = number;
     raise(mode == kills ? SIGKILL : SIGSTOP); /* to this thread: it does not run on */
+}
+
+static void fill_disk(uint32_t number) {
+    if (number != target || (mode != FULL && mode != FULL_ANY)) return;
+    trace->acted = number;
+    trace->phase = PHASE_FULL;
 }
 
 static struct point enter(const char *name, const char *where, const void *bytes, size_t length) {
     struct point here = {0, NULL};
     here.number = __atomic_add_fetch(&trace->count, 1, __ATOMIC_SEQ_CST);
+    fill_disk(here.number);
     if (here.number <= trace->capacity) {
         here.call = &trace->calls[here.number - 1];
         memset(here.call, 0, sizeof *here.call);
         strncpy(here.call->name, name, NAME_BYTES - 1);
         strncpy(here.call->where, where, WHERE_BYTES - 1);
         here.call->length = (int64_t)length;
+        here.call->phase = (int16_t)trace->phase;
         if (bytes) memcpy(here.call->head, bytes, length < HEAD_BYTES ? length : HEAD_BYTES);
     }
     act(here.number, KILL_BEFORE, STOP_BEFORE);
@@ -131,6 +167,7 @@ static void leave(struct point here, int failed) {
         here.call->done = 1;
     }
     act(here.number, KILL_AFTER, STOP_AFTER);
+    if (deadline && here.number >= deadline) raise(SIGKILL);
     errno = kept;
 }
 
@@ -212,147 +249,8 @@ static struct point at_socket(const char *name, int fd, const void *bytes, size_
     leave(here, answer < 0);                                                                       \
     return answer
 
-ssize_t write(int fd, const void *bytes, size_t length) {
-    REAL(ssize_t, write, int, const void *, size_t);
-    WRAP(ssize_t, at_fd("write", fd, bytes, length), real(fd, bytes, length));
-}
-
-ssize_t pwrite64(int fd, const void *bytes, size_t length, off64_t offset) {
-    REAL(ssize_t, pwrite64, int, const void *, size_t, off64_t);
-    WRAP(ssize_t, at_fd("pwrite", fd, bytes, length), real(fd, bytes, length, offset));
-}
-
-ssize_t pwrite(int fd, const void *bytes, size_t length, off_t offset) {
-    return pwrite64(fd, bytes, length, offset);
-}
-
-ssize_t writev(int fd, const struct iovec *parts, int count) {
-    REAL(ssize_t, writev, int, const struct iovec *, int);
-    WRAP(ssize_t, at_fd("writev", fd, NULL, 0), real(fd, parts, count));
-}
-
-int fsync(int fd) {
-    REAL(int, fsync, int);
-    WRAP(int, at_fd("fsync", fd, NULL, 0), real(fd));
-}
-
-int fdatasync(int fd) {
-    REAL(int, fdatasync, int);
-    WRAP(int, at_fd("fdatasync", fd, NULL, 0), real(fd));
-}
-
-int ftruncate64(int fd, off64_t length) {
-    REAL(int, ftruncate64, int, off64_t);
-    WRAP(int, at_fd("ftruncate", fd, NULL, (size_t)length), real(fd, length));
-}
-
-int ftruncate(int fd, off_t length) { return ftruncate64(fd, length); }
-
-int fallocate64(int fd, int how, off64_t from, off64_t length) {
-    REAL(int, fallocate64, int, int, off64_t, off64_t);
-    WRAP(int, at_fd("fallocate", fd, NULL, (size_t)length), real(fd, how, from, length));
-}
-
-int fallocate(int fd, int how, off_t from, off_t length) {
-    return fallocate64(fd, how, from, length);
-}
-
-int posix_fallocate64(int fd, off64_t from, off64_t length) {
-    REAL(int, posix_fallocate64, int, off64_t, off64_t);
-    struct point here = at_fd("fallocate", fd, NULL, (size_t)length);
-    int answer = real(fd, from, length); /* an error number, not -1 */
-    leave(here, answer != 0);
-    return answer;
-}
-
-int posix_fallocate(int fd, off_t from, off_t length) {
-    return posix_fallocate64(fd, from, length);
-}
-
-int fchmod(int fd, mode_t bits) {
-    REAL(int, fchmod, int, mode_t);
-    WRAP(int, at_fd("fchmod", fd, NULL, 0), real(fd, bits));
-}
-
-int unlink(const char *file) {
-    REAL(int, unlink, const char *);
-    WRAP(int, at_path("unlink", AT_FDCWD, file), real(file));
-}
-
-int unlinkat(int folder, const char *file, int flags) {
-    REAL(int, unlinkat, int, const char *, int);
-    WRAP(int, at_path("unlink", folder, file), real(folder, file, flags));
-}
-
-int rename(const char *from, const char *to) {
-    REAL(int, rename, const char *, const char *);
-    WRAP(int, at_path("rename", AT_FDCWD, to), real(from, to));
-}
-
-int renameat(int from_folder, const char *from, int to_folder, const char *to) {
-    REAL(int, renameat, int, const char *, int, const char *);
-    WRAP(int, at_path("rename", to_folder, to), real(from_folder, from, to_folder, to));
-}
-
-int link(const char *from, const char *to) {
-    REAL(int, link, const char *, const char *);
-    WRAP(int, at_path("link", AT_FDCWD, to), real(from, to));
-}
-
-int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
-    REAL(int, linkat, int, const char *, int, const char *, int);
-    WRAP(int, at_path("link", to_folder, to), real(from_folder, from, to_folder, to, flags));
-}
-
-int mkdir(const char *file, mode_t bits) {
-    REAL(int, mkdir, const char *, mode_t);
-    WRAP(int, at_path("mkdir", AT_FDCWD, file), real(file, bits));
-}
-
-int mkdirat(int folder, const char *file, mode_t bits) {
-    REAL(int, mkdirat, int, const char *, mode_t);
-    WRAP(int, at_path("mkdir", folder, file), real(folder, file, bits));
-}
-
-/* Opening counts where it may make a file. */
-
-static struct point at_open(int folder, const char *file, int flags) {
-    struct point nowhere = {0, NULL};
-    return flags & O_CREAT ? at_path("create", folder, file) : nowhere;
-}
-
-#define OPEN_MODE(flags)                                                                           \
-    mode_t bits = 0;                                                                               \
-    if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) {                                 \
-        va_list rest;                                                                              \
-        va_start(rest, flags);                                                                     \
-        bits = va_arg(rest, mode_t);                                                               \
-        va_end(rest);                                                                              \
-    }
-
-int open64(const char *file, int flags, ...) {
-    REAL(int, open64, const char *, int, ...);
-    OPEN_MODE(flags);
-    WRAP(int, at_open(AT_FDCWD, file, flags), real(file, flags, bits));
-}
-
-int open(const char *file, int flags, ...) {
-    REAL(int, open, const char *, int, ...);
-    OPEN_MODE(flags);
-    WRAP(int, at_open(AT_FDCWD, file, flags), real(file, flags, bits));
-}
-
-int openat64(int folder, const char *file, int flags, ...) {
-    REAL(int, openat64, int, const char *, int, ...);
-    OPEN_MODE(flags);
-    WRAP(int, at_open(folder, file, flags), real(folder, file, flags, bits));
-}
-
-int openat(int folder, const char *file, int flags, ...) {
-    REAL(int, openat, int, const char *, int, ...);
-    OPEN_MODE(flags);
-    WRAP(int, at_open(folder, file, flags), real(folder, file, flags, bits));
-}
+#include "disk_room.c"
+#include "file_calls.c"
 
 /* Sockets */
 
