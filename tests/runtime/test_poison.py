@@ -98,3 +98,30 @@ async def test_a_parked_poison_task_can_be_cancelled_or_tried_again(lab: Lab) ->
         await hf.retry(again.id)
         await wait_state(again, TaskState.SUCCEEDED)
     assert ran == ["again"]
+
+
+async def test_a_suspect_gets_its_turn_while_the_worker_is_never_idle(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under steady load no process is without neighbours: a suspect must not wait for that."""
+    monkeypatch.setattr("holdfast.runtime.engine.SUSPECT_PATIENCE_S", 0.2)
+
+    @holdfast.task
+    async def busy(run: holdfast.Run) -> None:
+        await asyncio.Event().wait()
+
+    @holdfast.task
+    async def tame(run: holdfast.Run) -> str:
+        return "ran"
+
+    async with lab.open(serve=False) as hf:
+        suspects = [await hf.submit("tame") for _ in range(2)]
+        for _ in range(2):
+            session = await hf.journal.open_session(worker="dies", ttl_ms=60_000)
+            for one in suspects:
+                await hf.journal.claim(session, names=None, limit=1, task_id=one.id, alone=True)
+            await hf.journal.end_session(session, orderly=False)
+        await hf.submit("busy")
+    async with lab.open(busy, tame) as hf:
+        for one in suspects:
+            assert await hf.task(one.id).result(20) == "ran"

@@ -5,7 +5,9 @@ called `holdfast.open`; what differs is what happens when the lease is lost: a w
 killed by its timer or ends, an embedded engine fences its runs and begins a new session.
 
 Fairness: tasks are claimed in the order they became due, a batch at a time; a task whose last
-runs killed their process is run alone, so that it can take nobody with it.
+runs killed their process is run alone, so that it can take nobody with it. Under steady load no
+process is ever without neighbours: one that has not been idle for a while takes such suspects
+all the same, one at a time, so that they wait for seconds and not for ever.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.contract import Claimed, Hold, Journal, Session
 from holdfast.journal.records import TaskState, TaskView
+from holdfast.journal.rules import CRASHES_ALONE
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.blocking import ChildPool
 from holdfast.runtime.book import Book
@@ -54,6 +57,7 @@ TROUBLE_EVERY_S = 5.0
 AGAIN_S = 0.5
 CANCELS_MAX = 3  # for a run whose code swallows the first ones
 CANCEL_EVERY_S = 1.0
+SUSPECT_PATIENCE_S = 5.0  # how long a busy engine leaves suspects to an idle one
 
 
 class Engine:
@@ -79,6 +83,8 @@ class Engine:
         self._books: dict[TaskId, Book] = {}
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self._alone: TaskId | None = None
+        self._suspect: TaskId | None = None  # the one that runs here beside others
+        self._idle_at = 0.0  # when nothing ran here, or no suspect waited
         self._strays: list[Hold] = []  # of runs that ended without a record of their own
         self._children: ChildPool | None = None
         self._threads = Threads()
@@ -234,9 +240,11 @@ class Engine:
         names = [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
         if room <= 0 or not names:
             return 0
-        claimed = await self.journal.claim(
-            self.lease.session, names=names, limit=min(room, self.settings.claim_batch)
-        )
+        claimed = await self._claim_suspect(self.lease.session, names)
+        if not claimed:
+            claimed = await self.journal.claim(
+                self.lease.session, names=names, limit=min(room, self.settings.claim_batch)
+            )
         if not claimed and not self._running:
             claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
             if claimed and claimed[0].row.crashes:
@@ -247,6 +255,27 @@ class Engine:
             self._start(one)
         self.counts["claims"] += len(claimed)
         return len(claimed)
+
+    async def _claim_suspect(self, session: Session, names: list[str]) -> list[Claimed]:
+        """The longest waiting task, suspect or not, where this engine is never idle.
+
+        One suspect at a time; the next one as soon as a closed step clears it.
+        """
+        now = asyncio.get_running_loop().time()
+        if not self._running:
+            self._idle_at = now
+        if now - self._idle_at < SUSPECT_PATIENCE_S or self._has_suspect():
+            return []
+        claimed = await self.journal.claim(session, names=names, limit=1, alone=True)
+        if claimed and claimed[0].row.crashes >= CRASHES_ALONE:
+            self._suspect = claimed[0].hold.task_id
+        else:
+            self._idle_at = now
+        return claimed
+
+    def _has_suspect(self) -> bool:
+        book = None if self._suspect is None else self._books.get(self._suspect)
+        return book is not None and book.view.progress_epoch != book.hold.epoch
 
     async def _release_strays(self) -> None:
         """Nobody else may claim what this living session holds: give back what it has lost."""
