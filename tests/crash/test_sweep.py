@@ -51,6 +51,26 @@ def check_parks(figures: Figures) -> None:
         assert figures.parked == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 10])
+def test_tasks_of_other_lengths(steps: int, shim: Path) -> None:
+    """A sample of the matrix; `make crash` runs it whole."""
+    figures = run_job(Sweep(name="unrepeatable", steps=steps, points=20), shim)
+
+    assert figures.findings == []
+    assert figures.green
+    assert figures.steps == steps
+    assert 16 <= figures.distinct == figures.points <= 24
+
+
+def test_one_kill_alone(shim: Path) -> None:
+    """The command that a finding names runs its trial and no other."""
+    figures = run_job(Sweep(name="keyed", steps=1, at=(120,), modes=(Mode.KILL_AFTER,)), shim)
+
+    assert figures.green
+    assert (figures.points, figures.distinct, figures.unreached) == (1, 1, 1)
+
+
 def test_sample_is_spread_over_the_whole_life(shim: Path) -> None:
     figures = run_job(Sweep(name="keyed", points=10, modes=(Mode.KILL_AFTER,)), shim)
 
@@ -61,8 +81,10 @@ def test_sample_is_spread_over_the_whole_life(shim: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["queryable", "unrepeatable"])
 def test_the_resumer_is_killed_too(name: ClassName, shim: Path) -> None:
-    figures = run_job(Pairs(name=name, count=25), shim)
+    figures = run_job(Pairs(name=name, firsts=10, seconds=2), shim)
 
     assert figures.findings == []
     assert figures.green
-    assert figures.points == 25
+    assert 16 <= figures.distinct <= figures.points <= 24
+    assert figures.product > figures.points * CALLS_MIN
+    check_parks(figures)

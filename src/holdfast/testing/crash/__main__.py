@@ -1,13 +1,15 @@
 """`python -m holdfast.testing.crash`: kill a task at every call it makes, and count.
 
-Sweeps the chosen effect classes, two at a time, then zombies and races; prints a table and leaves
-every figure in build/crash.json. Ends with 1 where anything is red.
+Runs the chosen suites, two jobs at a time; prints a table for each and leaves every figure in
+build/crash.json. Ends with 1 where anything is red, and then names the command that runs each
+finding's trial alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -16,123 +18,132 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.testing.crash.jobs import Job, Pairs, Races, Sweep, Zombies, run_job
-from holdfast.testing.crash.report import Figures, table
-from holdfast.testing.crash.subjects import CLASSES, ClassName
-from holdfast.testing.shim import build
+from holdfast.testing.crash.jobs import Job, run_job
+from holdfast.testing.crash.report import Figures, Report, SuiteReport, table
+from holdfast.testing.crash.subjects import CLASSES
+from holdfast.testing.crash.suites import MATRIX, SECONDS, SUITES, Kills, Options
+from holdfast.testing.shim import Mode, build
 
 BUILD = Path("build")
+REPORT = BUILD / "crash.json"
 AT_ONCE = 2
-
-# Stopped programs by class: with the timer everywhere, without it where no timer is needed.
-ZOMBIES = 8
-RACES = 15
-PAIRS = 100
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What build/crash.json holds."""
-
-    green: bool
-    seconds: float
-    sweeps: list[Figures]
-    zombies: list[Figures]
-    pairs: list[Figures]
-    races: list[Figures]
+STEPS_MAX = 100
+_SIDES = {"before": Mode.KILL_BEFORE, "after": Mode.KILL_AFTER}
+_KILL = re.compile(r"(before|after):([0-9]{1,6})")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parse(arguments)
+    given = _parse(arguments)
+    options = Options(
+        classes=given.classes or CLASSES, steps=given.steps, points=given.points,
+        seconds=given.seconds, seed=given.seed, at=given.at,
+    )  # fmt: skip
     began = time.monotonic()
     library = build(BUILD / "shim")
-    classes: list[ClassName] = options.classes or list(CLASSES)
-    report = _run(classes, options.points, library, say=not options.json, began=began)
-    _write(report, options.json)
+    suites: dict[str, SuiteReport] = {}
+    for name in given.suites or _suites_for(options):
+        suites[name] = _run(name, options, library, quiet=given.json)
+    report = Report.over(suites, seconds=time.monotonic() - began)
+    _write(report, given.report, as_json=given.json)
     return 0 if report.green else 1
 
 
-def _run(
-    classes: Sequence[ClassName], points: int | None, library: Path, *, say: bool, began: float
-) -> Report:
-    sweeps = _all([Sweep(name=name, points=points) for name in classes], library)
-    if say:
-        _show("Killed at every call, then resumed", sweeps)
-    sample = points is not None
-    pairs = _all([Pairs(name=name, count=2 if sample else PAIRS) for name in classes], library)
-    if say:
-        _show("Killed, resumed, killed again, resumed", pairs)
-    zombies = _all(_zombies(classes, sample=sample), library)
-    if say:
-        _show("Stopped, overtaken, woken (with and without the dead-man timer)", zombies)
-    races = _all(_races(classes, sample=sample), library)
-    if say:
-        _show("Two to sixteen resumers of one orphan", races)
-    return Report(
-        green=all(one.green for one in (*sweeps, *pairs, *zombies, *races)),
-        seconds=round(time.monotonic() - began, 1), sweeps=sweeps, pairs=pairs, zombies=zombies,
-        races=races,
-    )  # fmt: skip
+def _suites_for(options: Options) -> list[str]:
+    """One trial alone is told by its kills: one of them, or two."""
+    if not options.at:
+        return list(SUITES)
+    return ["matrix"] if len(options.at) == 1 else ["pairs"]
 
 
-def _zombies(classes: Sequence[ClassName], *, sample: bool) -> list[Job]:
-    """Timers divided by 20; three more at the default timers in a full run."""
-    count = 2 if sample else ZOMBIES
-    jobs: list[Job] = [
-        Zombies(name=name, guarded=guarded, count=count)
-        for name in classes
-        for guarded in (True, False)
-    ]
-    if not sample:
-        jobs.append(Zombies(name=classes[-1], guarded=True, count=3, divide=1))
-        jobs.append(Zombies(name=classes[-1], guarded=False, count=3, divide=1))
-    return jobs
+def _run(name: str, options: Options, library: Path, *, quiet: bool) -> SuiteReport:
+    jobs = SUITES[name].jobs(options)
+    figures = _all(jobs, library, progress=not quiet and sys.stderr.isatty())
+    report = SuiteReport.over(figures)
+    if not quiet:
+        print(f"{SUITES[name].title}\n\n{table(figures)}\n")
+        for one in figures:
+            _show_findings(name, one, options)
+        sys.stdout.flush()
+    return report
 
 
-def _races(classes: Sequence[ClassName], *, sample: bool) -> list[Job]:
-    jobs: list[Job] = [Races(name=name, count=2 if sample else RACES) for name in classes]
-    if not sample:
-        jobs.append(Races(name=classes[-1], count=4, divide=1, lanes=4))
-    return jobs
-
-
-def _all(jobs: Sequence[Job], library: Path) -> list[Figures]:
+def _all(jobs: Sequence[Job], library: Path, *, progress: bool) -> list[Figures]:
+    done: list[Figures] = []
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
-        return [one.result() for one in [pool.submit(run_job, job, library) for job in jobs]]
+        for one in [pool.submit(run_job, job, library) for job in jobs]:
+            done.append(one.result())
+            if progress:
+                print(f"\r{len(done)} of {len(jobs)} jobs ", end="", file=sys.stderr, flush=True)
+    if progress:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return done
 
 
-def _show(title: str, figures: list[Figures]) -> None:
-    print(f"{title}\n\n{table(figures)}\n")
-    for one in figures:
-        for finding in one.findings:
-            print(f"  {one.name}: {finding}")
-    sys.stdout.flush()
+def _show_findings(suite: str, figures: Figures, options: Options) -> None:
+    for finding in figures.findings:
+        print(f"  {figures.name}, {figures.steps} steps: {finding}")
+    for again in figures.again:
+        print(
+            f"  again: python -m holdfast.testing.crash --suites {suite} "
+            f"--classes {figures.name} --steps {figures.steps} --seed {options.seed} {again}"
+        )
 
 
-def _write(report: Report, as_json: bool) -> None:
+def _write(report: Report, path: Path, *, as_json: bool) -> None:
     raw = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    BUILD.mkdir(exist_ok=True)
-    path = BUILD / "crash.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw + b"\n")
     if as_json:
         print(raw.decode())
-    else:
-        verdict = "green" if report.green else "RED"
-        points = sum(one.points for one in report.sweeps)
-        distinct = sum(one.distinct for one in report.sweeps)
-        print(
-            f"{verdict}: {points:,} kills at {distinct:,} distinct points, {report.seconds:.0f} s; "
-            f"figures in {path}"
-        )
+        return
+    print(
+        f"{'green' if report.green else 'RED'}: {report.points:,} trials at {report.distinct:,} "
+        f"distinct points, {report.duplicates} duplicates, {report.lost} lost, {report.silent} "
+        f"silent, {report.needless_parks} needless parks, {report.seconds:.0f} s; figures in {path}"
+    )
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.crash", description=__doc__)
     parser.add_argument(
+        "--suites", nargs="+", choices=list(SUITES), metavar="SUITE",
+        help=f"only these: {', '.join(SUITES)}",
+    )  # fmt: skip
+    parser.add_argument(
         "--points", type=int, metavar="N", help="a sample of about N kills per class; default: all"
     )
     parser.add_argument("--classes", nargs="+", choices=CLASSES, metavar="CLASS")
+    parser.add_argument(
+        "--steps", nargs="+", type=_steps, default=list(MATRIX), metavar="N",
+        help="how many steps the tasks of the matrix have",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=int, default=SECONDS, metavar="N",
+        help="pairs: second kills drawn for each first one",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument(
+        "--at", type=_kills, default=(), metavar="SIDE:CALL[,SIDE:CALL]",
+        help="one trial alone, such as after:147 or after:147,before:12",
+    )  # fmt: skip
+    parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
+
+
+def _steps(text: str) -> int:
+    count = int(text)
+    if not 1 <= count <= STEPS_MAX:
+        raise argparse.ArgumentTypeError(f"1 to {STEPS_MAX} steps")
+    return count
+
+
+def _kills(text: str) -> Kills:
+    parts = text.split(",")
+    found = [_KILL.fullmatch(part) for part in parts]
+    if len(parts) > 2 or not all(found):
+        raise argparse.ArgumentTypeError("such as after:147 or after:147,before:12")
+    return tuple((_SIDES[one[1]], int(one[2])) for one in found if one)
 
 
 if __name__ == "__main__":

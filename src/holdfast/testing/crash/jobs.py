@@ -22,7 +22,7 @@ from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.errors import HoldfastError
 from holdfast.runtime.settings import Settings
 from holdfast.testing.crash.report import Figures
-from holdfast.testing.crash.subjects import TIMEOUT_S, ClassName, make_subject
+from holdfast.testing.crash.subjects import STEPS, TIMEOUT_S, ClassName, make_subject
 from holdfast.testing.shim import Mode, preloaded
 from holdfast.testing.weakened import Weakness
 
@@ -41,8 +41,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Kill at every call; see sweep.py."""
 
     name: ClassName
+    steps: int = STEPS
     modes: tuple[Mode, ...] = (Mode.KILL_AFTER, Mode.KILL_BEFORE)
     points: int | None = None
+    at: tuple[int, ...] = ()  # only these calls, by number
     only: frozenset[str] = frozenset()
     making: bool = True
     weakness: Weakness | None = None
@@ -54,8 +56,12 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Kill, resume, kill again, resume; see pairs.py."""
 
     name: ClassName
-    count: int
+    steps: int = STEPS
+    firsts: int | None = None  # a sample of about this many first points
+    seconds: int = 3  # for each of them
     seed: int = 1
+    only: tuple[tuple[Mode, int], tuple[Mode, int]] | None = None
+    weakness: Weakness | None = None
     lanes: int = 4
     timeout_s: float = TIMEOUT_S
 

@@ -22,7 +22,7 @@ from holdfast.downstream.ledger import Done, Page, count_duplicates
 from holdfast.journal.records import ENDED, Kind, TaskState
 from holdfast.journal.rules import POISON_QUESTION
 from holdfast.testing.crash.found import Found, RecordFound
-from holdfast.testing.crash.subjects import STEPS, Subject
+from holdfast.testing.crash.subjects import Subject
 from holdfast.testing.shim import Made
 
 _ENDS = {state.value for state in ENDED}
@@ -80,7 +80,7 @@ def judge(subject: Subject, found: Found, books: Books) -> Verdict:
         return verdict
     done = _done(subject, found, books)
     _judge_effects(verdict, subject, found, books, done)
-    _judge_end(verdict, found)
+    _judge_end(verdict, subject, found)
     verdict.poisoned = _is_poisoned(found)
     verdict.parked = found.state == TaskState.PARKED and not verdict.poisoned
     return verdict
@@ -129,11 +129,11 @@ def _by_number(effects: Sequence[Done]) -> int:
     return sum(count - 1 for count in numbers.values())
 
 
-def _judge_end(verdict: Verdict, found: Found) -> None:
+def _judge_end(verdict: Verdict, subject: Subject, found: Found) -> None:
     succeeded = sum(step.state == StepState.SUCCEEDED for step in found.steps.values())
-    if found.state == TaskState.SUCCEEDED and succeeded != STEPS:
+    if found.state == TaskState.SUCCEEDED and succeeded != subject.steps:
         verdict.lost += 1
-        verdict.findings.append(f"the task succeeded with {succeeded} steps of {STEPS}")
+        verdict.findings.append(f"the task succeeded with {succeeded} steps of {subject.steps}")
     if found.state in (TaskState.FAILED, TaskState.CANCELLED):
         verdict.lost += 1
         verdict.findings.append(f"the task {found.state}")

@@ -16,8 +16,10 @@ class Figures(msgspec.Struct, kw_only=True):
     """What a sweep of one class came to."""
 
     name: str
+    steps: int = 3
     points: int = 0  # kills
     distinct: int = 0  # different calls, by name, place, occurrence and side
+    product: int = 0  # pairs: how many second points the first ones had in all
     duplicates: int = 0
     lost: int = 0
     silent: int = 0
@@ -33,6 +35,7 @@ class Figures(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     cpu_s: float = 0.0  # of all programs but the far end
     findings: list[str] = []
+    again: list[str] = []  # options that run a trial with findings alone
 
     @property
     def green(self) -> bool:
@@ -44,7 +47,8 @@ class Figures(msgspec.Struct, kw_only=True):
         """Kills per second of processor time."""
         return self.points / self.cpu_s if self.cpu_s else 0.0
 
-    def add(self, verdict: Verdict, *, where: str) -> None:
+    def add(self, verdict: Verdict, *, where: str, again: str = "") -> None:
+        """Count the verdict; `again` is what the command line needs to run this trial alone."""
         self.duplicates += verdict.duplicates
         self.lost += verdict.lost
         self.silent += verdict.silent
@@ -53,14 +57,73 @@ class Figures(msgspec.Struct, kw_only=True):
         self.poisoned += verdict.poisoned
         for finding in verdict.findings:
             self.note(f"{where}: {finding}")
+            if again and again not in self.again:
+                self.again.append(again)
 
     def note(self, finding: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
 
 
+class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One suite's sums and what they are made of."""
+
+    green: bool
+    points: int
+    distinct: int
+    product: int
+    duplicates: int
+    lost: int
+    silent: int
+    breaches: int
+    parked: int
+    needless_parks: int
+    unreached: int
+    seconds: float
+    figures: list[Figures]
+
+    @classmethod
+    def over(cls, figures: list[Figures]) -> SuiteReport:
+        sums = {name: sum(getattr(one, name) for one in figures) for name in _SUMMED}
+        return cls(
+            green=all(one.green for one in figures), figures=figures,
+            seconds=round(sum(one.seconds for one in figures), 1), **sums,
+        )  # fmt: skip
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What build/crash.json holds; docs/reference/crash.md says what each field means."""
+
+    format: int = 1
+    green: bool
+    points: int
+    distinct: int
+    duplicates: int
+    lost: int
+    silent: int
+    breaches: int
+    parked: int
+    needless_parks: int
+    seconds: float
+    suites: dict[str, SuiteReport]
+
+    @classmethod
+    def over(cls, suites: dict[str, SuiteReport], *, seconds: float) -> Report:
+        fields = [name for name in _SUMMED if name not in ("product", "unreached")]
+        sums = {name: sum(getattr(one, name) for one in suites.values()) for name in fields}
+        return cls(
+            green=all(one.green for one in suites.values()), suites=suites,
+            seconds=round(seconds, 1), **sums,
+        )  # fmt: skip
+
+
+_SUMMED = (
+    "points", "distinct", "product", "duplicates", "lost", "silent", "breaches", "parked",
+    "needless_parks", "unreached",
+)  # fmt: skip
+
 COLUMNS = (
-    ("class", "name"), ("points", "points"), ("distinct", "distinct"),
+    ("class", "name"), ("steps", "steps"), ("points", "points"), ("distinct", "distinct"),
     ("duplicates", "duplicates"), ("lost", "lost"), ("silent", "silent"),
     ("breaches", "breaches"), ("parked", "parked"), ("needless", "needless_parks"),
 )  # fmt: skip

@@ -15,13 +15,13 @@ from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite import reserve
 from holdfast.testing.crash.board import Board
-from holdfast.testing.crash.jobs import Order, Pairs, Place, Races, Sweep, Zombies, divided
-from holdfast.testing.crash.judge import Books, in_doubt, judge
+from holdfast.testing.crash.jobs import Job, Order, Pairs, Place, Races, Sweep, Zombies, divided
+from holdfast.testing.crash.judge import Books, Verdict, judge
 from holdfast.testing.crash.lives import Life, work
-from holdfast.testing.crash.pairs import Pair, PairPlan, run_pairs
+from holdfast.testing.crash.pairs import Kill, Nest, PairPlan, run_pairs
 from holdfast.testing.crash.races import Race, RacePlan, owners, run_races
 from holdfast.testing.crash.report import Figures
-from holdfast.testing.crash.subjects import Subject, make_subject
+from holdfast.testing.crash.subjects import STEPS, Subject, make_subject
 from holdfast.testing.crash.sweep import SETTINGS, Outcome, Plan, sweep
 from holdfast.testing.crash.zombies import Zombie, ZombiePlan, raise_zombies
 
@@ -38,15 +38,15 @@ def main() -> None:
 def do(order: Order) -> Figures:
     job, place = order.job, order.place
     began = time.monotonic()
-    subject = make_subject(job.name, timeout_s=job.timeout_s)
+    subject = make_subject(job.name, steps=_steps(job), timeout_s=job.timeout_s)
     warm_up(subject, place)
     match job:
         case Sweep():
             outcomes = list(sweep(_plan(job, place, subject)))
             figures = add_up(subject, outcomes, Books(read_books(subject, place)))
         case Pairs():
-            pairs = list(run_pairs(_pair_plan(job, place, subject)))
-            figures = add_up_pairs(subject, pairs, Books(read_books(subject, place)))
+            nests = list(run_pairs(_pair_plan(job, place, subject)))
+            figures = add_up_pairs(subject, nests, Books(read_books(subject, place)))
         case Zombies():
             zombies = list(raise_zombies(_zombie_plan(job, place, subject)))
             figures = add_up_zombies(subject, zombies, Books(read_books(subject, place)))
@@ -55,9 +55,14 @@ def do(order: Order) -> Figures:
             figures = add_up_races(subject, races, Books(read_books(subject, place)))
         case _:
             assert_never(job)
+    figures.steps = subject.steps
     figures.seconds = round(time.monotonic() - began, 3)
     figures.cpu_s = round(_cpu_s(), 3)
     return figures
+
+
+def _steps(job: Job) -> int:
+    return job.steps if isinstance(job, Sweep | Pairs) else STEPS
 
 
 def _cpu_s() -> float:
@@ -80,20 +85,13 @@ def add_up(subject: Subject, outcomes: list[Outcome], books: Books) -> Figures:
     distinct: set[object] = set()
     for outcome in outcomes:
         verdict = judge(subject, outcome.found, books)
-        doubt = subject.letter == "N" and in_doubt(outcome.calls) and outcome.point is not None
-        figures.in_doubt += doubt
         if outcome.point is None:
             figures.unreached += 1
         else:
             figures.points += 1
             distinct.add((outcome.mode, outcome.point))
-        if verdict.parked and not doubt:
-            figures.needless_parks += 1
-            verdict.findings.append("parked although nothing was in doubt")
-        if doubt and not verdict.parked:
-            verdict.breaches += 1
-            verdict.findings.append("not parked although a send had begun without a result")
-        figures.add(verdict, where=str(outcome))
+        _judge_park(figures, verdict, in_doubt=subject.letter == "N" and outcome.doubt)
+        figures.add(verdict, where=str(outcome), again=outcome.again)
     figures.distinct = len(distinct)
     return figures
 
@@ -114,12 +112,36 @@ def add_up_zombies(subject: Subject, zombies: list[Zombie], books: Books) -> Fig
     return figures
 
 
-def add_up_pairs(subject: Subject, pairs: list[Pair], books: Books) -> Figures:
-    figures = Figures(name=subject.name, points=len(pairs))
-    for pair in pairs:
-        figures.add(judge(subject, pair.found, books), where=str(pair))
-    figures.distinct = len({pair.kills for pair in pairs})
+def add_up_pairs(subject: Subject, nests: list[Nest], books: Books) -> Figures:
+    """Judge every pair, and also the resumers that were let pass."""
+    figures = Figures(name=subject.name)
+    distinct: set[object] = set()
+    for nest in nests:
+        figures.product += nest.product
+        for pair in (*nest.pairs, *((nest.passed,) if nest.passed else ())):
+            verdict = judge(subject, pair.found, books)
+            lives = (pair.first, pair.second)
+            doubt = subject.letter == "N" and any(one.doubt for one in lives)
+            _judge_park(figures, verdict, in_doubt=doubt)
+            figures.add(verdict, where=str(pair), again=pair.again)
+            if pair.first.point is None or pair.second.point is None:
+                figures.unreached += 1
+            else:
+                figures.points += 1
+                distinct.add(tuple((one.kill.mode, one.point) for one in lives))
+    figures.distinct = len(distinct)
     return figures
+
+
+def _judge_park(figures: Figures, verdict: Verdict, *, in_doubt: bool) -> None:
+    """A person is asked exactly where a send had begun and no result was recorded."""
+    figures.in_doubt += in_doubt
+    if verdict.parked and not in_doubt:
+        figures.needless_parks += 1
+        verdict.findings.append("parked although nothing was in doubt")
+    if in_doubt and not verdict.parked:
+        verdict.breaches += 1
+        verdict.findings.append("not parked although a send had begun without a result")
 
 
 def add_up_races(subject: Subject, races: list[Race], books: Books) -> Figures:
@@ -156,15 +178,19 @@ def url_of(place: Place) -> str:
 def _plan(job: Sweep, place: Place, subject: Subject) -> Plan:
     return Plan(
         subject=subject, url=url_of(place), folder=Path(place.folder),
-        modes=job.modes, points=job.points, only=job.only, making=job.making,
+        modes=job.modes, points=job.points, at=job.at, only=job.only, making=job.making,
         weakness=job.weakness, lanes=job.lanes,
     )  # fmt: skip
 
 
 def _pair_plan(job: Pairs, place: Place, subject: Subject) -> PairPlan:
+    only = None
+    if job.only is not None:
+        (mode, index), (then, there) = job.only
+        only = (Kill(mode=mode, index=index), Kill(mode=then, index=there))
     return PairPlan(
-        subject=subject, url=url_of(place), folder=Path(place.folder), count=job.count,
-        seed=job.seed, lanes=job.lanes,
+        subject=subject, url=url_of(place), folder=Path(place.folder), firsts=job.firsts,
+        seconds=job.seconds, seed=job.seed, only=only, weakness=job.weakness, lanes=job.lanes,
     )  # fmt: skip
 
 

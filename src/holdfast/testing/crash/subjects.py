@@ -1,6 +1,6 @@
-"""What the crash suites run: a task of three steps, once for each effect class.
+"""What the crash suites run: a task of a few steps, once for each effect class.
 
-All three steps of a task are of one class and, but for Transactional, talk to a counting far end
+All steps of a task are of one class and, but for Transactional, talk to a counting far end
 through `call.http`. A tool knows nothing of crashes: the code here is what a user would write.
 """
 
@@ -20,7 +20,7 @@ ClassName = Literal[
     "read", "transactional", "fenced", "keyed", "queryable", "idempotent", "unrepeatable"
 ]
 CLASSES: tuple[ClassName, ...] = get_args(ClassName)
-STEPS = 3
+STEPS = 3  # unless told otherwise
 TABLE = "crash_effects"  # where the Transactional steps leave their rows
 TIMEOUT_S = 30.0  # a far end that is merely slow, on a busy machine, is not what is tried here
 
@@ -34,11 +34,12 @@ class Subject:
     name: ClassName
     letter: Letter
     far_end: Kind | None  # Transactional steps happen inside the journal
+    steps: int
     task: TaskType
 
 
-def make_subject(name: ClassName, *, timeout_s: float = TIMEOUT_S) -> Subject:
-    """The task of three steps of this class."""
+def make_subject(name: ClassName, *, steps: int = STEPS, timeout_s: float = TIMEOUT_S) -> Subject:
+    """The task of so many steps of this class."""
     effect, function, far_end = _CLASSES[name]
     tool = holdfast.tool(effect=effect, name=f"{name}_effect", timeout_s=timeout_s, http_only=True)(
         function
@@ -46,11 +47,11 @@ def make_subject(name: ClassName, *, timeout_s: float = TIMEOUT_S) -> Subject:
     if name == "queryable":
         tool.find(_find)
 
-    @holdfast.task(name=f"three {name} steps")
-    async def three(run: holdfast.Run, url: str) -> list[object]:
-        return [await run.call(tool, url=url, number=number) for number in range(1, STEPS + 1)]
+    @holdfast.task(name=f"{steps} {name} steps")
+    async def in_a_row(run: holdfast.Run, url: str) -> list[object]:
+        return [await run.call(tool, url=url, number=number) for number in range(1, steps + 1)]
 
-    return Subject(name=name, letter=effect.letter, far_end=far_end, task=three)
+    return Subject(name=name, letter=effect.letter, far_end=far_end, steps=steps, task=in_a_row)
 
 
 async def _read(call: Call, url: str, number: int) -> object:

@@ -1,4 +1,4 @@
-"""The crash sweep: a task of three steps, killed at every call it makes, and resumed.
+"""The crash sweep: a task of a few steps, killed at every call it makes, and resumed.
 
 For i = 1, 2, 3 ... a program runs the task and is killed with SIGKILL before, or after, its i-th
 call that can change anything durable or outside; a second program then opens the same folder and
@@ -19,6 +19,7 @@ from holdfast.runtime.settings import Settings
 from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.forks import Child, Trial, fork, run_trials
 from holdfast.testing.crash.found import Found
+from holdfast.testing.crash.judge import in_doubt
 from holdfast.testing.crash.lives import Life, work
 from holdfast.testing.crash.subjects import Subject
 from holdfast.testing.shim import Made, Mode, Point, Trace, arm, point_at
@@ -40,6 +41,7 @@ class Plan:
     folder: Path
     modes: Sequence[Mode] = MODES
     points: int | None = None  # a sample of about this many, spread over the whole life
+    at: Sequence[int] = ()  # only these calls, by number
     only: frozenset[str] = frozenset()  # only at calls of these names
     making: bool = True  # also while the journal is made, before there is a task
     weakness: Weakness | None = None
@@ -54,12 +56,22 @@ class Outcome:
     mode: Mode
     index: int
     point: Point | None  # None: it passed unreached
-    calls: tuple[Made, ...]
+    calls: tuple[Made, ...]  # kept only of a life that was not to be killed
+    doubt: bool  # killed after a send had begun and before its result was recorded
     found: Found
 
     def __str__(self) -> str:
         mode = self.mode.name.lower().replace("_", " ")
         return f"{mode} call {self.index} ({self.point or 'never reached'})"
+
+    @property
+    def again(self) -> str:
+        """What makes the command line run this trial alone."""
+        return f"--at {side_of(self.mode)}:{self.index}"
+
+
+def side_of(mode: Mode) -> str:
+    return "before" if mode in (Mode.KILL_BEFORE, Mode.STOP_BEFORE) else "after"
 
 
 def traced(
@@ -101,6 +113,8 @@ class _Reach:
 
 def _indices(plan: Plan, whole: Outcome) -> Iterator[int]:
     """Which calls to be killed at; without a choice, all of them, with no end."""
+    if plan.at:
+        return iter(plan.at)
     if plan.only:
         return (at for at, call in enumerate(whole.calls, 1) if call.name in plan.only)
     if plan.points is not None:
@@ -134,7 +148,10 @@ def _trial(plan: Plan, mode: Mode, index: int) -> Trial[Outcome]:
     found = _checked(board, first, second, killed=trace.reached)
     shutil.rmtree(folder)
     point = point_at(calls, index) if trace.reached else None
-    return Outcome(mode=mode, index=index, point=point, calls=calls, found=found)
+    return Outcome(
+        mode=mode, index=index, point=point, calls=calls if mode is Mode.TRACE else (),
+        doubt=point is not None and in_doubt(calls), found=found,
+    )  # fmt: skip
 
 
 def _checked(board: Board, first: Child, second: Child, *, killed: bool) -> Found:

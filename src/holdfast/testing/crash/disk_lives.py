@@ -1,0 +1,76 @@
+"""What the programs of the disk-fault suites do beside living: come up after a power cut, check.
+
+Each of these changes the forked child that calls it, never a program that does real work.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.app.places import open_file_journal
+from holdfast.core import clock
+from holdfast.core.clock import SystemClock
+from holdfast.core.private_files import FILE_MODE, FOLDER_MODE
+from holdfast.journal.sqlite import opening
+from holdfast.journal.sqlite.db import Db
+from holdfast.testing.crash.board import Board
+from holdfast.testing.crash.disk import Image
+from holdfast.testing.crash.lives import JOURNAL, Life, work
+
+Synchronous = Literal["FULL", "NORMAL", "OFF"]
+BOOTED_MS = 5_000  # the machine has been up for so long when the next program starts
+
+
+def put_image(image: Image, folder: Path) -> None:
+    """Replace what lies in the folder by the disk that the next program is to find."""
+    shutil.rmtree(folder)
+    folder.mkdir(mode=FOLDER_MODE)
+    for path in image.folders:
+        (folder / path).mkdir(mode=FOLDER_MODE)
+    for path, data in image.files.items():
+        (folder / path).write_bytes(data)
+        (folder / path).chmod(FILE_MODE)
+
+
+def boot_anew(number: int = 1) -> None:
+    """Another start of the machine: another boot id, and a boot clock that began again."""
+    at_start = SystemClock().boot_ms() - BOOTED_MS
+    before: Callable[[SystemClock], int] = SystemClock.boot_ms
+    boot_id = f"00000000-0000-4000-8000-{number:012x}"
+    _replace(clock, "read_boot_id", lambda: boot_id)
+    _replace(SystemClock, "boot_ms", lambda self: before(self) - at_start)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+
+def weaken_syncs(synchronous: Synchronous) -> None:
+    """The journal with another pragma than it has; FULL leaves it alone."""
+    if synchronous == "FULL":
+        return
+    connect = opening.connect
+
+    def weakened(path: Path, *, sync: str = "FULL") -> Db:
+        db = connect(path, sync=sync)
+        db.pragma("synchronous", synchronous)
+        return db
+
+    _replace(opening, "connect", weakened)
+
+
+async def work_and_check(life: Life, board: Board) -> None:
+    """Bring the task to its end, then open the journal once more and read all of it."""
+    await work(life, board)
+    journal, _ = await open_file_journal(life.folder / JOURNAL, create=False)
+    try:
+        damage = [finding async for finding in journal.check()]
+    finally:
+        await journal.close()
+    if damage and board.found is not None:
+        board.found = msgspec.structs.replace(board.found, damage="; ".join(damage))
+
+
+def _replace(owner: Any, name: str, new: Any) -> None:  # Any: a module or class, and a function
+    setattr(owner, name, new)

@@ -1,0 +1,164 @@
+"""Power loss: at every call of a task's life the machine goes dark, and the task is resumed.
+
+A program runs the task and is killed after its i-th call; then its folder is replaced by what a
+disk may hold at that moment (disk.py: undone, by coin, torn), the machine has another boot id and
+a boot clock that began again, and a second program brings the task to its end and reads the whole
+journal. What the first program had been told is durable (the accepted task) and what the far end
+has counted are not undone.
+
+A person is asked needlessly where no start of an Unrepeatable step can have been on the disk
+without its result: from the first write of a start's commit until the sync of the commit that
+holds its result, a park is right, as no mark of a send can be believed after a power cut.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.testing.crash.board import Board
+from holdfast.testing.crash.disk import Loss, after_power_loss
+from holdfast.testing.crash.disk_lives import (
+    Synchronous,
+    boot_anew,
+    put_image,
+    weaken_syncs,
+    work_and_check,
+)
+from holdfast.testing.crash.forks import Trial, fork, run_trials
+from holdfast.testing.crash.found import Found
+from holdfast.testing.crash.lives import Life, work
+from holdfast.testing.crash.subjects import Subject
+from holdfast.testing.crash.sweep import SETTINGS, traced
+from holdfast.testing.shim import PAGE, Made, Mode, Point, Trace, arm, point_at
+from holdfast.testing.shim.disk_log import DiskLog
+
+_SLOT_TAKEN = 9  # bytes: the tag and a clear flag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerPlan:
+    subject: Subject
+    url: str
+    folder: Path
+    cuts: Sequence[Cut] = ()  # these alone; otherwise all calls, losses and seeds
+    seeds: int = 1
+    points: int | None = None  # a sample of about this many
+    synchronous: Synchronous = "FULL"
+    lanes: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """After which call the power goes, and what becomes of unsynced writes."""
+
+    index: int
+    loss: Loss
+    seed: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.loss}:{self.index}:{self.seed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCut:
+    """One trial."""
+
+    cut: Cut
+    point: Point | None  # None: the program had ended before
+    doubtful: int
+    fate: str
+    may_park: bool
+    found: Found
+
+    def __str__(self) -> str:
+        return f"power lost ({self.cut.loss}, seed {self.cut.seed}) after call {self.cut.index} ({
+            self.point or 'the end'
+        })"
+
+    @property
+    def again(self) -> str:
+        return f"--at {self.cut}"
+
+
+def cut_power(plan: PowerPlan) -> Iterator[PowerCut]:
+    """Run the trials; gives their outcomes as they come."""
+    cuts = plan.cuts
+    if not cuts:
+        calls = traced(plan.subject, plan.url, plan.folder, SETTINGS)
+        cuts = _sample(list(_all_cuts(len(calls), plan.seeds)), plan.points)
+    return run_trials((_trial(plan, cut) for cut in cuts), lanes=plan.lanes)
+
+
+def _all_cuts(calls: int, seeds: int) -> Iterator[Cut]:
+    for index in range(1, calls + 1):
+        yield Cut(index=index, loss=Loss.UNDONE)
+        for seed in range(1, seeds + 1):
+            yield Cut(index=index, loss=Loss.COIN, seed=seed)
+            yield Cut(index=index, loss=Loss.TORN, seed=seed)
+
+
+def _sample(cuts: Sequence[Cut], points: int | None) -> Sequence[Cut]:
+    if points is None or points >= len(cuts):
+        return cuts
+    # A stride that shares no factor with the losses would visit one of them only.
+    return [cuts[at * len(cuts) // points] for at in range(points)]
+
+
+def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
+    folder = plan.folder / f"power-{cut}"
+    folder.mkdir(mode=0o700)
+    trace, log, board = Trace.shared(), DiskLog(), Board()
+    life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=SETTINGS)
+
+    def begin() -> None:
+        weaken_syncs(plan.synchronous)
+        arm(trace, Mode.KILL_AFTER, at=cut.index, root=folder, log=log)
+
+    def begin_again() -> None:
+        weaken_syncs(plan.synchronous)
+        boot_anew()
+
+    first = fork(lambda: work(life, board), before=begin)
+    yield first.ended
+    image = after_power_loss(log.entries(), cut.loss, hash((cut.index, cut.seed)))
+    put_image(image, folder)
+    board.forget()
+    second = fork(lambda: work_and_check(life, board), before=begin_again)
+    yield second.ended
+    calls = trace.calls()
+    found = board.found
+    if first.code != (-signal.SIGKILL if trace.reached else 0):
+        found = Found(error=f"the first program ended with {first.code}")
+    elif second.code != 0 or found is None:
+        hung = ", it hung" if second.overdue else ""
+        found = Found(error=f"the resumer ended with {second.code}{hung}", task_id=board.accepted)
+    shutil.rmtree(folder)
+    return PowerCut(
+        cut=cut, point=point_at(calls, cut.index) if trace.reached else None,
+        doubtful=image.doubtful, fate=image.fate, may_park=may_be_open(calls), found=found,
+    )  # fmt: skip
+
+
+def may_be_open(calls: Iterable[Made]) -> bool:
+    """Whether a start can be on the disk and its result not, when the power goes after these.
+
+    A slot of the session page is taken right before the commit of a start. The result is safe
+    when the log is synced after it was written, which is after the answer came.
+    """
+    starting = begun = answered = logged = False
+    for call in calls:
+        if call.where == PAGE and call.name == "pwrite" and call.length == _SLOT_TAKEN:
+            starting = True
+        elif call.is_logged and starting:
+            starting, begun, answered, logged = False, True, False, False
+        elif call.is_logged:
+            logged = answered
+        elif call.name == "recv" and call.done:
+            answered = True
+        elif call.name == "fdatasync" and call.where.endswith("-wal") and call.done and logged:
+            begun = logged = False
+    return begun

@@ -1,0 +1,98 @@
+"""The suites by name: what each runs in full, and what of it in a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.testing.crash.jobs import Job, Pairs, Races, Sweep, Zombies
+from holdfast.testing.crash.subjects import STEPS, ClassName
+from holdfast.testing.crash.sweep import MODES
+from holdfast.testing.shim import Mode
+
+MATRIX = (1, 3, 10)  # steps of a task
+ZOMBIES = 8  # stopped programs by class
+RACES = 15
+SECONDS = 3  # second kills for each first one
+SAMPLE = 2  # of what takes long, in a sample
+
+Kills = tuple[tuple[Mode, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    classes: Sequence[ClassName]
+    steps: Sequence[int] = MATRIX
+    points: int | None = None  # a sample of about this many kills per class
+    seconds: int = SECONDS
+    seed: int = 1
+    at: Kills = ()  # one trial alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    title: str
+    jobs: Callable[[Options], list[Job]]
+
+
+def _sweeps(options: Options) -> list[Job]:
+    modes, at = MODES, ()
+    if options.at:
+        ((mode, index),) = options.at
+        modes, at = (mode,), (index,)
+    share = None if options.points is None else max(1, options.points // len(options.steps))
+    return [
+        Sweep(name=name, steps=steps, points=share, modes=modes, at=at)
+        for steps in sorted(options.steps, reverse=True)  # the longest first: two run at a time
+        for name in options.classes
+    ]
+
+
+def _pairs(options: Options) -> list[Job]:
+    only = None
+    if options.at:
+        first, second = options.at
+        only = (first, second)
+    firsts = None if options.points is None else max(1, options.points // (4 * options.seconds))
+    return [
+        Pairs(name=name, firsts=firsts, seconds=options.seconds, seed=options.seed, only=only)
+        for name in options.classes
+    ]
+
+
+def _zombies(options: Options) -> list[Job]:
+    """Timers divided by 20; three more at the default timers in a full run."""
+    count = ZOMBIES if options.points is None else SAMPLE
+    jobs: list[Job] = [
+        Zombies(name=name, guarded=guarded, count=count)
+        for name in options.classes
+        for guarded in (True, False)
+    ]
+    if options.points is None:
+        last = options.classes[-1]
+        jobs.append(Zombies(name=last, guarded=True, count=3, divide=1))
+        jobs.append(Zombies(name=last, guarded=False, count=3, divide=1))
+    return jobs
+
+
+def _races(options: Options) -> list[Job]:
+    count = RACES if options.points is None else SAMPLE
+    jobs: list[Job] = [Races(name=name, count=count) for name in options.classes]
+    if options.points is None:
+        jobs.append(Races(name=options.classes[-1], count=4, divide=1, lanes=4))
+    return jobs
+
+
+SUITES: dict[str, Suite] = {
+    "matrix": Suite(
+        title="Killed before and after every call, then resumed", jobs=_sweeps
+    ),
+    "pairs": Suite(
+        title=f"Killed at every call, resumed and killed again, resumed ({STEPS} steps)",
+        jobs=_pairs,
+    ),
+    "zombies": Suite(
+        title="Stopped, overtaken, woken (with and without the dead-man timer)", jobs=_zombies
+    ),
+    "races": Suite(title="Two to sixteen resumers of one orphan", jobs=_races),
+}  # fmt: skip
