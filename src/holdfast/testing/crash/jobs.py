@@ -21,6 +21,7 @@ from holdfast.downstream.faults import Fault
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.errors import HoldfastError
 from holdfast.runtime.settings import Settings
+from holdfast.testing.crash.disk_jobs import DiskJob
 from holdfast.testing.crash.report import Figures
 from holdfast.testing.crash.subjects import STEPS, TIMEOUT_S, ClassName, make_subject
 from holdfast.testing.shim import Mode, preloaded
@@ -90,7 +91,7 @@ class Races(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     timeout_s: float = TIMEOUT_S
 
 
-Job = Sweep | Pairs | Zombies | Races
+Job = Sweep | Pairs | Zombies | Races | DiskJob
 
 
 def divided(by: float) -> Settings:

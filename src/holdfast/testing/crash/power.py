@@ -75,9 +75,8 @@ class PowerCut:
     found: Found
 
     def __str__(self) -> str:
-        return f"power lost ({self.cut.loss}, seed {self.cut.seed}) after call {self.cut.index} ({
-            self.point or 'the end'
-        })"
+        how = f"{self.cut.loss}, seed {self.cut.seed}"
+        return f"power lost ({how}) after call {self.cut.index} ({self.point or 'the end'})"
 
     @property
     def again(self) -> str:
@@ -124,7 +123,7 @@ def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
 
     first = fork(lambda: work(life, board), before=begin)
     yield first.ended
-    image = after_power_loss(log.entries(), cut.loss, hash((cut.index, cut.seed)))
+    image = after_power_loss(log.entries(), cut.loss, 1_000 * cut.index + cut.seed)
     put_image(image, folder)
     board.forget()
     second = fork(lambda: work_and_check(life, board), before=begin_again)

@@ -15,6 +15,8 @@ from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite import reserve
 from holdfast.testing.crash.board import Board
+from holdfast.testing.crash.disk_jobs import DiskJob, Power
+from holdfast.testing.crash.disk_server import do_disk
 from holdfast.testing.crash.jobs import Job, Order, Pairs, Place, Races, Sweep, Zombies, divided
 from holdfast.testing.crash.judge import Books, Verdict, judge
 from holdfast.testing.crash.lives import Life, work
@@ -53,6 +55,11 @@ def do(order: Order) -> Figures:
         case Races():
             races = list(run_races(_race_plan(job, place, subject)))
             figures = add_up_races(subject, races, Books(read_books(subject, place)))
+        case Power():
+            figures = do_disk(
+                job, subject, url=url_of(place), folder=Path(place.folder),
+                books=lambda: Books(read_books(subject, place)),
+            )  # fmt: skip
         case _:
             assert_never(job)
     figures.steps = subject.steps
@@ -62,7 +69,7 @@ def do(order: Order) -> Figures:
 
 
 def _steps(job: Job) -> int:
-    return job.steps if isinstance(job, Sweep | Pairs) else STEPS
+    return job.steps if isinstance(job, Sweep | Pairs | DiskJob) else STEPS
 
 
 def _cpu_s() -> float:
