@@ -5,11 +5,15 @@ Each of these changes the forked child that calls it, never a program that does 
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import apsw
 import msgspec
 
 from holdfast.app.places import open_file_journal
@@ -17,12 +21,13 @@ from holdfast.core import clock
 from holdfast.core.clock import SystemClock
 from holdfast.core.private_files import FILE_MODE, FOLDER_MODE
 from holdfast.journal.sqlite import opening
-from holdfast.journal.sqlite.db import Db
+from holdfast.journal.sqlite.db import Db, open_db
 from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.disk import Image
 from holdfast.testing.crash.lives import JOURNAL, Life, work
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
+_INTENTS_BYTES = 4_096
 BOOTED_MS = 5_000  # the machine has been up for so long when the next program starts
 
 
@@ -58,6 +63,40 @@ def weaken_syncs(synchronous: Synchronous) -> None:
         return db
 
     _replace(opening, "connect", weakened)
+
+
+class Intents:
+    """Which steps the journal of a dark machine knows, told by the child that looked."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _INTENTS_BYTES)
+
+    def read(self, folder: Path) -> None:
+        """Look into a copy: reading plays the log, and nothing may be changed before the task."""
+        with tempfile.TemporaryDirectory(dir=folder.parent) as copy:
+            for suffix in ("", "-wal"):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copy(folder / (JOURNAL + suffix), copy)
+            self._memory[:] = (
+                " ".join(_ordinals(Path(copy) / JOURNAL)).encode().ljust(_INTENTS_BYTES)
+            )
+
+    def ordinals(self) -> set[str]:
+        return set(self._memory[:].decode().strip("\0 ").split())
+
+
+def _ordinals(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    try:
+        db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            rows = db.execute("SELECT DISTINCT ordinal FROM record WHERE ordinal != ''").fetchall()
+        finally:
+            db.close()
+    except apsw.Error:
+        return []  # what cannot be read holds no intent
+    return [ordinal for (ordinal,) in rows]
 
 
 async def work_and_check(life: Life, board: Board) -> None:

@@ -33,6 +33,9 @@ def add_up_power(subject: Subject, outcomes: list[PowerCut], books: Books) -> Fi
         else:
             figures.points += 1
             distinct.add((outcome.point, outcome.fate))
+        for step in outcome.unintended:
+            verdict.breaches += 1
+            verdict.findings.append(f"step {step} was sent and its intent is not on the disk")
         figures.in_doubt += subject.letter == "N" and outcome.may_park
         if verdict.parked and not (subject.letter == "N" and outcome.may_park):
             figures.needless_parks += 1

@@ -4,7 +4,9 @@ A program runs the task and is killed after its i-th call; then its folder is re
 disk may hold at that moment (disk.py: undone, by coin, torn), the machine has another boot id and
 a boot clock that began again, and a second program brings the task to its end and reads the whole
 journal. What the first program had been told is durable (the accepted task) and what the far end
-has counted are not undone.
+has counted are not undone. Before the second program starts, the journal that is left is looked
+into: a step that had been sent and that it does not know is an effect without an intent, whatever
+happens afterwards.
 
 A person is asked needlessly where no start of an Unrepeatable step can have been on the disk
 without its result: from the first write of a start's commit until the sync of the commit that
@@ -22,6 +24,7 @@ from pathlib import Path
 from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.disk import Loss, after_power_loss
 from holdfast.testing.crash.disk_lives import (
+    Intents,
     Synchronous,
     boot_anew,
     put_image,
@@ -37,6 +40,7 @@ from holdfast.testing.shim import PAGE, Made, Mode, Point, Trace, arm, point_at
 from holdfast.testing.shim.disk_log import DiskLog
 
 _SLOT_TAKEN = 9  # bytes: the tag and a clear flag
+_EFFECTS = (b"POST ", b"PUT ")  # how requests with an effect begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,7 @@ class PowerCut:
     doubtful: int
     fate: str
     may_park: bool
+    unintended: tuple[str, ...]  # steps that had been sent and whose intent the disk did not hold
     found: Found
 
     def __str__(self) -> str:
@@ -110,7 +115,7 @@ def _sample(cuts: Sequence[Cut], points: int | None) -> Sequence[Cut]:
 def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
     folder = plan.folder / f"power-{cut}"
     folder.mkdir(mode=0o700)
-    trace, log, board = Trace.shared(), DiskLog(), Board()
+    trace, log, board, intents = Trace.shared(), DiskLog(), Board(), Intents()
     life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=SETTINGS)
 
     def begin() -> None:
@@ -119,6 +124,7 @@ def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
 
     def begin_again() -> None:
         weaken_syncs(plan.synchronous)
+        intents.read(folder)
         boot_anew()
 
     first = fork(lambda: work(life, board), before=begin)
@@ -139,7 +145,15 @@ def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
     return PowerCut(
         cut=cut, point=point_at(calls, cut.index) if trace.reached else None,
         doubtful=image.doubtful, fate=image.fate, may_park=may_be_open(calls), found=found,
+        unintended=tuple(sorted(sent(calls) - intents.ordinals())),
     )  # fmt: skip
+
+
+def sent(calls: Iterable[Made]) -> set[str]:
+    """The steps whose request had been handed to the kernel, in the order of a first life."""
+    requests = (one for one in calls if one.name == "send" and one.done)
+    count = sum(one.head.startswith(_EFFECTS) for one in requests)
+    return {str(number) for number in range(1, count + 1)}
 
 
 def may_be_open(calls: Iterable[Made]) -> bool:
