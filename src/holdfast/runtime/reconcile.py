@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed, Unrepeatable
 from holdfast.core.ids import fingerprint
-from holdfast.core.ordinal import base, retry_slot
+from holdfast.core.ordinal import retry_slot
 from holdfast.core.resume import QUESTIONS, Move, decide, question
 from holdfast.core.step import Event, Facts, Lookup, Step, StepState, next_step
 from holdfast.core.values import canonical, checked, encode
@@ -320,13 +320,17 @@ class Reconciler:
         return Lookup.UNSURE, reason
 
     def _lost_slots(self, tool: Tool[..., Any], step: StepView) -> list[StepView]:
-        """Retry slots that a lost timeline may have used: asked before the step is touched."""
-        if not step.restored_ms or not _opens_slots(tool) or base(step.ordinal) != step.ordinal:
+        """Retry slots after this one that a lost timeline may have used: asked before it is
+        touched, because past its window the far end no longer repeats the refusals between."""
+        if not step.restored_ms or not _opens_slots(tool):
             return []
+        names = [retry_slot(step.ordinal, number) for number in range(1, tool.retries + 1)]
+        if step.ordinal in names:
+            names = names[names.index(step.ordinal) + 1 :]
         slots: list[StepView] = []
-        for number in range(1, tool.retries + 1):
-            slot = StepView(retry_slot(step.ordinal, number), step.letter)
-            slot.effect_key = self._key_of(slot.ordinal)
+        for name in names:
+            slot = StepView(name, step.letter)
+            slot.effect_key = self._key_of(name)
             slots.append(slot)
         return slots
 

@@ -168,9 +168,10 @@ class Steps:
             body["window_ms"] = int(tool.effect.window_s * 1000)
         if extra:
             body.update(extra)
-        if self.book.view.restored_ms and tool.letter not in ("R", "T", "F"):
-            # Rule 7: this slot may have been used in the timeline that a restore has lost. An
-            # Idempotent one is simply sent again, but a refusal then proves nothing.
+        if self.book.view.restored_ms and tool.letter not in ("R", "T"):
+            # Rule 7: this slot may have been used in the timeline that a restore has lost. A
+            # Fenced or Idempotent one is simply sent again, but a refusal is then no proof while
+            # the lost timeline's request may be under way: a refusal raises no fence.
             body["lost_after_ms"] = self.book.view.restored_ms
             return await self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
         if tool.needs_approval:
