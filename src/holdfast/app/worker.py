@@ -51,7 +51,7 @@ def parse_order(text: str) -> Order:
     """The order as the parent wrote it. Raises BadInput."""
     try:
         return Order(**json.loads(text))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BadInput(
             f"not an order for a worker process: {error}", hint="start `holdfast worker APP`"
         ) from error

@@ -37,7 +37,7 @@ class DataKeySealer:
     def open(self, sealed: bytes, place: bytes) -> bytes:
         try:
             return self._aead.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
-        except (InvalidTag, ValueError) as error:
+        except (InvalidTag, ValueError, TypeError) as error:
             raise JournalDamaged(
                 f"the sealed payload at {place.decode(errors='replace')} does not open: "
                 "it was changed, moved, or sealed with another key"

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from holdfast.errors import AttemptTimedOut, ChildDied, Misuse, NotSent, ToolNotImportable
 from holdfast.runtime.child import CALL_FIELDS, in_child
-from holdfast.runtime.child_wire import Message, frame, opened, read_message
+from holdfast.runtime.child_wire import Message, frame, opened, outcome_of, read_message
 from holdfast.runtime.target import Target
 
 CHILDREN_MAX = 4
@@ -188,7 +188,7 @@ class _Attempt:
         if self.limit is not None:
             ends = asyncio.get_running_loop().time() + (self._timeout_s or 0.0)
             self.limit.reschedule(None if self._timeout_s is None else ends)
-        return await child.ask(frame({"go": True}, what="call"))
+        return outcome_of(await child.ask(frame({"go": True}, what="call")))
 
 
 class _Child:

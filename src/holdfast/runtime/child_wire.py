@@ -32,6 +32,17 @@ _PROOF_BYTES_MAX = 64 * 1024
 
 Message = dict[str, Any]  # Any: JSON; the fields are written and read in this file and child.py
 
+# What each kind of outcome says, and of which type that is.
+_FIELDS: dict[Any, dict[str, type | tuple[type, ...]]] = {
+    "returned": {"value": object},
+    "unkept": {"why": str},
+    "refused": {"proof": object},
+    "key-reused": {"proof": object},
+    "not-sent": {"reason": str},
+    "busy": {"retry_after_s": (int, float)},
+    "raised": {"type": str, "text": str, "code": str},
+}
+
 
 def frame(message: Message, *, what: str) -> bytes:
     """The bytes of one message. Raises TooLarge."""
@@ -43,9 +54,25 @@ async def read_message(reader: asyncio.StreamReader) -> Message:
     """The next message. Raises EOFError or ConnectionError where the child is of no use."""
     try:
         body = await reader.readexactly(_checked_length(await reader.readexactly(_LENGTH_BYTES)))
-        return cast(Message, values.decode(body))
-    except (TooLarge, ValueError) as error:  # the tool wrote over our socket
+        message = values.decode(body)
+    except (TooLarge, ValueError, RecursionError) as error:  # the tool wrote over our socket
         raise ConnectionError(f"garbled answer: {error}") from error
+    if not isinstance(message, dict):
+        raise ConnectionError("garbled answer: no message")
+    return cast(Message, message)
+
+
+def outcome_of(message: Message) -> Message:
+    """The message, where it is a whole outcome. Raises ConnectionError where it is none.
+
+    Whoever can write into the child's socket, such as a tool that found it, can say anything.
+    """
+    kinds = _FIELDS.get(message.get("kind")) if isinstance(message.get("kind"), str) else None
+    if kinds is None or not all(
+        name in message and isinstance(message[name], kind) for name, kind in kinds.items()
+    ):
+        raise ConnectionError("garbled answer: no outcome")
+    return message
 
 
 def receive(channel: socket.socket) -> Message | None:

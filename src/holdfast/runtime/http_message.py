@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import h11
-import msgspec
 
 from holdfast.core import values
 from holdfast.errors import BadValue, HttpUnknown, NotSent, TooLarge
@@ -69,7 +68,7 @@ class Response:
         """
         try:
             return values.decode(self.body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8 inside
             raise AnswerUnknown(
                 f"answer {self.status} is not JSON: {error}",
                 status=self.status,
@@ -170,7 +169,11 @@ def parse_url(url: str, *, params: Mapping[str, str] | None = None) -> Target:
     if not host or "%" in host or "\\" in parts.netloc or port == 0:
         raise BadRequest("URL without a usable host and port")
     tls = parts.scheme == "https"
-    query = "&".join(text for text in (parts.query, urlencode(params or {})) if text)
+    try:
+        given = urlencode(params or {})
+    except UnicodeEncodeError as error:
+        raise BadRequest("a query parameter with a lone surrogate: it cannot be sent") from error
+    query = "&".join(text for text in (parts.query, given) if text)
     bracketed = f"[{host}]" if ":" in host else host
     host_header = bracketed if port is None else f"{bracketed}:{port}"
     path = parts.path or "/"

@@ -118,7 +118,7 @@ def stored_mark(folder: Path) -> HighWater:
         raw = file.read(4_096)
     try:
         return _from_json(json.loads(raw), journal_id=folder.name)
-    except (ValueError, KeyError, TypeError, InvariantViolated) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, InvariantViolated) as error:
         raise HighWaterDamaged(f"{path} cannot be read: {error}") from error
 
 

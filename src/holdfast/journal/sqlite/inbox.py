@@ -8,16 +8,17 @@ import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Sealer
-from holdfast.errors import TaskNotFound
+from holdfast.errors import JournalDamaged, TaskNotFound
 from holdfast.journal import rules
 from holdfast.journal.contract import Hold, InboxItem, InboxKind
 from holdfast.journal.records import Body, TaskState
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.db import Db
+from holdfast.journal.sqlite.rows import BAD_COLUMN
 from holdfast.journal.sqlite.writer import Txn
 
 READ_MAX = 1_000
-_COLUMNS = "i.n, i.ordinal, i.kind, i.body, i.at_ms, i.applied"
+ITEM_COLUMNS = "i.n, i.ordinal, i.kind, i.body, i.at_ms, i.applied"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Body).decode
@@ -53,14 +54,14 @@ def drop(txn: Txn, item: InboxItem, wraps: KeyWraps) -> int:
 
 def read_after(db: Db, after: int, wraps: KeyWraps) -> list[InboxItem]:
     rows = db.execute(
-        f"SELECT {_COLUMNS}, t.task_id, t.key_id, t.data_key FROM inbox i JOIN task t ON t.t = i.t "
-        "WHERE i.n > ? AND i.applied = 0 AND t.erased_ms IS NULL ORDER BY i.n LIMIT ?",
+        f"SELECT {ITEM_COLUMNS}, t.task_id, t.key_id, t.data_key FROM inbox i "
+        "JOIN task t ON t.t = i.t WHERE i.n > ? AND i.applied = 0 AND t.erased_ms IS NULL ORDER BY i.n LIMIT ?",
         (after, READ_MAX),
     ).fetchall()
     items: list[InboxItem] = []
     for row in rows:
         *columns, raw, key_id, data_key = row
-        items.append(_item(columns, raw, wraps.open_data_key(key_id, data_key, raw)))
+        items.append(open_item(columns, raw, wraps.open_data_key(key_id, data_key, raw)))
     return items
 
 
@@ -73,26 +74,32 @@ def of_task(db: Db, task_id: TaskId, wraps: KeyWraps) -> list[InboxItem]:
         return []
     t, key_id, data_key = cast("tuple[int, int, bytes]", task)
     sealer = wraps.open_data_key(key_id, data_key, raw)
-    rows = db.execute(f"SELECT {_COLUMNS} FROM inbox i WHERE i.t = ? ORDER BY i.n", (t,)).fetchall()
-    return [_item(list(row), raw, sealer) for row in rows]
+    rows = db.execute(
+        f"SELECT {ITEM_COLUMNS} FROM inbox i WHERE i.t = ? ORDER BY i.n", (t,)
+    ).fetchall()
+    return [open_item(list(row), raw, sealer) for row in rows]
 
 
 def pending_of(db: Db, hold: Hold) -> list[InboxItem]:
     raw = task_id_bytes(hold.task_id)
     rows = db.execute(
-        f"SELECT {_COLUMNS} FROM inbox i WHERE i.t = ? AND i.applied = 0 ORDER BY i.n", (hold.row,)
+        f"SELECT {ITEM_COLUMNS} FROM inbox i WHERE i.t = ? AND i.applied = 0 ORDER BY i.n",
+        (hold.row,),
     ).fetchall()
     sealer = cast(Sealer, hold.sealer)
-    return [_item(list(row), raw, sealer) for row in rows]
+    return [open_item(list(row), raw, sealer) for row in rows]
 
 
-def _item(row: list[Any], raw: bytes, sealer: Sealer) -> InboxItem:
+def open_item(row: list[Any], raw: bytes, sealer: Sealer) -> InboxItem:
     number, ordinal, kind, body, at_ms, applied = row
-    plain = _decode(sealer.open(body, _place(raw, ordinal, kind)))
-    return InboxItem(
-        number=number, task_id=task_id_from_bytes(raw), ordinal=ordinal, kind=InboxKind(kind),
-        body=plain, at_ms=at_ms, applied=bool(applied),
-    )  # fmt: skip
+    try:
+        plain = _decode(sealer.open(body, _place(raw, ordinal, kind)))
+        return InboxItem(
+            number=number, task_id=task_id_from_bytes(raw), ordinal=ordinal, kind=InboxKind(kind),
+            body=plain, at_ms=at_ms, applied=bool(applied),
+        )  # fmt: skip
+    except BAD_COLUMN as error:
+        raise JournalDamaged(f"inbox item {number} cannot be read: {error}") from error
 
 
 def _place(raw: bytes, ordinal: str, kind: str) -> bytes:

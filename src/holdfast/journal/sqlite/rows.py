@@ -39,6 +39,10 @@ COLUMNS = (
 )
 
 
+# What a damaged column can break: SQLite gives back whatever its bytes say.
+BAD_COLUMN = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
 class Tail:
     """The end of a task's chain while records are added to it."""
 
@@ -161,7 +165,7 @@ def open_record(row: Row, task_id: bytes, sealer: Sealer) -> Record:
             ordinal=row[5], epoch=row[6], at_ms=row[7], boot_ms=row[8], effect_key=row[9],
             fingerprint=row[10], slot=row[11], quiet=bool(row[12]), body=body,
         )  # fmt: skip
-    except (ValueError, msgspec.MsgspecError) as error:
+    except BAD_COLUMN as error:
         raise JournalDamaged(f"record number {row[0]} cannot be read: {error}") from error
 
 
@@ -173,8 +177,11 @@ TASK_FROM = "FROM task t LEFT JOIN session s ON s.s = t.session"
 
 
 def task_row(row: Row) -> TaskRow:
-    return TaskRow(
-        task_id=task_id_from_bytes(row[0]), name=row[1], state=TaskState(row[2]), epoch=row[3],
-        session_id=row[4], created_ms=row[5], changed_ms=row[6], due_ms=row[7], records=row[8],
-        crashes=row[9], cancel_asked=bool(row[10]), erased=row[11] is not None,
-    )  # fmt: skip
+    try:
+        return TaskRow(
+            task_id=task_id_from_bytes(row[0]), name=row[1], state=TaskState(row[2]), epoch=row[3],
+            session_id=row[4], created_ms=row[5], changed_ms=row[6], due_ms=row[7], records=row[8],
+            crashes=row[9], cancel_asked=bool(row[10]), erased=row[11] is not None,
+        )  # fmt: skip
+    except BAD_COLUMN as error:
+        raise JournalDamaged(f"the row of a task cannot be read: {error}") from error

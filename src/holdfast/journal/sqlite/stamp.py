@@ -92,7 +92,7 @@ def noted(folder: Path) -> HighWater:
         if fields["format"] != FORMAT or fields["journal_id"] != folder.name:
             raise ValueError("it belongs to another journal or format")
         return HighWater(_number(fields["incarnation"]), _number(fields["stamp"]))
-    except (ValueError, KeyError, TypeError, InvariantViolated) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, InvariantViolated) as error:
         raise HighWaterDamaged(f"{path} cannot be read: {error}") from error
 
 
@@ -106,7 +106,7 @@ def _find_alone(path: Path) -> HighWater | None:
         finally:
             db.close()
         return HighWater(_number(meta["incarnation"]), _number(meta.get("stamp", 0)))
-    except (apsw.Error, KeyError, TypeError, InvariantViolated):
+    except (apsw.Error, KeyError, TypeError, UnicodeDecodeError, InvariantViolated):
         return None
 
 

@@ -59,7 +59,7 @@ def find_stopped(folder: Path) -> Stopped | None:
         raw = file.read(65_536)
     try:
         return _from_json(json.loads(raw))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Stopped(reason="a sync failed; its reason cannot be read", session_id="", at_ms=0)
 
 

@@ -1,0 +1,64 @@
+"""The register of borders: each target, how it is seeded, and its share of the executions.
+
+A border that is born gets a line here; the tests see to it that every target has seeds that are
+accepted. Manifests of scratch folders will come in with those folders.
+
+Not here: `load_app`, which imports whatever module its text names, by its purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.testing.fuzz import seeds, spoken, stored, texts
+
+BYTES_MAX = 4_096  # of one input; a page of a session has more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    name: str
+    run: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+    words: tuple[bytes, ...] = field(default=())  # of its language, put in by mutations
+    share: float = 1.0  # of the executions; less where one execution takes long
+    bytes_max: int = BYTES_MAX
+    json: bool = False  # the input is JSON: hypothesis can make some
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target(name="settings", run=texts.settings, seeds=seeds.SETTINGS, words=seeds.TOML_WORDS),
+        Target(name="words", run=texts.words, seeds=seeds.WORDS, words=seeds.CLI_WORDS, share=0.2),
+        Target(
+            name="order", run=texts.order, seeds=seeds.ORDERS, words=seeds.JSON_WORDS, json=True
+        ),
+        Target(name="keys", run=texts.keys, seeds=seeds.KEYS, words=seeds.JSON_WORDS, json=True),
+        Target(name="names", run=texts.names, seeds=seeds.NAMES, bytes_max=300),
+        Target(
+            name="values", run=texts.json_values, seeds=seeds.JSON, words=seeds.JSON_WORDS,
+            json=True,
+        ),
+        Target(name="evidence", run=texts.evidence, seeds=seeds.EVIDENCE, words=seeds.JSON_WORDS),
+        Target(
+            name="answer-body", run=texts.answer_body, seeds=seeds.JSON, words=seeds.JSON_WORDS,
+            json=True,
+        ),
+        Target(name="records", run=stored.records, seeds=seeds.RECORDS, words=seeds.RECORD_WORDS),
+        Target(name="views", run=stored.views, seeds=seeds.VIEWS, words=seeds.RECORD_WORDS),
+        Target(name="rows", run=stored.rows, seeds=seeds.ROWS),
+        Target(name="inbox", run=stored.inbox, seeds=seeds.INBOX, words=seeds.JSON_WORDS),
+        Target(name="sealed", run=stored.sealed, seeds=seeds.SEALED, bytes_max=300),
+        Target(name="page", run=stored.page, seeds=seeds.PAGES, bytes_max=20_000, share=0.5),
+        Target(
+            name="instance", run=stored.instance, seeds=seeds.INSTANCE, words=seeds.JSON_WORDS,
+            share=0.3,
+        ),
+        Target(name="answers", run=spoken.answers, seeds=seeds.ANSWERS, words=seeds.HTTP_WORDS),
+        Target(name="requests", run=spoken.requests, seeds=seeds.REQUESTS, words=seeds.HTTP_WORDS),
+        Target(name="frames", run=spoken.frames, seeds=seeds.FRAMES, words=seeds.FRAME_WORDS),
+        Target(name="orders", run=spoken.orders, seeds=seeds.FAR_ORDERS, words=seeds.JSON_WORDS),
+    )
+}  # fmt: skip
