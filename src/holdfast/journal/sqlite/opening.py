@@ -110,6 +110,7 @@ def _open(
         instance.reserve.try_restore()
         reader = connect(path, sync=sync)
         reader.execute("PRAGMA query_only = 1")
+        _sync_names(path.parent)
     except BaseException:
         use.close()
         raise
@@ -120,6 +121,21 @@ def _open(
     )  # fmt: skip
     journal.remember_newest()
     return journal
+
+
+def _sync_names(folder: Path) -> None:
+    """Make the name of the log durable, and the end of what lay there before it.
+
+    SQLite syncs the folder with the log's first commit but does not hear whether that failed: a
+    power cut could then take the log, and every commit in it.
+    """
+    try:
+        sync_folder(folder)
+    except OSError as error:
+        raise JournalStopped(
+            f"the folder {folder} could not be synced: {error.strerror}",
+            hint="look at the system's log and the disk; nothing was begun, nothing is lost",
+        ) from error
 
 
 def remember_name(folder: Path, path: Path) -> None:

@@ -197,6 +197,9 @@ class Writer:
             try:
                 self._raise_stamp()
                 self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+            except apsw.IOError as error:  # the next one would write on behind what is lost
+                self._roll_back()
+                self._break(f"the disk reported an error: {error}")
             except apsw.Error:
                 self._roll_back()  # the log stays; the next one to write moves it
 
