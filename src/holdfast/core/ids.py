@@ -8,6 +8,7 @@ to whoever presents the key.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import uuid
@@ -31,6 +32,7 @@ def task_id_from_bytes(raw: bytes) -> TaskId:
     return TaskId("".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5)))
 
 
+@functools.lru_cache(4_096)
 def task_id_bytes(task_id: TaskId) -> bytes:
     number = 0
     for char in task_id:
@@ -60,6 +62,10 @@ def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: s
     return task_id_from_bytes(_mac(k_effect, "holdfast/task/1", agent, name, request_id)[:16])
 
 
+_UUID_MARKS = 0x8 << 76 | 0x2 << 62  # version 8 and the variant of RFC 9562
+_UUID_KEPT = ~(0xF << 76 | 0x3 << 62)
+
+
 class EffectKeys:
     """Derives effect keys; the keyed halves of the hash are worked out once."""
 
@@ -76,9 +82,8 @@ class EffectKeys:
         inner.update(f"holdfast/effect/1\0{task_id}\0{ordinal}".encode())
         outer = self._outer.copy()
         outer.update(inner.digest())
-        mac = outer.digest()
-        marks = bytes((mac[6] & 0x0F | 0x80, mac[7], mac[8] & 0x3F | 0x80))
-        return mac[:6] + marks + mac[9:16]
+        mac = int.from_bytes(outer.digest()[:16], "big")
+        return (mac & _UUID_KEPT | _UUID_MARKS).to_bytes(16, "big")
 
 
 def effect_key(k_effect: bytes, task_id: TaskId, ordinal: str) -> EffectKey:

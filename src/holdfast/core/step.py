@@ -142,16 +142,43 @@ _FROM: dict[Event, frozenset[StepState | None]] = {
 _FORGETFUL: frozenset[Letter] = frozenset(("I", "N"))
 
 
+# Both functions are pure and most calls ask what was asked before: a task's steps go the same way.
+_MEMO_MAX = 10_000
+_next_memo: dict[tuple[Step | None, Event, Facts, Letter], Step | Refusal] = {}
+_apply_memo: dict[tuple[Step | None, Event, int, bool, Letter], Step] = {}
+
+
 def next_step(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | Refusal:
     """The row after the event, or why it must not be written."""
+    asked = (step, event, facts, letter)
+    known = _next_memo.get(asked)
+    if known is not None:
+        return known
     why = _refusal(step, event, facts, letter)
     if why is not None:
-        return Refusal(event, why)
-    return apply(step, event, epoch=facts.epoch, quiet=facts.quiet, letter=letter)
+        result: Step | Refusal = Refusal(event, why)
+    else:
+        result = apply(step, event, epoch=facts.epoch, quiet=facts.quiet, letter=letter)
+    if len(_next_memo) >= _MEMO_MAX:
+        _next_memo.clear()
+    _next_memo[asked] = result
+    return result
 
 
 def apply(step: Step | None, event: Event, *, epoch: int, quiet: bool, letter: Letter) -> Step:
     """Fold one stored event into the row. The guards were checked when it was written."""
+    asked = (step, event, epoch, quiet, letter)
+    known = _apply_memo.get(asked)
+    if known is not None:
+        return known
+    result = _applied(step, event, epoch=epoch, quiet=quiet, letter=letter)
+    if len(_apply_memo) >= _MEMO_MAX:
+        _apply_memo.clear()
+    _apply_memo[asked] = result
+    return result
+
+
+def _applied(step: Step | None, event: Event, *, epoch: int, quiet: bool, letter: Letter) -> Step:
     state = None if step is None else step.state
     if state not in _FROM[event]:
         raise InvariantViolated("I7", f"{event.name} cannot follow {state}")

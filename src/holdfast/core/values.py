@@ -22,6 +22,8 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 Json = object  # a JSON value; narrowed where it is used
 
 _SIMPLE = frozenset((bool, type(None)))
+_SMALL = 2**53
+_FIXED = frozenset((str, int, float, bool, type(None)))
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -40,13 +42,27 @@ def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> byt
     return raw
 
 
+def canonical_within(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
+    """RFC 8785 bytes of a checked value, if they are not too many."""
+    raw = canonical(value)
+    if len(raw) > bytes_max:
+        raise TooLarge(f"{what} has {len(raw):,} bytes of JSON; the limit is {bytes_max:,}")
+    return raw
+
+
 def decode(raw: bytes) -> Json:
     return _decode(raw)
 
 
 def copied(value: Json) -> Json:
     """The same checked value, sharing nothing that can be changed."""
-    return _decode(_encode(value)) if isinstance(value, (dict, list)) else value
+    if type(value) is dict:
+        items = cast("dict[str, object]", value)
+        for item in items.values():
+            if type(item) not in _FIXED:
+                return _decode(_encode(items))
+        return items.copy()
+    return _decode(_encode(value)) if isinstance(value, list) else value
 
 
 def canonical(value: Json) -> bytes:
@@ -90,8 +106,11 @@ def _checked_object(value: dict[object, object], place: str, depth: int) -> Json
             raise BadValue(f"{place}: key {key!r} is not text")
         if not key.isascii():
             _check_text(key, place)
-        # Most values are short text: the rest of the checks is for the others.
-        if type(item) is str and item.isascii():
+        # Most values are short text or small numbers: the other checks are for the rest.
+        kind = type(item)
+        if (kind is str and cast(str, item).isascii()) or (
+            kind is int and -_SMALL < cast(int, item) < _SMALL
+        ):
             kept[key] = item
         else:
             kept[key] = _checked(item, f"{place}.{key}", depth + 1)
@@ -132,7 +151,9 @@ def _plain(value: Json) -> bool:
         return cast(str, value).isascii()
     if kind is dict:
         for key, item in cast("dict[str, object]", value).items():
-            if not key.isascii() or not _plain(item):
+            if not key.isascii() or not (
+                cast(str, item).isascii() if type(item) is str else _plain(item)
+            ):
                 return False
     elif kind is list:
         for item in cast("list[object]", value):

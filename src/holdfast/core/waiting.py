@@ -1,4 +1,4 @@
-"""Waiting for an event, for at most so long.
+"""Waiting for an event, for at most so long; and for one's turn.
 
 Not by `asyncio.wait_for`: on Python 3.11 it swallows a cancel that comes in the same moment as the
 event, and whoever was to end goes on for ever.
@@ -7,6 +7,7 @@ event, and whoever was to end goes on for ever.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 
 async def wait_event(event: asyncio.Event, seconds: float) -> bool:
@@ -17,3 +18,40 @@ async def wait_event(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+class Turn:
+    """A lock, given in the order it was asked for; taking a free one costs no await."""
+
+    __slots__ = ("_waiting", "taken")
+
+    def __init__(self) -> None:
+        self.taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def try_take(self) -> bool:
+        if self.taken:
+            return False
+        self.taken = True
+        return True
+
+    async def take(self) -> None:
+        if self.try_take():
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if not mine.cancelled():
+                self.give()  # it was given just before the cancel came
+            raise
+
+    def give(self) -> None:
+        """Hand it to the next one that still waits; it is never free in between."""
+        while self._waiting:
+            following = self._waiting.popleft()
+            if not following.done():
+                following.set_result(None)
+                return
+        self.taken = False

@@ -196,7 +196,10 @@ def fold(view: TaskView, record: Record) -> None:
         )
     view.seq = record.seq
     try:
-        _fold(view, record)
+        if record.kind is Kind.STEP and record.epoch == view.epoch:
+            _fold_step(view, record)
+        else:
+            _fold(view, record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise JournalDamaged(
             f"task {view.task_id}: record {record.seq} cannot be understood: {error!r}"

@@ -16,7 +16,6 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.core.clock import Clock
-from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.values import Json, checked, copied, encode
 from holdfast.errors import (
     AttemptTimedOut,
@@ -37,7 +36,7 @@ from holdfast.journal.records import StepView
 from holdfast.runtime.blocking import ChildPool
 from holdfast.runtime.child_wire import Unkept
 from holdfast.runtime.deadlines import Deadlines
-from holdfast.runtime.http import BadRequest, HttpClient
+from holdfast.runtime.http import BadRequest
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tool import (
@@ -170,29 +169,21 @@ class Caller:
         self, tool: Tool[..., Any], step: StepView, *, task_id: str, fence: int, attempt: int,
         ends: float, mark: Callable[[], None], lookup: bool,
     ) -> Call:  # fmt: skip
-        loop = asyncio.get_running_loop()
-        key = effect_key_from_bytes(step.effect_key)
-
-        def http(call: Call) -> HttpClient:
-            return HttpClient(
-                effect=tool.effect, effect_key=key, task_id=task_id, ordinal=step.ordinal,
-                fence=fence, time_left_s=lambda: ends - loop.time(), on_first_byte=mark,
-                lookup=lookup,
-            )  # fmt: skip
-
         return Call(
-            task_id=task_id, ordinal=step.ordinal, effect_key=key, fence=fence, attempt=attempt,
-            time_left=lambda: ends - loop.time(), mark=mark, http=http,
+            task_id=task_id, ordinal=step.ordinal, effect_key=step.effect_key, fence=fence,
+            attempt=attempt, ends=ends, mark=mark, effect=tool.effect, lookup=lookup,
         )  # fmt: skip
 
     async def _invoke(
         self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]
     ) -> object:
-        self._lease.check()
         if not tool.blocking:
-            if not tool.marks_itself:
+            if tool.marks_itself:
+                self._lease.check()
+            else:
                 mark()
             return await self._timed(tool, call, tool.bound(call, args))
+        self._lease.check()
         if tool.needs_child:
             fields = {
                 "task_id": call.task_id, "ordinal": call.ordinal, "effect_key": call.effect_key,
@@ -211,9 +202,8 @@ class Caller:
 
     async def _timed(self, tool: Tool[..., Any], call: Call, start: Callable[[], Any]) -> object:
         # A TimeoutError of the tool's own says the same: no outcome in time.
-        label = f"{call.task_id}/{call.ordinal}"
         try:
-            return await self._deadlines.run(start, tool.timeout_s, label=label)
+            return await self._deadlines.run(start, tool.timeout_s, call.task_id, call.ordinal)
         except TimeoutError:
             raise AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s) from None
 
@@ -232,8 +222,8 @@ def _returned(tool: Tool[..., Any], value: object) -> Outcome:
         except Misuse as error:
             return Raised("Misuse", error.message)
     try:
-        kept = checked(value, what=f"result of {tool.name}")
-        encode(kept, what=f"result of {tool.name}")
+        kept = checked(value, what=tool.result_title)
+        encode(kept, what=tool.result_title)
     except (BadValue, TooLarge) as error:
         if tool.letter == "T":
             return Raised(type(error).__name__, error.message)
@@ -273,7 +263,7 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outco
 
 def _own(args: dict[str, Any]) -> dict[str, Any]:
     """Arguments that the tool may change without changing what a repeat would send."""
-    return {name: copied(value) for name, value in args.items()}
+    return cast("dict[str, Any]", copied(args))
 
 
 def _shown_json(proof: object) -> Json:

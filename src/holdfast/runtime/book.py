@@ -16,10 +16,11 @@ cancel is raised. A stale owner writes nothing; what it saw succeed it leaves as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.core.clock import Clock
 from holdfast.core.step import Event
+from holdfast.core.waiting import Turn
 from holdfast.errors import (
     CommitUnknown,
     Fenced,
@@ -41,7 +42,7 @@ from holdfast.journal.contract import (
 )
 from holdfast.journal.records import Body, Entry, Record, StepView, TaskView, fold
 
-DEFER_S = 0.01  # a deferred result that no later step takes along is written after this
+DEFER_S = 0.01  # a deferred result that no later step takes along is written within two of these
 RETRY_S = 0.25
 CONFIRM_MAX = 3
 STOPPING = "stopping"  # why a run ends when its worker is asked to stop
@@ -52,14 +53,14 @@ class Book:
     """The owner's hold on one task: append, fold, remember."""
 
     __slots__ = (
-        "_flush_timer", "_pending", "_slots", "_turn", "calls", "cancelled", "changed",
+        "_flusher", "_pending", "_slots", "_turn", "_waited", "calls", "cancelled", "changed",
         "clock", "ended", "fenced", "hold", "inbox", "journal", "may_rest", "on_trouble", "signal",
         "view",
     )  # fmt: skip
 
     def __init__(
         self, *, journal: Journal, hold: Hold, view: TaskView, inbox: Sequence[InboxItem],
-        clock: Clock, on_trouble: Callable[[HoldfastError], None],
+        clock: Clock, on_trouble: Callable[[HoldfastError], None], flusher: Flusher,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.hold = hold
@@ -76,8 +77,9 @@ class Book:
         self.calls = 0  # attempts under way whose outcome is not yet recorded
         self._pending: list[Entry] = []
         self._slots: list[int] = []
-        self._turn = asyncio.Lock()
-        self._flush_timer: asyncio.TimerHandle | None = None
+        self._turn = Turn()
+        self._flusher = flusher
+        self._waited = False  # what is deferred has been looked at once
 
     # whether the run may go on
 
@@ -137,12 +139,12 @@ class Book:
             self._slots.append(slot)
         self._flush_soon()
 
-    async def begin(self, entries: Sequence[Entry]) -> None:
+    def begin(self, entries: Sequence[Entry]) -> Awaitable[None]:
         """Write records on whose strength an effect will be sent.
 
         Raises JournalFull, JournalBusy: nothing was written, nothing may be sent.
         """
-        await self._write(entries, begins=True)
+        return self._write(entries, begins=True)
 
     async def write(
         self, entries: Sequence[Entry], *, change: Change | None = None,
@@ -170,7 +172,9 @@ class Book:
         self, entries: Sequence[Entry], *, change: Change | None = None,
         applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
     ) -> None:  # fmt: skip
-        async with self._turn:
+        if not self._turn.try_take():
+            await self._turn.take()
+        try:
             pending, slots = self._pending, self._slots
             self._pending, self._slots = [], []
             taken = [*pending, *entries] if pending else entries
@@ -189,6 +193,8 @@ class Book:
                 self._put_back(pending, slots)
                 raise
             self._written(entries, numbers[len(pending) :], slots)
+        finally:
+            self._turn.give()
 
     def _written(
         self, entries: Sequence[Entry], numbers: Sequence[int], slots: Sequence[int]
@@ -283,20 +289,20 @@ class Book:
             )  # fmt: skip
 
     def _flush_soon(self) -> None:
-        if self._flush_timer is None:
-            loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(DEFER_S, self._flush_later)
+        self._waited = False
+        self._flusher.add(self)
 
-    def _flush_later(self) -> None:
-        self._flush_timer = None
+    def flush_if_left(self) -> bool:
+        """Write what was deferred at least a tick ago; False where nothing is left to look at."""
         if not self._pending or self.fenced:
-            return
-        if self._turn.locked():
-            self._flush_soon()
-            return
-        task = asyncio.get_running_loop().create_task(self._flush_quietly())
-        _FLUSHES.add(task)
-        task.add_done_callback(_FLUSHES.discard)
+            return False
+        if self._waited and not self._turn.taken:
+            task = asyncio.get_running_loop().create_task(self._flush_quietly())
+            _FLUSHES.add(task)
+            task.add_done_callback(_FLUSHES.discard)
+            return False
+        self._waited = True
+        return True
 
     async def _flush_quietly(self) -> None:
         try:
@@ -306,3 +312,25 @@ class Book:
 
 
 _FLUSHES: set[asyncio.Task[None]] = set()  # keeps the tasks alive until they are done
+
+
+class Flusher:
+    """Looks after deferred results that no later step takes along: one timer for all books."""
+
+    __slots__ = ("_books", "_timer")
+
+    def __init__(self) -> None:
+        self._books: dict[Book, None] = {}  # in order: the same run writes them alike
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, book: Book) -> None:
+        self._books[book] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DEFER_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        books, self._books = self._books, {}
+        for book in books:
+            if book.flush_if_left():
+                self.add(book)

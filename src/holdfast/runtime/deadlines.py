@@ -20,12 +20,14 @@ STUCK_S = 5.0
 
 
 class _Entry:
-    __slots__ = ("ends", "exact", "expired", "label", "stuck", "task")
+    __slots__ = ("ends", "exact", "expired", "names", "stuck", "task")
 
-    def __init__(self, task: asyncio.Task[Any], ends: float, *, label: str, exact: bool) -> None:
+    def __init__(
+        self, task: asyncio.Task[Any], ends: float, names: tuple[str, ...], *, exact: bool
+    ) -> None:
         self.task = task
         self.ends = ends
-        self.label = label
+        self.names = names
         self.exact = exact  # cancelled by a timer of its own
         self.expired = False
         self.stuck = False
@@ -42,15 +44,18 @@ class Deadlines:
         self._tick: asyncio.TimerHandle | None = None
 
     async def run(
-        self, start: Callable[[], Awaitable[object]], timeout_s: float, *, label: str
+        self, start: Callable[[], Awaitable[object]], timeout_s: float, *names: str
     ) -> object:
-        """What it gives, or TimeoutError once it was cancelled for being late and has ended."""
+        """What it gives, or TimeoutError once it was cancelled for being late and has ended.
+
+        `names`, joined by a slash, say what it is where it is stuck.
+        """
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a deadline needs a task")
         loop = asyncio.get_running_loop()
         exact = timeout_s < EXACT_BELOW_S
-        entry = _Entry(task, loop.time() + timeout_s, label=label, exact=exact)
+        entry = _Entry(task, loop.time() + timeout_s, names, exact=exact)
         before = task.cancelling()
         self._entries[entry] = None
         if self._tick is None:
@@ -75,5 +80,5 @@ class Deadlines:
                 entry.task.cancel()
             if entry.ends + STUCK_S <= now and not entry.stuck:
                 entry.stuck = True
-                self._on_stuck(entry.label)
+                self._on_stuck("/".join(entry.names))
         self._tick = loop.call_later(TICK_S, self._look, loop) if self._entries else None

@@ -37,7 +37,7 @@ from holdfast.journal.records import TaskState, TaskView
 from holdfast.journal.rules import CRASHES_ALONE
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.blocking import ChildPool
-from holdfast.runtime.book import Book
+from holdfast.runtime.book import Book, Flusher
 from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.deadman import DeadMan
 from holdfast.runtime.execute import execute, rest_as_defect
@@ -89,6 +89,7 @@ class Engine:
         self._children: ChildPool | None = None
         self._threads = Threads()
         self._deadlines = Deadlines(self._on_stuck)
+        self._flusher = Flusher()
         self._telling: set[asyncio.Task[None]] = set()
         self._inbox_seen = 0
         self._stopping = asyncio.Event()
@@ -147,7 +148,7 @@ class Engine:
             raise SessionLost("no session is open")
         book = Book(
             journal=self.journal, hold=claimed.hold, view=claimed.view, inbox=claimed.inbox,
-            clock=self.clock, on_trouble=self._on_trouble,
+            clock=self.clock, on_trouble=self._on_trouble, flusher=self._flusher,
         )  # fmt: skip
         caller = Caller(
             lease=self.lease, clock=self.clock, children=self._children, threads=self._threads,

@@ -36,16 +36,18 @@ class Lease:
 
         A machine that was paused as a whole has its lease left, but its key windows went on.
         """
-        if self.lost or self.left_ms() <= 0 or self._jump_ms() > self.session.ttl_ms:
+        boot_ms, session = self._clock.boot_ms(), self.session
+        late = boot_ms >= session.deadline_boot_ms
+        if self.lost or late or self._jump_ms(boot_ms) > session.ttl_ms:
             self.lost = True
             raise Fenced
 
     def was_frozen(self) -> bool:
         """Whether the wall clock ran on while our own clocks stood still (a paused machine)."""
-        jump_ms = self._jump_ms()
+        jump_ms = self._jump_ms(self._clock.boot_ms())
         self._offset_ms += jump_ms
         return jump_ms > self.session.ttl_ms
 
-    def _jump_ms(self) -> int:
+    def _jump_ms(self, boot_ms: int) -> int:
         """How far the wall clock has run ahead of the boot clock since it was last looked at."""
-        return self._clock.wall_ms() - self._clock.boot_ms() - self._offset_ms
+        return self._clock.wall_ms() - boot_ms - self._offset_ms

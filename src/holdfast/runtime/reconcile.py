@@ -17,7 +17,7 @@ from holdfast.core.ids import fingerprint
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.resume import QUESTIONS, Move, decide, question
 from holdfast.core.step import Event, Facts, Lookup, Step, StepState, next_step
-from holdfast.core.values import canonical, checked, encode
+from holdfast.core.values import canonical_within, checked, encode
 from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, Cancelled, InvariantViolated, Suspended, TooLarge
 from holdfast.journal.contract import Change, InboxItem, InboxKind
@@ -64,7 +64,9 @@ class Reconciler:
         self._pace = pace  # 1 in production; tests with shorter leases wait shorter too
 
     def fingerprint(self, tool: Tool[..., Any], args: object) -> bytes:
-        return fingerprint(self._fingerprint_key, tool=tool.name, canonical_args=canonical(args))
+        """Raises TooLarge."""
+        raw = canonical_within(args, what=tool.args_title)
+        return fingerprint(self._fingerprint_key, tool=tool.name, canonical_args=raw)
 
     async def drive(self, tool: Tool[..., Any], step: StepView, args: Args) -> StepView:
         """Until the step is closed; Suspended where it rests for a person."""

@@ -73,8 +73,15 @@ class StepCall(Generic[T]):
             extra: Body | None = {"compensates": parent(self._compensates)}
         else:
             self.ordinal, extra = run.take_ordinal(), None
-        with run.open_step(self.ordinal):
+        # What `open_step` does, without an object of its own: every step passes here.
+        run.set_open(self.ordinal)
+        try:
             result = await run.steps.perform(self.tool, self.ordinal, self.args, extra=extra)
+        except BaseException as error:
+            run.end_by(error)
+            raise
+        finally:
+            run.set_open("")
         return cast(T, result)
 
 

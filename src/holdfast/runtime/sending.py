@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from holdfast.core.effect import Keyed, Queryable
+from holdfast.core.effect import Keyed
 from holdfast.core.step import Event, Facts, Refusal, StepState, next_step
 from holdfast.errors import (
     Fenced,
@@ -57,6 +57,9 @@ class Sender:
         self._lease = lease
         self._caller = caller
         self._pace = pace
+        epoch = book.hold.epoch
+        self._facts_plain = Facts(epoch=epoch, owner=True)
+        self._facts_stored = Facts(epoch=epoch, owner=True, refusals_stored=True)
 
     def take_slot(self, tool: Tool[..., Any], key: bytes, attempt: int) -> int:
         if tool.letter in ("R", "T"):
@@ -117,9 +120,20 @@ class Sender:
                 # The worker is stopping or fenced, or the task's code broke the call off.
                 await self._record_stop(step, send)
                 raise
-            await self._record(tool, step, outcome, slot)
+            if not self._deferred(tool, step, outcome, slot):
+                await self._record(tool, step, outcome, slot)
         finally:
             self._book.calls -= 1
+
+    def _deferred(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> bool:
+        """Leave a plain success to the next commit, where its class allows that."""
+        if type(outcome) is not Returned or not tool.merges or not self._is_mine(step):
+            return False
+        body: Body = {"result": outcome.result}
+        if outcome.unkept:
+            body["unkept"] = outcome.unkept
+        self._book.defer(_entry(step, Event.SUCCEED, self._facts(tool), body), slot=slot)
+        return True
 
     async def unsend(self, tool: Tool[..., Any], step: StepView, slot: int, why: str) -> None:
         """Record that an attempt which was started is not sent after all."""
@@ -198,8 +212,6 @@ class Sender:
                     "kind": "StatementFailed", "text": error.message, "reason": "raised",
                 }  # fmt: skip
                 await self._record_refusal(tool, step, facts, failed, slot)
-        elif _may_wait(tool):
-            self._book.defer(entry, slot=slot)
         else:
             await self._book.write([entry], slot=slot)
 
@@ -233,7 +245,7 @@ class Sender:
 
     def _facts(self, tool: Tool[..., Any]) -> Facts:
         stored = isinstance(tool.effect, Keyed) and tool.effect.refusals_stored
-        return Facts(epoch=self._book.hold.epoch, owner=True, refusals_stored=stored)
+        return self._facts_stored if stored else self._facts_plain
 
 
 def check_allowed(result: object, ordinal: str) -> None:
@@ -259,8 +271,3 @@ def _entry(step: StepView, event: Event, facts: Facts, body: Body) -> Entry:
     return Entry(
         kind=Kind.STEP, ordinal=step.ordinal, events=(event,), body=body, quiet=facts.quiet
     )
-
-
-def _may_wait(tool: Tool[..., Any]) -> bool:
-    effect = tool.effect
-    return effect.merges or (isinstance(effect, Queryable) and effect.find_returns_result)

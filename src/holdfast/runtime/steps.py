@@ -13,6 +13,7 @@ commit. There is no line at which an effect exists without its intent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from holdfast.core.clock import Clock
@@ -20,7 +21,7 @@ from holdfast.core.effect import Keyed
 from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.step import Event, Facts, StepState, next_step
-from holdfast.core.values import checked, encode
+from holdfast.core.values import checked
 from holdfast.errors import (
     Cancelled,
     InvariantViolated,
@@ -52,6 +53,9 @@ class Steps:
         self.book = book
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys
+        self._new_facts = Facts(
+            epoch=book.hold.epoch, owner=True, previous_closed=True, quiet=True
+        )  # fmt: skip
         self._performing: dict[asyncio.Task[Any], None] = {}  # Any: the code's own tasks, in order
         self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
         self._reconciler = Reconciler(
@@ -63,7 +67,7 @@ class Steps:
         self, tool: Tool[..., Any], ordinal: str, args: Args, *, extra: Body | None = None
     ) -> object:
         """The step's result, or what it failed with; Suspended where a person is needed."""
-        asked = (tool, ordinal, checked(args, what=f"arguments of {tool.name}"), extra)
+        asked = (tool, ordinal, checked(args, what=tool.args_title), extra)
         task = asyncio.current_task()
         if task is None:
             raise InvariantViolated("I10", f"step {ordinal} is performed outside a task")
@@ -130,10 +134,16 @@ class Steps:
         self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None
     ) -> StepView:
         """The closed step: under this ordinal, or under the last of its retry slots."""
+        mark = self._reconciler.fingerprint(tool, args)
         number = 0
         slot_name = ordinal
         while True:
-            step = await self._settled(tool, slot_name, args, extra)
+            step = self.book.view.steps.get(slot_name)
+            if step is None:
+                step = await self._new(tool, slot_name, args, extra, mark)
+            else:
+                check_same(step, tool, mark)
+                step = step if step.closed else await self.settle_open(tool, step)
             if step.state is not StepState.FAILED or not _retried(tool, step, number):
                 return step
             number += 1
@@ -148,15 +158,10 @@ class Steps:
         step = self.book.step(ordinal)
         return step is not None and not step.closed and not isinstance(error, Signal)
 
-    async def _settled(
-        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None
-    ) -> StepView:
-        encode(args, what=f"arguments of {tool.name}")
-        mark = self._reconciler.fingerprint(tool, args)
-        step = self.book.step(ordinal)
-        if step is not None:
-            check_same(step, tool, mark)
-            return step if step.closed else await self.settle_open(tool, step)
+    def _new(
+        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None, mark: bytes
+    ) -> Awaitable[StepView]:
+        """A step that the journal does not know; awaited, it comes to its end."""
         if (note := self.book.view.notes.get(ordinal)) is not None:
             raise Suspended(f"diverged: step {ordinal} was {note.what}, now it is {tool.name}")
         if self.book.cancelled:
@@ -173,18 +178,17 @@ class Steps:
             # Fenced or Idempotent one is simply sent again, but a refusal is then no proof while
             # the lost timeline's request may be under way: a refusal raises no fence.
             body["lost_after_ms"] = self.book.view.restored_ms
-            return await self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
+            return self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
         if tool.needs_approval:
-            return await self._open_slot(tool, ordinal, body, mark, Event.PLAN)
-        return await self._begin_new(tool, ordinal, body, mark)
+            return self._open_slot(tool, ordinal, body, mark, Event.PLAN)
+        return self._begin_new(tool, ordinal, body, mark)
 
     async def _begin_new(
         self, tool: Tool[..., Any], ordinal: str, body: Body, mark: bytes
     ) -> StepView:
         """Plan and start in one commit, then call."""
         key = self._key(ordinal)
-        facts = Facts(epoch=self.book.hold.epoch, owner=True, previous_closed=True, quiet=True)
-        check_allowed(next_step(None, Event.PLAN, facts, letter=tool.letter), ordinal)
+        check_allowed(next_step(None, Event.PLAN, self._new_facts, letter=tool.letter), ordinal)
         slot = self._sender.take_slot(tool, key, 1)
         entry = Entry(
             kind=Kind.STEP, ordinal=ordinal, events=(Event.PLAN, Event.START), body=body,

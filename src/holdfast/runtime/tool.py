@@ -11,6 +11,7 @@ made by the orchestrator, after the checkpoint is durable. What it says about it
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
+from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
 from holdfast.journal.contract import Statement
 from holdfast.runtime.target import Target, locate
@@ -37,42 +39,47 @@ class Call:
     """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
 
     __slots__ = (
-        "_http",
-        "_mark",
-        "_time_left",
-        "attempt",
-        "effect_key",
-        "fence",
-        "ordinal",
-        "task_id",
-    )
+        "_effect", "_effect_key", "_ends", "_http", "_lookup", "_mark", "attempt", "fence",
+        "ordinal", "task_id",
+    )  # fmt: skip
 
     def __init__(
-        self, *, task_id: str, ordinal: str, effect_key: str, fence: int, attempt: int,
-        time_left: Callable[[], float], mark: Callable[[], None],
-        http: Callable[[Call], HttpClient],
+        self, *, task_id: str, ordinal: str, effect_key: bytes, fence: int, attempt: int,
+        ends: float, mark: Callable[[], None], effect: Effect, lookup: bool,
     ) -> None:  # fmt: skip
         self.task_id = task_id
         self.ordinal = ordinal
-        self.effect_key = effect_key
         self.fence = fence
         self.attempt = attempt
-        self._time_left = time_left
+        self._effect_key = effect_key
+        self._ends = ends  # on the clock of the event loop
         self._mark = mark
-        self._http: Callable[[Call], HttpClient] | HttpClient = http
+        self._effect = effect
+        self._lookup = lookup
+        self._http: HttpClient | None = None
+
+    @property
+    def effect_key(self) -> str:
+        """The same for every attempt of this step, on every worker; what a far end dedupes by."""
+        return effect_key_from_bytes(self._effect_key)
 
     @property
     def deadline_s(self) -> float:
         """Seconds left until this attempt is given up and its outcome is unknown."""
-        return self._time_left()
+        return self._ends - asyncio.get_running_loop().time()
 
     @property
     def http(self) -> HttpClient:
         """An HTTP client bound to this attempt: sets the key, reads answers, never retries."""
-        http = self._http
-        if callable(http):
-            http = self._http = http(self)
-        return http
+        if self._http is None:
+            from holdfast.runtime.http import HttpClient  # with ssl: only where it is used
+
+            self._http = HttpClient(
+                effect=self._effect, effect_key=self.effect_key, task_id=self.task_id,
+                ordinal=self.ordinal, fence=self.fence, time_left_s=lambda: self.deadline_s,
+                on_first_byte=self._mark, lookup=self._lookup,
+            )  # fmt: skip
+        return self._http
 
     def sending(self) -> None:
         """Say that the next byte may leave now; for tools declared `marks_sending=True`."""
@@ -152,6 +159,11 @@ class Tool(Generic[P, T]):
         self.attempts = attempts
         self.retries = retries
         self.retry_delay_s = retry_delay_s
+        # Whether its result may wait for the next step's commit: if it is lost with the process,
+        # it is asked for again and the same.
+        self.merges = effect.merges or (
+            isinstance(effect, Queryable) and effect.find_returns_result
+        )
         self.marks_itself = http_only or marks_sending
         self.needs_approval = needs_approval
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
@@ -164,6 +176,9 @@ class Tool(Generic[P, T]):
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
         self._takes_call, self._names, self._required, self._any = _shape(function)
+        self.args_title = f"arguments of {name}"
+        self.result_title = f"result of {name}"
+        self._needed = frozenset(self._required)
         self.version = _version(function, name, effect)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -178,6 +193,8 @@ class Tool(Generic[P, T]):
 
     def check_args(self, args: dict[str, Any]) -> None:  # Any: the caller's arguments, unchecked
         """Refuse arguments that the function would not take, before anything is planned."""
+        if args.keys() <= self._names and self._needed <= args.keys():
+            return
         unknown = [] if self._any else [name for name in args if name not in self._names]
         missing = [name for name in self._required if name not in args]
         if unknown or missing:

@@ -193,7 +193,10 @@ class SqliteJournal:
                 self._set_holds(self._holds - 1)
                 self._changed.set()
 
-        numbers, _ = await self._writer.write(act, begins=begins, then=move)
+        adds_only = change is None and not applied and not statements
+        numbers, _ = await self._writer.write(
+            act, begins=begins, adds_only=adds_only, then=move
+        )  # fmt: skip
         return numbers
 
     async def release(self, hold: Hold) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import cast
 
@@ -29,10 +30,6 @@ from holdfast.journal.sqlite.writer import Txn
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Body).decode
 
-INSERT = (
-    "INSERT INTO record (n, t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
-    "fingerprint, slot, quiet, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 COLUMNS = (
     "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, "
     "quiet, body, hash"
@@ -60,7 +57,8 @@ def add_records(
 ) -> list[int]:  # fmt: skip
     """Insert the entries behind the tail and move it along; returns their numbers."""
     rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
-    insert_rows(txn, rows)
+    txn.add_rows(rows)
+    txn.insert_rows()
     return [made[0] for made in rows]
 
 
@@ -92,13 +90,7 @@ def make_rows(
     return rows
 
 
-def insert_rows(txn: Txn, rows: Sequence[Row]) -> None:
-    """Write them. Numbers are one above the newest; a collision is a broken promise, not luck."""
-    txn.db.executemany(INSERT, rows)
-    if rows:
-        txn.number = rows[-1][0]
-
-
+@functools.lru_cache(256)
 def pack_events(events: tuple[Event, ...]) -> int:
     what = 0
     for event in reversed(events):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -28,7 +29,6 @@ from holdfast.journal.sqlite.rows import (
     TASK_FROM,
     Tail,
     add_records,
-    insert_rows,
     make_rows,
     task_row,
 )
@@ -41,6 +41,11 @@ CLOSING = frozenset(
     (Event.SUCCEED, Event.FAIL, Event.REFUSE, Event.FIND, Event.ADOPT, Event.SETTLE_DONE,
      Event.SETTLE_SKIP, Event.SKIP)
 )  # fmt: skip
+
+
+@functools.lru_cache(256)
+def _closes(events: tuple[Event, ...]) -> bool:
+    return not CLOSING.isdisjoint(events)
 
 
 def submit(
@@ -116,14 +121,16 @@ def append(
     if statements:
         _check_held(txn, hold)
         apply_statements(txn.db, statements)
-    progress = any(event in CLOSING for entry in entries for event in entry.events)
+    progress = False
+    for entry in entries:
+        progress = progress or _closes(entry.events)
     txn.db.execute(
         MOVE,
         (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
     )
     if txn.db.changes() != 1:
         _check_held(txn, hold)
-    insert_rows(txn, rows)
+    txn.add_rows(rows)
     for number in applied:
         txn.db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
     if change is not None:

@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar, cast
 
@@ -41,7 +41,7 @@ from holdfast.errors import (
     NotAJournal,
     ReadOnly,
 )
-from holdfast.journal.sqlite.db import Db
+from holdfast.journal.sqlite.db import Db, Row
 from holdfast.journal.sqlite.stamp import raise_stamp
 from holdfast.journal.steady import Moment, SteadyTime
 
@@ -63,19 +63,36 @@ def _nothing(_result: object) -> None:
     return None
 
 
+INSERT = (
+    "INSERT INTO record (n, t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
+    "fingerprint, slot, quiet, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 NEWEST = "SELECT n, at_ms, boot_ms FROM record ORDER BY n DESC LIMIT 1"
 
 
 class Txn:
     """What an act needs to know about the transaction it runs in."""
 
-    __slots__ = ("at_ms", "boot_ms", "db", "number")
+    __slots__ = ("at_ms", "boot_ms", "db", "number", "rows")
 
     def __init__(self, db: Db, *, number: int, at_ms: int, boot_ms: int) -> None:
         self.db = db
         self.number = number  # of the newest record
         self.at_ms = at_ms
         self.boot_ms = boot_ms
+        self.rows: list[Row] = []  # records of acts that only add: inserted together
+
+    def add_rows(self, rows: Sequence[Row]) -> None:
+        """Insert these records, at the latest with the commit. Their numbers are one above the
+        newest; a collision is a broken promise, not luck."""
+        self.rows.extend(rows)
+        if rows:
+            self.number = rows[-1][0]
+
+    def insert_rows(self) -> None:
+        if self.rows:
+            rows, self.rows = self.rows, []
+            self.db.executemany(INSERT, rows)
 
 
 class Reserve(Protocol):
@@ -86,15 +103,27 @@ class Reserve(Protocol):
 
 
 class _Op:
-    __slots__ = ("act", "begins", "error", "future", "result", "since")
+    __slots__ = ("act", "adds_only", "begins", "decided", "error", "future", "result", "since")
 
-    def __init__(self, act: Callable[[Txn], object], *, begins: bool) -> None:
+    def __init__(self, act: Callable[[Txn], object], *, begins: bool, adds_only: bool) -> None:
         self.act = act
         self.begins = begins
+        self.adds_only = adds_only
         self.future: asyncio.Future[object] | None = None
         self.result: object = None
         self.error: BaseException | None = None
         self.since = time.monotonic()
+        self.decided = False
+
+    def decide(self, error: BaseException | None) -> None:
+        """Tell whoever waits; where a cancel has ended the waiting, they look here themselves."""
+        self.decided, self.error = True, error
+        if self.future is None or self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(self.result)
 
 
 class _ActBroke(Exception):
@@ -136,10 +165,12 @@ class Writer:
         self.commits = 0
 
     async def write(
-        self, act: Callable[[Txn], T], *, begins: bool = False,
+        self, act: Callable[[Txn], T], *, begins: bool = False, adds_only: bool = False,
         then: Callable[[T], None] = _nothing,
     ) -> T:  # fmt: skip
         """Run the act in a transaction; on return it is durable.
+
+        `adds_only`: it moves its task and adds records, and reads no records.
 
         A cancel waits until the act is decided: a write that is broken off would be in doubt.
         `then` gets the result of a committed act in either case.
@@ -147,7 +178,7 @@ class Writer:
         Raises what the act raised; JournalFull, JournalBusy (nothing written); CommitUnknown.
         """
         self._check_usable(begins=begins)
-        op = _Op(act, begins=begins)
+        op = _Op(act, begins=begins, adds_only=adds_only)
         loop = asyncio.get_running_loop()
         if self._may_commit_at_once() and self._commit([op]):
             if op.error is not None:
@@ -161,10 +192,16 @@ class Writer:
             self._scheduled = True
             loop.call_soon(self._flush)
         try:
-            result = cast(T, await asyncio.shield(op.future))
+            result = cast(T, await op.future)
         except asyncio.CancelledError:
-            await _decided(op.future)
-            if op.future.exception() is None:
+            # The cancel has ended that future. If the act was not decided by then, it is waited
+            # for with another one.
+            if not op.decided:
+                op.future = loop.create_future()
+                await _decided(op.future)
+            if not op.future.cancelled():
+                op.future.exception()  # seen: the cancel goes before it
+            if op.error is None:
                 then(cast(T, op.result))
             raise
         then(result)
@@ -253,13 +290,7 @@ class Writer:
             self._requeue(ops, loop)
             return
         for op in ops:
-            future = op.future
-            if future is None or future.done():
-                continue
-            if op.error is not None:
-                future.set_exception(op.error)
-            else:
-                future.set_result(op.result)
+            op.decide(op.error)
         if self._queue and not self._scheduled:
             self._scheduled = True
             loop.call_soon(self._flush)
@@ -269,14 +300,13 @@ class Writer:
         for op in reversed(ops):
             if op.since > limit:
                 self._queue.appendleft(op)
-            elif op.future is not None and not op.future.done():
-                op.future.set_exception(JournalBusy("another process has held the write lock"))
+            else:
+                op.decide(JournalBusy("another process has held the write lock"))
         self._scheduled = True
         loop.call_later(BUSY_RETRY_S, self._flush)
 
     def _commit(self, ops: list[_Op]) -> bool:
         """One transaction for these acts. False: the lock is held elsewhere, try again."""
-        began = time.perf_counter()
         try:
             wrote = self._transact(ops)
         except apsw.BusyError:
@@ -294,7 +324,6 @@ class Writer:
             self._fail(ops, self._judge(error))
             return True
         if wrote:
-            self._time(time.perf_counter() - began)
             self.commits += 1
             self._on_commit(self.sequence)
             if self._wal_pages >= WAL_PAGES:
@@ -312,6 +341,8 @@ class Writer:
             for op in ops:
                 op.error = None
                 try:
+                    if not op.adds_only:
+                        txn.insert_rows()  # it may read them
                     op.result = op.act(txn)
                 except HoldfastError as error:
                     op.error = error
@@ -323,7 +354,11 @@ class Writer:
             if refused == len(ops):
                 db.execute("ROLLBACK")
                 return False
+            txn.insert_rows()
+            # Only this waits for the disk; what came before is work of our own.
+            began = time.perf_counter()
             db.execute("COMMIT")
+            self._time(time.perf_counter() - began)
         except apsw.Error:
             raise
         except BaseException:

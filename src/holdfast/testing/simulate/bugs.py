@@ -127,6 +127,7 @@ def _refusal_closes(replace: Replace) -> None:
 
     for module in (core_step, records, ledger):
         replace(module, "apply", apply)
+    replace(core_step, "_next_memo", {})  # neither use nor leave answers of the other function
 
 
 def _window_ignored(replace: Replace) -> None:
