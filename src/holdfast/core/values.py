@@ -151,9 +151,7 @@ def _plain(value: Json) -> bool:
         return cast(str, value).isascii()
     if kind is dict:
         for key, item in cast("dict[str, object]", value).items():
-            if not key.isascii() or not (
-                cast(str, item).isascii() if type(item) is str else _plain(item)
-            ):
+            if not key.isascii() or not (item.isascii() if type(item) is str else _plain(item)):
                 return False
     elif kind is list:
         for item in cast("list[object]", value):
