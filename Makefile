@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 500
 
-.PHONY: help setup demo test check format crash simulate soak bench docs lock wheel clean
+.PHONY: help setup demo test check format crash simulate soak fuzz bench docs lock wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,11 @@ simulate: setup ## many schedules of faults in a simulated world (SEEDS=500)
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
 	$(BIN)/python -m holdfast.testing.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json
+
+fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
+	@$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/fuzz.lock || \
+	  echo "fuzz: atheris has no wheel for this Python or machine; going on with our own mutations" >&2
+	$(BIN)/python -m holdfast.testing.fuzz $(if $(RUNS),--runs $(RUNS)) --report build/fuzz.json
 
 bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n)
 	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS))
