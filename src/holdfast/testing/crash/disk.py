@@ -10,8 +10,10 @@ else is in doubt, and a loss says what becomes of it:
 * TORN: as COIN, but a write is decided sector by sector of 512 bytes.
 
 A file that a lost write had made longer keeps its old length or is filled with zeros, by a coin.
-After a *failed* sync what was in doubt stays so for ever: the kernel calls those pages clean, so
-later syncs pass them by. Shared memory (`-shm`) is gone in any case.
+After a *failed* sync of a file what was in doubt stays so for ever: the kernel calls those pages
+clean, so later syncs pass them by. Names stay in doubt until their folder is synced again: file
+systems keep a log of them, and stop where it cannot be written, but do not forget. Shared memory
+(`-shm`) is gone in any case.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class _Disk:
 
     def note(self, entry: Entry) -> None:
         match entry.act:
-            case Act.LIFE:
+            case Act.LIFE | Act.FOLDER_SYNC_FAILED:
                 pass
             case Act.CREATE:
                 self.files[entry.file] = _File()
@@ -100,8 +102,6 @@ class _Disk:
                 _settle(self.files[entry.file].changes, entry, _Safety.ADRIFT)
             case Act.FOLDER_SYNC:
                 _settle(self.folders.get(entry.paths[0], ()), entry, _Safety.SAFE)
-            case Act.FOLDER_SYNC_FAILED:
-                _settle(self.folders.get(entry.paths[0], ()), entry, _Safety.ADRIFT)
 
     def _rename(self, entry: Entry) -> None:
         """One change where both names lie in one folder: a rename is never half done."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.testing.crash.disk_lives import Synchronous
+from holdfast.testing.crash.full_disk import KINDS, Filling
 from holdfast.testing.crash.power import Cut
 from holdfast.testing.crash.subjects import STEPS, TIMEOUT_S, ClassName
+from holdfast.testing.crash.sync_error import SYNCS, Fault, Story
+from holdfast.testing.shim import Mode
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -18,8 +21,34 @@ class Power(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     points: int | None = None
     cuts: tuple[Cut, ...] = ()
     synchronous: Synchronous = "FULL"
+    wal_pages: int = 0
     timeout_s: float = TIMEOUT_S
     lanes: int = 4
 
 
-DiskJob = Power
+class SyncError(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let one sync fail; see sync_error.py."""
+
+    name: ClassName
+    steps: int = 10  # a task of three makes too few syncs
+    syncs: int = SYNCS
+    stories: tuple[Story, ...] = tuple(Story)
+    stride: int = 1
+    faults: tuple[Fault, ...] = ()
+    timeout_s: float = TIMEOUT_S
+    lanes: int = 4
+
+
+class FullDisk(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """No room from any call on, then room again; see full_disk.py."""
+
+    name: ClassName
+    steps: int = STEPS
+    kinds: tuple[Mode, ...] = KINDS
+    points: int | None = None
+    fillings: tuple[Filling, ...] = ()
+    timeout_s: float = TIMEOUT_S
+    lanes: int = 12
+
+
+DiskJob = Power | SyncError | FullDisk

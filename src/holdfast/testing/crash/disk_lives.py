@@ -20,7 +20,7 @@ from holdfast.app.places import open_file_journal
 from holdfast.core import clock
 from holdfast.core.clock import SystemClock
 from holdfast.core.private_files import FILE_MODE, FOLDER_MODE
-from holdfast.journal.sqlite import opening
+from holdfast.journal.sqlite import opening, writer
 from holdfast.journal.sqlite.db import Db, open_db
 from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.disk import Image
@@ -63,6 +63,12 @@ def weaken_syncs(synchronous: Synchronous) -> None:
         return db
 
     _replace(opening, "connect", weakened)
+
+
+def move_log_often(pages: int) -> None:
+    """A wal_checkpoint after so many pages; 0 leaves the writer's own number, as in production."""
+    if pages:
+        _replace(writer, "WAL_PAGES", pages)
 
 
 class Intents:

@@ -27,6 +27,7 @@ from holdfast.testing.crash.disk_lives import (
     Intents,
     Synchronous,
     boot_anew,
+    move_log_often,
     put_image,
     weaken_syncs,
     work_and_check,
@@ -35,7 +36,7 @@ from holdfast.testing.crash.forks import Trial, fork, run_trials
 from holdfast.testing.crash.found import Found
 from holdfast.testing.crash.lives import Life, work
 from holdfast.testing.crash.subjects import Subject
-from holdfast.testing.crash.sweep import SETTINGS, traced
+from holdfast.testing.crash.sweep import SETTINGS
 from holdfast.testing.shim import PAGE, Made, Mode, Point, Trace, arm, point_at
 from holdfast.testing.shim.disk_log import DiskLog
 
@@ -52,6 +53,7 @@ class PowerPlan:
     seeds: int = 1
     points: int | None = None  # a sample of about this many
     synchronous: Synchronous = "FULL"
+    wal_pages: int = 0  # the log is moved into the file after so many; 0: as in production
     lanes: int = 4
 
 
@@ -92,9 +94,28 @@ def cut_power(plan: PowerPlan) -> Iterator[PowerCut]:
     """Run the trials; gives their outcomes as they come."""
     cuts = plan.cuts
     if not cuts:
-        calls = traced(plan.subject, plan.url, plan.folder, SETTINGS)
-        cuts = _sample(list(_all_cuts(len(calls), plan.seeds)), plan.points)
+        length = next(run_trials(iter((_length(plan),)), lanes=1))
+        cuts = _sample(list(_all_cuts(length, plan.seeds)), plan.points)
     return run_trials((_trial(plan, cut) for cut in cuts), lanes=plan.lanes)
+
+
+def _length(plan: PowerPlan) -> Trial[int]:
+    """How many calls a whole life makes."""
+    folder = plan.folder / "whole"
+    folder.mkdir(mode=0o700)
+    trace = Trace.shared()
+    life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=SETTINGS)
+
+    def begin() -> None:
+        weaken_syncs(plan.synchronous)
+        move_log_often(plan.wal_pages)
+        arm(trace, Mode.TRACE, at=0, root=folder)
+
+    whole = fork(lambda: work(life, Board()), before=begin)
+    yield whole.ended
+    if whole.code:
+        raise RuntimeError(f"no power was lost, and yet a program ended with {whole.code}")
+    return trace.count
 
 
 def _all_cuts(calls: int, seeds: int) -> Iterator[Cut]:
@@ -120,6 +141,7 @@ def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
 
     def begin() -> None:
         weaken_syncs(plan.synchronous)
+        move_log_often(plan.wal_pages)
         arm(trace, Mode.KILL_AFTER, at=cut.index, root=folder, log=log)
 
     def begin_again() -> None:
@@ -151,9 +173,13 @@ def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
 
 def sent(calls: Iterable[Made]) -> set[str]:
     """The steps whose request had been handed to the kernel, in the order of a first life."""
-    requests = (one for one in calls if one.name == "send" and one.done)
-    count = sum(one.head.startswith(_EFFECTS) for one in requests)
+    count = sum(map(is_effect, calls))
     return {str(number) for number in range(1, count + 1)}
+
+
+def is_effect(call: Made) -> bool:
+    """Whether this hands a request with an effect to the kernel."""
+    return call.name == "send" and call.done and call.head.startswith(_EFFECTS)
 
 
 def may_be_open(calls: Iterable[Made]) -> bool:
@@ -172,6 +198,6 @@ def may_be_open(calls: Iterable[Made]) -> bool:
             logged = answered
         elif call.name == "recv" and call.done:
             answered = True
-        elif call.name == "fdatasync" and call.where.endswith("-wal") and call.done and logged:
+        elif call.is_synced_log and logged:
             begun = logged = False
     return begun

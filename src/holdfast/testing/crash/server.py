@@ -15,7 +15,7 @@ from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite import reserve
 from holdfast.testing.crash.board import Board
-from holdfast.testing.crash.disk_jobs import DiskJob, Power
+from holdfast.testing.crash.disk_jobs import DiskJob, FullDisk, Power, SyncError
 from holdfast.testing.crash.disk_server import do_disk
 from holdfast.testing.crash.jobs import Job, Order, Pairs, Place, Races, Sweep, Zombies, divided
 from holdfast.testing.crash.judge import Books, Verdict, judge
@@ -55,7 +55,7 @@ def do(order: Order) -> Figures:
         case Races():
             races = list(run_races(_race_plan(job, place, subject)))
             figures = add_up_races(subject, races, Books(read_books(subject, place)))
-        case Power():
+        case Power() | SyncError() | FullDisk():
             figures = do_disk(
                 job, subject, url=url_of(place), folder=Path(place.folder),
                 books=lambda: Books(read_books(subject, place)),

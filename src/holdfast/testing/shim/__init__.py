@@ -33,7 +33,7 @@ from holdfast.testing.shim.disk_log import DiskLog
 SOURCE = Path(__file__).with_name("crash_shim.c")
 CALLS_MAX = 2_000  # kept per trace; a three-step task makes a few hundred
 _HEAD = struct.Struct("=IIIIq40x")
-_PHASE = struct.Struct("=12xI")
+_PHASE, _PHASE_AT = struct.Struct("=I"), 12
 _CALL = struct.Struct("=16s8sqihh88s")
 _RANDOM = re.compile(r"[0-9a-f]{8,}")
 # A page is linked to its name after it is made, so the kernel knows it by the name it lost.
@@ -82,6 +82,12 @@ class Made:
     def is_logged(self) -> bool:
         """Whether this writes into the journal's write-ahead log."""
         return self.where.endswith("-wal") and self.name == "pwrite"
+
+    @property
+    def is_synced_log(self) -> bool:
+        """Whether this has made the write-ahead log safe."""
+        synced = self.name in ("fsync", "fdatasync") and self.done and not self.failed
+        return synced and self.where.endswith("-wal")
 
     @property
     def is_mark(self) -> bool:
@@ -144,7 +150,7 @@ class Trace:
 
     def give_room(self) -> None:
         """The disk is not full any more."""
-        _PHASE.pack_into(self._memory, 0, Phase.ROOM_AGAIN)
+        _PHASE.pack_into(self._memory, _PHASE_AT, Phase.ROOM_AGAIN)
 
     def calls(self) -> list[Made]:
         capacity, count, *_ = _HEAD.unpack_from(self._memory)
