@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 import holdfast
-from holdfast.errors import JournalStopped
-from holdfast.journal.sqlite import opening, writer
+from holdfast.errors import JournalFull, JournalStopped, ReadOnly
+from holdfast.journal.sqlite import claims, opening, writer
 from holdfast.journal.sqlite.db import Db
+from holdfast.journal.sqlite.page import SessionPage
 from holdfast.journal.sqlite.stop_flag import find_stopped
+from holdfast.journal.sqlite.writer import Txn
 
 
 @holdfast.task
@@ -75,3 +78,83 @@ async def test_the_log_has_a_durable_name_before_anything_is_written(
     monkeypatch.undo()
     async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
         await hf.submit(nothing)
+
+
+async def test_a_claim_that_finds_the_disk_full_is_tried_again_in_the_reserve(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a full disk: the claim was folded twice, looked damaged, and the engine ended."""
+    take, refused = claims.take, 0
+
+    def full_once(txn: Txn, *args: Any, **options: Any) -> Any:  # Any: handed through
+        nonlocal refused
+        taken = take(txn, *args, **options)
+        if taken and not refused:
+            refused += 1
+            raise apsw.FullError("database or disk is full")
+        return taken
+
+    monkeypatch.setattr(claims, "take", full_once)
+    async with holdfast.open(path, tasks=[nothing]) as hf:
+        task = await hf.submit(nothing)
+        assert await task.result(timeout_s=20) == "done"
+    assert refused == 1
+
+
+async def test_a_send_that_cannot_be_marked_is_not_sent_and_runs_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a full disk that copies on write: the task failed, because a page was not written.
+
+    Nothing had been sent.
+    """
+    mark, refused, calls = SessionPage.mark_begun, 0, 0
+
+    def full_once(page: SessionPage, slot: int) -> None:
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise JournalFull("cannot write the page: no space left on device")
+        mark(page, slot)
+
+    @holdfast.tool()
+    async def send(call: holdfast.Call) -> str:
+        nonlocal calls
+        calls += 1
+        return "sent"
+
+    @holdfast.task
+    async def sending(run: holdfast.Run) -> str:
+        return await run.call(send)
+
+    monkeypatch.setattr(SessionPage, "mark_begun", full_once)
+    settings = holdfast.Settings(pace=0.05)
+    async with holdfast.open(path, tasks=[sending], settings=settings) as hf:
+        task = await hf.submit(sending)
+        assert await task.result(timeout_s=20) == "sent"
+    assert (refused, calls) == (2, 1)
+
+
+async def test_a_full_disk_is_not_taken_for_missing_rights(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a full disk: SQLite cannot make its log, and says only that it cannot open.
+
+    It was told as `read-only`, which a supervisor takes for final: the worker stayed away after
+    there was room again.
+    """
+
+    def cannot(_path: Path, *, sync: str = "FULL") -> Db:
+        raise apsw.CantOpenError("unable to open database file")
+
+    def no_room(**_options: object) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(opening, "connect", cannot)
+    with pytest.raises(ReadOnly):
+        async with holdfast.open(path, tasks=[nothing]):
+            pass
+    monkeypatch.setattr(opening.tempfile, "TemporaryFile", no_room)
+    with pytest.raises(JournalFull):
+        async with holdfast.open(path, tasks=[nothing]):
+            pass

@@ -22,9 +22,11 @@ from holdfast.errors import (
     BadValue,
     Busy,
     HoldfastError,
+    JournalFull,
     KeyReused,
     Misuse,
     NotSent,
+    ReadOnly,
     Refused,
     Signal,
     TooLarge,
@@ -96,10 +98,16 @@ class Send:
         self.begun = False
 
     def mark(self) -> None:
-        """The next byte may leave now. Raises Fenced where the lease is over."""
+        """The next byte may leave now. Raises Fenced where the lease is over.
+
+        Raises NotSent where the mark cannot be kept, as on a full disk that copies on write.
+        """
         if not self.begun:
             self._lease.check()
-            self._lease.session.mark_begun(self.slot)
+            try:
+                self._lease.session.mark_begun(self.slot)
+            except (JournalFull, ReadOnly, OSError) as error:
+                raise NotSent(f"that it begins could not be noted: {text_of(error)}") from error
             self.begun = True
 
 

@@ -11,7 +11,7 @@ from holdfast.core.ports import Notice
 from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.journal import rules
 from holdfast.journal.contract import Claimed, Hold
-from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite import upkeep
 from holdfast.journal.sqlite.db import Db
@@ -130,8 +130,12 @@ def _willing(crashes: str, alone: bool) -> str:
 def take(
     txn: Txn, candidates: Sequence[Candidate], session: SqliteSession, *,
     dead: Sequence[DeadSession], wraps: KeyWraps,
-) -> list[Claimed]:  # fmt: skip
-    """Claim those that nobody has touched since they were read."""
+) -> list[tuple[Claimed, Record]]:  # fmt: skip
+    """Claim those that nobody has touched since they were read.
+
+    The record of the claim is for the caller to fold, once it is committed: where the disk is
+    full this runs a second time.
+    """
     row = txn.db.execute(
         "SELECT ended, until_ms FROM session WHERE s = ?", (session.row,)
     ).fetchone()
@@ -140,7 +144,7 @@ def take(
     if row[1] <= txn.boot_ms:
         raise SessionLost("the lease was over before the claim")
     buried = _bury(txn, dead)
-    taken: list[Claimed] = []
+    taken: list[tuple[Claimed, Record]] = []
     for candidate in candidates:
         if candidate.state is TaskState.RUNNING and candidate.session not in buried:
             continue
@@ -166,7 +170,7 @@ def _bury(txn: Txn, dead: Sequence[DeadSession]) -> set[int]:
 
 def _take_one(
     txn: Txn, candidate: Candidate, session: SqliteSession, wraps: KeyWraps
-) -> Claimed | None:
+) -> tuple[Claimed, Record] | None:
     decision = _decide(candidate, alone=True, now_ms=txn.at_ms)
     view, sealer = candidate.view, candidate.sealer
     if view is None or sealer is None or decision.verdict is rules.Claimable.NO:
@@ -202,7 +206,7 @@ def _take_one(
         notice = rules.poison_notice(candidate.task_id, epoch=epoch, now_ms=txn.at_ms)
         upkeep.add_notice(txn, notice, wraps)
         return None
-    fold(view, _claim_record(txn, numbers[0], candidate.seq + 1, epoch, body))
+    record = _claim_record(txn, numbers[0], candidate.seq + 1, epoch, body)
     hold = Hold(
         task_id=candidate.task_id, epoch=epoch, session=session, row=candidate.row, seq=tail.seq,
         head=tail.head, last=tail.last, sealer=sealer,
@@ -210,7 +214,8 @@ def _take_one(
     found = txn.db.execute(
         f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.t = ?", (candidate.row,)
     ).fetchone()
-    return Claimed(hold=hold, view=view, row=task_row(cast("tuple[Any, ...]", found)), inbox=[])
+    task = task_row(cast("tuple[Any, ...]", found))
+    return Claimed(hold=hold, view=view, row=task, inbox=[]), record
 
 
 def _claim_record(txn: Txn, number: int, seq: int, epoch: int, body: dict[str, Any]) -> Record:

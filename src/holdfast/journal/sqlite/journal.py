@@ -44,7 +44,7 @@ from holdfast.journal.contract import (
     Submitted,
     TaskRow,
 )
-from holdfast.journal.records import Entry, Record, TaskState, TaskView
+from holdfast.journal.records import Entry, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import check, claims, inbox, tasks, upkeep
 from holdfast.journal.sqlite.db import Db
@@ -170,11 +170,12 @@ class SqliteJournal:
         taken = await self._writer.write(
             lambda txn: claims.take(txn, sound, own, dead=dead, wraps=self._wraps)
         )
-        for claimed in taken:
+        for claimed, record in taken:
+            fold(claimed.view, record)
             claimed.inbox = inbox.pending_of(self._reader, claimed.hold)
             claimed.hold.seen = max((item.number for item in claimed.inbox), default=0)
         self._set_holds(self._holds + len(taken))
-        return taken
+        return [claimed for claimed, _ in taken]
 
     async def append(
         self, hold: Hold, entries: Sequence[Entry], *, change: Change | None = None,

@@ -12,9 +12,11 @@ made leaves no half of it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -35,8 +37,10 @@ from holdfast.core.private_files import (
     write_atomically,
 )
 from holdfast.errors import (
+    HoldfastError,
     JournalBusy,
     JournalDamaged,
+    JournalFull,
     JournalGone,
     JournalNewer,
     JournalOlderCopy,
@@ -92,7 +96,7 @@ async def open_journal(
         use = await _use(path, folder)
         return _open(path, use, folder, keys=keys, clock=clock, entropy=entropy, sync=synchronous)
     except apsw.Error as error:
-        raise translated(error) from error
+        raise _explained(error, path.parent) from error
 
 
 def _open(
@@ -121,6 +125,23 @@ def _open(
     )  # fmt: skip
     journal.remember_newest()
     return journal
+
+
+def _explained(error: apsw.Error, folder: Path) -> HoldfastError:
+    """Our word for it; SQLite says the same of a folder without room and of one without rights."""
+    if isinstance(error, apsw.CantOpenError) and not _has_room(folder):
+        return JournalFull("no space left for the journal's log")
+    return translated(error)
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a small new file fits; True also where it is refused for another reason."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4_096))
+    except OSError as refused:
+        return refused.errno not in (errno.ENOSPC, errno.EDQUOT)
+    return True
 
 
 def _sync_names(folder: Path) -> None:
@@ -206,7 +227,7 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
         os.link(temporary, path)
         sync_folder(path.parent)
     except apsw.Error as error:
-        raise translated(error) from error
+        raise _explained(error, path.parent) from error
     except FileExistsError:
         pass  # another process made it meanwhile; theirs is as good
     finally:
