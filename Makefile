@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 500
 
-.PHONY: help setup demo test check format crash simulate soak fuzz bench docs lock wheel clean
+.PHONY: help setup demo test check format crash simulate explore soak fuzz bench docs lock wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ crash: setup ## kill a task at every call it makes to the system (POINTS=n for a
 
 simulate: setup ## many schedules of faults in a simulated world (SEEDS=500)
 	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS)
+
+explore: setup ## every interleaving of small worlds over the transition function (ARGS=--small)
+	$(BIN)/python -m holdfast.testing.explore --report build/explore.json $(ARGS)
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
 	$(BIN)/python -m holdfast.testing.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json
