@@ -10,6 +10,7 @@ in memory is exactly what is durable.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar, cast
@@ -63,7 +64,7 @@ from holdfast.journal.sqlite.sessions import (
     list_sessions,
     pages_to_keep,
 )
-from holdfast.journal.sqlite.writer import NEWEST, Txn, Writer, translated
+from holdfast.journal.sqlite.writer import NEWEST, Txn, Writer, translated, unreadable
 from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")
@@ -153,17 +154,21 @@ class SqliteJournal:
         task_id: TaskId | None = None, alone: bool = False,
     ) -> list[Claimed]:  # fmt: skip
         own = _own(session)
-        dead = find_dead_sessions(self._reader, self._clock, self._instance, but=own.row)
-        candidates = claims.find_candidates(
-            self._reader, now_ms=self.now_ms(), dead=dead, names=names, limit=limit,
+        now_ms = self.now_ms()
+        dead = self._read(
+            lambda db: find_dead_sessions(db, self._clock, self._instance, but=own.row)
+        )
+        find = functools.partial(
+            claims.find_candidates, now_ms=now_ms, dead=dead, names=names, limit=limit,
             task_id=task_id, alone=alone,
         )  # fmt: skip
+        candidates = self._read(find)
         if not candidates:
             return []
         sound: list[claims.Candidate] = []
         for candidate in candidates:
             try:
-                candidate.load(self._reader, self._wraps)
+                self._read(functools.partial(candidate.load, wraps=self._wraps))
                 sound.append(candidate)
             except (JournalDamaged, InvariantViolated) as error:
                 await self._park_damaged(candidate, error)
@@ -172,7 +177,7 @@ class SqliteJournal:
         )
         for claimed, record in taken:
             fold(claimed.view, record)
-            claimed.inbox = inbox.pending_of(self._reader, claimed.hold)
+            claimed.inbox = self._read(functools.partial(inbox.pending_of, hold=claimed.hold))
             claimed.hold.seen = max((item.number for item in claimed.inbox), default=0)
         self._set_holds(self._holds + len(taken))
         return [claimed for claimed, _ in taken]
@@ -230,12 +235,15 @@ class SqliteJournal:
     # reading
 
     async def find_task(self, task_id: TaskId) -> TaskRow | None:
-        row = self._read(
-            lambda db: db.execute(
-                f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", (task_id_bytes(task_id),)
+        raw = task_id_bytes(task_id)
+
+        def read(db: Db) -> TaskRow | None:
+            row = db.execute(
+                f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", (raw,)
             ).fetchone()
-        )
-        return None if row is None else task_row(row)
+            return None if row is None else task_row(row)
+
+        return self._read(read)
 
     async def read_task(self, task_id: TaskId) -> TaskView:
         raw = task_id_bytes(task_id)
@@ -284,10 +292,11 @@ class SqliteJournal:
         return self._read(lambda db: tasks.list_tasks(db, filter))
 
     async def count_tasks(self) -> dict[TaskState, int]:
-        rows = self._read(
-            lambda db: db.execute("SELECT state, count(*) FROM task GROUP BY state").fetchall()
-        )
-        return {TaskState(str(state)): int(str(count)) for state, count in rows}
+        def read(db: Db) -> dict[TaskState, int]:
+            rows = db.execute("SELECT state, count(*) FROM task GROUP BY state").fetchall()
+            return {TaskState(str(state)): int(str(count)) for state, count in rows}
+
+        return self._read(read)
 
     async def list_sessions(self) -> list[SessionRow]:
         return self._read(lambda db: list_sessions(db, self._clock, self._instance))
@@ -423,6 +432,8 @@ class SqliteJournal:
             return read(self._reader)
         except apsw.Error as error:
             raise translated(error) from error
+        except (ValueError, TypeError) as error:
+            raise unreadable(error) from error
 
     def _read_at_once(self, read: Callable[[Db], T]) -> T:
         """Several queries of one moment: another process may commit between two of them."""
@@ -434,6 +445,8 @@ class SqliteJournal:
                 self._reader.execute("COMMIT")
         except apsw.Error as error:
             raise translated(error) from error
+        except (ValueError, TypeError) as error:
+            raise unreadable(error) from error
 
     def _data_version(self) -> object:
         try:

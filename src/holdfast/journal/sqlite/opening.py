@@ -57,7 +57,7 @@ from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.stamp import check_file
 from holdfast.journal.sqlite.stop_flag import clear_stopped, find_stopped
 from holdfast.journal.sqlite.use_lock import JournalUse
-from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES, translated
+from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES, translated, unreadable
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 SCHEMA = 1
@@ -97,6 +97,8 @@ async def open_journal(
         return _open(path, use, folder, keys=keys, clock=clock, entropy=entropy, sync=synchronous)
     except apsw.Error as error:
         raise _explained(error, path.parent) from error
+    except (ValueError, TypeError) as error:
+        raise unreadable(error) from error
 
 
 def _open(
@@ -194,7 +196,10 @@ def connect(path: Path, *, sync: str = "FULL") -> Db:
 
 
 def get_meta(db: Db, key: str) -> object:
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    try:
+        row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    except UnicodeDecodeError as error:
+        raise unreadable(error) from error
     if row is None:
         raise JournalDamaged(f"the journal has no {key}")
     return row[0]

@@ -349,6 +349,9 @@ class Writer:
                     refused += 1
                 except apsw.Error:
                     raise
+                except UnicodeDecodeError as error:
+                    op.error = unreadable(error)
+                    refused += 1
                 except Exception as error:  # a defect in one act must not strand the others
                     raise _ActBroke(op, error) from error
             if refused == len(ops):
@@ -485,3 +488,8 @@ def translated(error: apsw.Error) -> HoldfastError:
             return ReadOnly(f"the journal cannot be written: {error}")
         case _:
             return JournalDamaged(f"the journal failed: {type(error).__name__}: {error}")
+
+
+def unreadable(error: ValueError | TypeError) -> JournalDamaged:
+    """Our word for a row of the file that holds what nobody has written."""
+    return JournalDamaged(f"a row of the journal cannot be understood: {error}")
