@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     options = Options(
         classes=given.classes or CLASSES, steps=given.steps, points=given.points,
-        seconds=given.seconds, seed=given.seed, at=given.at,
+        seconds=given.seconds, seed=given.seed, at=given.at, flip=given.flip,
+        origin=given.origin,
     )  # fmt: skip
     began = time.monotonic()
     library = build(BUILD / "shim")
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _suites_for(options: Options) -> list[str]:
     """One trial alone is told by its kills: one of them, or two."""
+    if options.flip:
+        return ["flips"]
     if not options.at:
         return list(SUITES)
     return ["matrix"] if len(options.at) == 1 else ["pairs"]
@@ -82,10 +85,11 @@ def _all(jobs: Sequence[Job], library: Path, *, progress: bool) -> list[Figures]
 def _show_findings(suite: str, figures: Figures, options: Options) -> None:
     for finding in figures.findings:
         print(f"  {figures.name}, {figures.steps} steps: {finding}")
+    which = "" if suite == "flips" else f"--classes {figures.name} --steps {figures.steps} "
     for again in figures.again:
         print(
-            f"  again: python -m holdfast.testing.crash --suites {suite} "
-            f"--classes {figures.name} --steps {figures.steps} --seed {options.seed} {again}"
+            f"  again: python -m holdfast.testing.crash --suites {suite} {which}"
+            f"--seed {options.seed} {again}"
         )
 
 
@@ -126,6 +130,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--at", type=_kills, default=(), metavar="SIDE:CALL[,SIDE:CALL]",
         help="one trial alone, such as after:147 or after:147,before:12",
     )  # fmt: skip
+    parser.add_argument(
+        "--flip", default="", metavar="FILE:OFFSET:BIT", help="one flipped bit alone"
+    )
+    parser.add_argument("--origin", default="", metavar="FOLDER", help="the journal of that flip")
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)

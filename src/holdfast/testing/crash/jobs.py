@@ -91,7 +91,19 @@ class Races(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     timeout_s: float = TIMEOUT_S
 
 
-Job = Sweep | Pairs | Zombies | Races | DiskJob
+class Flips(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Turn over single bits of a journal's folder; see flips.py."""
+
+    count: int
+    seed: int = 1
+    logged: bool = True
+    only: str = ""  # FILE:OFFSET:BIT
+    origin: str = ""  # a kept journal
+    keep: str = ""  # where to keep the journal if anything is red
+    lanes: int = 4
+
+
+Job = Sweep | Pairs | Zombies | Races | Flips | DiskJob
 
 
 def divided(by: float) -> Settings:
@@ -116,7 +128,7 @@ class JobFailed(HoldfastError):
 
 def run_job(job: Job, library: Path, *, faults: Sequence[Fault] = ()) -> Figures:
     """Do the job in a program of its own, against a far end of its own."""
-    with _far_end(job.name, faults) as far_end, _folder() as folder:
+    with _far_end(job, faults) as far_end, _folder() as folder:
         place = Place(folder=str(folder))
         if far_end is not None:
             place = Place(folder=str(folder), port=far_end.port, pid=far_end.pid)
@@ -132,8 +144,8 @@ def run_job(job: Job, library: Path, *, faults: Sequence[Fault] = ()) -> Figures
 
 
 @contextlib.contextmanager
-def _far_end(name: ClassName, faults: Sequence[Fault]) -> Generator[BlockingFarEnd | None]:
-    kind = make_subject(name).far_end
+def _far_end(job: Job, faults: Sequence[Fault]) -> Generator[BlockingFarEnd | None]:
+    kind = None if isinstance(job, Flips) else make_subject(job.name).far_end
     if kind is None:
         yield None
         return

@@ -36,6 +36,9 @@ class Figures(msgspec.Struct, kw_only=True):
     recorded_when_full: int = 0  # answers that the reserve had room for
     seconds: float = 0.0
     cpu_s: float = 0.0  # of all programs but the far end
+    found: int = 0  # flips that were found
+    harmless: int = 0  # flips that changed no answer
+    kinds: dict[str, int] = {}  # flips by kind of byte
     findings: list[str] = []
     again: list[str] = []  # options that run a trial with findings alone
 
@@ -58,13 +61,13 @@ class Figures(msgspec.Struct, kw_only=True):
         self.parked += verdict.parked
         self.poisoned += verdict.poisoned
         for finding in verdict.findings:
-            self.note(f"{where}: {finding}")
-            if again and again not in self.again:
-                self.again.append(again)
+            self.note(f"{where}: {finding}", again=again)
 
-    def note(self, finding: str) -> None:
+    def note(self, finding: str, *, again: str = "") -> None:
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
+            if again and again not in self.again:
+                self.again.append(again)
 
 
 class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,18 @@ from holdfast.journal.sqlite import reserve
 from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.disk_jobs import DiskJob, FullDisk, Power, SyncError
 from holdfast.testing.crash.disk_server import do_disk
-from holdfast.testing.crash.jobs import Job, Order, Pairs, Place, Races, Sweep, Zombies, divided
+from holdfast.testing.crash.flips import Flip, FlipPlan, run_flips
+from holdfast.testing.crash.jobs import (
+    Flips,
+    Job,
+    Order,
+    Pairs,
+    Place,
+    Races,
+    Sweep,
+    Zombies,
+    divided,
+)
 from holdfast.testing.crash.judge import Books, Verdict, judge
 from holdfast.testing.crash.lives import Life, work
 from holdfast.testing.crash.pairs import Kill, Nest, PairPlan, run_pairs
@@ -38,8 +49,16 @@ def main() -> None:
 
 
 def do(order: Order) -> Figures:
-    job, place = order.job, order.place
     began = time.monotonic()
+    figures = _do(order.job, order.place)
+    figures.seconds = round(time.monotonic() - began, 3)
+    figures.cpu_s = round(_cpu_s(), 3)
+    return figures
+
+
+def _do(job: Job, place: Place) -> Figures:
+    if isinstance(job, Flips):
+        return run_flips(_flip_plan(job, place))
     subject = make_subject(job.name, steps=_steps(job), timeout_s=job.timeout_s)
     warm_up(subject, place)
     match job:
@@ -63,8 +82,6 @@ def do(order: Order) -> Figures:
         case _:
             assert_never(job)
     figures.steps = subject.steps
-    figures.seconds = round(time.monotonic() - began, 3)
-    figures.cpu_s = round(_cpu_s(), 3)
     return figures
 
 
@@ -198,6 +215,15 @@ def _pair_plan(job: Pairs, place: Place, subject: Subject) -> PairPlan:
     return PairPlan(
         subject=subject, url=url_of(place), folder=Path(place.folder), firsts=job.firsts,
         seconds=job.seconds, seed=job.seed, only=only, weakness=job.weakness, lanes=job.lanes,
+    )  # fmt: skip
+
+
+def _flip_plan(job: Flips, place: Place) -> FlipPlan:
+    only = Flip.parse(job.only) if job.only else None
+    return FlipPlan(
+        folder=Path(place.folder), count=job.count, seed=job.seed, logged=job.logged, only=only,
+        lanes=job.lanes, origin=Path(job.origin) if job.origin else None,
+        keep=Path(job.keep) if job.keep else None,
     )  # fmt: skip
 
 

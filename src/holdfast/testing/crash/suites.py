@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.testing.crash.jobs import Job, Pairs, Races, Sweep, Zombies
+from holdfast.testing.crash.jobs import Flips, Job, Pairs, Races, Sweep, Zombies
 from holdfast.testing.crash.subjects import STEPS, ClassName
 from holdfast.testing.crash.sweep import MODES
 from holdfast.testing.shim import Mode
@@ -14,6 +14,7 @@ MATRIX = (1, 3, 10)  # steps of a task
 ZOMBIES = 8  # stopped programs by class
 RACES = 15
 SECONDS = 3  # second kills for each first one
+FLIPS = 2_000
 SAMPLE = 2  # of what takes long, in a sample
 
 Kills = tuple[tuple[Mode, int], ...]
@@ -27,6 +28,8 @@ class Options:
     seconds: int = SECONDS
     seed: int = 1
     at: Kills = ()  # one trial alone
+    flip: str = ""  # one flip alone, of
+    origin: str = ""  # this kept journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,18 @@ def _races(options: Options) -> list[Job]:
     return jobs
 
 
+def _flips(options: Options) -> list[Job]:
+    count = FLIPS if options.points is None else max(50, options.points)
+    halves = 1 if options.flip else 2  # one for each core
+    return [
+        Flips(
+            count=count // halves, seed=seed, logged=bool(seed % 2), only=options.flip,
+            origin=options.origin, keep=f"build/flips/{seed}",
+        )
+        for seed in range(halves * options.seed, halves * (options.seed + 1))
+    ]  # fmt: skip
+
+
 SUITES: dict[str, Suite] = {
     "matrix": Suite(
         title="Killed before and after every call, then resumed", jobs=_sweeps
@@ -95,4 +110,5 @@ SUITES: dict[str, Suite] = {
         title="Stopped, overtaken, woken (with and without the dead-man timer)", jobs=_zombies
     ),
     "races": Suite(title="Two to sixteen resumers of one orphan", jobs=_races),
+    "flips": Suite(title="One bit of the journal's folder turned over", jobs=_flips),
 }  # fmt: skip
