@@ -29,6 +29,7 @@ class Lanes:
         self._places = places
         self._without = setup.without
         self.unfenced = bool(setup.without & {Rule.EPOCH, Rule.EPOCH_NOT_STATE})
+        self._names = tuple(_name(row, places.width) for row in range(places.count))
         self._fresh = ("R", "T", "F") if Rule.SUSPECT_FENCED in setup.without else ("R", "T")
 
     def is_fenced(self, world: World, run: Run) -> bool:
@@ -114,13 +115,17 @@ class Lanes:
         return answer.asked == asked or Rule.ANSWERS_BOUND in self._without
 
     def name(self, row: int) -> str:
-        step, slot = divmod(row, self._places.width)
-        return f"step {step + 1}.r{slot}" if slot else f"step {step + 1}"
+        return self._names[row]
 
 
 def woken(world: World) -> World:
     """The inbox has something new: a resting task is claimable again."""
     return world._replace(task=Task.FREE) if world.task == Task.PARKED else world
+
+
+def _name(row: int, width: int) -> str:
+    step, slot = divmod(row, width)
+    return f"step {step + 1}.r{slot}" if slot else f"step {step + 1}"
 
 
 def put(rows: tuple[int, ...], at: int, number: int) -> tuple[int, ...]:

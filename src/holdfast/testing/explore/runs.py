@@ -8,6 +8,8 @@ before sending: a process that does may still be paused between the look and the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.core.resume import Move
 from holdfast.core.step import Event, StepState
 from holdfast.testing.explore.attempts import Attempts
@@ -26,7 +28,16 @@ class Runs:
         self._rules = rules
         self._places = places
         self._lanes = lanes
-        self._attempts = Attempts(setup, rules, places, lanes)
+        attempts = Attempts(setup, rules, places, lanes)
+        self._from: dict[int, Callable[[World, Place, Run, Lane], Moves]] = {
+            At.RUN: self._go_on,
+            At.ASKED: self._go_on,
+            At.SEND: attempts.send,
+            At.MARKED: attempts.send,
+            At.SENT: attempts.send,
+            At.WAIT: attempts.wait,
+            At.REPLIED: attempts.conclude,
+        }
         self._without = setup.without
 
     def claim(self, world: World) -> Moves:
@@ -41,18 +52,9 @@ class Runs:
     def moves(self, world: World) -> Moves:
         for at, run in enumerate(world.runs):
             for number, lane in enumerate(run.lanes):
-                place = (at, number)
-                match lane.at:
-                    case At.RUN | At.ASKED:
-                        yield from self._go_on(world, place, run, lane)
-                    case At.SEND | At.MARKED | At.SENT:
-                        yield from self._attempts.send(world, place, run, lane)
-                    case At.WAIT:
-                        yield from self._attempts.wait(world, place, run, lane)
-                    case At.REPLIED:
-                        yield from self._attempts.conclude(world, place, run, lane)
-                    case _:
-                        pass
+                go_on = self._from.get(lane.at)
+                if go_on is not None:
+                    yield from go_on(world, (at, number), run, lane)
 
     # deciding
 
