@@ -33,7 +33,7 @@ def test_a_flipped_bit_is_found_or_harmless(shim: Path, logged: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "journal.db", "journal.db:1", "journal.db:1:8", "a:-1:0"])
 def test_what_is_no_bit(text: str) -> None:
-    with pytest.raises(ValueError, match="no such bit|values to unpack"):
+    with pytest.raises(ValueError, match=r"no such bit|values to unpack"):
         Flip.parse(text)
 
 
