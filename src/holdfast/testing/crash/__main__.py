@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options(
         classes=given.classes or CLASSES, steps=given.steps, points=given.points,
         seconds=given.seconds, seed=given.seed, at=given.at, flip=given.flip,
-        origin=given.origin,
+        origin=given.origin, fault=given.fault,
     )  # fmt: skip
     began = time.monotonic()
     library = build(BUILD / "shim")
@@ -134,6 +134,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--flip", default="", metavar="FILE:OFFSET:BIT", help="one flipped bit alone"
     )
     parser.add_argument("--origin", default="", metavar="FOLDER", help="the journal of that flip")
+    parser.add_argument(
+        "--fault", default="", metavar="FAULT",
+        help="one trial alone of power, syncs or full, as a finding names it",
+    )  # fmt: skip
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)

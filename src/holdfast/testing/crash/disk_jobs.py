@@ -17,6 +17,7 @@ class Power(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     name: ClassName
     steps: int = STEPS
+    first_seed: int = 1
     seeds: int = 1  # for each call: undone once, by coin and torn once for each seed
     points: int | None = None
     cuts: tuple[Cut, ...] = ()
@@ -30,10 +31,11 @@ class SyncError(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Let one sync fail; see sync_error.py."""
 
     name: ClassName
-    steps: int = 10  # a task of three makes too few syncs
+    steps: int = 10
     syncs: int = SYNCS
     stories: tuple[Story, ...] = tuple(Story)
-    stride: int = 1
+    points: int | None = None
+    seed: int = 1
     faults: tuple[Fault, ...] = ()
     timeout_s: float = TIMEOUT_S
     lanes: int = 4
@@ -46,6 +48,7 @@ class FullDisk(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     steps: int = STEPS
     kinds: tuple[Mode, ...] = KINDS
     points: int | None = None
+    seed: int = 1
     fillings: tuple[Filling, ...] = ()
     timeout_s: float = TIMEOUT_S
     lanes: int = 12

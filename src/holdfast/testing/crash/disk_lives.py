@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import apsw
 import msgspec
@@ -26,9 +27,18 @@ from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.disk import Image
 from holdfast.testing.crash.lives import JOURNAL, Life, work
 
+T = TypeVar("T")
+
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 _INTENTS_BYTES = 4_096
 BOOTED_MS = 5_000  # the machine has been up for so long when the next program starts
+
+
+def sample(trials: Sequence[T], points: int | None, *, seed: int) -> Sequence[T]:
+    """So many of them, drawn by the seed, in their order; all of them where no number is given."""
+    if points is None or points >= len(trials):
+        return trials
+    return [trials[at] for at in sorted(random.Random(seed).sample(range(len(trials)), points))]
 
 
 def put_image(image: Image, folder: Path) -> None:

@@ -31,22 +31,23 @@ def do_disk(
 
 def _power_plan(job: Power, subject: Subject, url: str, folder: Path) -> PowerPlan:
     return PowerPlan(
-        subject=subject, url=url, folder=folder, cuts=job.cuts, seeds=job.seeds,
-        points=job.points, synchronous=job.synchronous, wal_pages=job.wal_pages, lanes=job.lanes,
+        subject=subject, url=url, folder=folder, cuts=job.cuts, first_seed=job.first_seed,
+        seeds=job.seeds, points=job.points, synchronous=job.synchronous,
+        wal_pages=job.wal_pages, lanes=job.lanes,
     )  # fmt: skip
 
 
 def _sync_plan(job: SyncError, subject: Subject, url: str, folder: Path) -> SyncPlan:
     return SyncPlan(
         subject=subject, url=url, folder=folder, faults=job.faults, syncs=job.syncs,
-        stories=job.stories, stride=job.stride, lanes=job.lanes,
+        stories=job.stories, points=job.points, seed=job.seed, lanes=job.lanes,
     )  # fmt: skip
 
 
 def _full_plan(job: FullDisk, subject: Subject, url: str, folder: Path) -> FullPlan:
     return FullPlan(
         subject=subject, url=url, folder=folder, fillings=job.fillings, kinds=job.kinds,
-        points=job.points, lanes=job.lanes,
+        points=job.points, seed=job.seed, lanes=job.lanes,
     )  # fmt: skip
 
 

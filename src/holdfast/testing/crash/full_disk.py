@@ -27,7 +27,7 @@ import holdfast
 from holdfast.app.open import Holdfast
 from holdfast.errors import JournalFull
 from holdfast.testing.crash.board import Board
-from holdfast.testing.crash.disk_lives import work_and_check
+from holdfast.testing.crash.disk_lives import sample, work_and_check
 from holdfast.testing.crash.forks import Child, Trial, fork, run_trials
 from holdfast.testing.crash.found import Found
 from holdfast.testing.crash.lives import JOURNAL, REQUEST, Life, work
@@ -50,7 +50,8 @@ class FullPlan:
     folder: Path
     fillings: Sequence[Filling] = ()  # these alone; otherwise all calls
     kinds: Sequence[Mode] = KINDS
-    points: int | None = None  # a sample of about this many
+    points: int | None = None  # a sample of so many
+    seed: int = 1  # of the sample
     lanes: int = 12  # they mostly wait
 
 
@@ -83,7 +84,7 @@ class Filled:
 
     @property
     def again(self) -> str:
-        return f"--at {self.filling}"
+        return f"--fault {self.filling}"
 
 
 def fill_disks(plan: FullPlan) -> Iterator[Filled]:
@@ -91,8 +92,7 @@ def fill_disks(plan: FullPlan) -> Iterator[Filled]:
     if not fillings:
         length = next(run_trials(iter((_length(plan),)), lanes=1))
         every = [Filling(index=at, kind=kind) for at in range(1, length + 1) for kind in plan.kinds]
-        count = min(plan.points or len(every), len(every))
-        fillings = [every[at * len(every) // count] for at in range(count)]
+        fillings = sample(every, plan.points, seed=plan.seed)
     return run_trials((_trial(plan, one) for one in fillings), lanes=plan.lanes)
 
 

@@ -29,6 +29,7 @@ from holdfast.testing.crash.disk_lives import (
     boot_anew,
     move_log_often,
     put_image,
+    sample,
     weaken_syncs,
     work_and_check,
 )
@@ -50,6 +51,7 @@ class PowerPlan:
     url: str
     folder: Path
     cuts: Sequence[Cut] = ()  # these alone; otherwise all calls, losses and seeds
+    first_seed: int = 1
     seeds: int = 1
     points: int | None = None  # a sample of about this many
     synchronous: Synchronous = "FULL"
@@ -79,6 +81,7 @@ class PowerCut:
     fate: str
     may_park: bool
     unintended: tuple[str, ...]  # steps that had been sent and whose intent the disk did not hold
+    wal_pages: int
     found: Found
 
     def __str__(self) -> str:
@@ -87,7 +90,7 @@ class PowerCut:
 
     @property
     def again(self) -> str:
-        return f"--at {self.cut}"
+        return f"--fault {self.cut}:{self.wal_pages}"
 
 
 def cut_power(plan: PowerPlan) -> Iterator[PowerCut]:
@@ -95,7 +98,8 @@ def cut_power(plan: PowerPlan) -> Iterator[PowerCut]:
     cuts = plan.cuts
     if not cuts:
         length = next(run_trials(iter((_length(plan),)), lanes=1))
-        cuts = _sample(list(_all_cuts(length, plan.seeds)), plan.points)
+        seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
+        cuts = sample(list(_all_cuts(length, seeds)), plan.points, seed=plan.first_seed)
     return run_trials((_trial(plan, cut) for cut in cuts), lanes=plan.lanes)
 
 
@@ -118,19 +122,12 @@ def _length(plan: PowerPlan) -> Trial[int]:
     return trace.count
 
 
-def _all_cuts(calls: int, seeds: int) -> Iterator[Cut]:
+def _all_cuts(calls: int, seeds: Sequence[int]) -> Iterator[Cut]:
     for index in range(1, calls + 1):
         yield Cut(index=index, loss=Loss.UNDONE)
-        for seed in range(1, seeds + 1):
+        for seed in seeds:
             yield Cut(index=index, loss=Loss.COIN, seed=seed)
             yield Cut(index=index, loss=Loss.TORN, seed=seed)
-
-
-def _sample(cuts: Sequence[Cut], points: int | None) -> Sequence[Cut]:
-    if points is None or points >= len(cuts):
-        return cuts
-    # A stride that shares no factor with the losses would visit one of them only.
-    return [cuts[at * len(cuts) // points] for at in range(points)]
 
 
 def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
@@ -167,7 +164,7 @@ def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
     return PowerCut(
         cut=cut, point=point_at(calls, cut.index) if trace.reached else None,
         doubtful=image.doubtful, fate=image.fate, may_park=may_be_open(calls), found=found,
-        unintended=tuple(sorted(sent(calls) - intents.ordinals())),
+        wal_pages=plan.wal_pages, unintended=tuple(sorted(sent(calls) - intents.ordinals())),
     )  # fmt: skip
 
 

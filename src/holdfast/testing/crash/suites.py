@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from holdfast.testing.crash.disk_suites import full_jobs, power_jobs, sync_jobs
 from holdfast.testing.crash.jobs import Flips, Job, Pairs, Races, Sweep, Zombies
 from holdfast.testing.crash.subjects import STEPS, ClassName
 from holdfast.testing.crash.sweep import MODES
@@ -30,6 +31,7 @@ class Options:
     at: Kills = ()  # one trial alone
     flip: str = ""  # one flip alone, of
     origin: str = ""  # this kept journal
+    fault: str = ""  # one fault of the disk alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,38 @@ def _flips(options: Options) -> list[Job]:
     ]  # fmt: skip
 
 
+def _one(options: Options, default: int) -> int:
+    """The steps of a suite that has one size: another where just one is given."""
+    return options.steps[0] if len(options.steps) == 1 else default
+
+
+def _power(options: Options) -> list[Job]:
+    return [
+        *power_jobs(
+            options.classes, points=options.points, seed=options.seed, fault=options.fault,
+            steps=_one(options, STEPS),
+        )
+    ]  # fmt: skip
+
+
+def _syncs(options: Options) -> list[Job]:
+    return [
+        *sync_jobs(
+            options.classes, points=options.points, seed=options.seed, fault=options.fault,
+            steps=_one(options, 0),
+        )
+    ]  # fmt: skip
+
+
+def _full(options: Options) -> list[Job]:
+    return [
+        *full_jobs(
+            options.classes, points=options.points, seed=options.seed, fault=options.fault,
+            steps=_one(options, STEPS),
+        )
+    ]  # fmt: skip
+
+
 SUITES: dict[str, Suite] = {
     "matrix": Suite(
         title="Killed before and after every call, then resumed", jobs=_sweeps
@@ -111,4 +145,7 @@ SUITES: dict[str, Suite] = {
     ),
     "races": Suite(title="Two to sixteen resumers of one orphan", jobs=_races),
     "flips": Suite(title="One bit of the journal's folder turned over", jobs=_flips),
+    "power": Suite(title="Power lost after every call: undone, by coin, torn", jobs=_power),
+    "syncs": Suite(title="One sync fails, then the power goes", jobs=_syncs),
+    "full": Suite(title="No room from any call on, then room again", jobs=_full),
 }  # fmt: skip

@@ -27,7 +27,7 @@ import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.disk import Loss, after_power_loss
-from holdfast.testing.crash.disk_lives import boot_anew, put_image, work_and_check
+from holdfast.testing.crash.disk_lives import boot_anew, put_image, sample, work_and_check
 from holdfast.testing.crash.forks import Child, Trial, fork, run_trials
 from holdfast.testing.crash.found import Found
 from holdfast.testing.crash.lives import JOURNAL, REQUEST, Life, work
@@ -41,6 +41,7 @@ SYNCS = 60
 _LOSSES = tuple(Loss)
 _LATER_MAX = 30  # calls
 _REPAIR_MAX = 80
+_SUBMITTING_MAX = 32  # a program that only submits makes fewer syncs
 
 
 class Story(StrEnum):
@@ -74,7 +75,8 @@ class SyncPlan:
     faults: Sequence[Fault] = ()
     syncs: int = SYNCS
     stories: Sequence[Story] = tuple(Story)
-    stride: int = 1  # a sample: every so many syncs
+    points: int | None = None  # a sample of so many trials
+    seed: int = 1
     lanes: int = 4
 
 
@@ -94,15 +96,17 @@ class SyncFailed:
 
     @property
     def again(self) -> str:
-        return f"--at {self.fault}"
+        return f"--fault {self.fault}"
 
 
 def fail_syncs(plan: SyncPlan) -> Iterator[SyncFailed]:
-    faults = plan.faults or [
-        Fault(sync=sync, story=story)
-        for sync in range(1, plan.syncs + 1, plan.stride)
+    every = [
+        Fault(sync=sync, story=story, seed=plan.seed)
+        for sync in range(1, plan.syncs + 1)
         for story in plan.stories
+        if story is not Story.SUBMITTED or sync <= _SUBMITTING_MAX
     ]
+    faults = plan.faults or sample(every, plan.points, seed=plan.seed)
     return run_trials((_trial(plan, fault) for fault in faults), lanes=plan.lanes)
 
 

@@ -1,0 +1,80 @@
+"""The disk-fault suites: what each runs in full, in a sample, and for one trial alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import HoldfastError
+from holdfast.testing.crash.disk import Loss
+from holdfast.testing.crash.disk_jobs import FullDisk, Power, SyncError
+from holdfast.testing.crash.full_disk import Filling
+from holdfast.testing.crash.power import Cut
+from holdfast.testing.crash.subjects import STEPS, ClassName
+from holdfast.testing.crash.sync_error import Fault, Story
+from holdfast.testing.shim import Mode
+
+WAL_PAGES = 4  # moves the log into the file several times in a short life
+# Steps that make some sixty syncs: one for each where results wait for the next start's commit.
+LONG: dict[ClassName, int] = {"read": 36, "keyed": 36}
+LONG_STEPS = 18
+
+
+class BadFault(HoldfastError):
+    """What names one trial cannot be understood."""
+
+    code = "bad-fault"
+
+
+def power_jobs(
+    classes: Sequence[ClassName], *, points: int | None, seed: int, fault: str, steps: int = STEPS
+) -> list[Power]:
+    """Each class twice: the log as it is in production, and moved into the file often."""
+    if fault:
+        *cut, wal_pages = _parts(fault, 4)
+        loss, index, own = cut
+        only = Cut(index=int(index), loss=Loss(loss), seed=int(own))
+        name = classes[0]
+        return [Power(name=name, steps=steps, cuts=(only,), wal_pages=int(wal_pages))]
+    share = None if points is None else max(1, points // 2)
+    return [
+        Power(name=name, steps=steps, first_seed=seed, points=share, wal_pages=wal_pages)
+        for wal_pages in (0, WAL_PAGES)
+        for name in classes
+    ]
+
+
+def sync_jobs(
+    classes: Sequence[ClassName], *, points: int | None, seed: int, fault: str, steps: int = 0
+) -> list[SyncError]:
+    faults: tuple[Fault, ...] = ()
+    if fault:
+        story, sync, own = _parts(fault, 3)
+        faults = (Fault(sync=int(sync), story=Story(story), seed=int(own)),)
+    return [
+        SyncError(
+            name=name, steps=steps or LONG.get(name, LONG_STEPS), seed=seed, faults=faults,
+            points=points,
+        )
+        for name in classes
+    ]  # fmt: skip
+
+
+def full_jobs(
+    classes: Sequence[ClassName], *, points: int | None, seed: int, fault: str, steps: int = STEPS
+) -> list[FullDisk]:
+    fillings: tuple[Filling, ...] = ()
+    if fault:
+        kind, index = _parts(fault, 2)
+        mode = Mode.FULL_ANY if kind == "any" else Mode.FULL
+        fillings = (Filling(index=int(index), kind=mode),)
+    return [
+        FullDisk(name=name, steps=steps, points=points, seed=seed, fillings=fillings)
+        for name in classes
+    ]
+
+
+def _parts(fault: str, count: int) -> list[str]:
+    parts = fault.split(":")
+    if len(parts) != count:
+        raise BadFault(f"{fault!r} names no trial", hint="copy it from the line of a finding")
+    return parts
