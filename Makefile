@@ -14,10 +14,10 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 500
 
-.PHONY: help setup demo test check format crash simulate explore soak fuzz bench docs lock wheel clean
+.PHONY: help setup demo test check format crash simulate explore soak fuzz bench bench-peers docs lock wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv with the locked packages and tools
 	@scripts/setup dev
@@ -58,6 +58,11 @@ fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
 
 bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n)
 	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS))
+
+bench-peers: setup ## the same beside DBOS and LangGraph, in one interleaved run, with a plot
+	@test -x build/peers/bin/python || $(BIN)/python -m venv build/peers
+	@build/peers/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/peers.lock
+	$(BIN)/python bench/steps.py --peers build/peers
 
 docs: setup ## run the examples and check the links of the documents
 	$(BIN)/python -m pytest tests/docs

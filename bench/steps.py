@@ -1,154 +1,178 @@
-"""Steps per second beside the floor: raw SQLite commits on the same disk in the same run.
+"""Steps per second beside the floor and beside peers, measured in one run.
 
-    python bench/steps.py                 1, 50 and 500 tasks at the same time
-    python bench/steps.py --tasks 50      only that many
-    python bench/steps.py --json          one JSON object on standard output
+    python bench/steps.py                       1, 50 and 500 tasks, then the rest
+    python bench/steps.py --tasks 50            only that many, and only their rate
+    python bench/steps.py --peers VENV          also DBOS and LangGraph, interleaved (see peers/)
+    python bench/steps.py --json                one JSON object on standard output
 
-A step is a Keyed call that does nothing: what is measured is the checkpoint before it, its
-record after it, sealing, chain and replay bookkeeping. The floor is one insert of a row of the
-same size per synced transaction. Rounds alternate, medians are printed; a noisy machine shows in
-the spread, not in a failure.
+Each measurement is a process of its own. In a round every subject has its turn at every size,
+so that a noisy neighbour meets them all; medians are printed, and the spread is in the JSON. The
+floor is one insert of a row of a step's size per synced transaction, on the same disk. A timing
+never fails anything here: the figures are read by people.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
+import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import apsw
+from report import table
 
-import holdfast
-from holdfast.journal.sqlite.db import open_db
+HERE = Path(__file__).parent
+BUILD = Path("build")
+SIZES = (1, 50, 500)
+LIMIT_S = 300.0
 
-ROW_BYTES = 600
-FLOOR_COMMITS = 600
-STEPS = {1: 1_000, 50: 60, 500: 12}
+Figures = dict[str, Any]  # Any: what a subject printed, numbers by name
 
-
-@holdfast.tool(effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False))
-async def charge(call: holdfast.Call, card: str, cents: int) -> dict[str, object]:
-    return {"id": f"ch_{cents}", "cents": cents}
-
-
-@holdfast.task
-async def many(run: holdfast.Run, steps: int) -> int:
-    for cents in range(steps):
-        await run.call(charge, card="tok_1", cents=cents)
-    return steps
-
-
-def floor(folder: Path) -> float:
-    """Synced one-row commits per second, one after the other."""
-    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    db = open_db(str(folder / "floor.db"), flags=flags)
-    db.pragma("journal_mode", "wal")
-    db.pragma("synchronous", "FULL")
-    db.execute("CREATE TABLE row (n INTEGER PRIMARY KEY, body BLOB)")
-    body = os.urandom(ROW_BYTES)
-    began = time.perf_counter()
-    for _ in range(FLOOR_COMMITS):
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("INSERT INTO row (body) VALUES (?)", (body,))
-        db.execute("COMMIT")
-    took = time.perf_counter() - began
-    db.close()
-    return FLOOR_COMMITS / took
+OURS = "holdfast"
+PEERS: dict[str, tuple[str, ...]] = {
+    "dbos": ("dbos_steps.py",),
+    "dbos, intent step": ("dbos_steps.py", "--intent"),
+    "langgraph graph, sync": ("langgraph_steps.py", "--form", "graph"),
+    "langgraph functional": ("langgraph_steps.py", "--form", "functional"),
+}
+# How many steps a task gets, so that a measurement takes a second or two.
+STEPS = {OURS: {1: 2_000, 50: 200, 500: 30}}
+PEER_STEPS = {1: 200, 50: 10, 500: 2}
 
 
-async def measure(folder: Path, tasks: int, steps: int) -> dict[str, float]:
-    """Steps per second, commits and bytes per step of this many tasks at the same time."""
-    path = folder / "journal.db"
-    settings = holdfast.Settings(concurrency=max(tasks, 1))
-    async with holdfast.open(path, tasks=[many], settings=settings, serve=False) as hf:
-        handles = [await hf.submit(many, steps=steps) for _ in range(tasks)]
-    before = path.stat().st_size
-    began = time.perf_counter()
-    async with holdfast.open(path, tasks=[many], settings=settings) as hf:
-        for handle in handles:
-            await hf.task(handle.id).result()
-        took = time.perf_counter() - began
-        commits = float(getattr(hf.journal, "commits", 0))
-    done = tasks * steps
-    return {
-        "steps_per_s": done / took,
-        "commits_per_step": commits / done,
-        "bytes_per_step": (path.stat().st_size - before) / done,
-    }
-
-
-def run(tasks: list[int], rounds: int, folder: str | None) -> dict[str, Any]:
-    floors: list[float] = []
-    found: dict[int, list[dict[str, float]]] = {count: [] for count in tasks}
-    for _ in range(rounds):
-        for count in tasks:
-            with tempfile.TemporaryDirectory(dir=folder) as name:
-                floors.append(floor(Path(name)))
-                steps = STEPS.get(count, max(6_000 // count, 1))
-                found[count].append(asyncio.run(measure(Path(name), count, steps)))
-    base = statistics.median(floors)
-    rows: list[dict[str, float]] = []
-    for count in tasks:
-        middle = {
-            key: statistics.median(one[key] for one in found[count]) for key in found[count][0]
-        }
-        rates = [one["steps_per_s"] for one in found[count]]
-        rows.append(
-            {
-                "tasks": count,
-                **middle,
-                "of_floor": middle["steps_per_s"] / base,
-                "slowest": min(rates),
-                "fastest": max(rates),
-            }
+def run_subject(words: Iterable[str], *, python: str = sys.executable) -> Figures:
+    """One measurement in a process and a folder of its own."""
+    with tempfile.TemporaryDirectory(dir=FOLDER[0]) as folder:
+        done = subprocess.run(
+            [python, *words, "--folder", folder], capture_output=True, timeout=LIMIT_S, text=True
         )
-    one = next((row["steps_per_s"] for row in rows if row["tasks"] == 1), None)
-    for row in rows:
-        if one is not None:
-            row["of_one_task"] = row["steps_per_s"] / one
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+FOLDER: list[str | None] = [None]
+
+
+def run_peer(words: tuple[str, ...], size: int, venv: str) -> Figures:
+    script, *options = words
+    steps = str(PEER_STEPS.get(size, max(300 // size, 1)))
+    sized = [*options, "--tasks", str(size), "--steps", steps]
+    return run_subject([str(HERE / "peers" / script), *sized], python=f"{venv}/bin/python")
+
+
+def measure_rates(sizes: Iterable[int], rounds: int, peers: Path | None) -> Figures:
+    floors: list[Figures] = []
+    found: dict[tuple[str, int], list[Figures]] = {}
+    for number in range(rounds):
+        for size in sizes:
+            say(f"round {number + 1} of {rounds}, {size} tasks")
+            floors.append(run_subject([str(HERE / "floor.py")]))
+            steps = str(STEPS[OURS].get(size, max(6_000 // size, 1)))
+            words = [str(HERE / "subject.py"), "rate", "--tasks", str(size), "--steps", steps]
+            found.setdefault((OURS, size), []).append(run_subject(words))
+            for name, words in PEERS.items() if peers else ():
+                one = run_peer(words, size, str(peers))
+                found.setdefault((name, size), []).append(one)
+    commits = statistics.median(one["commits_per_s"] for one in floors)
+    rows = [_row(name, size, ones, commits) for (name, size), ones in found.items()]
     return {
-        "floor_commits_per_s": base,
-        "floor_spread": [min(floors), max(floors)],
+        "floor_commits_per_s": commits,
+        "floor_spread": _spread(one["commits_per_s"] for one in floors),
+        "disk_syncs_per_s": statistics.median(one["syncs_per_s"] for one in floors),
         "rounds": rounds,
-        "rows": rows,
-        "sqlite": apsw.sqlite_lib_version(),
-        "python": sys.version.split()[0],
+        "rates": rows,
     }
 
 
-def table(result: dict[str, Any]) -> str:
-    lines = [f"raw SQLite, one row per synced commit: {result['floor_commits_per_s']:,.0f} /s"]
-    lines.append(
-        f"{'tasks':>6} {'steps/s':>10} {'of floor':>9} {'of 1 task':>10} {'commits/step':>13} "
-        f"{'bytes/step':>11}"
-    )
-    lines.extend(
-        f"{row['tasks']:>6} {row['steps_per_s']:>10,.0f} {row['of_floor']:>9.2f} "
-        f"{row.get('of_one_task', 0):>10.2f} {row['commits_per_step']:>13.2f} "
-        f"{row['bytes_per_step']:>11,.0f}"
-        for row in result["rows"]
-    )
-    return "\n".join(lines)
+def _row(name: str, size: int, ones: list[Figures], floor: float) -> Figures:
+    row: Figures = {"subject": name, "tasks": size}
+    row |= {key: statistics.median(one[key] for one in ones) for key in ones[0]}
+    row["of_floor"] = row["steps_per_s"] / floor
+    row["spread"] = _spread(one["steps_per_s"] for one in ones)
+    return row
+
+
+def _spread(values: Iterable[float]) -> list[float]:
+    found = list(values)
+    return [min(found), max(found)]
+
+
+def measure_import(times: int = 7) -> Figures:
+    """What `import holdfast` adds to a bare start, and the start of the command line."""
+
+    def start(*words: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+    bare = min(start("-c", "pass") for _ in range(times))
+    imported = min(start("-c", "import holdfast") for _ in range(times))
+    helped = min(start("-m", "holdfast", "--help") for _ in range(times))
+    return {"import_s": imported - bare, "help_s": helped, "bare_s": bare}
+
+
+def measure_rest(rounds: int) -> Figures:
+    say("one task of 10,000 steps")
+    long = [
+        run_subject([str(HERE / "subject.py"), "long", "--steps", "10001"]) for _ in range(rounds)
+    ]
+    long.sort(key=lambda one: one["last_of_first"])
+    resumes: list[Figures] = []
+    for size in (1, 1_000):
+        say(f"resume of {size}")
+        ones = [run_subject([str(HERE / "resume.py"), "--tasks", str(size)]) for _ in range(rounds)]
+        resumes.append({key: statistics.median(one[key] for one in ones) for key in ones[0]})
+    memory: list[Figures] = []
+    for size in (1, 500):
+        say(f"memory of a worker with {size}")
+        memory.append(run_subject([str(HERE / "memory.py"), "--tasks", str(size)]))
+    return {
+        "long": long[len(long) // 2],
+        "resume": resumes,
+        "memory": memory,
+        "start": measure_import(),
+    }
+
+
+def say(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text} ...", end="", file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, action="append", help="this many at the same time")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", help="where to measure (default: the temporary folder)")
+    parser.add_argument("--peers", type=Path, help="the peers' venv (`make bench-peers` makes it)")
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    result = run(args.tasks or [1, 50, 500], args.rounds, args.folder)
-    Path("build").mkdir(exist_ok=True)
-    Path("build/bench.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result) if args.json else table(result))
+    options = parser.parse_args()
+    FOLDER[0] = options.folder
+    began = time.monotonic()
+    result = measure_rates(options.tasks or SIZES, options.rounds, options.peers)
+    if not options.tasks:
+        result |= measure_rest(options.rounds)
+    result |= {
+        "seconds": round(time.monotonic() - began, 1),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    say("")
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "bench.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result) if options.json else table(result))
+    if options.peers:
+        plot = [str(options.peers / "bin" / "python"), str(HERE / "peers" / "plot.py")]
+        subprocess.run([*plot, str(BUILD / "bench.json"), str(BUILD / "bench.png")], check=True)
 
 
 if __name__ == "__main__":

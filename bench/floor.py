@@ -1,0 +1,65 @@
+"""The floor: rows of a step's size into raw SQLite, each in a synced transaction of its own.
+
+    python bench/floor.py --folder DIR
+
+Prints one JSON object: commits per second one after the other, and syncs per second of a plain
+file, which is what the disk itself can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import apsw
+
+from holdfast.journal.sqlite.db import open_db
+
+ROW_BYTES = 600
+COMMITS = 600
+
+
+def measure_commits(folder: Path) -> float:
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    db = open_db(str(folder / "floor.db"), flags=flags)
+    db.pragma("journal_mode", "wal")
+    db.pragma("synchronous", "FULL")
+    db.execute("CREATE TABLE row (n INTEGER PRIMARY KEY, body BLOB)")
+    body = os.urandom(ROW_BYTES)
+    began = time.perf_counter()
+    for _ in range(COMMITS):
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("INSERT INTO row (body) VALUES (?)", (body,))
+        db.execute("COMMIT")
+    took = time.perf_counter() - began
+    db.close()
+    return COMMITS / took
+
+
+def measure_syncs(folder: Path) -> float:
+    fd = os.open(folder / "plain", os.O_RDWR | os.O_CREAT, 0o600)
+    block = bytes(4_096)
+    os.pwrite(fd, block * COMMITS, 0)
+    os.fsync(fd)
+    began = time.perf_counter()
+    for number in range(COMMITS):
+        os.pwrite(fd, block, number * len(block))
+        os.fdatasync(fd)
+    took = time.perf_counter() - began
+    os.close(fd)
+    return COMMITS / took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    folder = parser.parse_args().folder
+    commits, syncs = measure_commits(folder), measure_syncs(folder)
+    print(json.dumps({"commits_per_s": commits, "syncs_per_s": syncs}))
+
+
+if __name__ == "__main__":
+    main()
