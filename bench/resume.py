@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import holdfast
+from holdfast.journal.records import TaskState
 
 STEPS = 4
 HELD_STEP = 1
@@ -52,11 +53,10 @@ async def serve(journal: Path, tasks: int) -> None:
     async with holdfast.open(journal, tasks=[several], settings=settings) as hf:
         if os.environ["BENCH_HOLD"] == "1":
             for task in range(tasks):
-                await hf.submit(several, request_id=f"task-{task}", task=task)
+                await hf.submit(several, task=task)
             await asyncio.sleep(WAIT_S)
-        for task in range(tasks):
-            handle = await hf.submit(several, request_id=f"task-{task}", task=task)
-            await handle.result(WAIT_S)
+        while (await hf.journal.count_tasks()).get(TaskState.SUCCEEDED, 0) < tasks:
+            await asyncio.sleep(0.05)
 
 
 def start(journal: Path, tasks: int, moments: Path, *, hold: bool) -> subprocess.Popen[bytes]:

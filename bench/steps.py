@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -49,9 +50,12 @@ PEER_STEPS = {1: 200, 50: 10, 500: 2}
 def run_subject(words: Iterable[str], *, python: str = sys.executable) -> Figures:
     """One measurement in a process and a folder of its own."""
     with tempfile.TemporaryDirectory(dir=FOLDER[0]) as folder:
+        # Compiled modules are kept, as they are where the package is installed.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         done = subprocess.run(
-            [python, *words, "--folder", folder], capture_output=True, timeout=LIMIT_S, text=True
-        )
+            [python, *words, "--folder", folder], capture_output=True, timeout=LIMIT_S, text=True,
+            env=environment,
+        )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
