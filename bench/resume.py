@@ -55,7 +55,7 @@ async def serve(journal: Path, tasks: int) -> None:
             for task in range(tasks):
                 await hf.submit(several, task=task)
             await asyncio.sleep(WAIT_S)
-        while (await hf.journal.count_tasks()).get(TaskState.SUCCEEDED, 0) < tasks:
+        while (await hf.journal.count_tasks()).get(TaskState.SUCCEEDED, 0) < tasks:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
