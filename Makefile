@@ -12,7 +12,7 @@ export PYTHONNOUSERSITE := 1
 
 BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
-SEEDS ?= 500
+SEEDS ?= 10000
 
 .PHONY: help setup demo test check format crash simulate explore soak fuzz bench bench-peers docs lock wheel clean
 
@@ -42,8 +42,8 @@ format: setup ## rewrite the code in the project's format
 crash: setup ## kill a task at every call it makes to the system (POINTS=n for a sample)
 	$(BIN)/python -m holdfast.testing.crash $(if $(POINTS),--points $(POINTS))
 
-simulate: setup ## many schedules of faults in a simulated world (SEEDS=500)
-	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS)
+simulate: setup ## many schedules of faults in a simulated world (SEEDS=10000)
+	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS) --report build/simulate.json
 
 explore: setup ## every interleaving of small worlds over the transition function (ARGS=--small)
 	$(BIN)/python -m holdfast.testing.explore --report build/explore.json $(ARGS)
