@@ -12,30 +12,21 @@ import apsw
 import msgspec
 
 from holdfast.app.handle import TaskHandle
-from holdfast.core.ids import TaskId, task_id_bytes
-from holdfast.core.step import Event
+from holdfast.core.effect import Letter
+from holdfast.core.ids import TaskId
 from holdfast.errors import HoldfastError
-from holdfast.journal.records import Kind
 from holdfast.journal.sqlite.db import Db, open_db
-from holdfast.journal.sqlite.rows import unpack_events
 from holdfast.testing.crash.subjects import TABLE
+from holdfast.testing.history.reading import read_records
+from holdfast.testing.history.story import Told
 
 
 class StepFound(msgspec.Struct, frozen=True, kw_only=True):
     state: str
+    letter: Letter
     attempts: int
     question: str
     evidence: int
-
-
-class RecordFound(msgspec.Struct, frozen=True, kw_only=True):
-    """The clear columns of one record."""
-
-    seq: int
-    kind: Kind
-    events: tuple[Event, ...]
-    ordinal: str
-    epoch: int
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +36,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     question: str = ""
     steps: dict[str, StepFound] = {}
-    records: tuple[RecordFound, ...] = ()
+    records: tuple[Told, ...] = ()
     owners: dict[int, str] = {}  # epoch to the pid that claimed it
     rows: dict[str, int] = {}  # Transactional: effects by step
     damage: str = ""  # why the journal cannot read its own records
@@ -58,7 +49,7 @@ async def look(handle: TaskHandle, journal: Path) -> Found:
     db = open_db(str(journal), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         found = Found(
-            task_id=handle.id, state=row.state.value, records=_records(db, handle.id),
+            task_id=handle.id, state=row.state.value, records=read_records(db, handle.id),
             rows=_effects(db, handle.id),
         )  # fmt: skip
     finally:
@@ -72,26 +63,13 @@ async def look(handle: TaskHandle, journal: Path) -> Found:
         question=str(view.rested.get("question") or ""),
         steps={
             ordinal: StepFound(
-                state=step.state.value, attempts=len(step.attempts), question=step.question,
-                evidence=len(step.evidence),
+                state=step.state.value, letter=step.letter, attempts=len(step.attempts),
+                question=step.question, evidence=len(step.evidence),
             )
             for ordinal, step in view.steps.items()
         },
         owners={epoch: claim.worker for epoch, claim in view.claims.items()},
     )  # fmt: skip
-
-
-def _records(db: Db, task_id: TaskId) -> tuple[RecordFound, ...]:
-    rows = db.execute(
-        "SELECT r.seq, r.kind, r.what, r.ordinal, r.epoch FROM record r JOIN task t ON t.t = r.t "
-        "WHERE t.task_id = ? ORDER BY r.seq, r.n", (task_id_bytes(task_id),),
-    ).fetchall()  # fmt: skip
-    return tuple(
-        RecordFound(
-            seq=seq, kind=Kind(kind), events=unpack_events(what), ordinal=ordinal, epoch=epoch
-        )
-        for seq, kind, what, ordinal, epoch in rows
-    )
 
 
 def _effects(db: Db, task_id: TaskId) -> dict[str, int]:

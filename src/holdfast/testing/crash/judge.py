@@ -4,8 +4,8 @@
 * lost: recorded as succeeded and never done, or a task that neither ended nor was parked;
 * silent: a step in doubt that nobody holds, nobody can claim and nobody was asked about;
 * needless park: a person is asked although nothing can have been sent, or a result was recorded;
-* breach: the journal tells two stories: an effect without intent, a failure that took place, a
-  closed step that went on, a record under an older epoch, two owners of one epoch.
+* breach: the journal tells two stories: an effect without intent, a failure that took place, and
+  whatever else breaks I1 to I9 in the one order of its records and the far end's books (history/).
 
 The far end's books are the only witness of effects; what had been sent and recorded when a
 program was killed is read from the shim's trace, not from the journal.
@@ -17,20 +17,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.step import CLOSED, Event, StepState
-from holdfast.downstream.ledger import Done, Page, count_duplicates
-from holdfast.journal.records import ENDED, Kind, TaskState
+import msgspec
+
+from holdfast.core.effect import Letter
+from holdfast.core.step import CLOSED, StepState
+from holdfast.downstream.ledger import Done, Page, Seen, count_duplicates
+from holdfast.journal.records import ENDED, TaskState
 from holdfast.journal.rules import POISON_QUESTION
-from holdfast.testing.crash.found import Found, RecordFound
+from holdfast.testing.crash.found import Found
 from holdfast.testing.crash.subjects import Subject
+from holdfast.testing.history.check import check
+from holdfast.testing.history.reading import make_story
+from holdfast.testing.history.story import Landed, Story
 from holdfast.testing.shim import Made
 
 _ENDS = {state.value for state in ENDED}
 _CLOSED = {state.value for state in CLOSED}
-_CLOSING = frozenset(
-    (Event.SUCCEED, Event.FAIL, Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event.SETTLE_SKIP,
-     Event.SKIP)
-)  # fmt: skip
+_COUNTED = frozenset(("I1", "I2", "I3", "I4"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class Verdict:
     breaches: int = 0
     parked: bool = False
     poisoned: bool = False  # its programs lost their lease too often: a busy machine, visibly
+    letters: Counter[str] = field(default_factory=Counter[str])  # of broken invariants
     findings: list[str] = field(default_factory=list[str])
 
     @property
@@ -56,12 +60,17 @@ class Books:
         self._reads: Counter[str] = Counter()
         for effect in page.effects if page else ():
             self._effects.setdefault(effect.task or "", []).append(effect)
+        self._requests: dict[str, list[Seen]] = {}
         for seen in page.requests if page else ():
+            self._requests.setdefault(seen.task or "", []).append(seen)
             if seen.outcome == "read":
                 self._reads[f"{seen.task}/{seen.step}"] += 1
 
     def effects(self, task_id: str) -> list[Done]:
         return self._effects.get(task_id, [])
+
+    def requests(self, task_id: str) -> list[Seen]:
+        return self._requests.get(task_id, [])
 
     def reads(self, task_id: str, ordinal: str) -> int:
         return self._reads[f"{task_id}/{ordinal}"]
@@ -74,13 +83,14 @@ def judge(subject: Subject, found: Found, books: Books) -> Verdict:
         verdict.lost += 1
         verdict.findings.append(found.error)
         return verdict
-    _judge_records(verdict, found.records)
     if found.damage:
         _breach(verdict, found.damage)
+        _judge_history(verdict, subject, found, books)
         return verdict
     done = _done(subject, found, books)
     _judge_effects(verdict, subject, found, books, done)
     _judge_end(verdict, subject, found)
+    _judge_history(verdict, subject, found, books)
     verdict.poisoned = _is_poisoned(found)
     verdict.parked = found.state == TaskState.PARKED and not verdict.poisoned
     return verdict
@@ -156,23 +166,29 @@ def _is_poisoned(found: Found) -> bool:
     return found.state == TaskState.PARKED and found.question == POISON_QUESTION
 
 
-def _judge_records(verdict: Verdict, records: Iterable[RecordFound]) -> None:
-    epoch, seq, claims = 0, -1, Counter[int]()
-    closed: set[str] = set()
-    for record in records:
-        if record.seq != seq + 1:
-            _breach(verdict, f"record {record.seq} follows {seq}")
-        if record.epoch < epoch:
-            _breach(verdict, f"record {record.seq} of epoch {record.epoch} follows epoch {epoch}")
-        if record.ordinal in closed:
-            _breach(verdict, f"record {record.seq}: step {record.ordinal} was closed before")
-        epoch, seq = max(epoch, record.epoch), record.seq
-        claims[record.epoch] += record.kind is Kind.CLAIMED
-        if record.kind is Kind.STEP and any(event in _CLOSING for event in record.events):
-            closed.add(record.ordinal)
-    for claimed, owners in claims.items():
-        if claimed and owners != 1:
-            _breach(verdict, f"epoch {claimed} has {owners} owners")
+def _judge_history(verdict: Verdict, subject: Subject, found: Found, books: Books) -> None:
+    """I1 to I9 over the one order of records, requests and effects.
+
+    What the counts above have seen already is told again, not counted again.
+    """
+    counted = frozenset[str]() if verdict.green else _COUNTED
+    for breach in check(_story(subject, found, books)):
+        verdict.letters[breach.letter] += 1
+        verdict.breaches += breach.letter not in counted
+        verdict.findings.append(str(breach))
+
+
+def _story(subject: Subject, found: Found, books: Books) -> Story:
+    letters: dict[str, Letter] = {ordinal: step.letter for ordinal, step in found.steps.items()}
+    story = make_story(
+        found.task_id, found.records, letters, effects=books.effects(found.task_id),
+        requests=books.requests(found.task_id), books=not found.damage,
+    )  # fmt: skip
+    if subject.name != "transactional":
+        return story
+    rows = [step for step, count in found.rows.items() for _ in range(count)]
+    inside = tuple(Landed(n=n, step=step) for n, step in enumerate(rows, 1))
+    return msgspec.structs.replace(story, effects=inside)
 
 
 def _breach(verdict: Verdict, text: str) -> None:

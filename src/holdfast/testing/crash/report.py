@@ -39,6 +39,7 @@ class Figures(msgspec.Struct, kw_only=True):
     found: int = 0  # flips that were found
     harmless: int = 0  # flips that changed no answer
     kinds: dict[str, int] = {}  # flips by kind of byte
+    letters: dict[str, int] = {}  # broken invariants, as docs/explanation/effect-protocol.md
     findings: list[str] = []
     again: list[str] = []  # options that run a trial with findings alone
 
@@ -60,6 +61,8 @@ class Figures(msgspec.Struct, kw_only=True):
         self.breaches += verdict.breaches
         self.parked += verdict.parked
         self.poisoned += verdict.poisoned
+        for letter, count in verdict.letters.items():
+            self.letters[letter] = self.letters.get(letter, 0) + count
         for finding in verdict.findings:
             self.note(f"{where}: {finding}", again=again)
 

@@ -1,0 +1,1 @@
+"""What happened to a task, put into one order from every witness, and held against I1 to I9."""
