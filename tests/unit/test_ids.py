@@ -19,6 +19,7 @@ from holdfast.core.ids import (
     fingerprint_key,
     parse_effect_key,
     parse_task_id,
+    parse_task_prefix,
     task_id_bytes,
     task_id_for_request,
     task_id_from_bytes,
@@ -120,3 +121,15 @@ def test_fingerprints_tell_calls_apart(tool: str, args: bytes, tool2: str, args2
     assert len(one) == 16
     assert (one == two) is ((tool, args) == (tool2, args2))
     assert one != fingerprint(fingerprint_key(b"x" * 32), tool=tool, canonical_args=args)
+
+
+@pytest.mark.parametrize("length", [1, 2, 25, 26])
+def test_any_beginning_of_a_task_id_is_a_prefix(length: int) -> None:
+    text = str(task_id_from_bytes(bytes(range(16))))[:length]
+    assert parse_task_prefix(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "8", "0" * 27])
+def test_what_no_task_id_begins_with_is_no_prefix(text: str) -> None:
+    with pytest.raises(BadReference):
+        parse_task_prefix(text)

@@ -238,3 +238,42 @@ def test_a_tombstone_outlives_its_time_and_every_window() -> None:
     assert not over(erased_ms=NOW - 100)
     assert over(erased_ms=NOW - 101)
     assert not over(erased_ms=0, keep_until_ms=NOW + 1)
+
+
+# edges
+
+
+def test_never_is_the_largest_number_that_the_journal_keeps() -> None:
+    """A due time beyond it would be refused by SQLite, a smaller one would come one day."""
+    assert NEVER_MS == 0x7FFF_FFFF_FFFF_FFFF
+
+
+@pytest.mark.parametrize(
+    ("state", "due_ms", "holder_dead"),
+    [
+        (TaskState.QUEUED, NOW + 1, True),
+        (TaskState.RUNNING, 0, False),
+        (TaskState.PARKED, 0, True),
+        (TaskState.SUCCEEDED, 0, True),
+        (TaskState.FAILED, 0, True),
+        (TaskState.CANCELLED, 0, True),
+    ],
+)
+@pytest.mark.parametrize("crashes", [0, 2, 3])
+def test_what_is_not_claimable_is_left_as_it_is(
+    state: TaskState, due_ms: int, holder_dead: bool, crashes: int
+) -> None:
+    assert not rules.claimable(state=state, due_ms=due_ms, holder_dead=holder_dead, now_ms=NOW)
+    found = rules.decide_claim(
+        state=state, due_ms=due_ms, crashes=crashes, epoch=1, progress_epoch=0,
+        holder_dead=holder_dead, alone=True, now_ms=NOW,
+    )  # fmt: skip
+    assert found == rules.Decision(verdict=Claimable.NO, crashes=crashes)
+
+
+@pytest.mark.parametrize(("keep_until_ms", "over"), [(NOW, True), (NOW + 1, False)])
+def test_a_tombstone_stays_as_long_as_a_key_window(keep_until_ms: int, over: bool) -> None:
+    found = rules.tombstone_over(
+        erased_ms=0, keep_until_ms=keep_until_ms, tombstone_ms=NOW - 1, now_ms=NOW
+    )
+    assert found is over
