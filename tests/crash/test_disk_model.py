@@ -165,10 +165,11 @@ def test_a_park_is_right_from_the_start_to_the_result() -> None:
 
 
 def test_a_send_without_a_commit_is_seen() -> None:
-    assert unrecorded_sends((LOGGED, COMMITTED, SENT)) == 0
-    assert unrecorded_sends((LOGGED, SENT)) == 1
-    assert unrecorded_sends((LOGGED, COMMITTED, SENT, ANSWERED, SENT)) == 1
-    assert unrecorded_sends((LOGGED, call("fdatasync", LOG, failed=True), SENT)) == 1
+    assert unrecorded_sends((SLOT, LOGGED, COMMITTED, SENT)) == 0
+    assert unrecorded_sends((SLOT, LOGGED, SENT)) == 1
+    assert unrecorded_sends((LOGGED, COMMITTED, SLOT, SENT)) == 1
+    assert unrecorded_sends((SLOT, LOGGED, COMMITTED, SENT, ANSWERED, SENT)) == 1
+    assert unrecorded_sends((SLOT, LOGGED, call("fdatasync", LOG, failed=True), SENT)) == 1
     assert sent((SENT, ANSWERED, SENT)) == {"1", "2"}
 
 

@@ -7,8 +7,8 @@ by itself, at most five seconds later. Then a second program reads the whole jou
 
 From the calls it is seen, beside what the far end and the journal say:
 
-* nothing is sent that was not recorded before: between two requests with an effect lies a write
-  into the log and a sync of it that succeeded;
+* nothing is sent that was not recorded before: between the taking of its slot and the request
+  lies a write into the log, and a sync of it that succeeded;
 * what was answered while there was no room is recorded in the room of the reserve, before any
   other comes back.
 """
@@ -195,10 +195,15 @@ async def _opened(life: Life, stack: contextlib.AsyncExitStack) -> Holdfast:
 
 
 def unrecorded_sends(calls: Iterable[Made]) -> int:
-    """How many requests with an effect went out without a fresh, synced commit before them."""
+    """How many requests with an effect went out without a synced commit of their start.
+
+    A slot of the session page is taken right before that commit, whether it is written or not.
+    """
     count, written, synced = 0, False, False
     for call in calls:
-        if call.is_logged and call.done and not call.failed:
+        if call.is_slot:
+            written = synced = False
+        elif call.is_logged and call.done and not call.failed:
             written = True
         elif call.is_synced_log and written:
             synced = True

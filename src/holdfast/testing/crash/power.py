@@ -38,10 +38,9 @@ from holdfast.testing.crash.found import Found
 from holdfast.testing.crash.lives import Life, work
 from holdfast.testing.crash.subjects import Subject
 from holdfast.testing.crash.sweep import SETTINGS
-from holdfast.testing.shim import PAGE, Made, Mode, Point, Trace, arm, point_at
+from holdfast.testing.shim import Made, Mode, Point, Trace, arm, point_at
 from holdfast.testing.shim.disk_log import DiskLog
 
-_SLOT_TAKEN = 9  # bytes: the tag and a clear flag
 _EFFECTS = (b"POST ", b"PUT ")  # how requests with an effect begin
 
 
@@ -187,7 +186,7 @@ def may_be_open(calls: Iterable[Made]) -> bool:
     """
     starting = begun = answered = logged = False
     for call in calls:
-        if call.where == PAGE and call.name == "pwrite" and call.length == _SLOT_TAKEN:
+        if call.is_slot:
             starting = True
         elif call.is_logged and starting:
             starting, begun, answered, logged = False, True, False, False

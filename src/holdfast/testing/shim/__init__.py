@@ -38,6 +38,7 @@ _CALL = struct.Struct("=16s8sqihh88s")
 _RANDOM = re.compile(r"[0-9a-f]{8,}")
 # A page is linked to its name after it is made, so the kernel knows it by the name it lost.
 PAGE = "session page"
+SLOT_TAKEN = 9  # bytes
 _PAGES = frozenset(("instance/*/sessions/.*.*.new (deleted)", "instance/*/sessions/*.page"))
 
 
@@ -88,6 +89,11 @@ class Made:
         """Whether this has made the write-ahead log safe."""
         synced = self.name in ("fsync", "fdatasync") and self.done and not self.failed
         return synced and self.where.endswith("-wal")
+
+    @property
+    def is_slot(self) -> bool:
+        """Whether this takes a slot of a session page: its tag and a clear flag."""
+        return self.where == PAGE and self.name == "pwrite" and self.length == SLOT_TAKEN
 
     @property
     def is_mark(self) -> bool:
