@@ -72,6 +72,19 @@ async def test_a_call_that_is_not_awaited_ends_before_its_task_does(lab: Lab) ->
     assert len(once.calls) == 1
 
 
+async def test_a_call_given_to_create_task_says_what_to_do_instead(lab: Lab) -> None:
+    once = Scripted(ONCE, "sent")
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> None:
+        asyncio.create_task(run.call(once.tool))  # pyright: ignore[reportArgumentType]  # noqa: RUF006
+
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        with pytest.raises(holdfast.TaskFailed, match=r"await it, or give it to run\.gather"):
+            await handle.result(10)
+
+
 async def test_a_step_can_be_awaited_once(lab: Lab) -> None:
     tool = Scripted(KEYED, "paid")
 

@@ -58,6 +58,7 @@ def test_a_lease_is_renewed_at_least_three_times(lease_ttl_s: float) -> None:
         ("[worker\n", "not TOML"),
         ("x = " + "[" * 5_000, "not TOML"),
         ("agent = 'a'\nagent = 'b'", "not TOML"),
+        (f"agent = '{'a' * 201}'", "agent must have at most 200 characters"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, text: str, said: str) -> None:

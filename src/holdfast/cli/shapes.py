@@ -15,7 +15,7 @@ from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.ordinal import sort_key
 from holdfast.core.step import CLOSED, StepState
 from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
-from holdfast.journal.records import StepView, TaskState, TaskView
+from holdfast.journal.records import Note, StepView, TaskState, TaskView
 from holdfast.journal.rules import COUNTER_BITS, NEVER_MS
 
 Shape = dict[str, Any]  # Any: JSON for printing
@@ -46,6 +46,17 @@ def task_line(row: TaskRow, sessions: Mapping[str, SessionRow]) -> Shape:
     }
 
 
+def _about(note: Note) -> str:
+    """What a wait is for: the question, or when a sleep is over."""
+    match note.what:
+        case "sleep":
+            return iso(int(note.body["due_ms"]))
+        case "approve":
+            return str(note.body["question"])
+        case _:
+            return ""
+
+
 def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow]) -> Shape:
     """A task with everything the journal knows of it."""
     return {
@@ -72,7 +83,10 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
             for ordinal in sorted(view.steps, key=sort_key)
         ],
         "notes": [
-            {"ordinal": ordinal, "what": note.what, "at": iso(note.at_ms), "answer": note.answer}
+            {
+                "ordinal": ordinal, "what": note.what, "at": iso(note.at_ms),
+                "answer": note.answer, "about": _about(note),
+            }
             for ordinal, note in sorted(view.notes.items(), key=lambda pair: sort_key(pair[0]))
         ],
     }  # fmt: skip

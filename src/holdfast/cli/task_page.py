@@ -7,6 +7,8 @@ from holdfast.cli.shapes import Shape, epoch_text
 from holdfast.core.ordinal import sort_key
 from holdfast.journal.records import StepView, TaskView
 
+WAITS = ("sleep", "approve")
+
 
 def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
     print_fields(_head(shape, view, now_ms=now_ms))
@@ -25,6 +27,10 @@ def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
             [(one["ordinal"], one["effect_key"]) for one in shape["steps"]],
             empty="",
         )
+    waits = [one for one in shape["notes"] if one["what"] in WAITS]
+    if waits:
+        print()
+        print_table(("step", "wait", "since", "until"), [_wait_row(one) for one in waits], empty="")
     if shape["claims"]:
         print()
         print_table(
@@ -35,6 +41,16 @@ def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
             ],
             empty="",
         )
+
+
+def _wait_row(note: Shape) -> tuple[str, ...]:
+    answer, about = note["answer"], note["about"]
+    if note["what"] == "sleep":
+        return (note["ordinal"], "sleep", note["at"], about if answer is None else "woken")
+    if answer is None:
+        return (note["ordinal"], f"approval: {about}", note["at"], "a person answers")
+    said = "granted" if answer.get("granted") else "refused"
+    return (note["ordinal"], f"approval: {about}", note["at"], f"{said} by {answer.get('by')}")
 
 
 def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]:

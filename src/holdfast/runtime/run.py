@@ -61,6 +61,9 @@ class StepCall(Generic[T]):
         self.args = args
         self.ordinal = ""  # known once it was awaited
 
+    def __repr__(self) -> str:  # what `asyncio.create_task` shows of it when it refuses it
+        return f"<call of {self.tool.name}: await it, or give it to run.gather>"
+
     def __await__(self) -> Generator[Any, None, T]:
         return self.perform(self._run).__await__()
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from holdfast.errors import BadSettings
 
+NAME_CHARS_MAX = 200
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -38,5 +40,8 @@ class Settings:
         for name in ("grace_s", "keep_days", "tombstone_days"):
             if not 0 <= getattr(self, name) <= 100_000:
                 raise BadSettings(f"{name} must lie between 0 and 100000")
+        for name in ("worker_name", "agent"):
+            if len(getattr(self, name)) > NAME_CHARS_MAX:
+                raise BadSettings(f"{name} must have at most {NAME_CHARS_MAX} characters")
         if self.renew_every_s >= self.lease_ttl_s:
             raise BadSettings("renew_every_s must be shorter than lease_ttl_s")

@@ -224,6 +224,8 @@ def test_a_question_is_answered(
         (f"{task_id}/1", "greet eve?", {"who": "eve"})
     ]
     assert f"{task_id}/1" in hf.look("approval", "list").out
+    assert "approval: greet" in hf.look("task", "show", task_id).out
+    assert "a person answers" in hf.look("task", "show", task_id).out
     hf("approval", verb, f"{task_id}/1", "--by", "ada", "--note", "ok")
     assert wait_ended(worker, task_id) == "succeeded"
     shown = hf.look("task", "show", task_id, "--json").json
