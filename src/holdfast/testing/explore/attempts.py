@@ -114,7 +114,8 @@ class Attempts:
 
     def _merged(self, new: World, place: Place, run: Run, row: int) -> Moves:
         who, name = f"epoch {run.epoch}", self._lanes.name(row)
-        following = self._places.next_row(new, place[1]) if self._setup.merged else BLOCKED
+        merges = self._setup.merged and not self._setup.approval
+        following = self._places.next_row(new, place[1]) if merges else BLOCKED
         if following >= 0 and new.rows[following] == NOTHING and not new.cancelled:
             number = self._lanes.open_row(new, run, following)
             if self._rules.states[number] is StepState.PLANNED:

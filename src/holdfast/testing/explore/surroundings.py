@@ -37,6 +37,10 @@ class Surroundings:
         shared = Rule.OWN_KEYS in setup.without
         self._key_of = tuple(0 if shared else row for row in range(places.count))
 
+        self._windowless = sum(
+            1 << key for key, letter in enumerate(places.letter_of) if letter == "F"
+        )
+
     def moves(self, world: World) -> Moves:
         yield from self._network(world)
         yield from self._crashes(world)
@@ -47,7 +51,11 @@ class Surroundings:
                 world._replace(task=Task.FREE, left=left._replace(lapse=left.lapse - 1)),
             )
         if self._setup.window_closes and world.window and self._may_close(world):
-            closed = world._replace(window=False, keys=0, others=0, refused=0)
+            kept = self._windowless  # a fenced far end knows its keys for good
+            closed = world._replace(
+                window=False, keys=world.keys & kept, others=world.others & kept,
+                refused=world.refused & kept,
+            )  # fmt: skip
             yield "the key window closes", closed
         if self._setup.person:
             yield from self._person(world)
