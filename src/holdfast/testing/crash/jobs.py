@@ -91,6 +91,19 @@ class Races(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     timeout_s: float = TIMEOUT_S
 
 
+class Children(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Kill the child processes of blocking tools; see children.py."""
+
+    name: ClassName
+    steps: int = STEPS
+    points: int | None = None
+    instants: int = 0
+    seed: int = 1
+    only: tuple[Mode, int] | None = None
+    lanes: int = 3
+    timeout_s: float = TIMEOUT_S
+
+
 class Flips(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Turn over single bits of a journal's folder; see flips.py."""
 
@@ -103,7 +116,7 @@ class Flips(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lanes: int = 4
 
 
-Job = Sweep | Pairs | Zombies | Races | Flips | DiskJob
+Job = Sweep | Pairs | Zombies | Races | Children | Flips | DiskJob
 
 
 def divided(by: float) -> Settings:

@@ -15,10 +15,13 @@ from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite import reserve
 from holdfast.testing.crash.board import Board
+from holdfast.testing.crash.child_tools import make_blocking_subject
+from holdfast.testing.crash.children import ChildPlan, Killed, run_children
 from holdfast.testing.crash.disk_jobs import DiskJob, FullDisk, Power, SyncError
 from holdfast.testing.crash.disk_server import do_disk
 from holdfast.testing.crash.flips import Flip, FlipPlan, run_flips
 from holdfast.testing.crash.jobs import (
+    Children,
     Flips,
     Job,
     Order,
@@ -59,6 +62,8 @@ def do(order: Order) -> Figures:
 def _do(job: Job, place: Place) -> Figures:
     if isinstance(job, Flips):
         return run_flips(_flip_plan(job, place))
+    if isinstance(job, Children):
+        return _do_children(job, place)
     subject = make_subject(job.name, steps=_steps(job), timeout_s=job.timeout_s)
     warm_up(subject, place)
     match job:
@@ -81,6 +86,18 @@ def _do(job: Job, place: Place) -> Figures:
             )  # fmt: skip
         case _:
             assert_never(job)
+    figures.steps = subject.steps
+    return figures
+
+
+def _do_children(job: Children, place: Place) -> Figures:
+    subject = make_blocking_subject(job.name, steps=job.steps)
+    plan = ChildPlan(
+        subject=subject, url=url_of(place), folder=Path(place.folder), points=job.points,
+        instants=job.instants, seed=job.seed, only=job.only, lanes=job.lanes,
+    )  # fmt: skip
+    killed = list(run_children(plan))
+    figures = add_up_children(subject, killed, Books(read_books(subject, place)))
     figures.steps = subject.steps
     return figures
 
@@ -166,6 +183,21 @@ def _judge_park(figures: Figures, verdict: Verdict, *, in_doubt: bool) -> None:
     if in_doubt and not verdict.parked:
         verdict.breaches += 1
         verdict.findings.append("not parked although a send had begun without a result")
+
+
+def add_up_children(subject: Subject, killed: list[Killed], books: Books) -> Figures:
+    """A child that dies in a call leaves doubt: an Unrepeatable step is then parked, no other."""
+    figures = Figures(name=subject.name)
+    for one in killed:
+        verdict = judge(subject, one.found, books)
+        doubt = subject.letter == "N" and one.hit and (one.point is not None or verdict.parked)
+        _judge_park(figures, verdict, in_doubt=doubt)
+        figures.add(verdict, where=str(one), again=one.again)
+        figures.points += one.hit
+        figures.unreached += not one.hit
+    figures.distinct = len({one.point for one in killed if one.point})
+    figures.distinct += sum(one.hit and one.point is None for one in killed)
+    return figures
 
 
 def add_up_races(subject: Subject, races: list[Race], books: Books) -> Figures:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.testing.crash.disk_suites import full_jobs, power_jobs, sync_jobs
-from holdfast.testing.crash.jobs import Flips, Job, Pairs, Races, Sweep, Zombies
+from holdfast.testing.crash.jobs import Children, Flips, Job, Pairs, Races, Sweep, Zombies
 from holdfast.testing.crash.subjects import STEPS, ClassName
 from holdfast.testing.crash.sweep import MODES
 from holdfast.testing.shim import Mode
@@ -16,6 +16,8 @@ ZOMBIES = 8  # stopped programs by class
 RACES = 15
 SECONDS = 3  # second kills for each first one
 FLIPS = 2_000
+BLOCKING: tuple[ClassName, ...] = ("queryable", "unrepeatable")  # whose tools run in children
+INSTANTS = 100  # at which children are killed, for each of them
 SAMPLE = 2  # of what takes long, in a sample
 
 Kills = tuple[tuple[Mode, int], ...]
@@ -88,6 +90,18 @@ def _races(options: Options) -> list[Job]:
     return jobs
 
 
+def _children(options: Options) -> list[Job]:
+    """Only the two classes whose blocking tools run in children."""
+    only = options.at[0] if options.at else None
+    names: list[ClassName] = [name for name in BLOCKING if name in options.classes]
+    points, instants = options.points, INSTANTS if options.points is None else options.points // 2
+    jobs: list[Job] = [
+        Children(name=name, points=points, instants=instants, seed=options.seed, only=only)
+        for name in names
+    ]
+    return jobs
+
+
 def _flips(options: Options) -> list[Job]:
     count = FLIPS if options.points is None else max(50, options.points)
     halves = 1 if options.flip else 2  # one for each core
@@ -144,6 +158,9 @@ SUITES: dict[str, Suite] = {
         title="Stopped, overtaken, woken (with and without the dead-man timer)", jobs=_zombies
     ),
     "races": Suite(title="Two to sixteen resumers of one orphan", jobs=_races),
+    "children": Suite(
+        title="The children of blocking tools killed, their worker lives on", jobs=_children
+    ),
     "flips": Suite(title="One bit of the journal's folder turned over", jobs=_flips),
     "power": Suite(title="Power lost after every call: undone, by coin, torn", jobs=_power),
     "syncs": Suite(title="One sync fails, then the power goes", jobs=_syncs),
