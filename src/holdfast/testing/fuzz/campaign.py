@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -77,14 +78,15 @@ def run_campaign(
 def run_target(
     target: Target, *, runs: int, seed: int, engine: Engine, findings: list[Finding]
 ) -> dict[str, Any]:
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-fuzz-"))
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-fuzz-", dir=memory))
     result = folder / "result.json"
     command = [
         sys.executable, "-m", "holdfast.testing.fuzz.child", target.name, str(runs), str(seed),
         str(result), engine,
     ]  # fmt: skip
     try:
-        died = _run(command, START_S_MAX + runs / EXECUTIONS_PER_S_MIN)
+        died = _run(command, folder, START_S_MAX + runs / EXECUTIONS_PER_S_MIN)
         found = _read(result, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -96,12 +98,13 @@ def run_target(
     return found
 
 
-def _run(command: list[str], seconds_max: float) -> str:
-    """How the process died, or nothing."""
+def _run(command: list[str], folder: Path, seconds_max: float) -> str:
+    """How the process died, or nothing. Its files go with the folder, however it ends."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds_max
-        )
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds_max,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"it did not end within {seconds_max:.0f} s"
     if done.returncode == 0:

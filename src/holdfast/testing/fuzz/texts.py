@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
-import os
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -26,8 +27,9 @@ from holdfast.testing.fuzz.feed import Feed, as_text, law
 @cache
 def folder() -> Path:
     """A place of this process's own for files that are read back at once."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
-    return Path(tempfile.mkdtemp(prefix="holdfast-fuzz-", dir=memory))
+    made = Path(tempfile.mkdtemp(prefix="holdfast-fuzz-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def settings(raw: bytes) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.journal.contract import SessionRow
+from holdfast.runtime.hardening import die_with_parent
 
 LIVES_MAX = 2
 STOP_S_MAX = 40.0
@@ -32,12 +33,15 @@ class Family:
     def __init__(self, journal: Path, *, number: int, concurrency: int, log: Path) -> None:
         self.name = f"{NAME}-{number}"
         self.deaths = 0
+        soak = os.getpid()
         with open(log, "ab") as output:
             self._parent = subprocess.Popen(
                 [sys.executable, "-P", "-m", "holdfast", "worker", APP,
                  "--journal", str(journal), "--name", self.name,
                  "--concurrency", str(concurrency)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
+                # A soak that is killed leaves nobody behind.
+                preexec_fn=lambda: die_with_parent(soak),  # noqa: PLW1509 - no thread starts one
             )  # fmt: skip
 
     @property
