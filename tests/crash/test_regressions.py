@@ -10,10 +10,12 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.app.examine import Level, examine
 from holdfast.app.places import open_file_journal
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.journal.contract import Submission
+from holdfast.errors import JournalDamaged
+from holdfast.journal.contract import Filter, Submission
 from holdfast.journal.sqlite import opening, writer
 from holdfast.journal.sqlite.db import open_db
 from holdfast.journal.sqlite.high_water import HighWater, high_water
@@ -73,3 +75,45 @@ async def test_engine_outlives_a_busy_journal(path: Path, monkeypatch: pytest.Mo
         blocker.execute("ROLLBACK")
         blocker.close()
         assert await hf.task(task.id).result(timeout_s=10) == "done"
+
+
+async def furnished(path: Path) -> None:
+    """A closed journal with one task that waits for a worker."""
+    async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
+        await hf.submit(nothing)
+
+
+@pytest.mark.parametrize(
+    "change", ["state = 'punning'", "name = CAST(x'6ef6' AS TEXT)", "state = CAST(x'f1' AS TEXT)"]
+)
+async def test_a_row_that_nobody_wrote_is_told_as_damage(path: Path, change: str) -> None:
+    """Found by flipped bits: readers, `doctor` and the engine ended with a ValueError."""
+    await furnished(path)
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    db.pragma("ignore_check_constraints", 1)
+    db.execute(f"UPDATE task SET {change}")
+    db.close()
+
+    async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
+        with pytest.raises(JournalDamaged):
+            await hf.journal.list_tasks(Filter())
+    findings = [one async for one in examine(path, settings=holdfast.Settings(), deep=True)]
+    assert Level.DAMAGE in {finding.level for finding in findings}
+
+
+async def test_an_index_that_is_broken_is_told_as_damage(path: Path) -> None:
+    """Found by flipped bits: a claim ended the engine with SQLite's error instead of ours."""
+    await furnished(path)
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    row = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'task_due'").fetchone()
+    db.close()
+    assert row is not None
+    raw = bytearray(path.read_bytes())
+    page = (row[0] - 1) * 4_096
+    raw[page : page + 8] = b"\xff" * 8
+    path.write_bytes(raw)
+
+    async with holdfast.open(path, tasks=[nothing]) as hf:
+        (task,) = await hf.journal.list_tasks(Filter())
+        with pytest.raises(JournalDamaged):
+            await hf.task(task.task_id).result(timeout_s=10)

@@ -1,0 +1,1 @@
+"""Breaches that were found once: each has a name and one command that would show it again."""
