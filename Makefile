@@ -39,8 +39,8 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-crash: setup ## kill a task at every call it makes to the system (POINTS=n for a sample)
-	$(BIN)/python -m holdfast.testing.crash $(if $(POINTS),--points $(POINTS))
+crash: setup ## kill a task at every call it makes to the system (POINTS=n for a sample, ARGS=...)
+	$(BIN)/python -m holdfast.testing.crash $(if $(POINTS),--points $(POINTS)) $(ARGS)
 
 simulate: setup ## many schedules of faults in a simulated world (SEEDS=10000)
 	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS) --report build/simulate.json
