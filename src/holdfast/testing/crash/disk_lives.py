@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 _INTENTS_BYTES = 4_096
-BOOTED_MS = 5_000  # the machine has been up for so long when the next program starts
 
 
 def sample(trials: Sequence[T], points: int | None, *, seed: int) -> Sequence[T]:
@@ -53,8 +52,11 @@ def put_image(image: Image, folder: Path) -> None:
 
 
 def boot_anew(number: int = 1) -> None:
-    """Another start of the machine: another boot id, and a boot clock that began again."""
-    at_start = SystemClock().boot_ms() - BOOTED_MS
+    """Another start of the machine: another boot id, and a boot clock that begins now.
+
+    No sooner: the wall clock has not gone on, and both are read together.
+    """
+    at_start = SystemClock().boot_ms()
     before: Callable[[SystemClock], int] = SystemClock.boot_ms
     boot_id = f"00000000-0000-4000-8000-{number:012x}"
     _replace(clock, "read_boot_id", lambda: boot_id)
