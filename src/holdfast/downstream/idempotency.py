@@ -1,0 +1,326 @@
+"""ASGI middleware that makes a service's effectful routes safe to repeat.
+
+    app = IdempotencyKeys(app, store="keys.db")
+
+After draft-ietf-httpapi-idempotency-key-header. A request to an effectful route must carry an
+`Idempotency-Key`; the first one with a key is handed to the app, every other one is answered here:
+
+* 400: no key, or not of the published form;
+* 409: the first request is still at work (Retry-After says when to ask again), or what became of
+  it is not known;
+* 422: the key was used with another method, path, query, type or body;
+* the stored answer, with `Idempotency-Replayed: true`, once there is one.
+
+Callers that run on Holdfast also say which task and step they are; a repeat of the same step under
+another key, which no correct caller sends, meets the same row.
+
+The app runs to its end whether or not the caller still listens, and its answer is durable before
+the first byte of it is sent. Where it raises, answers with 5xx or dies, the key is in doubt:
+`recover` may ask the service's own books, else repeats get 409 until a person has looked. A
+service that promises that a 5xx has changed nothing says `errors_change_nothing=True`.
+
+Keys are kept for `retention_s` from their first request (30 days): publish it, callers rely on it.
+They are scoped by who asks (`caller`, by default a hash of the Authorization header), by method
+and by path. Request and answer bodies are held in memory up to `body_bytes_max`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.downstream.key_store import Answer, Asked, Finding, KeyStore
+from holdfast.downstream.keys import BadKey, parse_key
+
+# Any in this file: ASGI's own messages and scopes are dictionaries of mixed values.
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Recover = Callable[["Repeated"], Awaitable[Answer | None]]
+T = TypeVar("T")
+
+RETENTION_S = 30 * 86_400.0
+BODY_BYTES_MAX = 4 * 1024 * 1024
+NAME_CHARS_MAX = 200
+# Answers that say that the work was not begun: the key stays free.
+NOT_BEGUN = frozenset((401, 403, 408, 425, 429))
+_HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"date"))
+
+
+class Repeated:
+    """A request whose first try is in doubt, for `recover`: find out what it did."""
+
+    __slots__ = ("body", "key", "scope", "step", "task")
+
+    def __init__(self, scope: Scope, asked: Asked, body: bytes) -> None:
+        self.scope = scope
+        self.key = asked.key
+        self.task = asked.task
+        self.step = asked.step
+        self.body = body
+
+
+class _Wrong(Exception):
+    """The request cannot be taken; answered with this status and text."""
+
+    def __init__(self, status: int, title: str, detail: str, retry_after_s: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.title = title
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+
+def _by_authorization(scope: Scope) -> str:
+    found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+    return hashlib.sha256(b"\0".join(found)).hexdigest() if found else ""
+
+
+def _all(_scope: Scope) -> bool:
+    return True
+
+
+class IdempotencyKeys:
+    """Wraps an ASGI app; see the head of this module."""
+
+    def __init__(
+        self, app: App, *, store: str | Path, methods: Collection[str] = ("POST", "PATCH"),
+        applies: Callable[[Scope], bool] = _all, caller: Callable[[Scope], str] = _by_authorization,
+        recover: Recover | None = None, errors_change_nothing: bool = False,
+        retention_s: float = RETENTION_S, body_bytes_max: int = BODY_BYTES_MAX,
+    ) -> None:  # fmt: skip
+        """Wrap the app.
+
+        Args:
+            store: file of the key table; its folder is made private. All processes of the service
+                share it, on one machine.
+            applies: which requests with these methods are effectful; all by default.
+            recover: asked about a key in doubt; the answer to give, or None where nothing was
+                done and the work may begin anew.
+        """
+        self._app = app
+        self._path = Path(store)
+        self._methods = frozenset(method.upper() for method in methods)
+        self._applies = applies
+        self._caller = caller
+        self._recover = recover
+        self._errors_change_nothing = errors_change_nothing
+        self._retention_s = retention_s
+        self._body_bytes_max = body_bytes_max
+        self._store: KeyStore | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._pid = 0
+        self._working: set[asyncio.Task[Answer]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        effectful = scope["type"] == "http" and scope["method"] in self._methods
+        if not effectful or not self._applies(scope):
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await self._read(receive)
+            asked = self._asked(scope, body)
+            answer, replayed = await self._answer(scope, asked, body)
+        except _Wrong as wrong:
+            await _send(send, _problem(wrong))
+            return
+        except _Gone:
+            return
+        await _send(send, answer, replayed=replayed)
+
+    async def _answer(self, scope: Scope, asked: Asked, body: bytes) -> tuple[Answer, bool]:
+        finding, answer = await self._on_store(lambda store: store.ask(asked))
+        match finding:
+            case Finding.NEW:
+                return await self._work(scope, asked, body), False
+            case Finding.ANSWERED if answer is not None:
+                return answer, True
+            case Finding.OTHER_BODY:
+                raise _Wrong(
+                    422, "key-reused", "this Idempotency-Key was used with another request"
+                )
+            case Finding.IN_DOUBT:
+                return await self._settle(scope, asked, body)
+            case _:
+                raise _Wrong(409, "in-flight", "the first request is still at work", 1)
+
+    async def _settle(self, scope: Scope, asked: Asked, body: bytes) -> tuple[Answer, bool]:
+        """The first try is gone and its outcome unknown: the service's own books decide."""
+        if self._recover is None:
+            raise _Wrong(
+                409, "outcome-unknown",
+                "the first request ended without an answer; whether it took effect is not known",
+            )  # fmt: skip
+        if not await self._on_store(lambda store: store.take_over(asked)):
+            raise _Wrong(409, "in-flight", "another request is finding out what was done", 1)
+        try:
+            known = await self._recover(Repeated(scope, asked, body))
+        except BaseException:
+            await self._on_store(lambda store: store.doubt(asked))
+            raise
+        if known is None:
+            return await self._work(scope, asked, body), False
+        await self._on_store(lambda store: store.answer(asked, known))
+        return known, True
+
+    async def _work(self, scope: Scope, asked: Asked, body: bytes) -> Answer:
+        """Let the app do it, to its end, also where the caller has gone."""
+        task = asyncio.ensure_future(self._work_out(scope, asked, body))
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return await asyncio.shield(task)
+
+    async def _work_out(self, scope: Scope, asked: Asked, body: bytes) -> Answer:
+        try:
+            answer = await _call(self._app, scope, body, body_bytes_max=self._body_bytes_max)
+        except BaseException:
+            await self._leave(asked)
+            raise
+        if answer.status >= 500:
+            await self._leave(asked)
+        elif answer.status in NOT_BEGUN:
+            await self._on_store(lambda store: store.free(asked))
+        else:
+            await self._on_store(lambda store: store.answer(asked, answer))
+        return answer
+
+    async def _leave(self, asked: Asked) -> None:
+        if self._errors_change_nothing:
+            await self._on_store(lambda store: store.free(asked))
+        else:
+            await self._on_store(lambda store: store.doubt(asked))
+
+    def _asked(self, scope: Scope, body: bytes) -> Asked:
+        headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        task, step = _one(headers, b"holdfast-task"), _one(headers, b"holdfast-step")
+        try:
+            key = parse_key(_all_of(headers, b"idempotency-key"))
+        except BadKey as error:
+            raise _Wrong(400, "key-malformed", str(error)) from None
+        if key is None and task and step:
+            key = f"{task}/{step}"
+        if key is None:
+            raise _Wrong(
+                400, "key-missing", "this route changes something: send an Idempotency-Key header"
+            )
+        route = f"{self._caller(scope)}\0{scope['method']}\0{scope['path']}"
+        kind = b"\0".join(v for n, v in headers if n.lower() == b"content-type")
+        parts = (bytes(scope.get("query_string", b"")), kind, body)
+        sized = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        return Asked(
+            scope=hashlib.sha256(route.encode()).digest(), key=key,
+            fingerprint=hashlib.sha256(sized).digest(), task=task if step else "", step=step,
+        )  # fmt: skip
+
+    async def _read(self, receive: Receive) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > self._body_bytes_max:
+                raise _Wrong(
+                    413, "body-too-large", f"at most {self._body_bytes_max} bytes can be kept"
+                )
+            chunks.append(chunk)
+            if not message.get("more_body"):
+                return b"".join(chunks)
+
+    async def _on_store(self, act: Callable[[KeyStore], T]) -> T:
+        """In the one thread that uses the table; opened anew in a forked process."""
+        if self._thread is None or self._pid != os.getpid():
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="idempotency-keys")
+            self._store, self._pid = None, os.getpid()
+
+        def run() -> T:
+            if self._store is None:
+                self._store = KeyStore(
+                    self._path, retention_s=self._retention_s,
+                    wall_ms=lambda: time.time_ns() // 1_000_000,
+                )  # fmt: skip
+            return act(self._store)
+
+        # A cancelled request must not leave its row half written.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, run))
+
+
+class _Gone(Exception):
+    """The caller went away before the request was complete: nothing was asked."""
+
+
+async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> Answer:
+    """The app's whole answer to the whole request."""
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    over = asyncio.Event()
+    started: list[Message] = []
+    chunks: list[bytes] = []
+
+    async def receive() -> Message:
+        if unread:
+            return unread.pop()
+        await over.wait()  # the caller's leaving is no concern of the app's
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            started.append(message)
+        elif message["type"] == "http.response.body":
+            chunks.append(message.get("body", b""))
+            if sum(map(len, chunks)) > body_bytes_max:
+                raise ValueError(f"an answer of more than {body_bytes_max} bytes cannot be kept")
+            if not message.get("more_body"):
+                over.set()
+
+    await app(scope, receive, send)
+    if not started or not over.is_set():
+        raise RuntimeError("the app ended without a whole answer")
+    headers = tuple(
+        (bytes(name).lower(), bytes(value))
+        for name, value in started[0].get("headers", ())
+        if bytes(name).lower() not in _HOP_BY_HOP
+    )
+    return Answer(status=started[0]["status"], headers=headers, body=b"".join(chunks))
+
+
+async def _send(send: Send, answer: Answer, *, replayed: bool = False) -> None:
+    headers = list(answer.headers)
+    if replayed:
+        headers.append((b"idempotency-replayed", b"true"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _problem(wrong: _Wrong) -> Answer:
+    """RFC 9457 problem details."""
+    shown = {"title": wrong.title, "status": wrong.status, "detail": wrong.detail}
+    body = json.dumps(shown).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if wrong.retry_after_s:
+        headers.append((b"retry-after", str(wrong.retry_after_s).encode()))
+    return Answer(status=wrong.status, headers=tuple(headers), body=body)
+
+
+def _all_of(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in headers if key.lower() == name]
+
+
+def _one(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
+    """A name that Holdfast gives; anything else is as if it were not there."""
+    found = _all_of(headers, name)
+    fits = len(found) == 1 and 0 < len(found[0]) <= NAME_CHARS_MAX and found[0].isprintable()
+    return found[0] if fits else ""
