@@ -95,16 +95,21 @@ def test_what_is_late_is_cancelled_and_times_out(timeout_s: float) -> None:
     played(main)
 
 
-def test_a_deadline_of_the_limit_is_not_a_timer_of_its_own() -> None:
-    """Two seconds and more are left to the tick: its instant lies on the tick's grid."""
+@pytest.mark.parametrize(("timeout_s", "late_s"), [(1.99, 0.0), (EXACT_BELOW_S, 0.03)])
+def test_from_two_seconds_on_a_deadline_waits_for_the_tick(timeout_s: float, late_s: float) -> None:
+    """The tick was started by another attempt, 0.02 s before: its grid is not ours."""
 
     async def main(deadlines: Deadlines, _stuck: Stuck) -> None:
-        await asyncio.sleep(0.013)
+        other = asyncio.create_task(_run(deadlines))
+        await asyncio.sleep(0.02)
         began = now()
         with pytest.raises(TimeoutError):
-            await deadlines.run(hang, EXACT_BELOW_S + 0.001, "t", "1")
-        ticks = (now() - began) / TICK_S
-        assert ticks == pytest.approx(round(ticks), abs=1e-6)
+            await deadlines.run(hang, timeout_s, "t", "1")
+        assert now() - began - timeout_s == pytest.approx(late_s, abs=1e-6)
+        other.cancel()
+
+    async def _run(deadlines: Deadlines) -> None:
+        await deadlines.run(hang, LONG_S, "t", "2")
 
     played(main)
 
@@ -205,21 +210,46 @@ def test_what_will_not_be_cancelled_is_reported_once_and_waited_for(timeout_s: f
     played(main)
 
 
-def test_a_deaf_attempt_is_cancelled_once() -> None:
+@pytest.mark.parametrize("timeout_s", [1.0, LONG_S])
+def test_a_deaf_attempt_is_cancelled_once(timeout_s: float) -> None:
+    """By its own timer or by the tick, never by both."""
+
     async def main(deadlines: Deadlines, _stuck: Stuck) -> None:
         cancels = 0
 
         async def deaf() -> None:
             nonlocal cancels
-            end = now() + LONG_S + 3
+            end = now() + timeout_s + 3
             while now() < end:
                 try:
                     await asyncio.sleep(end - now())
                 except asyncio.CancelledError:
                     cancels += 1
 
-        await deadlines.run(deaf, LONG_S, "t", "1")
+        await deadlines.run(deaf, timeout_s, "t", "1")
         assert cancels == 1
+
+    played(main)
+
+
+def test_what_ends_with_a_tick_ends_with_that_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instant itself is late: for the cancel, and for what will not end."""
+    monkeypatch.setattr("holdfast.runtime.deadlines.TICK_S", 0.0625)  # adds up without an error
+
+    async def main(deadlines: Deadlines, stuck: Stuck) -> None:
+        cancelled: list[float] = []
+
+        async def deaf() -> None:
+            while now() < 20:
+                try:
+                    await asyncio.sleep(20 - now())
+                except asyncio.CancelledError:
+                    cancelled.append(now())
+
+        assert now() == 0
+        await deadlines.run(deaf, 4.0, "t", "1")
+        assert cancelled == [4.0]
+        assert stuck == [(4.0 + STUCK_S, "t/1")]
 
     played(main)
 
@@ -253,7 +283,19 @@ def test_what_it_raises_comes_through() -> None:
 
 
 def test_without_a_task_there_is_no_deadline() -> None:
-    deadlines = Deadlines(lambda _name: None)
-    running = deadlines.run(hang, 1.0, "t", "1")
-    with pytest.raises(RuntimeError):
-        running.send(None)
+    """Called from a callback: there is nothing that could be cancelled."""
+    said: list[BaseException] = []
+
+    async def main(deadlines: Deadlines, _stuck: Stuck) -> None:
+        def step() -> None:
+            running = deadlines.run(hang, 1.0, "t", "1")
+            try:
+                running.send(None)
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                said.append(error)
+
+        asyncio.get_running_loop().call_soon(step)
+        await asyncio.sleep(1)
+
+    played(main)
+    assert [type(one) for one in said] == [RuntimeError]
