@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash simulate explore soak fuzz bench bench-peers docs lock wheel clean
+.PHONY: help setup demo test check format crash simulate explore soak fuzz mutants bench bench-peers docs lock wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
 	@$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/fuzz.lock || \
 	  echo "fuzz: atheris has no wheel for this Python or machine; going on with our own mutations" >&2
 	$(BIN)/python -m holdfast.testing.fuzz $(if $(RUNS),--runs $(RUNS)) --report build/fuzz.json
+
+mutants: setup ## change the deciding modules in small wrong ways; some test must notice
+	$(BIN)/python -m holdfast.testing.mutants --report build/mutants.json
 
 bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n)
 	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS))
