@@ -44,12 +44,14 @@ MODULES: dict[str, Module] = {
         ),
         Module(name="runtime.lease", quick=("tests/unit/test_lease.py",)),
         Module(name="runtime.deadlines", quick=("tests/unit/test_deadlines.py",)),
-        Module(name="journal.rules", quick=("tests/unit/test_rules.py", _CONTRACT)),
+        Module(name="journal.rules", quick=("tests/unit/test_rules.py",), wide=(_CONTRACT,)),
         Module(
             name="journal.chain", quick=("tests/unit/test_chain.py", "tests/docs/test_vectors.py"),
             simulated=False,
         ),
-        Module(name="journal.records", quick=(_RECORDS, _CONTRACT), wide=(_STEP,)),
+        Module(
+            name="journal.records", quick=("tests/unit/test_views.py",), wide=(_RECORDS, _CONTRACT)
+        ),
     )
 }  # fmt: skip
 
