@@ -132,14 +132,18 @@ def test_one_fate_is_one_disk() -> None:
 
 
 def test_a_sync_tried_again_is_seen() -> None:
-    begin = (created(), written(0, b"x"), synced(failed=True))
-    life: Step = (Act.LIFE, {})
+    def story(name: str, *after: Step) -> list[Entry]:
+        return log(created(name), written(0, b"x"), synced(failed=True), *after)
 
-    assert retried(log(*begin, synced())) == "a"
-    assert retried(log(*begin)) == ""
-    assert retried(log(*begin, written(0, b"y"), synced())) == "", "written anew before"
-    assert retried(log(*begin, synced(), (Act.UNLINK, {"paths": ("a",)}))) == "", "thrown away"
-    assert retried(log(*begin, life, synced())) == "", "another program"
+    gone: Step = (Act.UNLINK, {"paths": ("a",)})
+    temporary_gone: Step = (Act.UNLINK, {"paths": (".a",)})
+
+    assert retried(story("a")) == ""
+    assert retried(story("a", synced())) == "a"
+    assert retried(story("a", (Act.LIFE, {}), synced(), gone)) == "a", "by another program"
+    assert retried(story("a", written(0, b"y"), synced())) == "", "written anew before"
+    assert retried(story(".a", synced(), temporary_gone)) == "", "never used"
+    assert retried(story(".a", synced(), (Act.RENAME, {"paths": (".a", "a")}))) == "a"
 
 
 def call(name: str, where: str = "socket", *, head: bytes = b"", length: int = 0,

@@ -158,3 +158,52 @@ async def test_a_full_disk_is_not_taken_for_missing_rights(
     with pytest.raises(JournalFull):
         async with holdfast.open(path, tasks=[nothing]):
             pass
+
+
+async def stopped_with_a_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal whose newest commits lie in a log that is not trusted any more."""
+
+    def fails(_db: Db) -> int:
+        raise apsw.IOError("disk I/O error")
+
+    async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
+        await hf.submit(nothing)
+        monkeypatch.setattr(writer, "raise_stamp", fails)
+    monkeypatch.undo()
+
+
+async def test_a_repair_only_reads_what_it_copies(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a failed sync: the repair moved the log into the old file and synced both."""
+    await stopped_with_a_log(path, monkeypatch)
+    files = [path, path.with_name("journal.db-wal")]
+    before = [file.read_bytes() for file in files]
+
+    def fails(_from: Path, _to: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(opening.os, "replace", fails)
+    with pytest.raises(JournalStopped, match="could not be rewritten"):
+        async with holdfast.open(path, tasks=[nothing], serve=False):
+            pass
+    assert [file.read_bytes() for file in files] == before
+
+
+async def test_the_old_log_is_durably_gone_before_the_new_file_has_its_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut SQLite would play the old log into a file that it does not belong to."""
+    await stopped_with_a_log(path, monkeypatch)
+    sync_folder, between = opening.sync_folder, 0
+
+    def watch(folder: Path) -> None:
+        nonlocal between
+        waiting = (folder / ".journal.db.rewritten").exists()
+        between += waiting and not (folder / "journal.db-wal").exists()
+        sync_folder(folder)
+
+    monkeypatch.setattr(opening, "sync_folder", watch)
+    async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
+        assert sum((await hf.journal.count_tasks()).values()) == 1
+    assert between == 1

@@ -316,6 +316,7 @@ def _rewrite(path: Path) -> None:
             _copy_readable(path, fresh)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
+        sync_folder(path.parent)
         os.replace(fresh, path)
         sync_folder(path.parent)
     except (apsw.Error, OSError) as error:
@@ -330,6 +331,7 @@ def _copy_readable(path: Path, fresh: Path) -> None:
     growing.unlink(missing_ok=True)
     db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # it would sync the log once more
         found = db.execute("PRAGMA quick_check(1)").fetchone()
         if found is None or found[0] != "ok":
             raise JournalDamaged(f"after a failed sync the file is damaged: {found}")

@@ -21,7 +21,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import holdfast
 from holdfast.errors import HoldfastError
@@ -151,22 +151,20 @@ def _trial(plan: SyncPlan, fault: Fault) -> Trial[SyncFailed]:
 
 
 def retried(entries: Iterable[Entry]) -> str:
-    """Which file was synced again in the same life over writes whose sync had failed; or empty.
+    """Which file was synced again over writes whose sync had failed, by whomever; or empty.
 
-    Not where those bytes were written anew before (SQLite does so when it rolls back), and not
-    where the file was thrown away afterwards.
+    Not where those bytes were written anew before: SQLite does so when it rolls back. Nor a file
+    with a temporary name that was thrown away afterwards: nothing rests on it.
     """
     names: dict[str, int] = {}
     doubtful: dict[int, list[Entry]] = {}
     adrift: dict[int, list[Entry]] = {}
-    again: set[int] = set()
+    temporary: set[int] = set()  # synced again under such a name
     for entry in entries:
         match entry.act:
-            case Act.LIFE:
-                adrift.clear()
             case Act.CREATE:
                 names[entry.paths[0]] = entry.file
-                again.discard(entry.file)  # another file under a number that was free
+                temporary.discard(entry.file)  # another file under a number that was free
                 doubtful[entry.file], adrift[entry.file] = [], []
             case Act.LINK:
                 names[entry.paths[0]] = entry.file
@@ -181,12 +179,16 @@ def retried(entries: Iterable[Entry]) -> str:
             case Act.SYNC_FAILED:
                 adrift[entry.file] = doubtful.pop(entry.file, [])
             case Act.SYNC:
-                if adrift.get(entry.file):
-                    again.add(entry.file)
                 doubtful.pop(entry.file, None)
+                if adrift.get(entry.file):
+                    known = [path for path, file in names.items() if file == entry.file]
+                    if all(PurePosixPath(path).name.startswith(".") for path in known):
+                        temporary.add(entry.file)
+                    else:
+                        return known[0]
             case _:
                 pass
-    return next((path for path, file in names.items() if file in again), "")
+    return next((path for path, file in names.items() if file in temporary), "")
 
 
 def _covers(new: Entry, old: Entry) -> bool:
