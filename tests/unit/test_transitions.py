@@ -14,7 +14,6 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.core.effect import Letter
-from holdfast.core.resume import Move, decide
 from holdfast.core.step import Event, Facts, Lookup, Refusal, Step, StepState, apply, next_step
 from holdfast.errors import InvariantViolated
 
@@ -271,54 +270,3 @@ def test_what_nobody_says_is_taken_as_the_worse() -> None:
     assert said == {"approved", "attempts_left"}
     fresh = Step(letter="K", state=S.PLANNED)
     assert (fresh.attempts, fresh.maybe_sent, fresh.epoch, fresh.alone) == (0, 0, 0, False)
-
-
-# The resumer's table, told a second time
-
-
-def moves(step: Step, f: Facts) -> Move:
-    if step.state in (S.SUCCEEDED, S.FAILED, S.SKIPPED):
-        return Move.USE
-    if f.evidence:
-        return Move.ADOPT
-    if step.state is S.PARKED:
-        return Move.REST
-    if step.state is S.PLANNED:
-        return Move.START if f.attempts_left else Move.PARK
-    if step.state is S.STARTED and f.unsent:
-        return Move.UNSEND
-    able = f.attempts_left and (step.attempts > 0 or f.approved)
-    asking: dict[Lookup, Move] = {
-        Lookup.NONE: Move.ASK, Lookup.FOUND: Move.FIND, Lookup.MANY: Move.PARK,
-        Lookup.UNSURE: Move.PARK, Lookup.OTHER: Move.PARK,
-        Lookup.ABSENT: Move.START if able and not f.key_reused else Move.PARK,
-    }  # fmt: skip
-    asked = (asking[f.lookup] if f.quiet else Move.WAIT) if f.has_lookup else Move.PARK
-    send = Move.START if able else Move.PARK
-    by_class: dict[str, Move] = {
-        "R": send, "T": send,
-        "F": Move.PARK if f.key_reused else send, "I": Move.PARK if f.key_reused else send,
-        "K": Move.START if f.in_window and able and not f.key_reused else asked,
-        "Q": asked, "N": send if f.at_least_once and not f.key_reused else Move.PARK,
-    }  # fmt: skip
-    return by_class[step.letter]
-
-
-RESUMER = ("attempts_left", "approved", "key_reused", "quiet", "in_window", "has_lookup",
-           "at_least_once")  # fmt: skip
-
-
-@pytest.mark.parametrize("letter", LETTERS)
-def test_the_resumer_makes_the_one_safe_move(letter: Letter) -> None:
-    every = [
-        Facts(epoch=MINE, owner=True, lookup=lookup, **dict(zip(RESUMER, bits, strict=True)))
-        for lookup in Lookup
-        for bits in itertools.product((False, True), repeat=len(RESUMER))
-    ]
-    for state, attempts in itertools.product(S, (0, 1)):
-        step = Step(letter=letter, state=state, attempts=attempts, maybe_sent=1, epoch=OLDER)
-        for facts in every:
-            assert decide(step, facts) is moves(step, facts), (step, facts)
-        for evidence, unsent, left in itertools.product((False, True), repeat=3):
-            facts = Facts(epoch=MINE, evidence=evidence, unsent=unsent, attempts_left=left)
-            assert decide(step, facts) is moves(step, facts), (step, facts)

@@ -37,7 +37,7 @@ MODULES: dict[str, Module] = {
     module.name: module
     for module in (
         Module(name="core.step", quick=(_TRANSITIONS,), wide=(_RECORDS, _STEP)),
-        Module(name="core.resume", quick=(_TRANSITIONS,), wide=(_STEP,)),
+        Module(name="core.resume", quick=("tests/unit/test_resumer.py",), wide=(_STEP,)),
         Module(
             name="core.ids", quick=("tests/unit/test_ids.py", "tests/docs/test_vectors.py"),
             wide=("tests/unit/test_decisions.py",), simulated=False,
