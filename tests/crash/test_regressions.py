@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -16,7 +17,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import JournalDamaged
 from holdfast.journal.contract import Filter, Submission
-from holdfast.journal.sqlite import opening, writer
+from holdfast.journal.sqlite import opening, tasks, writer
 from holdfast.journal.sqlite.db import open_db
 from holdfast.journal.sqlite.high_water import HighWater, high_water
 
@@ -117,3 +118,59 @@ async def test_an_index_that_is_broken_is_told_as_damage(path: Path) -> None:
         (task,) = await hf.journal.list_tasks(Filter())
         with pytest.raises(JournalDamaged):
             await hf.task(task.task_id).result(timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("task", "'running'", "'runnynG'"),
+        ("epoch_only_rises", "NEW.epoch < OLD.epoch", "NEW.epoch > OLD.epoch"),
+        ("record", "boot_ms     INTEGER", "boot_ms     INTEGFR"),
+    ],
+)
+async def test_a_definition_that_was_changed_is_refused(
+    path: Path, name: str, old: str, new: str
+) -> None:
+    """Found by flipped bits: a changed rule failed tasks, or guarded nothing, unseen."""
+    await furnished(path)
+    raw = path.read_bytes()
+    assert old.encode() in raw
+    path.write_bytes(raw.replace(old.encode(), new.encode()))
+
+    with pytest.raises(JournalDamaged, match=name):
+        async with holdfast.open(path, tasks=[nothing], serve=False):
+            pass
+
+
+@holdfast.task
+async def reads(run: holdfast.Run) -> str:
+    return await run.call(read)
+
+
+@holdfast.tool(effect=holdfast.Read())
+async def read(call: holdfast.Call) -> str:
+    return "read"
+
+
+async def test_a_journal_that_breaks_in_a_run_fails_no_task(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by flipped bits: what the journal refused was recorded as the task's own failure."""
+    async with holdfast.open(path, tasks=[reads], serve=False) as hf:
+        task = await hf.submit(reads)
+
+    append, refused = tasks.append, 0
+
+    def refuse_once(*args: Any, **rest: Any) -> Any:  # Any: handed through unread
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise JournalDamaged("the journal file is damaged")
+        return append(*args, **rest)
+
+    monkeypatch.setattr(tasks, "append", refuse_once)
+    async with holdfast.open(path, tasks=[reads]) as hf:
+        with pytest.raises(JournalDamaged):
+            await hf.task(task.id).result(timeout_s=10)
+    async with holdfast.open(path, tasks=[reads]) as hf:
+        assert await hf.task(task.id).result(timeout_s=10) == "read"

@@ -20,7 +20,9 @@ from holdfast.errors import (
     Fenced,
     HoldfastError,
     InvariantViolated,
+    JournalDamaged,
     JournalStopped,
+    ReadOnly,
     Suspended,
     TooLarge,
     text_of,
@@ -51,8 +53,8 @@ async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
             return await _fail(book, error)
         await _give_back(book)
         raise
-    except (InvariantViolated, JournalStopped):
-        raise
+    except (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly):
+        raise  # the journal's trouble is not the code's outcome
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the code's outcome
         return await _fail(book, error)
 

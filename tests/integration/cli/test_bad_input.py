@@ -229,9 +229,12 @@ def damaged(hf: Commands) -> None:
     assert row is not None
     n, body = row
     changed = bytes((body[0] ^ 1,)) + body[1:]
-    for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
+    triggers = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
         db.execute(f"DROP TRIGGER {name}")
     db.execute("UPDATE record SET body = ? WHERE n = ?", (changed, n))
+    for _, sql in triggers:
+        db.execute(sql)
     db.close()
 
 

@@ -2,8 +2,9 @@
 
 In this order: the place (modes, owner, links, file system); the file (a journal at all, not
 newer than we are); the stop sign (a failed sync is repaired alone, into a new file); the stamp
-(file and log belong together); the keys (the ring is this journal's); the high-water mark (not an
-older copy). Each refusal is an error with a code and a hint, and has changed nothing.
+(file and log belong together); the definitions (tables and triggers as they were made); the keys
+(the ring is this journal's); the high-water mark (not an older copy). Each refusal is an error
+with a code and a hint, and has changed nothing.
 
 A new journal is made whole in a temporary file and linked to its name, so a crash while it is
 made leaves no half of it.
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import hmac
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -64,6 +67,7 @@ SCHEMA = 1
 OPEN_BUSY_MS = 10_000
 JOURNAL_ID_CHARS = 16
 NAME = "journal-name"
+_COMMENT = re.compile(r"--[^\n]*")
 LOOK_AGAIN_S = 0.002
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
@@ -108,6 +112,7 @@ def _open(
     try:
         db = connect(path, sync=sync)
         _migrate(db)
+        check_schema(db)
         check_keys(db, keys)
         incarnation = int(str(get_meta(db, "incarnation")))
         _check_not_older(db, path, folder, incarnation)
@@ -215,8 +220,7 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
         db = open_db(str(temporary), flags=apsw.SQLITE_OPEN_READWRITE)
         db.pragma("synchronous", "FULL")
         db.execute("BEGIN IMMEDIATE")
-        schema = resources.files(__package__ or "").joinpath("schema_1.sql").read_text()
-        db.execute(schema)
+        db.execute(_schema())
         meta = {
             "journal_id": entropy.bytes(8).hex(),
             "incarnation": 1,
@@ -359,6 +363,40 @@ def _migrate(db: Db) -> None:
         except BaseException:
             db.execute("ROLLBACK")
             raise
+
+
+def check_schema(db: Db) -> None:
+    """Refuse a journal whose tables, indexes or triggers are not as they were made.
+
+    They lie in the file as text: one changed letter, and a rule that guards the records is
+    another one. Spaces and comments do not count; what users have added is theirs.
+    """
+    try:
+        found = _definitions(db)
+    except UnicodeDecodeError as error:
+        raise unreadable(error) from error
+    for name, definition in _shipped().items():
+        if found.get(name) != definition:
+            raise JournalDamaged(f"the definition of {name} in the journal was changed")
+
+
+@functools.cache
+def _shipped() -> dict[str, str]:
+    db = open_db(":memory:", flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+    try:
+        db.execute(_schema())
+        return _definitions(db)
+    finally:
+        db.close()
+
+
+def _definitions(db: Db) -> dict[str, str]:
+    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOTNULL").fetchall()
+    return {str(name): " ".join(_COMMENT.sub("", str(sql)).split()) for name, sql in rows}
+
+
+def _schema() -> str:
+    return resources.files(__package__ or "").joinpath("schema_1.sql").read_text()
 
 
 def check_keys(db: Db, keys: KeyRing) -> None:

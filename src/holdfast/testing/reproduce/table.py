@@ -211,6 +211,16 @@ TABLE: tuple[Reproduction, ...] = (
         test=f"{_REGRESSIONS}::test_an_index_that_is_broken_is_told_as_damage",
     ),
     Reproduction(
+        name="changed-definition", found_by="bit flips",
+        what="A changed letter in a table's or trigger's definition was noticed by nobody.",
+        test=f"{_REGRESSIONS}::test_a_definition_that_was_changed_is_refused",
+    ),
+    Reproduction(
+        name="damage-fails-a-task", found_by="bit flips",
+        what="What a damaged journal refused was recorded as the task's own failure.",
+        test=f"{_REGRESSIONS}::test_a_journal_that_breaks_in_a_run_fails_no_task",
+    ),
+    Reproduction(
         name="row-against-its-records", found_by="bit flips",
         what="Flipped names, due times, marks and applied facts were found by no check.",
         test="tests/unit/test_row_check.py",
