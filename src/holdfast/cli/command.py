@@ -36,6 +36,7 @@ COMMANDS: dict[str, Entry] = {
     "task": Entry("holdfast.cli.task", "list, show, cancel and retry tasks"),
     "effect": Entry("holdfast.cli.effect", "everything in doubt, with evidence; decide it"),
     "approval": Entry("holdfast.cli.approval", "what waits for a person's yes or no"),
+    "tool": Entry("holdfast.cli.tool", "try whether a tool's far end keeps what it promises"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
 }  # fmt: skip

@@ -1,0 +1,304 @@
+"""What class a tool's far end proves by its habits: repeats, other bodies, crowds, lookups.
+
+A class is a promise of the far end, and a tool that states one it does not keep is worse than one
+that states none. `check_tool_habits` sends real requests to a sandbox, through the tool itself,
+and looks at the answers; `judge` says what they prove, and is pure.
+
+* Keyed needs all of: a repeat under one key gives the first answer; another key gives another
+  answer, so that answers tell effects apart; a crowd under one key gets one answer; another body
+  under a used key is refused ("checked") or gets the first answer ("ignored").
+* Queryable needs: the lookup finds what was sent and does not find what was not.
+* Whatever is not proven is Unrepeatable. A window, a delay and refusals that are stored cannot be
+  seen from outside in a minute: the tool's own statement stands, and is named as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Any, Literal, cast
+
+import msgspec
+
+from holdfast.core.effect import Effect, Keyed, Queryable, Unrepeatable
+from holdfast.core.ids import task_id_from_bytes
+from holdfast.core.values import canonical, checked
+from holdfast.errors import Busy, KeyReused, NotSent, Refused, text_of
+from holdfast.runtime.tool import Absent, Call, Found, Many, Tool, Unsure
+
+Args = dict[str, Any]  # Any: JSON values of the person who checks
+BUSY_TRIES = 20
+TEXT_CHARS_MAX = 300
+
+
+class Kind(StrEnum):
+    ANSWER = "answer"
+    REFUSED = "refused"
+    BUSY = "busy"
+    KEY_REUSED = "key-reused"
+    FAILED = "failed"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How one request ended. `value`: the canonical answer, or what was said."""
+
+    kind: Kind
+    value: bytes = b""
+
+    @property
+    def text(self) -> str:
+        return self.value.decode(errors="replace")[:TEXT_CHARS_MAX]
+
+
+class Looked(StrEnum):
+    FOUND = "found"
+    ABSENT = "absent"
+    MANY = "many"
+    UNSURE = "unsure"
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """Everything that was tried; None where it was not."""
+
+    first: Outcome
+    again: Outcome
+    fresh: Outcome
+    crowd: list[Outcome]
+    after_crowd: Outcome
+    other: Outcome | None = None
+    refused: Outcome | None = None
+    mended: Outcome | None = None  # good arguments under the key of a refusal
+    found: Looked | None = None
+    unused: Looked | None = None
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One habit: `ok` is None where it was not tried or nothing follows from it."""
+
+    name: str
+    ok: bool | None
+    text: str
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    checks: list[Check]
+    proved: Literal["Keyed", "Queryable", "Unrepeatable"]
+    fingerprint: Literal["checked", "ignored", ""] = ""
+    refusals_stored: bool | None = None
+    declared: str = ""
+    ok: bool = False  # the declared class promises nothing that was disproved or not proven
+
+
+RANK = {"Unrepeatable": 0, "Queryable": 1, "Keyed": 2}
+TRIABLE = (Keyed, Queryable, Unrepeatable)
+
+
+def judge(seen: Seen, effect: Effect) -> Verdict:
+    """What the answers prove."""
+    repeat = _repeat(seen)
+    apart = _apart(seen)
+    crowd = _crowd(seen)
+    body, fingerprint = _body(seen)
+    lookup = _lookup(seen)
+    stored, refusals = _refusals(seen)
+    keyed = all(one.ok for one in (repeat, apart, crowd, body))
+    proved = "Keyed" if keyed else "Queryable" if lookup.ok else "Unrepeatable"
+    verdict = Verdict(
+        checks=[repeat, apart, crowd, body, lookup, refusals], proved=proved,
+        fingerprint=fingerprint if keyed else "", refusals_stored=stored, declared=effect.name,
+    )  # fmt: skip
+    verdict.ok = RANK[effect.name] <= RANK[proved] and not _contradicts(verdict, effect)
+    return verdict
+
+
+def _contradicts(verdict: Verdict, effect: Effect) -> bool:
+    if not isinstance(effect, Keyed):
+        return False
+    stored = verdict.refusals_stored
+    return verdict.fingerprint != effect.fingerprint or (
+        stored is not None and stored != effect.refusals_stored
+    )
+
+
+def _repeat(seen: Seen) -> Check:
+    same = seen.first.kind is seen.again.kind is Kind.ANSWER and seen.first == seen.again
+    text = "gives the first answer" if same else f"gives another end: {_end(seen.again)}"
+    return Check("repeat", same, f"a repeat under the same key {text}")
+
+
+def _apart(seen: Seen) -> Check:
+    if seen.fresh.kind is not Kind.ANSWER:
+        return Check("apart", False, f"another key gives no answer: {_end(seen.fresh)}")
+    apart = seen.fresh.value != seen.first.value
+    return Check(
+        "apart", apart,
+        "another key gives another answer" if apart
+        else "another key gives the same answer: answers do not tell effects apart, so a repeat "
+        "that was done again would look the same",
+    )  # fmt: skip
+
+
+def _crowd(seen: Seen) -> Check:
+    ends = [one for one in seen.crowd if one.kind not in (Kind.BUSY, Kind.KEY_REUSED)]
+    answers = {one.value for one in (*ends, seen.after_crowd) if one.kind is Kind.ANSWER}
+    failed = [one for one in (*ends, seen.after_crowd) if one.kind is not Kind.ANSWER]
+    if failed:
+        return Check("crowd", False, f"of several at once under one key: {_end(failed[0])}")
+    one_answer = len(answers) == 1
+    said = "one answer" if one_answer else f"{len(answers)} different answers"
+    return Check("crowd", one_answer, f"{len(seen.crowd)} at once under one key: {said}")
+
+
+def _body(seen: Seen) -> tuple[Check, Literal["checked", "ignored", ""]]:
+    other = seen.other
+    if other is None:
+        return Check("other body", None, "not tried: give other arguments with --other"), ""
+    if other.kind in (Kind.KEY_REUSED, Kind.REFUSED):
+        return Check("other body", True, "a used key with another body is refused"), "checked"
+    if other == seen.first:
+        return Check("other body", True, "a used key with another body: the first answer"), (
+            "ignored"
+        )
+    return Check(
+        "other body", False, f"a used key with another body is done a second time: {_end(other)}"
+    ), ""
+
+
+def _lookup(seen: Seen) -> Check:
+    if seen.found is None or seen.unused is None:
+        return Check("lookup", None, "the tool has no lookup")
+    good = seen.found in (Looked.FOUND, Looked.MANY) and seen.unused is Looked.ABSENT
+    return Check("lookup", good, f"what was sent: {seen.found}; what was never sent: {seen.unused}")
+
+
+def _refusals(seen: Seen) -> tuple[bool | None, Check]:
+    if seen.refused is None or seen.mended is None:
+        return None, Check("refusals", None, "not tried: give refused arguments with --refused")
+    if seen.refused.kind is not Kind.REFUSED:
+        return None, Check(
+            "refusals", None, f"these arguments are not refused: {_end(seen.refused)}"
+        )
+    stored = seen.mended.kind in (Kind.REFUSED, Kind.KEY_REUSED)
+    said = "kept under their key" if stored else "not kept: the key can be used again"
+    return stored, Check("refusals", True, f"refusals are {said}")
+
+
+def _end(outcome: Outcome) -> str:
+    return f"{outcome.kind} {outcome.text}".strip()
+
+
+class Sandbox:
+    """Sends through the tool, under keys of our own; nothing is recorded."""
+
+    def __init__(self, tool: Tool[..., Any], *, wait_s: float) -> None:
+        self._tool = tool
+        self._wait_s = wait_s
+
+    async def check(
+        self, args: Args, *, other: Args | None, refused: Args | None, at_once: int,
+        say: Callable[[str], None],
+    ) -> Seen:  # fmt: skip
+        first_key, fresh_key, crowd_key = _Key(), _Key(), _Key()
+        say("first request, and a repeat of it")
+        first = await self._patiently(first_key, args)
+        again = await self._patiently(first_key, args)
+        say("the same request under another key")
+        fresh = await self._patiently(fresh_key, args)
+        say(f"{at_once} requests at once under one key")
+        crowd = await asyncio.gather(*(self._send(crowd_key, args) for _ in range(at_once)))
+        seen = Seen(
+            first=first, again=again, fresh=fresh, crowd=list(crowd),
+            after_crowd=await self._patiently(crowd_key, args),
+        )  # fmt: skip
+        if other is not None:
+            say("another body under a used key")
+            seen.other = await self._patiently(first_key, other)
+        if refused is not None:
+            say("what is refused, then good arguments under its key")
+            refused_key = _Key()
+            seen.refused = await self._patiently(refused_key, refused)
+            seen.mended = await self._patiently(refused_key, args)
+        if self._tool.finder is not None:
+            say("the lookup")
+            seen.found = await self._look(first_key, args, until=Looked.ABSENT)
+            seen.unused = await self._look(_Key(), args)
+        return seen
+
+    async def _patiently(self, key: _Key, args: Args) -> Outcome:
+        """The end of the request, waiting out a far end that is still at work."""
+        outcome = await self._send(key, args)
+        for _ in range(BUSY_TRIES):
+            if outcome.kind is not Kind.BUSY:
+                break
+            await asyncio.sleep(self._wait_s / BUSY_TRIES)
+            outcome = await self._send(key, args)
+        return outcome
+
+    async def _send(self, key: _Key, args: Args) -> Outcome:
+        try:
+            value = await self._timed(self._tool.bound(self._call(key, lookup=False), dict(args)))
+            return Outcome(Kind.ANSWER, canonical(checked(value, what="the answer")))
+        except Refused as error:
+            return Outcome(Kind.REFUSED, repr(error.proof).encode(errors="replace"))
+        except Busy:
+            return Outcome(Kind.BUSY)
+        except KeyReused as error:
+            return Outcome(Kind.KEY_REUSED, text_of(error).encode(errors="replace"))
+        except NotSent as error:
+            return Outcome(Kind.FAILED, f"not sent: {error}".encode(errors="replace"))
+        except Exception as error:  # noqa: BLE001 - user code may raise anything: it is shown
+            said = f"{type(error).__name__}: {text_of(error)}"
+            return Outcome(Kind.FAILED, said.encode(errors="replace"))
+
+    async def _look(self, key: _Key, args: Args, *, until: Looked | None = None) -> Looked:
+        """What the lookup says; asked again while it says `until`, as answers may come late."""
+        looked = await self._look_once(key, args)
+        for _ in range(BUSY_TRIES):
+            if looked is not until:
+                break
+            await asyncio.sleep(self._wait_s / BUSY_TRIES)
+            looked = await self._look_once(key, args)
+        return looked
+
+    async def _look_once(self, key: _Key, args: Args) -> Looked:
+        finder = self._tool.finder
+        if finder is None:
+            return Looked.UNSURE
+        try:
+            answer = await self._timed(lambda: finder(self._call(key, lookup=True), **args))
+        except Exception:  # noqa: BLE001 - a lookup that fails says nothing
+            return Looked.UNSURE
+        match answer:
+            case Found():
+                return Looked.FOUND
+            case Absent():
+                return Looked.ABSENT
+            case Many():
+                return Looked.MANY
+            case Unsure() | _:
+                return Looked.UNSURE
+
+    async def _timed(self, start: Callable[[], Any]) -> object:
+        async with asyncio.timeout(self._tool.timeout_s):
+            value = await asyncio.to_thread(start) if self._tool.blocking else start()
+            return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
+
+    def _call(self, key: _Key, *, lookup: bool) -> Call:
+        ends = asyncio.get_running_loop().time() + self._tool.timeout_s
+        return Call(
+            task_id=key.task_id, ordinal="1", effect_key=key.raw, fence=1, attempt=1, ends=ends,
+            mark=lambda: None, effect=self._tool.effect, lookup=lookup,
+        )  # fmt: skip
+
+
+class _Key:
+    """A key, and the task it would be of: far ends may know a request by either."""
+
+    __slots__ = ("raw", "task_id")
+
+    def __init__(self) -> None:
+        self.raw = os.urandom(16)
+        self.task_id = task_id_from_bytes(os.urandom(16))
