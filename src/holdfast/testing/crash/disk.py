@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from pathlib import PurePosixPath
+from typing import Any
 
 from holdfast.errors import InvariantViolated
 from holdfast.testing.shim.disk_log import Act, Entry
@@ -47,6 +48,24 @@ class Image:
     files: dict[str, bytes]
     doubtful: int  # acts that were in doubt
     fate: str  # what became of each of them: equal fates of one moment are one disk
+
+
+def as_entries(image: Image, inodes: Mapping[str, int]) -> list[Entry]:
+    """The disk as it was found, told as acts that are all safe: what a second loss begins with."""
+    acts: list[Entry] = []
+
+    def act(kind: Act, **fields: Any) -> None:  # Any: fields of Entry
+        acts.append(Entry(act=kind, place=len(acts), began=len(acts), **fields))
+
+    for path in image.folders:
+        act(Act.FOLDER, paths=(path,))
+    for path, data in image.files.items():
+        act(Act.CREATE, paths=(path,), file=inodes[path])
+        act(Act.WRITE, file=inodes[path], length=len(data), data=data)
+        act(Act.SYNC, file=inodes[path])
+    for folder in (".", *image.folders):
+        act(Act.FOLDER_SYNC, paths=(folder,))
+    return [replace(one, place=one.place - len(acts), began=one.began - len(acts)) for one in acts]
 
 
 class _Safety(Enum):

@@ -20,6 +20,7 @@ class Power(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     first_seed: int = 1
     seeds: int = 1  # for each call: undone once, by coin and torn once for each seed
     points: int | None = None
+    twice: bool = False
     cuts: tuple[Cut, ...] = ()
     synchronous: Synchronous = "FULL"
     wal_pages: int = 0

@@ -51,6 +51,12 @@ def put_image(image: Image, folder: Path) -> None:
         (folder / path).chmod(FILE_MODE)
 
 
+def inodes(folder: Path) -> dict[str, int]:
+    """The inode number of every file, by its path below the folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_ino for path in files}
+
+
 def boot_anew(number: int = 1) -> None:
     """Another start of the machine: another boot id, and a boot clock that begins now.
 

@@ -32,7 +32,7 @@ def do_disk(
 def _power_plan(job: Power, subject: Subject, url: str, folder: Path) -> PowerPlan:
     return PowerPlan(
         subject=subject, url=url, folder=folder, cuts=job.cuts, first_seed=job.first_seed,
-        seeds=job.seeds, points=job.points, synchronous=job.synchronous,
+        seeds=job.seeds, points=job.points, twice=job.twice, synchronous=job.synchronous,
         wal_pages=job.wal_pages, lanes=job.lanes,
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def add_up_power(subject: Subject, outcomes: list[PowerCut], books: Books) -> Fi
             figures.unreached += 1
         else:
             figures.points += 1
-            distinct.add((outcome.point, outcome.fate))
+            distinct.add((outcome.point, outcome.cut.then, outcome.fate))
         for step in outcome.unintended:
             verdict.breaches += 1
             verdict.findings.append(f"step {step} was sent and its intent is not on the disk")

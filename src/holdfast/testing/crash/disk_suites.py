@@ -28,19 +28,23 @@ class BadFault(HoldfastError):
 def power_jobs(
     classes: Sequence[ClassName], *, points: int | None, seed: int, fault: str, steps: int = STEPS
 ) -> list[Power]:
-    """Each class twice: the log as it is in production, and moved into the file often."""
+    """Each class in three ways: the log as it is in production; moved into the file often; and
+    with a resumer that loses its power too."""
     if fault:
-        *cut, wal_pages = _parts(fault, 4)
-        loss, index, own = cut
-        only = Cut(index=int(index), loss=Loss(loss), seed=int(own))
-        name = classes[0]
-        return [Power(name=name, steps=steps, cuts=(only,), wal_pages=int(wal_pages))]
-    share = None if points is None else max(1, points // 2)
+        loss, index, own, then, wal_pages = _parts(fault, 5)
+        only = Cut(index=int(index), loss=Loss(loss), seed=int(own), then=int(then))
+        return [
+            Power(name=name, steps=steps, cuts=(only,), wal_pages=int(wal_pages))
+            for name in classes
+        ]
+    share = None if points is None else max(1, points // 3)
     return [
-        Power(name=name, steps=steps, first_seed=seed, points=share, wal_pages=wal_pages)
-        for wal_pages in (0, WAL_PAGES)
+        Power(
+            name=name, steps=steps, first_seed=seed, points=share, wal_pages=pages, twice=twice
+        )
+        for pages, twice in ((0, False), (WAL_PAGES, False), (0, True))
         for name in classes
-    ]
+    ]  # fmt: skip
 
 
 def sync_jobs(

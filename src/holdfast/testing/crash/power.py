@@ -15,31 +15,33 @@ holds its result, a park is right, as no mark of a send can be believed after a 
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.testing.crash.board import Board
-from holdfast.testing.crash.disk import Loss, after_power_loss
+from holdfast.testing.crash.disk import Image, Loss, after_power_loss, as_entries
 from holdfast.testing.crash.disk_lives import (
     Intents,
     Synchronous,
     boot_anew,
+    inodes,
     move_log_often,
     put_image,
     sample,
     weaken_syncs,
     work_and_check,
 )
-from holdfast.testing.crash.forks import Trial, fork, run_trials
+from holdfast.testing.crash.forks import Child, Trial, fork, run_trials
 from holdfast.testing.crash.found import Found
 from holdfast.testing.crash.lives import Life, work
 from holdfast.testing.crash.subjects import Subject
 from holdfast.testing.crash.sweep import SETTINGS
 from holdfast.testing.shim import Made, Mode, Point, Trace, arm, point_at
-from holdfast.testing.shim.disk_log import DiskLog
+from holdfast.testing.shim.disk_log import DiskLog, Entry
 
 _EFFECTS = (b"POST ", b"PUT ")  # how requests with an effect begin
 
@@ -53,6 +55,7 @@ class PowerPlan:
     first_seed: int = 1
     seeds: int = 1
     points: int | None = None  # a sample of about this many
+    twice: bool = False  # the resumer loses its power as well, at a call that the seed draws
     synchronous: Synchronous = "FULL"
     wal_pages: int = 0  # the log is moved into the file after so many; 0: as in production
     lanes: int = 4
@@ -65,9 +68,10 @@ class Cut:
     index: int
     loss: Loss
     seed: int = 1
+    then: int = 0  # the resumer loses it too, after this call of its own; 0: it does not
 
     def __str__(self) -> str:
-        return f"{self.loss}:{self.index}:{self.seed}"
+        return f"{self.loss}:{self.index}:{self.seed}:{self.then}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,6 @@ class PowerCut:
 
     cut: Cut
     point: Point | None  # None: the program had ended before
-    doubtful: int
     fate: str
     may_park: bool
     unintended: tuple[str, ...]  # steps that had been sent and whose intent the disk did not hold
@@ -85,7 +88,8 @@ class PowerCut:
 
     def __str__(self) -> str:
         how = f"{self.cut.loss}, seed {self.cut.seed}"
-        return f"power lost ({how}) after call {self.cut.index} ({self.point or 'the end'})"
+        then = f", then after call {self.cut.then}" if self.cut.then else ""
+        return f"power lost ({how}) after call {self.cut.index} ({self.point or 'the end'}){then}"
 
     @property
     def again(self) -> str:
@@ -99,6 +103,7 @@ def cut_power(plan: PowerPlan) -> Iterator[PowerCut]:
         length = next(run_trials(iter((_length(plan),)), lanes=1))
         seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
         cuts = sample(list(_all_cuts(length, seeds)), plan.points, seed=plan.first_seed)
+        cuts = [_then(cut, length) for cut in cuts] if plan.twice else cuts
     return run_trials((_trial(plan, cut) for cut in cuts), lanes=plan.lanes)
 
 
@@ -129,42 +134,76 @@ def _all_cuts(calls: int, seeds: Sequence[int]) -> Iterator[Cut]:
             yield Cut(index=index, loss=Loss.TORN, seed=seed)
 
 
+def _then(cut: Cut, calls: int) -> Cut:
+    """A resumer makes fewer calls than a whole life; some cuts are then beyond its end."""
+    return replace(cut, then=random.Random(str(cut)).randint(1, calls))
+
+
 def _trial(plan: PowerPlan, cut: Cut) -> Trial[PowerCut]:
     folder = plan.folder / f"power-{cut}"
     folder.mkdir(mode=0o700)
-    trace, log, board, intents = Trace.shared(), DiskLog(), Board(), Intents()
+    board, intents, lives = Board(), Intents(), list[_Lived]()
     life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=SETTINGS)
+    for index in (cut.index, cut.then) if cut.then else (cut.index,):
+        trace, log, boots = Trace.shared(), DiskLog(), len(lives)
 
-    def begin() -> None:
-        weaken_syncs(plan.synchronous)
-        move_log_often(plan.wal_pages)
-        arm(trace, Mode.KILL_AFTER, at=cut.index, root=folder, log=log)
+        def begin(
+            index: int = index, trace: Trace = trace, log: DiskLog = log, boots: int = boots
+        ) -> None:
+            _make_ready(plan, boots)
+            arm(trace, Mode.KILL_AFTER, at=index, root=folder, log=log)
 
-    def begin_again() -> None:
-        weaken_syncs(plan.synchronous)
+        program = fork(lambda: work(life, board), before=begin)
+        yield program.ended
+        known = lives[-1].left if lives else []
+        image = after_power_loss([*known, *log.entries()], cut.loss, 1_000 * index + cut.seed)
+        put_image(image, folder)
+        board.forget()
+        lives.append(_Lived(program, trace, image, as_entries(image, inodes(folder))))
+
+    def begin_last() -> None:
         intents.read(folder)
-        boot_anew()
+        _make_ready(plan, len(lives))
 
-    first = fork(lambda: work(life, board), before=begin)
-    yield first.ended
-    image = after_power_loss(log.entries(), cut.loss, 1_000 * cut.index + cut.seed)
-    put_image(image, folder)
-    board.forget()
-    second = fork(lambda: work_and_check(life, board), before=begin_again)
-    yield second.ended
-    calls = trace.calls()
-    found = board.found
-    if first.code != (-signal.SIGKILL if trace.reached else 0):
-        found = Found(error=f"the first program ended with {first.code}")
-    elif second.code != 0 or found is None:
-        hung = ", it hung" if second.overdue else ""
-        found = Found(error=f"the resumer ended with {second.code}{hung}", task_id=board.accepted)
+    last = fork(lambda: work_and_check(life, board), before=begin_last)
+    yield last.ended
     shutil.rmtree(folder)
+    first = lives[0]
     return PowerCut(
-        cut=cut, point=point_at(calls, cut.index) if trace.reached else None,
-        doubtful=image.doubtful, fate=image.fate, may_park=may_be_open(calls), found=found,
-        wal_pages=plan.wal_pages, unintended=tuple(sorted(sent(calls) - intents.ordinals())),
+        cut=cut, point=point_at(first.calls, cut.index) if first.trace.reached else None,
+        fate=" ".join(one.image.fate for one in lives),
+        may_park=any(may_be_open(one.calls) for one in lives),
+        unintended=tuple(sorted(sent(first.calls) - intents.ordinals())),
+        wal_pages=plan.wal_pages, found=_found(board, lives, last),
     )  # fmt: skip
+
+
+class _Lived:
+    """A program that the power was taken from, and what that left."""
+
+    def __init__(self, child: Child, trace: Trace, image: Image, left: list[Entry]) -> None:
+        self.child = child
+        self.trace = trace
+        self.calls = trace.calls()
+        self.image = image
+        self.left = left
+
+
+def _make_ready(plan: PowerPlan, boots: int) -> None:
+    weaken_syncs(plan.synchronous)
+    move_log_often(plan.wal_pages)
+    if boots:
+        boot_anew(boots)
+
+
+def _found(board: Board, lives: Sequence[_Lived], last: Child) -> Found:
+    for number, one in enumerate(lives, 1):
+        if one.child.code != (-signal.SIGKILL if one.trace.reached else 0):
+            return Found(error=f"program {number} ended with {one.child.code}")
+    if last.code != 0 or board.found is None:
+        hung = ", it hung" if last.overdue else ""
+        return Found(error=f"the resumer ended with {last.code}{hung}", task_id=board.accepted)
+    return board.found
 
 
 def sent(calls: Iterable[Made]) -> set[str]:
