@@ -145,6 +145,7 @@ def test_a_start_adds_an_attempt_with_its_fence() -> None:
     assert step.planned_ms == 1_002
     assert step.attempts == [Attempt(EPOCH, 102, 1_002, 52, 5, 3 << 40 | 102)]
     assert step.state is StepState.STARTED
+    assert not step.closed
     assert step.ended is None
     assert told.view.progress_epoch == 0
 
