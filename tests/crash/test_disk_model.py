@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from holdfast.testing.crash.disk import SECTOR, Image, Loss, after_power_loss
+from holdfast.testing.crash.disk import SECTOR, Image, Loss, after_power_loss, as_entries
 from holdfast.testing.crash.full_disk import answers_when_full, unrecorded_sends
 from holdfast.testing.crash.power import may_be_open, sent
 from holdfast.testing.crash.sync_error import retried
@@ -119,6 +119,17 @@ def test_shared_memory_is_gone() -> None:
     entries = log(created("journal.db-shm"), FOLDER_SYNCED, written(0, b"x"), synced())
 
     assert after_power_loss(entries, Loss.UNDONE, 1).files == {}
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_what_one_cut_left_is_safe_in_the_next(loss: Loss) -> None:
+    image = Image(folders=("sub",), files={"a": b"old", "sub/b": b""}, doubtful=0, fate="")
+    entries = as_entries(image, {"a": 7, "sub/b": 8})
+
+    assert after_power_loss(entries, loss, 1).files == image.files
+    again = [*entries, Entry(act=Act.WRITE, place=0, file=7, length=3, data=b"new")]
+    assert {one.files["a"] for one in lose(again, loss)} <= {b"old", b"new"}
+    assert after_power_loss(again, Loss.UNDONE, 1).files == image.files
 
 
 def test_one_fate_is_one_disk() -> None:
