@@ -140,6 +140,15 @@ async def test_a_request_carries_key_task_and_step_once() -> None:
     assert "expect" not in fields
 
 
+@pytest.mark.parametrize("value", ["Bearer secret ", " secret", "secret\n", "sec\0ret", "sécret"])
+async def test_a_header_that_cannot_be_sent_is_not_repeated_in_the_error(value: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        await client().post("http://127.0.0.1:1/", headers={"Authorization": value})
+    said = f"{raised.value!r} {raised.value.__cause__!r} {raised.value.__context__!r}"
+    assert "secret" not in said
+    assert "ret" not in said
+
+
 async def test_a_contract_may_rename_the_key_header() -> None:
     effect = Keyed(
         window_s=60, fingerprint="checked", refusals_stored=True, key_header="X-Request-Id"

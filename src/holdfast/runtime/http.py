@@ -19,16 +19,14 @@ What holds at all times:
 from __future__ import annotations
 
 import asyncio
-import functools
-import socket
 import ssl
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypedDict, Unpack
 
 from holdfast.core import answers
 from holdfast.core.effect import Effect, Fenced, Keyed, Read, Transactional
 from holdfast.errors import Busy, KeyReused, Misuse, NotSent, Refused
+from holdfast.runtime.http_connection import close, connect
 from holdfast.runtime.http_exchange import RESPONSE_BODY_BYTES_MAX, Exchange, ProtocolError
 from holdfast.runtime.http_message import (
     AnswerUnknown,
@@ -41,7 +39,6 @@ from holdfast.runtime.http_message import (
 __all__ = ["AnswerUnknown", "BadRequest", "HttpClient", "Response"]
 
 TIMEOUT_DEFAULT_S = 30.0
-_LINGER_ZERO, _LINGER_OFF = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 _READING = Read()
 
 
@@ -196,20 +193,14 @@ class HttpClient:
             raise AnswerUnknown(f"{where}: sent, then {what}") from error
         finally:
             if transport is not None:
-                _close(transport, whole=whole)
+                close(transport, whole=whole)
 
     async def _connect(self, message: Message) -> tuple[asyncio.Transport, Exchange]:
-        target = message.target
-        context = (self._ssl_context or _default_ssl_context()) if target.tls else None
-        transport, exchange = await asyncio.get_running_loop().create_connection(
+        return await connect(
+            message.target,
             lambda: Exchange(message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX),
-            target.host,
-            target.port,
-            ssl=context,
-            server_hostname=target.host if target.tls else None,
+            ssl_context=self._ssl_context,
         )
-        _linger(transport, _LINGER_ZERO)
-        return transport, exchange
 
     def _check_may_send(self, exchange: Exchange, transport: asyncio.Transport, where: str) -> None:
         """The last look before the first byte; nothing may be awaited after it."""
@@ -269,28 +260,6 @@ def _effect_headers(effect: Effect, effect_key: str, fence: int | None) -> dict[
     name = effect.key_header if isinstance(effect, Keyed) else "Idempotency-Key"
     fenced = isinstance(effect, Fenced) and fence is not None
     return {name: effect_key, **({"Holdfast-Fence": str(fence)} if fenced else {})}
-
-
-@functools.cache
-def _default_ssl_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-def _close(transport: asyncio.Transport, *, whole: bool) -> None:
-    """After a whole exchange an orderly close; otherwise nothing unsent may still go out."""
-    if whole and not transport.get_write_buffer_size():
-        _linger(transport, _LINGER_OFF)
-        transport.close()
-    else:
-        transport.abort()
-
-
-def _linger(transport: asyncio.Transport, option: bytes) -> None:
-    raw: socket.socket | None = transport.get_extra_info("socket")
-    if raw is not None and not transport.is_closing():
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
 
 
 def _shown(error: Exception) -> str:

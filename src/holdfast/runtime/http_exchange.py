@@ -91,10 +91,7 @@ class Exchange(asyncio.Protocol):
 
     def _finish(self) -> None:
         assert self._head is not None
-        headers: dict[str, str] = {}
-        for raw_name, raw_value in self._head.headers:
-            name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        headers = read_headers(self._head)
         self.answer.set_result(
             Response(status=self._head.status_code, headers=headers, body=bytes(self._body))
         )
@@ -103,3 +100,12 @@ class Exchange(asyncio.Protocol):
         if not self.answer.done():
             self.answer.set_exception(error)
             self.answer.exception()  # seen: an abandoned exchange must not warn
+
+
+def read_headers(head: h11.Response) -> dict[str, str]:
+    """Names in lower case; repeated ones joined by a comma."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in head.headers:
+        name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers

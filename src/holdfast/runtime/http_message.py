@@ -30,6 +30,8 @@ FORBIDDEN_HEADERS = frozenset(
 )  # fmt: skip
 _METHOD = re.compile(r"[A-Z]{1,20}", re.ASCII)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
+# As the parser has it: no NUL, no line end, no blank at either end.
+_HEADER_VALUE = re.compile(r"(?:[^\0\s](?:[^\0\r\n]*[^\0\s])?)?", re.ASCII)
 
 
 class BadRequest(NotSent):
@@ -139,8 +141,9 @@ def build(
             parser.send(h11.Data(data=content)) if content else b"",
             parser.send(h11.EndOfMessage()),
         ]
-    except (h11.LocalProtocolError, UnicodeEncodeError) as error:
-        raise BadRequest(f"{method} {target.shown}: {error}") from error
+    except (h11.LocalProtocolError, UnicodeEncodeError):
+        # From None: the parser's own words repeat the header, which may hold a secret.
+        raise BadRequest(f"{method} {target.shown}: a header that HTTP forbids") from None
     return Message(
         method=method, target=target, raw=b"".join(part or b"" for part in parts), parser=parser
     )
@@ -228,7 +231,7 @@ def _checked_name(name: str, value: object) -> str:
     low = name.lower()
     if not isinstance(value, str):
         raise BadRequest(f"header {name!r} must be text, not {type(value).__name__}")
-    if not _HEADER_NAME.fullmatch(name) or any(char in value for char in "\r\n\0"):
+    if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
         raise BadRequest(f"header {name!r} has a character that HTTP forbids")
     if low in FORBIDDEN_HEADERS or low.startswith("proxy-"):
         raise BadRequest(f"header {name!r} is the client's own")
