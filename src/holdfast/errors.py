@@ -7,15 +7,20 @@
          |   +- JournalFull          no space; no new step begins until there is
          |   +- SessionLost          this process's lease is over
          |   +- CommitUnknown        the journal cannot say whether the write is durable
+         |   +- ModelUnavailable     no endpoint of a model gave a reply; the same request may later
+         |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
          |   +- usage: BadInput, BadValue, TooLarge, BadApp, BadSettings, NotDurable, StepOpen,
-         |   |         ToolNotImportable, Misuse, BadReference
-         |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound
-         |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable
+         |   |         ToolNotImportable, Misuse, BadReference, BadSecret, SecretInInput
+         |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound
+         |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable, SecretInUse
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
-         |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged
+         |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged,
+         |   |           SecretsDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
+         |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
+         |   |          ModelNotFound, ModelQuotaSpent, StateHeldElsewhere
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
          |   +- StepFailed           a step is closed as failed; the task's code may handle it
          |       +- Refused          the far end says it did not and will not happen
@@ -29,6 +34,7 @@
              +- Busy                 the far end still works on this effect key (a tool says so)
              +- KeyReused            the far end knows this effect key with another body
              +- HttpUnknown          the request was sent and no usable answer came
+             +- ReplyGarbled         a model's reply was cut, empty, too long or not understood
              +- ChildDied, AttemptTimedOut   a blocking tool's process died; the deadline passed
              +- ToolRaised           a blocking tool raised in its own process
              +- TaskParked           the task needs a person
@@ -115,6 +121,35 @@ class CommitUnknown(Retryable):
     default_hint = "the row is read again under a lock before anything is sent"
 
 
+class ModelUnavailable(Retryable):
+    """No endpoint of the model gave a reply; nothing was taken from one.
+
+    `retry_after_s` is how long the far end asks to wait, or None where it did not say;
+    `failures` are what each endpoint said, as JSON values.
+    """
+
+    code = "model-unavailable"
+    default_hint = "the same request is sent again later; a second endpoint would have taken over"
+
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, status: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.status = status
+        self.failures: tuple[dict[str, object], ...] = ()
+
+
+class ModelRateLimited(ModelUnavailable):
+    code = "model-rate-limited"
+    default_hint = "the request is sent again after the time the provider names"
+
+
+class ModelOverloaded(ModelUnavailable):
+    code = "model-overloaded"
+    default_hint = "the provider has too much to do; the request is sent again later"
+
+
 # Terminal: usage
 
 
@@ -183,6 +218,73 @@ class Misuse(Terminal):
     exit_code = EXIT_USAGE
 
 
+# Terminal: models
+
+
+class ModelRejected(Terminal):
+    """The provider will not take this request: sending it again changes nothing."""
+
+    code = "model-rejected"
+    exit_code = EXIT_FAILED
+    default_hint = "the message is the provider's; see docs/reference/models.md for what is sent"
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.failures: tuple[dict[str, object], ...] = ()
+
+
+class ContextTooLong(ModelRejected):
+    code = "context-too-long"
+    default_hint = "shorten the conversation, or choose a model with a longer context"
+
+
+class ModelKeyRefused(ModelRejected):
+    code = "model-key-refused"
+    default_hint = "check the endpoint's key and what it may use; keys are never shown"
+
+
+class ModelNotFound(ModelRejected):
+    code = "model-not-found"
+    default_hint = "check the model's name and the endpoint's URL"
+
+
+class ModelQuotaSpent(ModelRejected):
+    code = "model-quota-spent"
+    default_hint = "raise the limit or add credit at the provider; waiting alone does not help"
+
+
+class StateHeldElsewhere(Terminal):
+    """The request leans on state that the provider keeps and that no backup of ours holds."""
+
+    code = "state-held-elsewhere"
+    exit_code = EXIT_USAGE
+    default_hint = (
+        "send the contents in the messages instead, or name the surface in `allow_state`; "
+        "it is then recorded with every reply"
+    )
+
+
+class BadSecret(Terminal):
+    """A secret's name or value cannot be taken; the value is never shown."""
+
+    code = "bad-secret"
+    exit_code = EXIT_USAGE
+    default_hint = "see docs/how-to/secrets.md"
+
+
+class SecretInInput(Terminal):
+    """What was to be recorded holds a known secret's value."""
+
+    code = "secret-in-input"
+    exit_code = EXIT_USAGE
+    default_hint = "pass the handle `secret://NAME` instead; a value would be written down"
+
+    def __init__(self, *, what: str, handle: str) -> None:
+        super().__init__(f"{what} would hold the value of {handle}")
+        self.handle = handle
+
+
 # Terminal: lookup
 
 
@@ -211,6 +313,16 @@ class ApprovalNotFound(Terminal):
 class BlobNotFound(Terminal):
     code = "blob-not-found"
     exit_code = EXIT_NOT_FOUND
+
+
+class SecretNotFound(Terminal):
+    code = "secret-not-found"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "`holdfast secret list` shows the secrets of this journal"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no secret {name!r} beside this journal")
+        self.name = name
 
 
 # Terminal: conflict
@@ -263,6 +375,14 @@ class NotSettleable(Terminal):
     code = "not-settleable"
     exit_code = EXIT_CONFLICT
     default_hint = "only parked steps take a decision; `holdfast effect list` shows them"
+
+
+class SecretInUse(Terminal):
+    """Open steps have recorded that they send this secret."""
+
+    code = "secret-in-use"
+    exit_code = EXIT_CONFLICT
+    default_hint = "let them end, or give --force: they are parked when they would be sent"
 
 
 # Terminal: the journal
@@ -342,6 +462,15 @@ class HighWaterDamaged(Terminal):
     default_hint = (
         "without it an old copy of the journal cannot be told from the newest one; if you are sure "
         "that the journal is the newest, `holdfast recover --journal FILE` makes this a restore"
+    )
+
+
+class SecretsDamaged(Terminal):
+    code = "secrets-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "put secrets.sealed back from a copy of the same keys.json; or move it away and set the "
+        "secrets again with `holdfast secret set`"
     )
 
 
@@ -553,6 +682,21 @@ class KeyReused(Unresolved):
 
 class HttpUnknown(Unresolved):
     code = "http-unknown"
+
+
+class ReplyGarbled(Unresolved):
+    """A model's reply came and cannot be used: it is never recorded as one.
+
+    `reason` is cut, garbage, empty or too-large. Asking again is safe, and is paid again.
+    """
+
+    code = "reply-garbled"
+    default_hint = "the request is sent again; what came of the reply was thrown away"
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.failures: tuple[dict[str, object], ...] = ()
 
 
 class AttemptTimedOut(Unresolved):
