@@ -309,6 +309,17 @@ def test_a_step_that_only_the_lost_timeline_knew_is_planned_by_its_restore() -> 
     assert step.state is StepState.UNKNOWN
 
 
+def test_a_step_without_events_has_no_state_and_is_left_alone_by_a_restore() -> None:
+    """No writer of ours makes one; a reader must not fall over it."""
+    told = Told().accept().claim()
+    step = told.step(letter="K")
+    assert step.step is None
+    assert not step.closed
+    told.add(Kind.RESTORED, {"lost_after_ms": 77})
+    assert step.step is None
+    assert told.view.restored_ms == 77
+
+
 def test_records_come_one_after_the_other() -> None:
     told = Told().accept().claim()
     for seq in (1, 3):
