@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -22,6 +23,30 @@ class KeyRing(Protocol):
 
     def journal_key(self, key_id: int) -> bytes:
         """32 bytes. Raises KeysWrong for an id that is not held."""
+        ...
+
+
+class SecretStore(Protocol):
+    """Keeps the secrets of tools by name, each in numbered versions, apart from the journal.
+
+    Several processes may use one. What is answered is what was read last; `refresh` looks whether
+    another process has changed it. Values are never logged and never stored in the journal.
+    """
+
+    def refresh(self) -> bool:
+        """Read again what has changed since; True where something has. Cheap where nothing has."""
+        ...
+
+    def find_current(self, name: str) -> int | None:
+        """The version that a new step takes; None where there is no such secret."""
+        ...
+
+    def find_value(self, name: str, version: int) -> str | None:
+        """None where that version is not kept any more."""
+        ...
+
+    def known(self) -> Iterable[tuple[str, str]]:
+        """Name and value of every version that is kept, for swapping them back."""
         ...
 
 

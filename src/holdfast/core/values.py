@@ -42,6 +42,11 @@ def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> byt
     return raw
 
 
+def encode_unchecked(value: Json) -> bytes:
+    """Compact JSON of a checked value, however large."""
+    return _encode(value)
+
+
 def canonical_within(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
     """RFC 8785 bytes of a checked value, if they are not too many."""
     raw = canonical(value)
