@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
+from holdfast.core import step as steps
 from holdfast.core.effect import Letter
 from holdfast.core.step import Event, Facts, Lookup, Refusal, Step, StepState, apply, next_step
 from holdfast.errors import InvariantViolated
@@ -270,3 +271,30 @@ def test_what_nobody_says_is_taken_as_the_worse() -> None:
     assert said == {"approved", "attempts_left"}
     fresh = Step(letter="K", state=S.PLANNED)
     assert (fresh.attempts, fresh.maybe_sent, fresh.epoch, fresh.alone) == (0, 0, 0, False)
+
+
+# The memo
+
+
+def test_what_was_asked_before_is_not_worked_out_again() -> None:
+    facts = Facts(epoch=MINE, **GENEROUS)
+    planned = apply(None, Event.PLAN, epoch=MINE, quiet=True, letter="K")
+    first = next_step(planned, Event.START, facts, letter="K")
+    assert next_step(planned, Event.START, facts, letter="K") is first
+    begun = apply(planned, Event.START, epoch=MINE, quiet=True, letter="K")
+    assert apply(planned, Event.START, epoch=MINE, quiet=True, letter="K") is begun
+
+
+@pytest.mark.parametrize("name", ["_next_memo", "_apply_memo"])
+def test_the_memo_is_bounded(name: str) -> None:
+    memo: dict[object, object] = getattr(steps, name)
+    memo.clear()
+    largest = 0
+    for epoch in range(10_005):
+        if name == "_next_memo":
+            next_step(None, Event.PLAN, Facts(epoch=epoch), letter="K")
+        else:
+            apply(None, Event.PLAN, epoch=epoch, quiet=False, letter="K")
+        largest = max(largest, len(memo))
+    assert largest == 10_000
+    assert len(memo) == 5
