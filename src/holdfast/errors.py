@@ -27,6 +27,7 @@
          |       +- ToolFailed       a Read or Transactional tool raised
          |       +- StatementFailed  the database refused a Transactional tool's statement
          |       +- StepSkipped      a person decided that the step is not done
+         |       +- ScratchNotKept   the step ended, but the files it left could not be stored
          |   +- TaskFailed, TaskCancelled   how a task ended, for the one who waits for it
          |   +- ResultErased         it ended long ago; only its state is still kept
          +- Unresolved               an effect or a task that reconcile or a person must settle
@@ -283,6 +284,31 @@ class SecretInInput(Terminal):
     def __init__(self, *, what: str, handle: str) -> None:
         super().__init__(f"{what} would hold the value of {handle}")
         self.handle = handle
+
+
+# Terminal: scratch files
+
+
+class ScratchRefused(Terminal):
+    """Something lies in the scratch folder that cannot be given to another worker as it is."""
+
+    code = "scratch-refused"
+    exit_code = EXIT_USAGE
+    default_hint = "keep only plain files and folders below run.scratch.path"
+
+
+class ScratchTooLarge(Terminal):
+    code = "scratch-too-large"
+    exit_code = EXIT_USAGE
+    default_hint = "remove files that are not needed any more, or raise the limits under [scratch]"
+
+
+class ScratchChanging(Terminal):
+    """A file was written each time it was read, by something that no step waits for."""
+
+    code = "scratch-changing"
+    exit_code = EXIT_USAGE
+    default_hint = "let whatever writes the file end before the next step"
 
 
 # Terminal: lookup
@@ -590,6 +616,21 @@ class StepSkipped(StepFailed):
         super().__init__(f"step {ordinal} was skipped by a person" + (f": {note}" if note else ""))
         self.ordinal = ordinal
         self.note = note
+
+
+class ScratchNotKept(StepFailed):
+    """The step is closed, but the files it left in the scratch folder are not stored."""
+
+    code = "scratch-not-kept"
+    default_hint = (
+        "the step is not run again; make what it left anew by another call, or go on without it"
+    )
+
+    def __init__(self, *, tool: str, ordinal: str, why: str) -> None:
+        super().__init__(f"step {ordinal}: the files that {tool} left are lost: {why}")
+        self.tool = tool
+        self.ordinal = ordinal
+        self.why = why
 
 
 class ResultNotKept(StepFailed):

@@ -317,6 +317,14 @@ class Journal(Protocol):
         """Keep content once under its digest; repeats are free."""
         ...
 
+    async def put_blobs(self, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
+        """Keep several in one commit, all or none, for as long as the task is; their digests.
+
+        Safe to repeat. Refused while space is short, like a begin: files can wait, the results
+        of effects under way cannot. Raises TaskNotFound, TooLarge, JournalFull, JournalBusy.
+        """
+        ...
+
     async def get_blob(self, digest: str) -> bytes:
         """Raises BlobNotFound, JournalDamaged."""
         ...

@@ -457,6 +457,12 @@ class MemoryJournal:
             cell.tasks.add(task_id)
         return digest
 
+    async def put_blobs(self, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
+        self._store.get_task(task_id)
+        for content in contents:
+            rules.check_blob(len(content))
+        return [await self.put_blob(content, task_id=task_id) for content in contents]
+
     async def get_blob(self, digest: str) -> bytes:
         cell = self._store.blobs.get(digest)
         if cell is None:

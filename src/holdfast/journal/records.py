@@ -35,6 +35,7 @@ class Kind(IntEnum):
     RESTED = 6  # the run ended for now: sleeping, waiting, parked, queued
     FINISHED = 7
     RESTORED = 8
+    FILES = 9  # what the scratch folder held: a manifest's digest
 
 
 class TaskState(StrEnum):
@@ -154,12 +155,44 @@ class Note(NamedTuple):
     at_ms: int
 
 
+class Kept(NamedTuple):
+    """What a record says of the scratch folder: the manifest, or why there is none."""
+
+    seq: int
+    manifest: str
+    unkept: str = ""
+
+
+class Files:
+    """What the scratch folder held before and after each step; of tasks that use it."""
+
+    __slots__ = ("after", "before", "end")
+
+    def __init__(self) -> None:
+        self.before: dict[str, Kept] = {}
+        self.after: dict[str, Kept] = {}
+        self.end: Kept | None = None
+
+    @property
+    def newest(self) -> str:
+        """The digest of the newest manifest; empty where none was kept."""
+        every = (*self.before.values(), *self.after.values(), *((self.end,) if self.end else ()))
+        return max((one for one in every if one.manifest), default=Kept(-1, "")).manifest
+
+    def newest_below(self, prefix: str) -> Kept | None:
+        """The newest manifest of a step whose ordinal begins so."""
+        every = (*self.before.items(), *self.after.items())
+        found = [one for at, one in every if at.startswith(prefix) and one.manifest]
+        return max(found, default=None)
+
+
 class TaskView:
     """A task and its records, folded."""
 
     __slots__ = (
-        "accepted", "accepted_ms", "claims", "ended_ms", "finished", "name", "notes", "outcome",
-        "progress_epoch", "request_id", "rested", "restored_ms", "seq", "steps", "task_id",
+        "accepted", "accepted_ms", "claims", "ended_ms", "files", "finished", "name", "notes",
+        "outcome", "progress_epoch", "request_id", "rested", "restored_ms", "seq", "steps",
+        "task_id",
     )  # fmt: skip
 
     def __init__(self, task_id: TaskId) -> None:
@@ -175,6 +208,7 @@ class TaskView:
         self.finished: TaskState | None = None
         self.outcome: Body = {}
         self.ended_ms = 0
+        self.files: Files | None = None
         self.seq = -1
         self.progress_epoch = 0
         self.restored_ms = 0
@@ -234,6 +268,8 @@ def _fold(view: TaskView, record: Record) -> None:
             view.outcome, view.ended_ms = record.body, record.at_ms
         case Kind.RESTORED:
             _fold_restore(view, record)
+        case Kind.FILES:
+            _fold_files(view, record)
 
 
 def _fold_note(view: TaskView, record: Record) -> None:
@@ -264,6 +300,21 @@ def _fold_restore(view: TaskView, record: Record) -> None:
                 step.step, Event.RESTORE, epoch=record.epoch, quiet=False, letter=step.letter
             )
             _take_restore(step, record)
+
+
+def _fold_files(view: TaskView, record: Record) -> None:
+    body = record.body
+    kept = Kept(record.seq, str(body.get("manifest", "")), str(body.get("unkept", "")))
+    files = view.files = view.files or Files()
+    match body["at"]:
+        case "before":
+            files.before[record.ordinal] = kept
+        case "after":
+            files.after[record.ordinal] = kept
+        case "end":
+            files.end = kept
+        case other:
+            raise ValueError(f"files at {other!r}")
 
 
 def _fold_step(view: TaskView, record: Record) -> None:

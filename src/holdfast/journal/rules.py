@@ -25,7 +25,7 @@ import msgspec
 
 from holdfast.core.ids import TaskId
 from holdfast.core.ports import Notice
-from holdfast.errors import InvariantViolated, LeaseLost
+from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Entry, Kind, TaskState
 
@@ -264,6 +264,17 @@ def wake(state: TaskState, kind: InboxKind, *, crashes: int, now_ms: int) -> Wok
 def asks_cancel(state: TaskState, kind: InboxKind) -> bool:
     """Whether a drop sets the row's cancel mark."""
     return kind is InboxKind.CANCEL and state not in ENDED
+
+
+# Blobs
+
+
+BLOB_BYTES_MAX = 16 * 1024 * 1024  # larger contents are kept in chunks
+
+
+def check_blob(size: int) -> None:
+    if size > BLOB_BYTES_MAX:
+        raise TooLarge(f"a blob has at most {BLOB_BYTES_MAX:,} bytes, this one {size:,}")
 
 
 # Retention

@@ -339,6 +339,12 @@ class SqliteJournal:
             lambda txn: upkeep.put_blob(txn, content, task_id, self._wraps, self._digest_key)
         )
 
+    async def put_blobs(self, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
+        def act(txn: Txn) -> list[str]:
+            return upkeep.put_blobs(txn, contents, task_id, self._wraps, self._digest_key)
+
+        return await self._writer.write(act, begins=True)
+
     async def get_blob(self, digest: str) -> bytes:
         return self._read(lambda db: upkeep.get_blob(db, digest, self._wraps, self._digest_key))
 

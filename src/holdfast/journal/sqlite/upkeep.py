@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.ports import Notice
-from holdfast.errors import BadReference, BlobNotFound, JournalDamaged, TaskNotFound, TooLarge
+from holdfast.errors import BadReference, BlobNotFound, JournalDamaged, TaskNotFound
 from holdfast.journal import rules
 from holdfast.journal.records import TaskState
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.writer import Txn
 
-BLOB_BYTES_MAX = 16 * 1024 * 1024  # larger contents are kept in chunks
 RETAIN_TASKS_MAX = 500  # in one commit, so that nobody waits long for the lock
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -28,9 +28,21 @@ _decode_notice = msgspec.json.Decoder(Notice).decode
 def put_blob(
     txn: Txn, content: bytes, task_id: TaskId | None, wraps: KeyWraps, digest_key: bytes
 ) -> str:
-    if len(content) > BLOB_BYTES_MAX:
-        raise TooLarge(f"a blob has at most {BLOB_BYTES_MAX:,} bytes, this one {len(content):,}")
+    rules.check_blob(len(content))
     use = None if task_id is None else _row_of(txn.db, task_id)
+    return _put_blob(txn, content, use, wraps, digest_key)
+
+
+def put_blobs(
+    txn: Txn, contents: Sequence[bytes], task_id: TaskId, wraps: KeyWraps, digest_key: bytes
+) -> list[str]:
+    for content in contents:
+        rules.check_blob(len(content))
+    use = _row_of(txn.db, task_id)
+    return [_put_blob(txn, content, use, wraps, digest_key) for content in contents]
+
+
+def _put_blob(txn: Txn, content: bytes, use: int | None, wraps: KeyWraps, digest_key: bytes) -> str:
     digest = blob_digest(content, digest_key)
     found = txn.db.execute("SELECT 1 FROM blob WHERE digest = ?", (digest,)).fetchone()
     if found is None:

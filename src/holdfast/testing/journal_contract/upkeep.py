@@ -9,9 +9,16 @@ import pytest
 
 from holdfast.core.ids import TaskId
 from holdfast.core.ports import Notice
-from holdfast.errors import BlobNotFound, JournalDamaged, RequestConflict
+from holdfast.errors import (
+    BlobNotFound,
+    JournalDamaged,
+    RequestConflict,
+    TaskNotFound,
+    TooLarge,
+)
 from holdfast.journal.contract import Journal, Submission
 from holdfast.journal.records import TaskState
+from holdfast.journal.rules import BLOB_BYTES_MAX
 from holdfast.testing.journal_contract.world import (
     DAY_MS,
     ENDINGS,
@@ -61,6 +68,41 @@ class Upkeep:
         assert await other.get_blob(digest) == content
         assert await journal.put_blob(b"") != digest
         assert await journal.get_blob(await journal.put_blob(b"")) == b""
+
+    async def test_several_blobs_are_kept_in_one_go(self, world: World) -> None:
+        worker, other = await world.process(), await world.connect()
+        claimed = await worker.start_task()
+        contents = [b"one", b"", b"two", b"one"]
+        digests = await worker.journal.put_blobs(contents, task_id=claimed.hold.task_id)
+        assert digests[0] == digests[3] == await other.put_blob(b"one")
+        assert len(set(digests)) == 3
+        assert [await other.get_blob(digest) for digest in digests] == contents
+        assert await worker.journal.put_blobs([], task_id=claimed.hold.task_id) == []
+
+    async def test_blobs_that_cannot_all_be_kept_are_not_kept(self, world: World) -> None:
+        worker = await world.process()
+        claimed = await worker.start_task()
+        large = bytes(BLOB_BYTES_MAX + 1)
+        with pytest.raises(TooLarge):
+            await worker.journal.put_blobs([b"small", large], task_id=claimed.hold.task_id)
+        with pytest.raises(TaskNotFound):
+            await worker.journal.put_blobs([b"small"], task_id=TaskId("0" * 26))
+        digest = await worker.journal.put_blob(b"small")
+        task_id = claimed.hold.task_id
+        assert await worker.journal.put_blobs([b"small"], task_id=task_id) == [digest]
+
+    async def test_several_blobs_go_with_their_task(self, world: World) -> None:
+        worker = await world.process()
+        task_id = (await ended_task(world, worker)).task_id
+        digests = await worker.journal.put_blobs([b"a", b"b"], task_id=task_id)
+        world.clock.advance(KEEP_MS)
+        assert await retain(worker.journal) == 0
+        assert await worker.journal.get_blob(digests[0]) == b"a"
+        world.clock.advance(1)
+        assert await retain(worker.journal) == 1
+        for digest in digests:
+            with pytest.raises(BlobNotFound):
+                await worker.journal.get_blob(digest)
 
     async def test_an_unknown_blob_is_not_found(self, world: World) -> None:
         journal = await world.connect()
