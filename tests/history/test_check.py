@@ -173,6 +173,12 @@ def test_a_repeat_of_an_idempotent_write_is_no_breach() -> None:
     assert check(msgspec.structs.replace(story, effects=(*story.effects, again))) == []
 
 
+def test_what_no_book_can_show_is_not_missed() -> None:
+    story = msgspec.structs.replace(SOUND, effects=(), letters={"1": "T", "2": "T"})
+    assert {breach.letter for breach in check(story)} == {"I2"}
+    assert check(msgspec.structs.replace(story, unseen=frozenset(("T",)))) == []
+
+
 def test_a_persons_word_needs_no_effect() -> None:
     story = records(
         step(4, "1", Event.DOUBT), step(5, "1", Event.PARK), step(6, "1", Event.SETTLE_DONE)

@@ -1,9 +1,9 @@
 """`python -m holdfast.testing.history JOURNAL --books FILE|URL`: hold a journal against I1 to I9.
 
-The books are those of a far end of `holdfast.downstream`: its address while it runs (`GET
-/_ledger`), or a file with that page. Without books only what the records alone can show is looked
-for (I5, I7, I8, I9). A worker's events (`--log`, JSON lines) say who held which epoch. Ends with
-1 where anything is broken.
+The books are those of far ends of `holdfast.downstream`: an address while it runs (`GET /_ledger`),
+a file with that page, or the log of effects that it was started with. Without books only what the
+records alone can show is looked for (I5, I7, I8, I9). Workers' events (`--logs`, JSON lines) say
+who held which epoch. Ends with 1 where anything is broken, with 2 where nothing can be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from holdfast.app.places import open_file_journal
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
-from holdfast.downstream.ledger import Page
+from holdfast.downstream.ledger import Done, Page
 from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Filter
 from holdfast.journal.sqlite.db import open_db
@@ -47,7 +47,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     try:
-        stories = asyncio.run(read_stories(given.journal, given.books, given.log, only=given.task))
+        stories = asyncio.run(read_stories(given.journal, given.books, given.logs, only=given.task))
     except (HoldfastError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -60,10 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def read_stories(
-    journal: Path, books: str, log: Path | None, *, only: str = ""
+    journal: Path, books: Sequence[str], logs: Sequence[Path], *, only: str = ""
 ) -> list[Story]:
     """The stories of all tasks whose records are still kept."""
-    page, held = _books(books), _holders(log)
+    pages, held = [_read_page(one) for one in books], _holders(logs)
+    # Transactional effects lie in the user's own tables; a log of effects tells of no reads.
+    reads = any(page.requests for page in pages)
+    unseen: frozenset[Letter] = frozenset(("T",) if reads else ("T", "R"))
     opened, _ = await open_file_journal(journal, create=False)
     db = open_db(str(journal), flags=apsw.SQLITE_OPEN_READWRITE)
     stories: list[Story] = []
@@ -75,38 +78,50 @@ async def read_stories(
             letters: dict[str, Letter] = {
                 ordinal: step.letter for ordinal, step in view.steps.items()
             }
-            effects, requests = of_task(page, row.task_id) if page else ([], [])
+            found = [of_task(page, row.task_id) for page in pages]
             story = make_story(
-                row.task_id, read_records(db, TaskId(row.task_id)), letters, effects=effects,
-                requests=requests, books=page is not None,
+                row.task_id, read_records(db, TaskId(row.task_id)), letters, books=bool(pages),
+                effects=[one for effects, _ in found for one in effects],
+                requests=[one for _, requests in found for one in requests],
             )  # fmt: skip
-            stories.append(msgspec.structs.replace(story, holders=held.get(row.task_id, ())))
+            holders = held.get(row.task_id, ())
+            stories.append(msgspec.structs.replace(story, holders=holders, unseen=unseen))
     finally:
         db.close()
         await opened.close()
     return stories
 
 
-def _books(where: str) -> Page | None:
-    if not where:
-        return None
+def _read_page(where: str) -> Page:
     if where.startswith(("http://", "https://")):
         with urlopen(f"{where.rstrip('/')}/_ledger", timeout=BOOKS_S_MAX) as answer:
             raw = answer.read()
     else:
         raw = Path(where).read_bytes()
-    return msgspec.json.decode(raw, type=Page)
+    try:
+        return msgspec.json.decode(raw, type=Page)
+    except msgspec.DecodeError:
+        effects = tuple(msgspec.json.decode(line, type=Done) for line in raw.splitlines())
+    return Page(
+        kind="log", effects=effects, requests=(), by_key={}, by_reference={}, by_base={},
+        duplicates=0,
+    )  # fmt: skip
 
 
-def _holders(log: Path | None) -> dict[str, tuple[Held, ...]]:
-    """Lines of a worker's events that name a task, an epoch and who speaks."""
+def _holders(logs: Sequence[Path]) -> dict[str, tuple[Held, ...]]:
+    """Who held which epoch of which task, by the workers' own events.
+
+    A worker names its session when it begins one; the runs that it tells of are that session's.
+    """
     held: dict[str, tuple[Held, ...]] = {}
-    for line in log.read_text().splitlines() if log else ():
-        fields = json.loads(line)
-        worker = fields.get("worker") or fields.get("pid")
-        if worker and "task_id" in fields and "epoch" in fields:
-            one = Held(epoch=int(fields["epoch"]), worker=str(worker))
-            held[fields["task_id"]] = (*held.get(fields["task_id"], ()), one)
+    for log in logs:
+        session = ""
+        for line in log.read_text().splitlines():
+            fields = json.loads(line)
+            session = fields.get("session", session)
+            if session and "task_id" in fields and "epoch" in fields:
+                one = Held(epoch=int(fields["epoch"]), worker=str(session))
+                held[fields["task_id"]] = (*held.get(fields["task_id"], ()), one)
     return held
 
 
@@ -131,8 +146,10 @@ def _print(stories: list[Story], found: dict[str, list[Breach]], *, as_json: boo
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.history", description=__doc__)
     parser.add_argument("journal", type=Path, metavar="JOURNAL")
-    parser.add_argument("--books", default="", metavar="FILE|URL", help="of the far end")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="a worker's events")
+    parser.add_argument("--books", nargs="+", default=(), metavar="FILE|URL", help="of far ends")
+    parser.add_argument(
+        "--logs", nargs="+", type=Path, default=(), metavar="FILE", help="workers' events"
+    )
     parser.add_argument("--task", default="", metavar="ID", help="only this task")
     parser.add_argument("--order", action="store_true", help="print each task's one order")
     parser.add_argument("--json", action="store_true")

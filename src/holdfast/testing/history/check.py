@@ -177,8 +177,8 @@ def _counts(story: Story, slots: dict[str, _Slot]) -> Iterator[Breach]:
     exact = Counter(effect.step for effect in story.effects)
     for ordinal, slot in slots.items():
         state = None if slot.step is None else slot.step.state
-        settled = Event.SETTLE_DONE in slot.events
-        if state is StepState.SUCCEEDED and not exact[ordinal] and not settled:
+        excused = Event.SETTLE_DONE in slot.events or slot.letter in story.unseen
+        if state is StepState.SUCCEEDED and not exact[ordinal] and not excused:
             yield Breach("I2", f"step {ordinal} is recorded as succeeded and was never done")
         if state in (StepState.FAILED, StepState.SKIPPED) and exact[ordinal] and slot.letter != "R":
             yield Breach("I3", f"step {ordinal} is recorded as {state} and was done")

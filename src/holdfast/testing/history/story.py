@@ -69,6 +69,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     effects: tuple[Landed, ...] = ()
     requests: tuple[Asked, ...] = ()
     holders: tuple[Held, ...] = ()
+    unseen: frozenset[Letter] = frozenset()  # classes whose effects no book here can show
     books: bool = True  # whether the far end's books are there: without them I1 to I4 say nothing
 
 
