@@ -262,6 +262,11 @@ def test_the_numbers_of_events_are_stored_and_never_change() -> None:
     assert [int(event) for event in Event] == list(range(1, 17))
 
 
+def test_three_states_are_closed() -> None:
+    assert steps.CLOSED == {S.SUCCEEDED, S.FAILED, S.SKIPPED}
+    assert {*steps.CLOSED, *OPEN} == set(S)
+
+
 def test_what_nobody_says_is_taken_as_the_worse() -> None:
     """The defaults of the facts allow nothing, but an approval and attempts that nobody limits."""
     facts = Facts()
@@ -281,6 +286,9 @@ def test_what_was_asked_before_is_not_worked_out_again() -> None:
     planned = apply(None, Event.PLAN, epoch=MINE, quiet=True, letter="K")
     first = next_step(planned, Event.START, facts, letter="K")
     assert next_step(planned, Event.START, facts, letter="K") is first
+    refused = next_step(planned, Event.SUCCEED, facts, letter="K")
+    assert isinstance(refused, Refusal)
+    assert next_step(planned, Event.SUCCEED, facts, letter="K") is refused
     begun = apply(planned, Event.START, epoch=MINE, quiet=True, letter="K")
     assert apply(planned, Event.START, epoch=MINE, quiet=True, letter="K") is begun
 
