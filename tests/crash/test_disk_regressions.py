@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.errors import JournalFull, JournalStopped, ReadOnly
+from holdfast.errors import HoldfastError, JournalBusy, JournalFull, JournalStopped, ReadOnly
 from holdfast.journal.sqlite import claims, opening, writer
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.page import SessionPage
@@ -150,14 +150,20 @@ async def test_a_full_disk_is_not_taken_for_missing_rights(
     def no_room(**_options: object) -> object:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    def no_rights(_path: Path, _mode: int) -> bool:
+        return False
+
+    async def refused_with(kind: type[HoldfastError]) -> None:
+        with pytest.raises(kind):
+            async with holdfast.open(path, tasks=[nothing]):
+                pass
+
     monkeypatch.setattr(opening, "connect", cannot)
-    with pytest.raises(ReadOnly):
-        async with holdfast.open(path, tasks=[nothing]):
-            pass
+    await refused_with(JournalBusy)  # there is room again: it is worth another try
     monkeypatch.setattr(opening.tempfile, "TemporaryFile", no_room)
-    with pytest.raises(JournalFull):
-        async with holdfast.open(path, tasks=[nothing]):
-            pass
+    await refused_with(JournalFull)
+    monkeypatch.setattr(opening.os, "access", no_rights)
+    await refused_with(ReadOnly)
 
 
 async def stopped_with_a_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

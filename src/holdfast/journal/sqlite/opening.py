@@ -135,10 +135,15 @@ def _open(
 
 
 def _explained(error: apsw.Error, folder: Path) -> HoldfastError:
-    """Our word for it; SQLite says the same of a folder without room and of one without rights."""
-    if isinstance(error, apsw.CantOpenError) and not _has_room(folder):
+    """Our word for it; SQLite says the same of a folder without room and of one without rights.
+
+    Where neither is missing, one was a moment ago: that is no reason to give up.
+    """
+    if not isinstance(error, apsw.CantOpenError) or not os.access(folder, os.W_OK):
+        return translated(error)
+    if not _has_room(folder):
         return JournalFull("no space left for the journal's log")
-    return translated(error)
+    return JournalBusy(f"the journal in {folder} could not be opened just now: {error}")
 
 
 def _has_room(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.app.open import Holdfast
-from holdfast.errors import JournalFull
+from holdfast.errors import JournalBusy, JournalFull
 from holdfast.testing.crash.board import Board
 from holdfast.testing.crash.disk_lives import sample, work_and_check
 from holdfast.testing.crash.forks import Child, Trial, fork, run_trials
@@ -190,7 +190,7 @@ async def _opened(life: Life, stack: contextlib.AsyncExitStack) -> Holdfast:
             return await stack.enter_async_context(
                 holdfast.open(path, tasks=tasks, settings=life.settings)
             )
-        except JournalFull:
+        except (JournalFull, JournalBusy):  # busy: room came back while it was being opened
             await asyncio.sleep(AGAIN_S)
 
 
