@@ -263,7 +263,7 @@ def test_the_numbers_of_events_are_stored_and_never_change() -> None:
 
 
 def test_three_states_are_closed() -> None:
-    assert steps.CLOSED == {S.SUCCEEDED, S.FAILED, S.SKIPPED}
+    assert {S.SUCCEEDED, S.FAILED, S.SKIPPED} == steps.CLOSED
     assert {*steps.CLOSED, *OPEN} == set(S)
 
 
