@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
+from holdfast.core.redact import safe
 from holdfast.errors import BadSettings
 
 ADDRESS = "127.0.0.1"
@@ -124,7 +125,7 @@ def _plain(status: HTTPStatus) -> _Answer:
 
 
 def _encoded(answer: _Answer) -> bytes:
-    body = answer.body.encode()
+    body = safe(answer.body).encode()
     allow = "Allow: GET\r\n" if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"

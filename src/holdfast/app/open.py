@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.app.handle import TaskHandle
 from holdfast.app.notify import make_notices
-from holdfast.app.places import journal_path, open_file_journal
+from holdfast.app.places import journal_path, open_file_journal, open_secrets
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.ids import (
     TaskId,
@@ -51,6 +51,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.facts import decidable_in_ms
 from holdfast.runtime.log import Log
 from holdfast.runtime.scope import Scope
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.task import SCOPE_NAME, TaskType, check_name
 from holdfast.runtime.tool import Tool, check_registered
@@ -76,7 +77,7 @@ class Holdfast:
     def __init__(
         self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
         tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]], settings: Settings,
-        log: Log | None = None,
+        log: Log | None = None, secrets: Secrets = NO_SECRETS,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.settings = settings
@@ -85,6 +86,7 @@ class Holdfast:
         self._k_effect = keys.k_effect
         self._fingerprint_key = fingerprint_key(keys.k_effect)
         self._keys = keys
+        self._secrets = secrets
         self._clock = clock
         self._entropy = entropy
         self._log = log or Log()
@@ -126,6 +128,7 @@ class Holdfast:
         if "\0" in request_id:
             raise BadInput("a request id holds no NUL character")
         checked(request_id, what="request id")
+        self._secrets.check_input([kept, request_id], what=f"task {name}")
         submission = Submission(
             task_id=self._mint(name, request_id),
             name=name,
@@ -191,7 +194,7 @@ class Holdfast:
             hint=f"`holdfast effect show {task}/{step.ordinal}`; compensate or correct by hand",
             at_ms=self.journal.now_ms(),
         )
-        await self.journal.add_notice(notice)
+        await self.journal.add_notice(self._secrets.notice(notice))
 
     async def settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None,
@@ -260,6 +263,8 @@ class Holdfast:
 
     async def _drop(self, task: TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
         checked(body, what=kind.value)
+        self._secrets.refresh()
+        body = self._secrets.body(body)
         await self.journal.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body))
 
     # scopes
@@ -311,6 +316,7 @@ class Holdfast:
 
     async def _open_scope(self, name: str) -> TaskId:
         checked(name, what="scope name")
+        self._secrets.check_input(name, what="the name of the scope")
         if not name or len(name) > REQUEST_ID_CHARS_MAX:
             raise BadInput(f"a scope name has 1 to {REQUEST_ID_CHARS_MAX} characters")
         submission = Submission(
@@ -406,14 +412,20 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         journal_path(journal), clock=clock, entropy=entropy, create=create,
         allow_network_fs=settings.allow_network_fs,
     )  # fmt: skip
+    try:
+        secrets = open_secrets(journal_path(journal), keys=keys, clock=clock, entropy=entropy)
+    except BaseException:
+        await opened.close()
+        raise
     hf = Holdfast(
         journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=list(tasks), tools=known,
-        settings=settings, log=log,
+        settings=settings, log=log, secrets=secrets,
     )  # fmt: skip
     if serve:
         engine = Engine(
             journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=hf.tasks.values(),
             tools=known, settings=settings, notices=make_notices(settings), log=log,
+            secrets=secrets,
         )  # fmt: skip
         hf.start(engine)
     try:

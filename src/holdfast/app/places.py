@@ -8,16 +8,24 @@ from pathlib import Path
 
 from holdfast.app.journal_path import journal_path
 from holdfast.app.keyfile import KeyFile, load_or_create
+from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.ports import KeyRing
 from holdfast.core.private_files import check_place
 from holdfast.errors import NotAJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import check_never_here, open_journal
+from holdfast.runtime.secrets import Secrets
 
 KEYS = "keys.json"
 INSTANCE = "instance"
 
-__all__ = ["INSTANCE", "KEYS", "journal_path", "open_file_journal"]
+__all__ = ["INSTANCE", "KEYS", "journal_path", "open_file_journal", "open_secrets"]
+
+
+def open_secrets(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
+    """The secrets beside the journal at this path, for the runtime."""
+    return Secrets(SecretFile(path.parent, keys=keys, clock=clock, entropy=entropy))
 
 
 async def open_file_journal(

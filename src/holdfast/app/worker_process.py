@@ -17,11 +17,12 @@ from contextlib import AsyncExitStack
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
-from holdfast.app.places import open_file_journal
+from holdfast.app.places import open_file_journal, open_secrets
 from holdfast.app.settings_file import find_settings
 from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.redact import safe
 from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable
 from holdfast.runtime.deadman import DeadMan
 from holdfast.runtime.engine import Engine
@@ -65,6 +66,7 @@ async def serve(order: Order, log: Log) -> None:
             journal=journal, keys=keys, clock=clock, entropy=entropy, tasks=app.tasks.values(),
             tools=app.tools.values(), settings=settings, notices=notices, log=log,
             dead_man=DeadMan.create(),
+            secrets=open_secrets(path, keys=keys, clock=clock, entropy=entropy),
         )  # fmt: skip
         _listen_to_signals(engine, log)
         if order.health_port is not None:
@@ -102,7 +104,7 @@ def _explain(error: HoldfastError, log: Log) -> int:
         log.event("worker-failed", code=error.code, error=error.message, hint=error.hint)
         return EXIT_RETRY
     hint = f"hint: {error.hint}\n" if error.hint else ""
-    sys.stderr.write(f"error: {error.message}\n{hint}see: {error.page}\n")
+    sys.stderr.write(f"error: {safe(error.message)}\n{hint}see: {error.page}\n")
     _trace(error)
     return error.exit_code
 
@@ -111,7 +113,7 @@ def _trace(error: BaseException) -> None:
     if os.environ.get("HOLDFAST_TRACE") == "1":
         import traceback
 
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(safe("".join(traceback.format_exception(error))))
 
 
 def _end(code: int) -> None:

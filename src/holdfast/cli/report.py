@@ -7,6 +7,7 @@ import os
 import sys
 
 from holdfast.cli.screen_text import shown
+from holdfast.core.redact import safe
 from holdfast.errors import HoldfastError
 
 INTERNAL_HINT = (
@@ -44,7 +45,7 @@ def _print(label: str, text: str) -> None:
 
 def _print_json(code: str, message: str, hint: str, page: str, exit_code: int) -> None:
     fields = {
-        "code": code, "message": message, "hint": hint, "page": page, "exit_code": exit_code,
+        "code": code, "message": safe(message), "hint": hint, "page": page, "exit_code": exit_code,
     }  # fmt: skip
     print(json.dumps({"error": fields}), file=sys.stderr)
 
@@ -53,4 +54,4 @@ def _trace(error: BaseException) -> None:
     if os.environ.get("HOLDFAST_TRACE") == "1":
         import traceback
 
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(safe("".join(traceback.format_exception(error))))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+from holdfast.core.redact import safe
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def shown(text: str) -> str:
-    """Control characters as visible escapes; line breaks and tabs stay."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    """Control characters as visible escapes, what looks like a secret not at all; line breaks
+    and tabs stay."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", safe(text))
 
 
 def one_line(text: str, *, chars_max: int = 100) -> str:

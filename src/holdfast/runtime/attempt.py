@@ -40,6 +40,7 @@ from holdfast.runtime.child_wire import Unkept
 from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.http import BadRequest
 from holdfast.runtime.lease import Lease
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.threads import Threads
 from holdfast.runtime.tool import (
     Absent,
@@ -116,13 +117,14 @@ class Caller:
 
     def __init__(
         self, *, lease: Lease, clock: Clock, children: ChildPool, threads: Threads,
-        deadlines: Deadlines,
+        deadlines: Deadlines, secrets: Secrets = NO_SECRETS,
     ) -> None:  # fmt: skip
         self._lease = lease
         self._clock = clock
         self._children = children
         self._threads = threads
         self._deadlines = deadlines
+        self._secrets = secrets
 
     async def attempt(
         self,
@@ -141,14 +143,17 @@ class Caller:
             ends=ends, mark=send.mark, lookup=False,
         )  # fmt: skip
         try:
-            value = await self._invoke(tool, call, _own(args), send.mark)
+            own = _own(args)
+            if tool.secrets:
+                own = self._secrets.resolve(tool, step, own)
+            value = await self._invoke(tool, call, own, send.mark)
         except (Signal, asyncio.CancelledError):
             raise
         except Unkept as error:
             return Returned(None, unkept=error.why)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything: it is judged
-            return _judged(tool, error, begun=send.begun)
-        return _returned(tool, value)
+            return _judged(tool, error, begun=send.begun, secrets=self._secrets)
+        return _returned(tool, value, self._secrets)
 
     async def find(
         self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], *, task_id: str
@@ -163,12 +168,14 @@ class Caller:
             mark=_nothing, lookup=True,
         )  # fmt: skip
         try:
+            own = self._secrets.resolve(tool, step, _own(args), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                answer = cast(object, await tool.finder(call, **_own(args)))
+                answer = cast(object, await tool.finder(call, **own))
         except (Signal, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - a lookup that fails says nothing
-            return Unsure(f"{type(error).__name__}: {text_of(error)[:TEXT_CHARS_MAX]}")
+            text = self._secrets.text(text_of(error))
+            return Unsure(f"{type(error).__name__}: {text[:TEXT_CHARS_MAX]}")
         if not isinstance(answer, (Found, Absent, Many, Unsure)):
             return Unsure(f"the lookup returned {type(answer).__name__}")
         return answer
@@ -216,7 +223,7 @@ class Caller:
             raise AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s) from None
 
 
-def _returned(tool: Tool[..., Any], value: object) -> Outcome:
+def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> Outcome:
     """A value means that the effect took place, also where the value cannot be kept."""
     apply = None
     if tool.letter == "T":
@@ -226,11 +233,13 @@ def _returned(tool: Tool[..., Any], value: object) -> Outcome:
             )
         apply, value = value, value.result
         try:
-            apply.parsed()
+            apply = _swapped(apply, secrets)
         except Misuse as error:
             return Raised("Misuse", error.message)
     try:
         kept = checked(value, what=tool.result_title)
+        if secrets.active:
+            kept = secrets.value(kept)
         encode(kept, what=tool.result_title)
     except (BadValue, TooLarge) as error:
         if tool.letter == "T":
@@ -239,31 +248,49 @@ def _returned(tool: Tool[..., Any], value: object) -> Outcome:
     return Returned(kept, apply=apply)
 
 
-def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outcome:
+def _swapped(apply: Apply, secrets: Secrets) -> Apply:
+    """What it writes into tables of its own lies in the same file. Raises Misuse."""
+    parsed = apply.parsed()
+    if not secrets.active:
+        return apply
+    statements = [
+        (one.sql, [secrets.text(item) if isinstance(item, str) else item for item in one.params])
+        for one in parsed
+    ]
+    return Apply(statements, apply.result)
+
+
+def _judged(
+    tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets: Secrets
+) -> Outcome:
+    def cut(text: str) -> str:
+        return secrets.text(text)[:TEXT_CHARS_MAX]  # in this order: half a secret is none to swap
+
     harmless = tool.letter in ("R", "T")
     match error:
         case Refused():
-            return RefusedBy(_shown_json(error.proof))
+            return RefusedBy(_shown_json(error.proof, secrets))
         case BadRequest() if not begun:
-            return Raised(type(error).__name__, error.message[:TEXT_CHARS_MAX])
+            return Raised(type(error).__name__, cut(error.message))
         case NotSent() if not begun or not tool.marks_itself:
-            return Unsent(str(error))
+            return Unsent(cut(str(error)))
         case Busy():
             return Doubtful("busy", retry_after_s=error.retry_after_s)
         case KeyReused():
-            return Doubtful("key-reused", text=str(error)[:TEXT_CHARS_MAX])
+            told = KeyReused(_shown_json(error.proof, secrets))  # its message cuts the proof
+            return Doubtful("key-reused", text=cut(str(told)))
         case ToolNotImportable() | TooLarge() if not begun:
-            return Raised(type(error).__name__, error.message[:TEXT_CHARS_MAX])
+            return Raised(type(error).__name__, cut(error.message))
         case AttemptTimedOut() if not harmless and not begun:
             return Unsent("no first byte within the time of the attempt")
         case AttemptTimedOut() if not harmless:
             return Doubtful("timeout", kind="AttemptTimedOut", text=str(error))
         case ToolRaised():
-            kind, text = error.kind, error.text[:TEXT_CHARS_MAX]
+            kind, text = error.kind, cut(error.text)
         case HoldfastError():
-            kind, text = type(error).__name__, error.message[:TEXT_CHARS_MAX]
+            kind, text = type(error).__name__, cut(error.message)
         case _:
-            kind, text = type(error).__name__, text_of(error)[:TEXT_CHARS_MAX]
+            kind, text = type(error).__name__, cut(text_of(error))
     if harmless or (tool.marks_itself and not begun):
         return Raised(kind, text)  # nothing outside was changed: nothing was sent
     return Doubtful("raised", kind=kind, text=text)
@@ -274,14 +301,14 @@ def _own(args: dict[str, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", copied(args))
 
 
-def _shown_json(proof: object) -> Json:
+def _shown_json(proof: object, secrets: Secrets) -> Json:
     """The proof as JSON; what cannot be kept is kept as text."""
     try:
-        kept = checked(proof, what="proof")
+        kept = secrets.value(checked(proof, what="proof"))
         encode(kept, what="proof", bytes_max=64 * 1024)
         return kept
     except (BadValue, TooLarge):
-        return _tidy(repr(proof))[:TEXT_CHARS_MAX]
+        return secrets.text(_tidy(repr(proof)))[:TEXT_CHARS_MAX]
 
 
 def _tidy(text: str) -> str:

@@ -41,6 +41,7 @@ from holdfast.journal.contract import (
     Statement,
 )
 from holdfast.journal.records import Body, Entry, Record, StepView, TaskView, fold
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 DEFER_S = 0.01  # a deferred result that no later step takes along is written within two of these
 RETRY_S = 0.25
@@ -54,13 +55,14 @@ class Book:
 
     __slots__ = (
         "_flusher", "_pending", "_slots", "_turn", "_waited", "calls", "cancelled", "changed",
-        "clock", "ended", "fenced", "hold", "inbox", "journal", "may_rest", "on_trouble", "signal",
-        "view",
+        "clock", "ended", "fenced", "hold", "inbox", "journal", "may_rest", "on_trouble",
+        "secrets", "signal", "view",
     )  # fmt: skip
 
     def __init__(
         self, *, journal: Journal, hold: Hold, view: TaskView, inbox: Sequence[InboxItem],
         clock: Clock, on_trouble: Callable[[HoldfastError], None], flusher: Flusher,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.hold = hold
@@ -79,6 +81,7 @@ class Book:
         self._slots: list[int] = []
         self._turn = Turn()
         self._flusher = flusher
+        self.secrets = secrets
         self._waited = False  # what is deferred has been looked at once
 
     # whether the run may go on
@@ -133,6 +136,8 @@ class Book:
 
     def defer(self, entry: Entry, *, slot: int = -1) -> None:
         """Take the record into the view now and into the journal with the next commit."""
+        if self.secrets.active:
+            entry = self.secrets.entry(entry)
         self._fold((entry,), (0,))
         self._pending.append(entry)
         if slot >= 0:
@@ -172,6 +177,9 @@ class Book:
         self, entries: Sequence[Entry], *, change: Change | None = None,
         applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
     ) -> None:  # fmt: skip
+        if self.secrets.active:
+            entries = [self.secrets.entry(entry) for entry in entries]
+            change = self.secrets.change(change)
         if not self._turn.try_take():
             await self._turn.take()
         try:

@@ -44,6 +44,7 @@ from holdfast.runtime.execute import execute, rest_as_defect
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.log import Log
 from holdfast.runtime.run import Run
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.steps import Steps
 from holdfast.runtime.task import SCOPE_NAME, TaskType
@@ -51,6 +52,7 @@ from holdfast.runtime.threads import Threads
 
 NOTICES_AT_ONCE = 20
 NOTICE_EVERY_S = 1.0
+SECRETS_EVERY_S = 0.5
 UPKEEP_EVERY_S = 3_600.0
 CLAIM_EVERY_S = 0.01
 TROUBLE_EVERY_S = 5.0
@@ -67,6 +69,7 @@ class Engine:
         self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
         tasks: Iterable[TaskType], tools: Iterable[Any] = (), settings: Settings,
         notices: Notices | None = None, log: Log | None = None, dead_man: DeadMan | None = None,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.clock = clock
@@ -80,6 +83,7 @@ class Engine:
         self._fingerprint_key = fingerprint_key(keys.k_effect)
         self._notices = notices
         self._dead_man = dead_man
+        self._secrets = secrets
         self._books: dict[TaskId, Book] = {}
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self._alone: TaskId | None = None
@@ -110,10 +114,7 @@ class Engine:
         """Work until `stop`; raises SessionLost or what made further work impossible."""
         self._fatal = asyncio.get_running_loop().create_future()
         session = await self.open_session()
-        helpers = [
-            asyncio.create_task(self._guarded(work))
-            for work in (self._renew, self._sweep, self._tell, self._upkeep)
-        ]
+        helpers = [asyncio.create_task(self._guarded(work)) for work in self._loops()]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((stopping, self._fatal), return_when=asyncio.FIRST_COMPLETED)
@@ -149,10 +150,11 @@ class Engine:
         book = Book(
             journal=self.journal, hold=claimed.hold, view=claimed.view, inbox=claimed.inbox,
             clock=self.clock, on_trouble=self._on_trouble, flusher=self._flusher,
+            secrets=self._secrets,
         )  # fmt: skip
         caller = Caller(
             lease=self.lease, clock=self.clock, children=self._children, threads=self._threads,
-            deadlines=self._deadlines,
+            deadlines=self._deadlines, secrets=self._secrets,
         )  # fmt: skip
         steps = Steps(
             book=book, lease=self.lease, caller=caller, clock=self.clock,
@@ -175,6 +177,16 @@ class Engine:
             self._strays.append(book.hold)
 
     # the loops
+
+    def _loops(self) -> list[Callable[[], Any]]:
+        loops = [self._renew, self._sweep, self._tell, self._upkeep]
+        return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]
+
+    async def _watch_secrets(self) -> None:
+        """Know a new value soon, also where no step of this process has asked for it."""
+        while True:
+            await asyncio.sleep(SECRETS_EVERY_S)
+            self._secrets.refresh()
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
         while True:
@@ -364,7 +376,7 @@ class Engine:
 
     async def _tell_one(self, notices: Notices, notice: Notice) -> bool:
         try:
-            await notices.tell(notice)
+            await notices.tell(self._secrets.notice(notice))
         except Exception as error:  # noqa: BLE001 - the hook is the user's: any failure is retried
             self.log.event("notice-failed", notice=notice.notice_id, error=str(error)[:300])
             return False

@@ -83,7 +83,7 @@ async def _run_code(task: TaskType, run: Run, book: Book) -> object:
 
 async def _succeed(task: TaskType, book: Book, result: object) -> TaskState | None:
     try:
-        kept = checked(result, what=f"result of {task.name}")
+        kept = book.secrets.value(checked(result, what=f"result of {task.name}"))
         encode(kept, what=f"result of {task.name}")
     except (BadValue, TooLarge) as error:
         return await _fail(book, error)
@@ -91,7 +91,8 @@ async def _succeed(task: TaskType, book: Book, result: object) -> TaskState | No
 
 
 async def _fail(book: Book, error: BaseException) -> TaskState | None:
-    body: Body = {"kind": type(error).__name__, "text": text_of(error)[:TEXT_CHARS_MAX]}
+    text = book.secrets.text(text_of(error))
+    body: Body = {"kind": type(error).__name__, "text": text[:TEXT_CHARS_MAX]}
     if isinstance(error, HoldfastError):
         body["code"] = error.code
     # A task that was asked to stop has stopped, whatever its code made of the skipped step.

@@ -1,4 +1,4 @@
-"""Logs are events with fields, one JSON line each, on standard error; never payloads."""
+"""Logs are events with fields, one JSON line each, on standard error; no payloads, no secrets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import sys
 from datetime import UTC, datetime
 from typing import TextIO
+
+from holdfast.core.redact import safe_value
 
 
 class Log:
@@ -24,8 +26,9 @@ class Log:
         if self._stream is None:
             return
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        shown = {name: safe_value(value) for name, value in fields.items()}
         try:
-            self._stream.write(json.dumps({"at": at, "event": event, **fields}) + "\n")
+            self._stream.write(json.dumps({"at": at, "event": event, **shown}) + "\n")
             self._stream.flush()
         except OSError:
             self._stream = None  # nobody reads any more; work goes on

@@ -32,6 +32,7 @@ from holdfast.runtime.facts import (
     proven_unsent,
     quiet_in_ms,
 )
+from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import NOT_SENT, Args, Sender, check_allowed
 from holdfast.runtime.tool import Absent, Found, Many, Tool, Unsure
 
@@ -226,7 +227,7 @@ class Reconciler:
             lease_ok=True,  # the sender checks it again right before the commit
             quiet=quiet,
             in_window=self._in_window(tool, step) and not _must_ask_first(tool, step),
-            attempts_left=attempts_left(step, tool),
+            attempts_left=attempts_left(step, tool) and not self._book.secrets.missing(step),
             lookup=lookup,
             has_lookup=tool.finder is not None,
             unsent=older and proven_unsent(view, step, self._book.journal),
@@ -314,7 +315,8 @@ class Reconciler:
                 case Absent():
                     return Lookup.ABSENT, None
                 case Many():
-                    return Lookup.MANY, [repr(one)[:500] for one in answer.results]
+                    clean = self._book.secrets.text
+                    return Lookup.MANY, [clean(repr(one))[:500] for one in answer.results]
                 case Unsure():
                     reason = answer.reason
                 case _:
@@ -333,16 +335,19 @@ class Reconciler:
         for name in names:
             slot = StepView(name, step.letter)
             slot.effect_key = self._key_of(name)
+            slot.body = step.body
             slots.append(slot)
         return slots
 
     def _found(self, tool: Tool[..., Any], step: StepView, answer: Found) -> tuple[Lookup, object]:
         try:
-            result = checked(answer.result, what=f"lookup result of {tool.name}")
+            clean = self._book.secrets.value
+            result = clean(checked(answer.result, what=f"lookup result of {tool.name}"))
             encode(result, what=f"lookup result of {tool.name}")
             if answer.args is not None:
-                other = checked(answer.args, what="arguments the lookup found")
-                if self.fingerprint(tool, other) != step.fingerprint:
+                other = clean(checked(answer.args, what="arguments the lookup found"))
+                mark = self.fingerprint(tool, other)
+                if pinned_mark(mark, step.body.get("secrets")) != step.fingerprint:
                     return Lookup.OTHER, {"found": other, "result": result}
         except (BadValue, TooLarge) as error:
             return Lookup.UNSURE, error.message
@@ -352,10 +357,13 @@ class Reconciler:
         self, tool: Tool[..., Any], step: StepView, facts: Facts, found: object
     ) -> None:
         name = question(_row(step), facts, restored=bool(step.restored_ms))
+        text = QUESTIONS[name]
+        if name == "attempts" and (gone := self._book.secrets.missing(step)):
+            name, text = "secret", gone
         left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
         now_ms = self._book.journal.now_ms()
         body: Body = {
-            "question": QUESTIONS[name],
+            "question": text,
             "why": name,
             "evidence": evidence_of(
                 step, found, self._book.items(InboxKind.EVIDENCE, step.ordinal)
@@ -364,7 +372,7 @@ class Reconciler:
             "quiet_in_ms": left,
         }
         epoch = self._book.hold.epoch
-        notice = park_notice(self._book.view, step, QUESTIONS[name], epoch=epoch, now_ms=now_ms)
+        notice = park_notice(self._book.view, step, text, epoch=epoch, now_ms=now_ms)
         change = Change(state=TaskState.RUNNING, notice=notice)
         await self._sender.record(step, Event.PARK, facts, body, change=change)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, cast
 
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed
@@ -37,6 +37,7 @@ from holdfast.runtime.book import BROKEN_OFF, Book
 from holdfast.runtime.closed import check_same, outcome_of
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.reconcile import Reconciler
+from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import Args, Sender, args_of, check_allowed
 from holdfast.runtime.tool import Tool
 
@@ -142,7 +143,7 @@ class Steps:
             if step is None:
                 step = await self._new(tool, slot_name, args, extra, mark)
             else:
-                check_same(step, tool, mark)
+                check_same(step, tool, pinned_mark(mark, step.body.get("secrets")))
                 step = step if step.closed else await self.settle_open(tool, step)
             if step.state is not StepState.FAILED or not _retried(tool, step, number):
                 return step
@@ -166,9 +167,15 @@ class Steps:
             raise Suspended(f"diverged: step {ordinal} was {note.what}, now it is {tool.name}")
         if self.book.cancelled:
             raise Cancelled
+        pins = None
+        if tool.secrets or self.book.secrets.active:
+            pins = self.book.secrets.pin(tool, ordinal, cast(Args, args))
+            mark = pinned_mark(mark, pins)
         if tool.needs_child:
             _ = tool.target  # a tool that no child can find is refused before it is planned
         body: Body = {"tool": tool.name, "letter": tool.letter, "args": args, "v": tool.version}
+        if pins:
+            body["secrets"] = pins
         if isinstance(tool.effect, Keyed):
             body["window_ms"] = int(tool.effect.window_s * 1000)
         if extra:

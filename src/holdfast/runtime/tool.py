@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -150,6 +150,7 @@ class Tool(Generic[P, T]):
         self, function: Callable[P, Awaitable[T] | T], *, name: str, effect: Effect,
         timeout_s: float, attempts: int, retries: int, retry_delay_s: float, http_only: bool,
         marks_sending: bool, needs_approval: bool,
+        secrets: Mapping[str, tuple[str, ...]],
     ) -> None:  # fmt: skip
         self.function = function
         self.name = name
@@ -180,6 +181,10 @@ class Tool(Generic[P, T]):
         self.result_title = f"result of {name}"
         self._needed = frozenset(self._required)
         self.version = _version(function, name, effect)
+        self.secrets = secrets
+        unknown = [] if self._any else [one for one in secrets if one not in self._names]
+        if unknown:
+            raise Misuse(f"{name}: secrets: there is no argument {unknown[0]!r}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         raise NotDurable(f"{self.name} was called directly: nothing would be recorded")
@@ -236,6 +241,7 @@ def tool(
     *, effect: Effect = ..., name: str = ..., timeout_s: float = ..., attempts: int = ...,
     retries: int = ..., retry_delay_s: float = ..., http_only: bool = ...,
     marks_sending: bool = ..., needs_approval: bool = ...,
+    secrets: Mapping[str, str | Sequence[str]] | None = ...,
 ) -> Callable[[Callable[P, T]], Tool[P, T]]: ...  # fmt: skip
 
 
@@ -243,7 +249,7 @@ def tool(
     function: Callable[P, T] | None = None, /, *, effect: Effect | None = None, name: str = "",
     timeout_s: float = TIMEOUT_S, attempts: int = ATTEMPTS_MAX, retries: int = 0,
     retry_delay_s: float = 1.0, http_only: bool = False, marks_sending: bool = False,
-    needs_approval: bool = False,
+    needs_approval: bool = False, secrets: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Tool[P, T] | Callable[[Callable[P, T]], Tool[P, T]]:  # fmt: skip
     """Register a function as a tool.
 
@@ -256,6 +262,8 @@ def tool(
             leaves and enforces its own deadline; doubt is rarer and quiet comes sooner.
         marks_sending: the tool calls `call.sending()` itself right before its first byte.
         needs_approval: a person must grant each call before it starts.
+        secrets: which secrets an argument may name by `secret://NAME`: argument to name, to names
+            or to patterns such as `tenant-*`. Nothing else is ever resolved.
     """
     if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
         raise Misuse("tool: timeout_s and attempts must be positive, retries not negative")
@@ -268,6 +276,10 @@ def tool(
             function, name=title, effect=effect or Unrepeatable(), timeout_s=timeout_s,
             attempts=attempts, retries=retries, retry_delay_s=retry_delay_s,
             http_only=http_only, marks_sending=marks_sending, needs_approval=needs_approval,
+            secrets={
+                one: (names,) if isinstance(names, str) else tuple(names)
+                for one, names in (secrets or {}).items()
+            },
         )  # fmt: skip
 
     return register if function is None else register(function)
