@@ -13,6 +13,7 @@ from holdfast.testing.crash.subjects import STEPS, ClassName
 from holdfast.testing.crash.sync_error import Fault, Story
 from holdfast.testing.shim import Mode
 
+SOME = 300  # cuts by class, drawn by the seed
 WAL_PAGES = 4  # moves the log into the file several times in a short life
 # Steps that make some sixty syncs: one for each where results wait for the next start's commit.
 LONG: dict[ClassName, int] = {"read": 36, "keyed": 36}
@@ -28,8 +29,9 @@ class BadFault(HoldfastError):
 def power_jobs(
     classes: Sequence[ClassName], *, points: int | None, seed: int, fault: str, steps: int = STEPS
 ) -> list[Power]:
-    """Each class in three ways: the log as it is in production; moved into the file often; and
-    with a resumer that loses its power too."""
+    """Each class in three ways: every cut with the log as it is in production; and a sample of them
+    with a log that is moved into the file often, and with a resumer that loses its power too.
+    """
     if fault:
         loss, index, own, then, wal_pages = _parts(fault, 5)
         only = Cut(index=int(index), loss=Loss(loss), seed=int(own), then=int(then))
@@ -37,12 +39,13 @@ def power_jobs(
             Power(name=name, steps=steps, cuts=(only,), wal_pages=int(wal_pages))
             for name in classes
         ]
-    share = None if points is None else max(1, points // 3)
+    every, some = (None, SOME) if points is None else (max(1, points // 3),) * 2
+    ways = ((every, 0, False), (some, WAL_PAGES, False), (some, 0, True))
     return [
         Power(
-            name=name, steps=steps, first_seed=seed, points=share, wal_pages=pages, twice=twice
+            name=name, steps=steps, first_seed=seed, points=count, wal_pages=pages, twice=twice
         )
-        for pages, twice in ((0, False), (WAL_PAGES, False), (0, True))
+        for count, pages, twice in ways
         for name in classes
     ]  # fmt: skip
 
