@@ -39,9 +39,19 @@ class DataKeySealer:
             return self._aead.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
         except (InvalidTag, ValueError, TypeError) as error:
             raise JournalDamaged(
-                f"the sealed payload at {place.decode(errors='replace')} does not open: "
+                f"the sealed payload at {_shown(place)} does not open: "
                 "it was changed, moved, or sealed with another key"
             ) from error
+
+
+def _shown(place: bytes) -> str:
+    """The place for a person: its parts in words, raw ids and numbers in hexadecimal digits."""
+    parts = (part.decode("latin-1") for part in place.split(b"\0"))
+    shown = (
+        text if text.isascii() and text.isprintable() else text.encode("latin-1").hex()
+        for text in parts
+    )
+    return " ".join(text for text in shown if text)
 
 
 class KeyWraps:
