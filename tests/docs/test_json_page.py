@@ -58,6 +58,7 @@ def sections() -> dict[str, set[str]]:
     for name in ("tasks", "more"):
         found["holdfast task list"].add(name)
     found["holdfast approval list"].add("approvals")
+    found["holdfast secret list"].add("secrets")
     return found
 
 
@@ -79,6 +80,10 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     task_id = asyncio.run(_fill(folder))
     hf = Commands(folder, main)
+    value = tmp_path / "value"
+    value.touch(mode=0o600)
+    value.write_text("correct-horse-battery")
+    hf.look("secret", "set", "billing", "--from-file", str(value), code=0)
     known = sections()
     for words, code in {
         "task list": 0,
@@ -86,6 +91,7 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         "effect list": 0,
         f"effect show {task_id}/2": 0,
         "approval list": 0,
+        "secret list": 0,
         "doctor": 1,
         "recover --dry-run": 0,
     }.items():

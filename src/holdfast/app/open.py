@@ -86,7 +86,7 @@ class Holdfast:
         self._k_effect = keys.k_effect
         self._fingerprint_key = fingerprint_key(keys.k_effect)
         self._keys = keys
-        self._secrets = secrets
+        self.secrets = secrets
         self._clock = clock
         self._entropy = entropy
         self._log = log or Log()
@@ -128,7 +128,7 @@ class Holdfast:
         if "\0" in request_id:
             raise BadInput("a request id holds no NUL character")
         checked(request_id, what="request id")
-        self._secrets.check_input([kept, request_id], what=f"task {name}")
+        self.secrets.check_input([kept, request_id], what=f"task {name}")
         submission = Submission(
             task_id=self._mint(name, request_id),
             name=name,
@@ -194,7 +194,7 @@ class Holdfast:
             hint=f"`holdfast effect show {task}/{step.ordinal}`; compensate or correct by hand",
             at_ms=self.journal.now_ms(),
         )
-        await self.journal.add_notice(self._secrets.notice(notice))
+        await self.journal.add_notice(self.secrets.notice(notice))
 
     async def settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None,
@@ -263,8 +263,8 @@ class Holdfast:
 
     async def _drop(self, task: TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
         checked(body, what=kind.value)
-        self._secrets.refresh()
-        body = self._secrets.body(body)
+        self.secrets.refresh()
+        body = self.secrets.body(body)
         await self.journal.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body))
 
     # scopes
@@ -316,7 +316,7 @@ class Holdfast:
 
     async def _open_scope(self, name: str) -> TaskId:
         checked(name, what="scope name")
-        self._secrets.check_input(name, what="the name of the scope")
+        self.secrets.check_input(name, what="the name of the scope")
         if not name or len(name) > REQUEST_ID_CHARS_MAX:
             raise BadInput(f"a scope name has 1 to {REQUEST_ID_CHARS_MAX} characters")
         submission = Submission(

@@ -37,6 +37,7 @@ COMMANDS: dict[str, Entry] = {
     "effect": Entry("holdfast.cli.effect", "everything in doubt, with evidence; decide it"),
     "approval": Entry("holdfast.cli.approval", "what waits for a person's yes or no"),
     "tool": Entry("holdfast.cli.tool", "try whether a tool's far end keeps what it promises"),
+    "secret": Entry("holdfast.cli.secret", "the secrets of tools: set, list, rotate, remove"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
 }  # fmt: skip

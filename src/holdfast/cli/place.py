@@ -31,26 +31,31 @@ def journal_of(args: argparse.Namespace) -> Path:
 
 
 @asynccontextmanager
-async def opened(args: argparse.Namespace) -> AsyncGenerator[Holdfast, None]:
+async def opened(
+    args: argparse.Namespace, *, create: bool = False
+) -> AsyncGenerator[Holdfast, None]:
     """The journal that the options name, for looking and deciding; it must exist."""
     import holdfast
     from holdfast.app.settings_file import find_settings
 
     path = journal_of(args)
     settings = find_settings(path)
-    async with holdfast.open(path, settings=settings, serve=False, create=False) as hf:
+    async with holdfast.open(path, settings=settings, serve=False, create=create) as hf:
         yield hf
 
 
 def run_opened(
-    args: argparse.Namespace, work: Callable[[Holdfast, argparse.Namespace], Awaitable[int]]
+    args: argparse.Namespace,
+    work: Callable[[Holdfast, argparse.Namespace], Awaitable[int]],
+    *,
+    create: bool = False,
 ) -> int:
     """Run the work over the open journal."""
 
     import asyncio
 
     async def main() -> int:
-        async with opened(args) as hf:
+        async with opened(args, create=create) as hf:
             return await work(hf, args)
 
     return asyncio.run(main())

@@ -52,10 +52,10 @@ _PLANS = frozenset((Event.PLAN, Event.RESTORE))
 class Secrets:
     """What one process knows of a store: `active` is False while nothing is set."""
 
-    __slots__ = ("__weakref__", "_matcher", "_store", "active")
+    __slots__ = ("__weakref__", "_matcher", "active", "store")
 
     def __init__(self, store: SecretStore) -> None:
-        self._store = store
+        self.store = store
         self._matcher = Matcher(store.known())
         self.active = bool(self._matcher)
         register(self)
@@ -65,8 +65,8 @@ class Secrets:
 
     def refresh(self) -> None:
         """Take in what another process has changed."""
-        if self._store.refresh():
-            self._matcher = Matcher(self._store.known())
+        if self.store.refresh():
+            self._matcher = Matcher(self.store.known())
             self.active = bool(self._matcher)
 
     # swapping
@@ -121,7 +121,7 @@ class Secrets:
                         f"{where}: its argument {parameter} may not use {handle(name)}; "
                         f'declare it with secrets={{"{parameter}": "{name}"}}'
                     )
-                version = self._store.find_current(name)
+                version = self.store.find_current(name)
                 if version is None:
                     raise Suspended(
                         f"{where}: {handle(name)} is not set; `holdfast secret set {name}`, "
@@ -161,10 +161,10 @@ class Secrets:
         return _filled(tool, args, values)
 
     def _find(self, name: str, version: int, *, fresh: bool) -> str | None:
-        value = self._store.find_value(name, version)
+        value = self.store.find_value(name, version)
         if value is None and fresh:
-            current = self._store.find_current(name)
-            value = None if current is None else self._store.find_value(name, current)
+            current = self.store.find_current(name)
+            value = None if current is None else self.store.find_value(name, current)
         return value
 
 
