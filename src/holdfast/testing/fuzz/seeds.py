@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import struct
 
+import msgspec
+
+from holdfast.core.manifest import File, Manifest
 from holdfast.journal.seal import DataKeySealer
 from holdfast.journal.sqlite.page_layout import CLEAR, SET, SLOTS_AT, blank
 
@@ -145,6 +148,20 @@ ROWS = (
     bytes((1, 1)) * 3 + bytes((1, 3, 1, 3, 4, 1, 49)) + bytes((1, 1)) * 3
     + bytes((5, 2, 1, 2)) * 2 + bytes((1, 1)) * 2 + bytes((5, 1, 7)) * 2,
     bytes(40),
+)  # fmt: skip
+_CHUNK = "ab" * 32
+MANIFESTS = tuple(
+    msgspec.json.encode(Manifest(files=files, folders=folders))
+    for files, folders in (
+        ((), ()),
+        ((File("a/b", False, 5, (_CHUNK,)), File("c", True, 0, ())), ("d", "e/f")),
+        ((File("\u00fc.txt", False, (1 << 20) + 1, (_CHUNK, _CHUNK)),), ()),
+    )
+)
+PATH_WORDS = (
+    *JSON_WORDS, b"..", b"/", b"../", b"//", b"./", b"\\u0000", b"\\ud800",
+    b"A\xcc\x88", b"\xc3\x84",
+    b'"files":', b'"folders":', b'"format":', _CHUNK.encode(),
 )  # fmt: skip
 INBOX = (b"\0\0" + b'{"outcome": "succeeded", "result": 1}', b"\0\1" + b'{"decision": "run"}')
 _SEALED = DataKeySealer(bytes(32))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core import manifest as manifests
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import HoldfastError
 from holdfast.journal.chain import first_link, next_link, place
@@ -142,6 +143,15 @@ def instance(raw: bytes) -> None:
         read_dead_page(where, SESSION, boot_id="boot")
     finally:
         path.unlink()
+
+
+def manifest(raw: bytes) -> None:
+    """The manifest of a scratch folder: what is taken can be written below a folder."""
+    found = manifests.decode(raw)
+    law(manifests.encode(found) == raw, "a manifest has more than one form")
+    root = "/root/scratch"
+    for path in (*(file.path for file in found.files), *found.every_folder()):
+        law(os.path.normpath(f"{root}/{path}") == f"{root}/{path}", "a path that is not below")
 
 
 def views(raw: bytes) -> None:

@@ -1,7 +1,7 @@
 """The register of borders: each target, how it is seeded, and its share of the executions.
 
 A border that is born gets a line here; the tests see to it that every target has seeds that are
-accepted. Manifests of scratch folders will come in with those folders.
+accepted.
 
 Not here: `load_app`, which imports whatever module its text names, by its purpose.
 """
@@ -50,6 +50,7 @@ TARGETS: dict[str, Target] = {
         Target(name="views", run=stored.views, seeds=seeds.VIEWS, words=seeds.RECORD_WORDS),
         Target(name="rows", run=stored.rows, seeds=seeds.ROWS),
         Target(name="inbox", run=stored.inbox, seeds=seeds.INBOX, words=seeds.JSON_WORDS),
+        Target(name="manifest", run=stored.manifest, seeds=seeds.MANIFESTS, words=seeds.PATH_WORDS),
         Target(name="sealed", run=stored.sealed, seeds=seeds.SEALED, bytes_max=300),
         Target(name="page", run=stored.page, seeds=seeds.PAGES, bytes_max=20_000, share=0.5),
         Target(
