@@ -1,0 +1,239 @@
+"""One endpoint of a model: where it is, how it is spoken to, and one exchange with it.
+
+The key comes from a callable at each request, so that a rotated one is used at once. It stands in
+the request's header and nowhere else: not in this value's repr, not in an error, not even where the
+far end repeats it in its own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.errors import (
+    BadSettings,
+    ModelKeyRefused,
+    ModelRejected,
+    ModelUnavailable,
+    ReplyGarbled,
+)
+from holdfast.runtime.http_message import BadRequest, build, parse_url
+from holdfast.runtime.http_stream import StreamedAnswer, StreamFailed, StreamTooLong, Timeouts
+from holdfast.runtime.http_stream import open_stream as open_http_stream
+from holdfast.runtime.models.anthropic_wire import AnthropicWire
+from holdfast.runtime.models.openai_wire import OpenAIWire
+from holdfast.runtime.models.reply import Reply
+from holdfast.runtime.models.sse import EventReader
+from holdfast.runtime.models.troubles import ModelError, read_error
+from holdfast.runtime.models.wire import WireForm
+
+REPLY_BYTES_MAX = 32 * 1024 * 1024
+STREAM_BYTES_MAX = 128 * 1024 * 1024  # each token of a stream comes in an envelope of its own
+ERROR_BYTES_MAX = 64 * 1024
+KEPT_CHARS_MAX = 256
+
+WIRE_FORMS: Mapping[str, WireForm] = {"openai": OpenAIWire(), "anthropic": AnthropicWire()}
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+_KEY = re.compile(r"[!-~]{1,4096}", re.ASCII)
+_KEPT = re.compile(r"[!-~]{1,256}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a model can be asked.
+
+    Args:
+        url: the base, as the provider's own client takes it plus the version: `https://host/v1`.
+        wire: "openai" or "anthropic".
+        key: called at each request; None where the endpoint wants none.
+        affinity_header: carries a name for the conversation, another one for each endpoint; where
+            the endpoint answers with a value of its own, that one is sent from then on.
+        cache_header: where the endpoint answers with it, its value is sent back with the next
+            request of the conversation, to this endpoint alone.
+        headers: further ones, none of them secret.
+        plain_http: a key may go over http to a machine other than this one.
+    """
+
+    name: str
+    url: str
+    wire: str
+    key: Callable[[], str] | None = field(default=None, repr=False)
+    region: str = ""
+    affinity_header: str = ""
+    cache_header: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    plain_http: bool = False
+    ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadSettings(
+                f"endpoint {self.name!r}: name it with 1 to 64 letters, digits, . - _"
+            )
+        if self.wire not in WIRE_FORMS:
+            raise BadSettings(f"endpoint {self.name}: wire must be one of {', '.join(WIRE_FORMS)}")
+        try:
+            target = parse_url(self.url)
+        except BadRequest as error:
+            raise BadSettings(f"endpoint {self.name}: {error}") from None
+        if self.key and not (target.tls or self.plain_http or _is_here(target.host)):
+            raise BadSettings(
+                f"endpoint {self.name}: its key would go over the network in the clear",
+                hint="use https, or say plain_http=True where the network is your own",
+            )
+
+    @property
+    def wire_form(self) -> WireForm:
+        return WIRE_FORMS[self.wire]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    reply: Reply
+    kept: dict[str, str]
+
+
+async def exchange(
+    endpoint: Endpoint,
+    body: bytes,
+    *,
+    show: Callable[[str], None] | None,
+    affinity: Mapping[str, str],
+    time_s: float | None,
+) -> Answered:
+    """Send the body once and read the reply; streamed where `show` is given.
+
+    Raises:
+        ModelUnavailable: no reply began.
+        ModelRejected: the endpoint says why not.
+        ReplyGarbled: a reply began and cannot be used.
+    """
+    key = _get_key(endpoint)
+    try:
+        return await _exchange(endpoint, key, body, show=show, affinity=affinity, time_s=time_s)
+    except StreamTooLong as error:
+        raise ReplyGarbled(f"endpoint {endpoint.name}: {error}", reason="too-large") from None
+    except StreamFailed as error:
+        text = f"endpoint {endpoint.name}: {error}"
+        if error.begun:
+            raise ReplyGarbled(text, reason="cut") from None
+        raise ModelUnavailable(text) from None
+
+
+async def _exchange(
+    endpoint: Endpoint,
+    key: str | None,
+    body: bytes,
+    *,
+    show: Callable[[str], None] | None,
+    affinity: Mapping[str, str],
+    time_s: float | None,
+) -> Answered:
+    form = endpoint.wire_form
+    try:
+        message = build(
+            "POST", endpoint.url.rstrip("/") + form.path, params=None, json=None, body=body,
+            headers={**endpoint.headers, **affinity},
+            own_headers={"content-type": "application/json", **form.headers(key)},
+        )  # fmt: skip
+    except BadRequest as error:
+        raise BadSettings(f"endpoint {endpoint.name}: {error}") from None
+    times = endpoint.timeouts
+    total_s = times.total_s if time_s is None else min(times.total_s, max(time_s, 0.001))
+    async with open_http_stream(
+        message,
+        timeouts=Timeouts(
+            connect_s=times.connect_s, between_bytes_s=times.between_bytes_s, total_s=total_s
+        ),
+        body_bytes_max=STREAM_BYTES_MAX if show else REPLY_BYTES_MAX,
+        ssl_context=endpoint.ssl_context,
+    ) as answer:
+        if answer.status != 200:
+            raise _named(await _read_error(answer), endpoint, key)
+        try:
+            reply = await _read_reply(form, answer, show)
+        except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
+            raise _named(error, endpoint, key) from None
+        return Answered(reply=_with_request_id(reply, answer), kept=_kept(endpoint, answer))
+
+
+async def _read_reply(
+    form: WireForm, answer: StreamedAnswer, show: Callable[[str], None] | None
+) -> Reply:
+    # A server that cannot stream answers whole, whatever was asked.
+    streamed = "text/event-stream" in answer.headers.get("content-type", "").lower()
+    if not streamed:
+        return form.decode(await answer.read())
+    reader, assembler = EventReader(), form.assembler()
+    async for piece in answer.pieces():
+        for event in reader.feed(piece):
+            text = assembler.take(event)
+            if text and show:
+                show(text)
+    return assembler.finish()
+
+
+async def _read_error(answer: StreamedAnswer) -> ModelError:
+    raw = bytearray()
+    try:
+        async for piece in answer.pieces():
+            raw += piece
+            if len(raw) > ERROR_BYTES_MAX:
+                break
+    except StreamFailed:
+        pass  # the status has said enough
+    return read_error(answer.status, answer.headers, bytes(raw))
+
+
+def _named(error: ModelError, endpoint: Endpoint, key: str | None) -> ModelError:
+    """The same error, saying whose it is, without the key."""
+    text = f"endpoint {endpoint.name}: {error.message}"
+    for secret in (key, quote(key, safe="")) if key else ():
+        text = text.replace(secret, "[key]")
+    error.message, error.args = text, (text,)
+    return error
+
+
+def _get_key(endpoint: Endpoint) -> str | None:
+    if endpoint.key is None:
+        return None
+    try:
+        key = endpoint.key()
+    except Exception as error:  # noqa: BLE001 - whatever it says may hold a secret
+        kind = type(error).__name__
+        raise ModelKeyRefused(f"endpoint {endpoint.name}: its key: {kind}") from None
+    if not isinstance(key, str) or not _KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
+        raise ModelKeyRefused(
+            f"endpoint {endpoint.name}: its key is empty or cannot stand in a header"
+        )
+    return key
+
+
+def _kept(endpoint: Endpoint, answer: StreamedAnswer) -> dict[str, str]:
+    """What the endpoint wants to see again, as far as it can be kept."""
+    names = {"affinity": endpoint.affinity_header, "cache": endpoint.cache_header}
+    given = {what: answer.headers.get(name.lower(), "") for what, name in names.items() if name}
+    return {what: text for what, text in given.items() if _KEPT.fullmatch(text)}
+
+
+def _with_request_id(reply: Reply, answer: StreamedAnswer) -> Reply:
+    given = answer.headers.get("x-request-id") or answer.headers.get("request-id") or ""
+    if not given:
+        return reply
+    return msgspec.structs.replace(reply, ids={**reply.ids, "request": given[:KEPT_CHARS_MAX]})
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

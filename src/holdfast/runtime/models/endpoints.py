@@ -1,0 +1,220 @@
+"""Several endpoints that serve one model, as one `ChatModel`: the thin shell over the decisions.
+
+Within one call every endpoint of a wire form gets the very same bytes: the body is encoded once per
+wire form and kept. What differs between endpoints stands in headers (key, affinity, cache id).
+Health is this process's own knowledge and is lost with it, which costs a few failed requests; what
+must survive (`route.kept`) is in the reply, for the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.clock import Clock, SystemClock
+from holdfast.errors import (
+    BadSettings,
+    ModelKeyRefused,
+    ModelNotFound,
+    ModelQuotaSpent,
+    ModelRateLimited,
+    ModelRejected,
+    ModelUnavailable,
+    ReplyGarbled,
+)
+from holdfast.runtime.models import failover, health
+from holdfast.runtime.models.endpoint import Answered, Endpoint, exchange
+from holdfast.runtime.models.health import Breaker, Health
+from holdfast.runtime.models.held_state import check_held_state, checked_surfaces
+from holdfast.runtime.models.port import Kept, Restarted, Show, TextDelta
+from holdfast.runtime.models.reply import Failure, Reply, Route
+from holdfast.runtime.models.request import Request
+from holdfast.runtime.models.troubles import ModelError, about_the_request
+
+ENDPOINTS_MAX = 32
+_NEEDS_A_PERSON = (ModelKeyRefused, ModelNotFound, ModelQuotaSpent)
+
+
+class Endpoints:
+    """A chat model behind its endpoints, in order."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        *,
+        region: str = "",
+        wire_names: Mapping[str, str] | None = None,
+        allow_state: Iterable[str] = (),
+        breaker: Breaker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Bind the endpoints.
+
+        Args:
+            region: endpoints of this region are asked first.
+            wire_names: what the model is called in a wire form, where that is not the name in
+                the request: {"openai": "vendor/model"}.
+            allow_state: surfaces of provider-held state that requests may lean on.
+        """
+        names = {one.name for one in endpoints}
+        if not 1 <= len(endpoints) <= ENDPOINTS_MAX or len(names) < len(endpoints):
+            raise BadSettings(f"a model has 1 to {ENDPOINTS_MAX} endpoints, each name once")
+        self._endpoints = failover.in_order(endpoints, region=region)
+        self._wire_names = dict(wire_names or {})
+        self._allow_state = checked_surfaces(allow_state)
+        self._breaker = breaker or Breaker()
+        self._clock = clock or SystemClock()
+        self._health = {one.name: Health() for one in self._endpoints}
+
+    def health(self) -> dict[str, Health]:
+        """What is known of each endpoint now."""
+        return dict(self._health)
+
+    async def ask(
+        self,
+        request: Request,
+        *,
+        show: Show | None = None,
+        session: str = "",
+        kept: Kept | None = None,
+        time_s: float | None = None,
+    ) -> Reply:
+        """See `ChatModel.ask`."""
+        held = check_held_state(request, allowed=self._allow_state)
+        call = _Call(request, self._wire_names, show=show, session=session, kept=kept or {})
+        ends = None if time_s is None else asyncio.get_running_loop().time() + time_s
+        for endpoint in self._endpoints:
+            wait_ms = health.find_wait_ms(self._health[endpoint.name], self._clock.boot_ms())
+            if wait_ms is not None:
+                wait_s = (wait_ms - self._clock.boot_ms()) / 1000
+                call.failures.append(failover.as_resting(endpoint, wait_s=wait_s))
+                continue
+            left_s = None if ends is None else ends - asyncio.get_running_loop().time()
+            if left_s is not None and left_s <= 0 and call.errors:
+                break
+            answered = await self._ask_one(call, endpoint, time_s=left_s)
+            if answered is not None:
+                return call.told(answered, endpoint, held)
+        raise failover.verdict(call.failures, call.errors)
+
+    async def _ask_one(
+        self, call: _Call, endpoint: Endpoint, *, time_s: float | None
+    ) -> Answered | None:
+        """The endpoint's answer, or None where the next one is to be asked."""
+        body = call.body(endpoint)
+        self._update(endpoint, health.asked(self._of(endpoint), self._now(), breaker=self._breaker))
+        try:
+            answered = await exchange(
+                endpoint, body, show=call.shower(), affinity=call.affinity(endpoint), time_s=time_s
+            )
+        except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
+            self._update(endpoint, self._after(error, endpoint))
+            call.failed(endpoint, error)
+            if about_the_request(error):
+                raise failover.with_failures(error, call.failures) from None
+            return None
+        except BaseException:
+            self._update(endpoint, health.given_up(self._of(endpoint)))
+            raise
+        self._update(endpoint, health.replied(self._of(endpoint)))
+        return answered
+
+    def _after(self, error: ModelError, endpoint: Endpoint) -> Health:
+        before, now_ms = self._of(endpoint), self._now()
+        if about_the_request(error):
+            return health.replied(before)
+        if isinstance(error, ModelRateLimited):
+            return health.limited(before, now_ms, retry_after_s=error.retry_after_s)
+        return health.failed(
+            before,
+            now_ms,
+            breaker=self._breaker,
+            at_once=isinstance(error, _NEEDS_A_PERSON),
+            retry_after_s=error.retry_after_s if isinstance(error, ModelUnavailable) else None,
+        )
+
+    def _now(self) -> int:
+        return self._clock.boot_ms()
+
+    def _of(self, endpoint: Endpoint) -> Health:
+        return self._health[endpoint.name]
+
+    def _update(self, endpoint: Endpoint, new: Health) -> None:
+        self._health[endpoint.name] = new
+
+
+class _Call:
+    """One call on its way over the endpoints."""
+
+    def __init__(
+        self,
+        request: Request,
+        wire_names: Mapping[str, str],
+        *,
+        show: Show | None,
+        session: str,
+        kept: Kept,
+    ) -> None:
+        self.failures: list[Failure] = []
+        self.errors: dict[str, ModelError] = {}
+        self._request = request
+        self._wire_names = wire_names
+        self._show = show
+        self._session = session
+        self._kept = kept
+        self._bodies: dict[str, bytes] = {}
+        self._shown_chars = 0
+
+    def body(self, endpoint: Endpoint) -> bytes:
+        """The same bytes for every endpoint of one wire form."""
+        wire = endpoint.wire
+        if wire not in self._bodies:
+            request = self._request
+            if wire in self._wire_names:
+                request = Request(
+                    model=self._wire_names[wire], messages=request.messages,
+                    settings=request.settings, tools=request.tools,
+                )  # fmt: skip
+            self._bodies[wire] = endpoint.wire_form.encode(request, stream=self._show is not None)
+        return self._bodies[wire]
+
+    def affinity(self, endpoint: Endpoint) -> dict[str, str]:
+        return failover.affinity_of(
+            endpoint, session=self._session, kept=self._kept.get(endpoint.name, {})
+        )
+
+    def shower(self) -> Callable[[str], None] | None:
+        return None if self._show is None else self._shown
+
+    def _shown(self, text: str) -> None:
+        assert self._show is not None
+        self._shown_chars += len(text)
+        self._show(TextDelta(text=text))
+
+    def failed(self, endpoint: Endpoint, error: ModelError) -> None:
+        self.errors[endpoint.name] = error
+        self.failures.append(failover.as_failure(endpoint, error, text_chars=self._shown_chars))
+        if self._show is not None and self._shown_chars:
+            self._show(Restarted(failed=endpoint.name))
+        self._shown_chars = 0
+
+    def told(self, answered: Answered, endpoint: Endpoint, held: tuple[str, ...]) -> Reply:
+        """The reply with the way it came."""
+        reply = answered.reply
+        kept = {name: dict(one) for name, one in self._kept.items()}
+        if answered.kept:
+            kept[endpoint.name] = {**kept.get(endpoint.name, {}), **answered.kept}
+        route = Route(
+            endpoint=endpoint.name,
+            region=endpoint.region,
+            wire=endpoint.wire,
+            failures=tuple(self.failures),
+            cold_tokens=reply.usage.cold_tokens if reply.usage else None,
+            kept=kept,
+            body_sha256=hashlib.sha256(self.body(endpoint)).hexdigest(),
+        )
+        surfaces = tuple(sorted({*held, *reply.held_state}))
+        return msgspec.structs.replace(reply, route=route, held_state=surfaces)

@@ -1,0 +1,167 @@
+"""What came back from a model: a whole reply, as a value that a record can keep.
+
+A reply holds its parts in the order in which the model gave them. Tool calls are numbered 1, 2, 3
+by that order; the provider's own ids are kept as data (`ids`, `provider_id`) and decide nothing:
+two calls may carry one id, or none.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import cast
+
+import msgspec
+
+from holdfast.core import values
+from holdfast.runtime.models.request import NAME_CHARS_MAX, Object
+
+FORMAT = 1
+TOOL_CALLS_MAX = 128
+
+
+class StopReason(StrEnum):
+    END = "end"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"  # max_tokens or the context is used up
+    STOP_TEXT = "stop_text"
+    REFUSED = "refused"
+    PAUSED = "paused"  # the provider asks to be sent the reply back, to go on
+    OTHER = "other"  # see ids["stop"]
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text", tag_field="type"):
+    text: str
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal", tag_field="type"):
+    text: str
+
+
+class Opaque(msgspec.Struct, frozen=True, kw_only=True, tag="opaque", tag_field="type"):
+    """A block of one wire form that goes back to it unread."""
+
+    wire: str
+    value: dict[str, object]
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call", tag_field="type"):
+    """One call. `arguments` is None where `error` says what is wrong with `text`."""
+
+    number: int
+    tool: str
+    text: str
+    arguments: dict[str, object] | None
+    error: str = ""
+    provider_id: str = ""
+
+
+Part = Text | Refusal | Opaque | ToolCall
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens by the provider's count. `input_tokens` holds all of the prompt, cached or not."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int | None = None  # read from the provider's cache; None: it does not say
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    @property
+    def cold_tokens(self) -> int | None:
+        """Tokens of the prompt that no cache had."""
+        if self.cached_tokens is None:
+            return None
+        return max(0, self.input_tokens - self.cached_tokens)
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an endpoint before the one that answered did not."""
+
+    endpoint: str
+    code: str  # of the error; "resting" where it was not asked at all
+    message: str
+    status: int | None = None
+    retry_after_s: float | None = None
+    text_chars: int = 0  # of a reply that broke off
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """Over which endpoint the reply came.
+
+    `cold_tokens`: tokens of the prompt that had to be read anew; None where the provider does not
+    say. `kept` is for the next request of the same talk, and goes into its record.
+    """
+
+    endpoint: str
+    region: str
+    wire: str
+    failures: tuple[Failure, ...] = ()
+    cold_tokens: int | None = None
+    kept: dict[str, dict[str, str]] = {}
+    body_sha256: str = ""  # of the request as it was sent
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    parts: tuple[Part, ...]
+    stop: StopReason
+    usage: Usage | None = None
+    ids: dict[str, str] = {}  # the provider's own names for things
+    held_state: tuple[str, ...] = ()  # surfaces of the provider that this reply leans on
+    route: Route | None = None
+    format: int = FORMAT
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def refusal(self) -> str | None:
+        """The model's words where it refused ("" where it gave none), else None."""
+        said = [part.text for part in self.parts if isinstance(part, Refusal)]
+        return "".join(said) if said or self.stop is StopReason.REFUSED else None
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    def message(self, *, prefix: str) -> Object:
+        """The reply as a message of the talk; call n gets the ref `prefix-n`.
+
+        A malformed call is put so that every provider takes it back: a name that fits, and its
+        text as the one argument `malformed_arguments`.
+        """
+        parts = [_sendable(part, prefix) for part in self.parts]
+        return {
+            "role": "assistant",
+            "parts": parts or [{"type": "refusal", "text": self.refusal or ""}],
+        }
+
+    def to_json(self) -> dict[str, object]:
+        return cast("dict[str, object]", msgspec.to_builtins(self))
+
+    @staticmethod
+    def from_json(value: object) -> Reply:
+        """Read what `to_json` gave. Raises msgspec.ValidationError."""
+        return msgspec.convert(value, Reply)
+
+
+def ref_of(call: ToolCall, *, prefix: str) -> str:
+    """The ref under which `Reply.message` puts this call."""
+    return f"{prefix}-{call.number}"
+
+
+def _sendable(part: Part, prefix: str) -> Object:
+    if not isinstance(part, ToolCall):
+        return cast(Object, msgspec.to_builtins(part))
+    text = part.text if part.text.strip() else "{}"
+    if part.arguments is None:
+        text = values.canonical({"malformed_arguments": part.text}).decode()
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", part.tool)[:NAME_CHARS_MAX]
+    return {
+        "type": "tool_call",
+        "ref": ref_of(part, prefix=prefix),
+        "tool": name or "unnamed",
+        "arguments": text,
+    }

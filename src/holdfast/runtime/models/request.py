@@ -1,0 +1,238 @@
+"""What a model is asked, in one form of ours; no provider's words in it.
+
+    settings   {"max_tokens": 1000, "temperature": 0.2, "top_p": 1, "stop": ["END"],
+                "tool_choice": "auto" | "none" | "required" | {"tool": NAME},
+                "parallel_tool_calls": false, "cache_key": TEXT,
+                "extra": {"openai": {...}, "anthropic": {...}}}       every key may be left out
+    messages   {"role": "system" | "user" | "assistant" | "tool", "parts": [PART, ...]}
+    PART       {"type": "text", "text": TEXT}
+               {"type": "tool_call", "ref": REF, "tool": NAME, "arguments": JSON OBJECT AS TEXT}
+               {"type": "tool_result", "ref": REF, "text": TEXT, "failed": true}
+               {"type": "refusal", "text": TEXT}
+               {"type": "opaque", "wire": "anthropic", "value": {...}}
+    tools      {"name": NAME, "description": TEXT, "parameters": JSON SCHEMA}
+
+A `ref` joins a call and its result. It is ours (see `Reply.message`), never the provider's id, so
+that it is the same on every endpoint. An opaque part goes back to the wire form it came from,
+unread (signed thinking, for one), and is left out of the others. `extra` is for one wire form
+alone and cannot say anew what the rest of the request says.
+
+`checked_request` is the border: whatever passes it can be encoded for every wire form. `Request`
+itself trusts its maker, so that a long talk is not checked again at every turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from holdfast.core import values
+from holdfast.errors import BadInput
+from holdfast.runtime.models.arguments import parse_arguments
+
+MESSAGES_MAX = 100_000
+PARTS_MAX = 1_000  # of one message
+TOOLS_MAX = 512
+STOPS_MAX = 16
+NAME_CHARS_MAX = 64  # the shorter of the providers' limits
+WIRES = ("openai", "anthropic")
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_REF = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
+_ROLES = {
+    "system": {"text"},
+    "user": {"text"},
+    "assistant": {"text", "tool_call", "refusal", "opaque"},
+    "tool": {"tool_result"},
+}
+_FIELDS = {
+    "text": {"text"},
+    "refusal": {"text"},
+    "tool_call": {"ref", "tool", "arguments"},
+    "tool_result": {"ref", "text", "failed"},
+    "opaque": {"wire", "value"},
+}
+_TEXTS = ("text", "ref", "tool", "arguments", "wire")
+_NUMBERS = {"temperature": (0.0, 2.0), "top_p": (0.0, 1.0)}
+_SETTINGS = frozenset(
+    {
+        "max_tokens", "temperature", "top_p", "stop", "tool_choice", "parallel_tool_calls",
+        "cache_key", "extra",
+    }
+)  # fmt: skip
+
+Object = Mapping[str, object]  # a JSON object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question to a model: checked JSON values."""
+
+    model: str
+    messages: Sequence[Object]
+    settings: Object
+    tools: Sequence[Object] = ()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "model": self.model,
+            "messages": list(self.messages),
+            "settings": self.settings,
+            "tools": list(self.tools),
+        }
+
+
+def checked_request(
+    *, model: str, messages: object, settings: object = None, tools: object = None
+) -> Request:
+    """A request that can be encoded for every wire form.
+
+    Raises:
+        BadInput: what is wrong, and where.
+        BadValue: not a JSON value.
+    """
+    if not model or len(model) > 200 or not model.isprintable():
+        raise BadInput(f"model {model!r}: give its name as the provider has it")
+    kept = [check_message(one, place=f"messages[{i}]") for i, one in enumerate(_list(messages))]
+    if not kept or len(kept) > MESSAGES_MAX:
+        raise BadInput(f"{len(kept)} messages: give 1 to {MESSAGES_MAX}")
+    _check_order(kept)
+    offered = [_check_tool(one, f"tools[{i}]") for i, one in enumerate(_list(tools or []))]
+    names = [tool["name"] for tool in offered]
+    if len(offered) > TOOLS_MAX or len(set(names)) < len(names):
+        raise BadInput(f"tools: at most {TOOLS_MAX}, each name once")
+    return Request(
+        model=model, messages=kept, settings=_check_settings(settings or {}), tools=offered
+    )
+
+
+def check_message(message: object, *, place: str = "message") -> Object:
+    """The message as it will be read back. Raises BadInput or BadValue."""
+    kept = _object(values.checked(message, what=place), place, {"role", "parts"})
+    allowed = _ROLES.get(str(kept.get("role")))
+    if allowed is None:
+        raise BadInput(f"{place}: role must be one of {', '.join(_ROLES)}")
+    parts = _list(kept.get("parts"))
+    if not 1 <= len(parts) <= PARTS_MAX:
+        raise BadInput(f"{place}: give 1 to {PARTS_MAX} parts")
+    for i, part in enumerate(parts):
+        _check_part(part, f"{place}.parts[{i}]", allowed)
+    return kept
+
+
+def _check_part(part: object, place: str, allowed: set[str]) -> None:
+    kind = _object(part, place, None).get("type")
+    if kind not in allowed:
+        raise BadInput(f"{place}: type must be one of {', '.join(sorted(allowed))} here")
+    known = _object(part, place, {"type", *_FIELDS[str(kind)]})
+    for name in _FIELDS[str(kind)]:
+        if name in _TEXTS and not isinstance(known.get(name), str):
+            raise BadInput(f"{place}.{name}: must be text")
+    if kind in ("tool_call", "tool_result") and not _REF.fullmatch(str(known["ref"])):
+        raise BadInput(f"{place}.ref: 1 to 40 letters, digits, - or _")
+    if kind == "tool_call":
+        if not _NAME.fullmatch(str(known["tool"])):
+            raise BadInput(f"{place}.tool: 1 to 64 letters, digits, - or _")
+        problem = parse_arguments(str(known["arguments"])).error
+        if problem:
+            raise BadInput(f"{place}.arguments: {problem}")
+    if kind == "tool_result" and not isinstance(known.get("failed", False), bool):
+        raise BadInput(f"{place}.failed: must be true or false")
+    if kind == "opaque" and (
+        known["wire"] not in WIRES or not isinstance(known.get("value"), dict)
+    ):
+        raise BadInput(f"{place}: an opaque part has a wire ({', '.join(WIRES)}) and an object")
+
+
+def _check_order(messages: Sequence[Object]) -> None:
+    """System first; every call answered once, before anybody else speaks."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    talking = False
+    for i, message in enumerate(messages):
+        role = message["role"]
+        if role == "system" and talking:
+            raise BadInput(f"messages[{i}]: system messages come before all others")
+        talking = talking or role != "system"
+        if open_calls and role != "tool":
+            raise BadInput(f"messages[{i}]: call {open_calls[0]!r} has no result before it")
+        for part in cast("list[Object]", message["parts"]):
+            ref = str(part.get("ref"))
+            if part["type"] == "tool_call":
+                if ref in seen:
+                    raise BadInput(f"messages[{i}]: ref {ref!r} is used twice")
+                seen.add(ref)
+                open_calls.append(ref)
+            elif part["type"] == "tool_result":
+                if ref not in open_calls:
+                    raise BadInput(f"messages[{i}]: result {ref!r} answers no open call")
+                open_calls.remove(ref)
+    if open_calls:
+        raise BadInput(f"call {open_calls[0]!r} has no result: the last message cannot leave it so")
+    if not talking:
+        raise BadInput("messages: nobody but the system speaks")
+
+
+def _check_tool(tool: object, place: str) -> Object:
+    checked = values.checked(tool, what=place)
+    kept = _object(checked, place, {"name", "description", "parameters"})
+    if not _NAME.fullmatch(str(kept.get("name"))):
+        raise BadInput(f"{place}.name: 1 to 64 letters, digits, - or _")
+    schema = kept.get("parameters")
+    if not isinstance(schema, dict) or cast(Object, schema).get("type") != "object":
+        raise BadInput(f'{place}.parameters: must be a JSON schema of type "object"')
+    if not isinstance(kept.get("description", ""), str):
+        raise BadInput(f"{place}.description: must be text")
+    return kept
+
+
+def _check_settings(settings: object) -> Object:
+    kept = _object(values.checked(settings, what="settings"), "settings", _SETTINGS)
+    limit = kept.get("max_tokens", 1)
+    if type(limit) is not int or limit < 1:
+        raise BadInput("settings.max_tokens: must be a whole number above 0")
+    for name, (low, high) in _NUMBERS.items():
+        number = kept.get(name, low)
+        if type(number) not in (int, float) or not low <= cast(float, number) <= high:
+            raise BadInput(f"settings.{name}: must be a number from {low:g} to {high:g}")
+    stops = _list(kept.get("stop", []))
+    if len(stops) > STOPS_MAX or not all(isinstance(one, str) and one for one in stops):
+        raise BadInput(f"settings.stop: a list of at most {STOPS_MAX} texts")
+    _check_choice(kept.get("tool_choice", "auto"))
+    if not isinstance(kept.get("parallel_tool_calls", True), bool):
+        raise BadInput("settings.parallel_tool_calls: must be true or false")
+    if not isinstance(kept.get("cache_key", ""), str):
+        raise BadInput("settings.cache_key: must be text")
+    extra = _object(kept.get("extra", {}), "settings.extra", WIRES)
+    for wire in extra:
+        _object(extra[wire], f"settings.extra.{wire}", None)
+    return kept
+
+
+def _check_choice(choice: object) -> None:
+    if isinstance(choice, dict):
+        named = cast(Object, choice)
+        if set(named) == {"tool"} and _NAME.fullmatch(str(named["tool"])):
+            return
+    elif choice in ("auto", "none", "required"):
+        return
+    raise BadInput('settings.tool_choice: "auto", "none", "required" or {"tool": NAME}')
+
+
+def _list(value: object) -> list[object]:
+    if isinstance(value, list | tuple):
+        return list(cast("Sequence[object]", value))
+    raise BadInput(f"{type(value).__name__} where a list is wanted")
+
+
+def _object(
+    value: object, place: str, keys: Sequence[str] | frozenset[str] | set[str] | None
+) -> Object:
+    if not isinstance(value, dict):
+        raise BadInput(f"{place}: must be an object")
+    found = cast(Object, value)
+    if keys is not None and (unknown := sorted(set(found) - set(keys))):
+        raise BadInput(f"{place}: unknown key {unknown[0]!r}")
+    return found

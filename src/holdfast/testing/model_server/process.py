@@ -1,0 +1,111 @@
+"""Start a scripted model server as a child process, and never leave it behind.
+
+async with start(Script(answers=(Answer(text="hello"),))) as server:
+    endpoint = Endpoint(name="first", url=server.url, wire="openai")
+    ...
+    requests = await server.requests()     # the bytes of every request, as they came
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.effect import Read
+from holdfast.runtime.http import HttpClient
+from holdfast.testing.model_server.books import Seen
+from holdfast.testing.model_server.script import Fault, Script
+
+START_S_MAX = 30.0  # generous: a loaded machine, not a normal start
+
+
+class ModelServerFailed(Exception):
+    """The server did not start, or its side door did not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelServer:
+    port: int
+    pid: int
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The base URL, as an `Endpoint` takes it."""
+        return f"{self.root}/v1"
+
+    async def requests(self) -> tuple[Seen, ...]:
+        """Every request so far, with its bytes."""
+        answer = await _door().get(f"{self.root}/_requests")
+        return msgspec.json.decode(answer.body, type=dict[str, tuple[Seen, ...]])["requests"]
+
+    async def faults(self, *faults: Fault) -> None:
+        """Put these in force instead of the ones before; none clears them."""
+        body = msgspec.json.encode(faults)
+        await _door().post(f"{self.root}/_faults", body=body)
+
+    async def release(self) -> None:
+        """Let every request that is held go on."""
+        await _door().post(f"{self.root}/_release")
+
+
+@contextlib.asynccontextmanager
+async def start(script: Script, *, log: Path | None = None) -> AsyncGenerator[ModelServer]:
+    """Start the server on a free loopback port and end it on leaving."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "script.json"
+        file.write_bytes(msgspec.json.encode(script))
+        child = _spawn(file, log)
+        try:
+            async with asyncio.timeout(START_S_MAX):
+                line = await asyncio.to_thread(_read_line, child)
+            if not line:
+                raise ModelServerFailed("it ended before it was ready; see its error output")
+            said: dict[str, int] = json.loads(line)
+            yield ModelServer(port=said["port"], pid=said["pid"])
+        finally:
+            _end(child)
+
+
+def _door() -> HttpClient:
+    return HttpClient(
+        effect=Read(), effect_key="", task_id="-", ordinal="-", time_left_s=lambda: 30.0
+    )
+
+
+def _spawn(script: Path, log: Path | None) -> subprocess.Popen[bytes]:
+    words = [str(script), "--parent", str(os.getpid())]
+    if log is not None:
+        words += ["--log", str(log)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.testing.model_server", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def _read_line(child: subprocess.Popen[bytes]) -> bytes:
+    assert child.stdout is not None
+    return child.stdout.readline()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Every request is in its log by now, so there is nothing to end gently."""
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
