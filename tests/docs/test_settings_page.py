@@ -26,8 +26,8 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
             value = getattr(defaults, field)
             assert rows[place].strip('"` ') == (
                 str(value).lower() if isinstance(value, bool)
-                else f"{value:g}" if isinstance(value, (int, float))
-                else value
+                else f"{value:g}" if isinstance(value, float)
+                else str(value)
             ), place  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.app.handle import TaskHandle
 from holdfast.app.notify import make_notices
-from holdfast.app.places import journal_path, open_file_journal, open_secrets
+from holdfast.app.places import journal_path, open_file_journal, open_secrets, scratch_root
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.ids import (
     TaskId,
@@ -426,6 +426,9 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=hf.tasks.values(),
             tools=known, settings=settings, notices=make_notices(settings), log=log,
             secrets=secrets,
+            scratch_root=scratch_root(
+                journal_path(journal), folder=settings.scratch_folder, journal_id=opened.journal_id
+            ),
         )  # fmt: skip
         hf.start(engine)
     try:

@@ -19,13 +19,19 @@ from holdfast.runtime.secrets import Secrets
 
 KEYS = "keys.json"
 INSTANCE = "instance"
+SCRATCH = "scratch"
 
-__all__ = ["INSTANCE", "KEYS", "journal_path", "open_file_journal", "open_secrets"]
+__all__ = ["INSTANCE", "KEYS", "journal_path", "open_file_journal", "open_secrets", "scratch_root"]
 
 
 def open_secrets(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
     """The secrets beside the journal at this path, for the runtime."""
     return Secrets(SecretFile(path.parent, keys=keys, clock=clock, entropy=entropy))
+
+
+def scratch_root(path: Path, *, folder: str, journal_id: str) -> Path:
+    """Where the scratch folders of the journal at this path lie; one root for each journal."""
+    return (Path(folder) if folder else path.parent / SCRATCH) / journal_id
 
 
 async def open_file_journal(

@@ -36,6 +36,12 @@ KEYS: dict[tuple[str, str], tuple[str, type]] = {
     ("notices", "webhook"): ("notice_webhook", str),
     ("retention", "keep_days"): ("keep_days", float),
     ("retention", "tombstone_days"): ("tombstone_days", float),
+    ("scratch", "folder"): ("scratch_folder", str),
+    ("scratch", "files_max"): ("scratch_files_max", int),
+    ("scratch", "bytes_max"): ("scratch_bytes_max", int),
+    ("scratch", "file_bytes_max"): ("scratch_file_bytes_max", int),
+    ("scratch", "depth_max"): ("scratch_depth_max", int),
+    ("scratch", "name_bytes_max"): ("scratch_name_bytes_max", int),
 }
 SECTIONS = tuple(dict.fromkeys(section for section, _ in KEYS if section))
 TEXT_CHARS_MAX = 2_000

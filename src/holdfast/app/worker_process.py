@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
-from holdfast.app.places import open_file_journal, open_secrets
+from holdfast.app.places import open_file_journal, open_secrets, scratch_root
 from holdfast.app.settings_file import find_settings
 from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
@@ -67,6 +67,9 @@ async def serve(order: Order, log: Log) -> None:
             tools=app.tools.values(), settings=settings, notices=notices, log=log,
             dead_man=DeadMan.create(),
             secrets=open_secrets(path, keys=keys, clock=clock, entropy=entropy),
+            scratch_root=scratch_root(
+                path, folder=settings.scratch_folder, journal_id=journal.journal_id
+            ),
         )  # fmt: skip
         _listen_to_signals(engine, log)
         if order.health_port is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.cli.screen import iso
 from holdfast.core.effect import CLASSES
 from holdfast.core.ids import effect_key_from_bytes
+from holdfast.core.manifest import Manifest
 from holdfast.core.ordinal import sort_key
 from holdfast.core.step import CLOSED, StepState
 from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
@@ -69,6 +70,7 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
             key: view.outcome[key] for key in ("kind", "text", "code") if view.outcome.get(key)
         },
         "parked": _parked(row, view),
+        "scratch": None,
         "claims": [
             {
                 "epoch": claim.epoch,
@@ -90,6 +92,18 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
             for ordinal, note in sorted(view.notes.items(), key=lambda pair: sort_key(pair[0]))
         ],
     }  # fmt: skip
+
+
+def scratch_shape(manifest: Manifest) -> Shape:
+    """What the newest checkpoint holds of the scratch folder."""
+    return {
+        "bytes": manifest.size,
+        "files": [
+            {"path": file.path, "size": file.size, "executable": file.executable}
+            for file in manifest.files
+        ],
+        "empty_folders": list(manifest.folders),
+    }
 
 
 def step_shape(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow]) -> Shape:

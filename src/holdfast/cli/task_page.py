@@ -8,6 +8,7 @@ from holdfast.core.ordinal import sort_key
 from holdfast.journal.records import StepView, TaskView
 
 WAITS = ("sleep", "approve")
+FILES_SHOWN_MAX = 50
 
 
 def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
@@ -31,6 +32,9 @@ def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
     if waits:
         print()
         print_table(("step", "wait", "since", "until"), [_wait_row(one) for one in waits], empty="")
+    if shape["scratch"]:
+        print()
+        _print_scratch(shape["scratch"])
     if shape["claims"]:
         print()
         print_table(
@@ -41,6 +45,18 @@ def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
             ],
             empty="",
         )
+
+
+def _print_scratch(scratch: Shape) -> None:
+    files, folders = scratch["files"], scratch["empty_folders"]
+    rows = [(one["path"], f"{one['size']:,}") for one in files]
+    rows += [(f"{path}/", "empty") for path in folders]
+    more = len(rows) - FILES_SHOWN_MAX
+    print_table(
+        ("scratch file", "bytes"), rows[:FILES_SHOWN_MAX], empty="the scratch folder is empty"
+    )
+    if more > 0:
+        print(f"and {more:,} more (--json lists all); {scratch['bytes']:,} bytes in all")
 
 
 def _wait_row(note: Shape) -> tuple[str, ...]:

@@ -76,10 +76,14 @@ def decode(raw: bytes) -> Manifest:
         if not why and _encode(manifest) != raw:
             why = "it is not in its one form"
     except (ValueError, RecursionError) as error:
-        raise JournalDamaged(f"a manifest of scratch files cannot be read: {error}") from error
+        raise damaged(str(error)) from error
     if why:
-        raise JournalDamaged(f"a manifest of scratch files cannot be read: {why}")
+        raise damaged(why)
     return manifest
+
+
+def damaged(why: str) -> JournalDamaged:
+    return JournalDamaged(f"a manifest of scratch files cannot be used: {why}")
 
 
 def find_wrong(manifest: Manifest) -> str:

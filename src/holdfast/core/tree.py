@@ -74,6 +74,10 @@ def open_folder(name: str, *, at: int | None = None) -> int:
     return os.open(name, _FOLDER, dir_fd=at)
 
 
+def device_of(folder: int) -> int:
+    return os.fstat(folder).st_dev
+
+
 def scan(root: int, *, limits: Limits | None) -> list[Found]:
     """Everything below the folder, each before what it holds. Raises ScratchTooLarge, Gone.
 

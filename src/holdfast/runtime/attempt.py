@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -134,6 +135,7 @@ class Caller:
         *,
         task_id: str,
         send: Send,
+        folder: Path | None = None,
     ) -> Outcome:
         """Call the tool once. Raises Fenced before anything is sent where the lease is over."""
         attempt = step.attempts[-1]
@@ -142,6 +144,8 @@ class Caller:
             tool, step, task_id=task_id, fence=attempt.fence, attempt=len(step.attempts),
             ends=ends, mark=send.mark, lookup=False,
         )  # fmt: skip
+        if folder is not None:
+            call.give_scratch(folder)
         try:
             own = _own(args)
             if tool.secrets:
@@ -202,7 +206,7 @@ class Caller:
         if tool.needs_child:
             fields = {
                 "task_id": call.task_id, "ordinal": call.ordinal, "effect_key": call.effect_key,
-                "fence": call.fence, "attempt": call.attempt,
+                "fence": call.fence, "attempt": call.attempt, "folder": call.folder,
             }  # fmt: skip
             return await self._children.run(
                 tool.target, fields, args, tool.timeout_s, before_send=mark

@@ -92,6 +92,7 @@ class ChildPool:
             ToolNotImportable, TooLarge: the function was not entered.
         """
         call = {name: call_fields[name] for name in CALL_FIELDS}
+        call["folder"] = call_fields.get("folder", "")
         request: Message = {"target": asdict(target), "call": call, "args": dict(args)}
         attempt = _Attempt(target, frame(request, what="arguments"), before_send, timeout_s)
         async with self._room:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Clock
 from holdfast.core.step import Event
@@ -43,6 +44,9 @@ from holdfast.journal.contract import (
 from holdfast.journal.records import Body, Entry, Record, StepView, TaskView, fold
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
+if TYPE_CHECKING:
+    from holdfast.runtime.scratch import Scratch
+
 DEFER_S = 0.01  # a deferred result that no later step takes along is written within two of these
 RETRY_S = 0.25
 CONFIRM_MAX = 3
@@ -56,7 +60,7 @@ class Book:
     __slots__ = (
         "_flusher", "_pending", "_slots", "_turn", "_waited", "calls", "cancelled", "changed",
         "clock", "ended", "fenced", "hold", "inbox", "journal", "may_rest", "on_trouble",
-        "secrets", "signal", "view",
+        "scratch", "secrets", "signal", "view",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +81,7 @@ class Book:
         self.signal: BaseException | None = None  # why no chain of this run may go on
         self.may_rest = True  # whether a long wait may end the run for now
         self.calls = 0  # attempts under way whose outcome is not yet recorded
+        self.scratch: Scratch | None = None  # of a task that uses it
         self._pending: list[Entry] = []
         self._slots: list[int] = []
         self._turn = Turn()

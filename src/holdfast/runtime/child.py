@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -46,6 +47,12 @@ class ChildCall:
     effect_key: str
     fence: int
     attempt: int
+    folder: str = ""
+
+    @property
+    def scratch(self) -> Path:
+        """The task's folder for working files, where its code uses `run.scratch`."""
+        return scratch_path(self.folder)
 
     def sending(self) -> None:
         """Say that the first byte is about to leave. Noted already before the tool began."""
@@ -55,6 +62,14 @@ class ChildCall:
         raise Misuse(
             "call.http is for async tools", hint="make the tool `async def`, or use your own client"
         )
+
+
+def scratch_path(folder: str) -> Path:
+    if not folder:
+        raise Misuse(
+            "this task has no scratch folder yet", hint="use `run.scratch` in the task's code first"
+        )
+    return Path(folder)
 
 
 def main() -> None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.clock import Clock, Entropy
@@ -29,6 +31,7 @@ from holdfast.errors import (
     JournalBusy,
     JournalFull,
     JournalStopped,
+    Misuse,
     SessionLost,
     Signal,
 )
@@ -44,6 +47,8 @@ from holdfast.runtime.execute import execute, rest_as_defect
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.log import Log
 from holdfast.runtime.run import Run
+from holdfast.runtime.scratch import Scratch
+from holdfast.runtime.scratch_place import Place, chained, sweep
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.steps import Steps
@@ -69,9 +74,10 @@ class Engine:
         self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
         tasks: Iterable[TaskType], tools: Iterable[Any] = (), settings: Settings,
         notices: Notices | None = None, log: Log | None = None, dead_man: DeadMan | None = None,
-        secrets: Secrets = NO_SECRETS,
+        secrets: Secrets = NO_SECRETS, scratch_root: Path | None = None,
     ) -> None:  # fmt: skip
         self.journal = journal
+        self._place = None if scratch_root is None else Place(scratch_root)
         self.clock = clock
         self.entropy = entropy
         self.settings = settings
@@ -159,9 +165,14 @@ class Engine:
         steps = Steps(
             book=book, lease=self.lease, caller=caller, clock=self.clock,
             effect_keys=self._effect_keys, fingerprint_key=self._fingerprint_key,
-            pace=self.settings.pace,
+            pace=self.settings.pace, open_scratch=self._open_scratch if self._place else None,
         )  # fmt: skip
         return book, steps
+
+    def _open_scratch(self, book: Book) -> Scratch:
+        if self._place is None:
+            raise Misuse("this journal has no place for scratch files")
+        return Scratch(book=book, place=self._place, limits=self.settings.scratch_limits)
 
     def watch(self, book: Book) -> None:
         """Hand inbox items of this task to the book while it is held here."""
@@ -339,6 +350,19 @@ class Engine:
             if self._alone == task_id:
                 self._alone = None
             self._note_end(task_id, book, state)
+            if book.scratch is not None:
+                self._remove_scratch(book.scratch, task_id, state)
+
+    def _remove_scratch(self, scratch: Scratch, task_id: TaskId, state: TaskState | None) -> None:
+        """The journal has it all; what lies here is removed beside the loop, or by a sweep."""
+        remove = scratch.close()
+        loop = asyncio.get_running_loop()
+        if state in (TaskState.SUCCEEDED, TaskState.CANCELLED) and self._place is not None:
+            loop.run_in_executor(
+                None, chained, remove, functools.partial(self._place.forget, task_id)
+            )
+        else:
+            loop.run_in_executor(None, remove)
 
     def _note_end(self, task_id: TaskId, book: Book, state: TaskState | None) -> None:
         key = "fenced" if state is None else "finished"
@@ -392,6 +416,8 @@ class Engine:
                 keep_ms=int(self.settings.keep_days * day_ms),
                 tombstone_ms=int(self.settings.tombstone_days * day_ms),
             )
+            if self._place is not None:
+                await sweep(self._place, self.journal)
             await asyncio.sleep(UPKEEP_EVERY_S)
 
     async def _check_after_crash(self) -> None:

@@ -31,6 +31,7 @@ from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import STOPPING, Book
 from holdfast.runtime.run import Run
+from holdfast.runtime.scratch import CANNOT_KEEP
 from holdfast.runtime.task import TaskType
 
 TEXT_CHARS_MAX = 2_000
@@ -87,7 +88,10 @@ async def _succeed(task: TaskType, book: Book, result: object) -> TaskState | No
         encode(kept, what=f"result of {task.name}")
     except (BadValue, TooLarge) as error:
         return await _fail(book, error)
-    return await _finish(book, TaskState.SUCCEEDED, {"result": kept})
+    try:
+        return await _finish(book, TaskState.SUCCEEDED, {"result": kept})
+    except CANNOT_KEEP as error:
+        return await _fail(book, error)
 
 
 async def _fail(book: Book, error: BaseException) -> TaskState | None:
@@ -109,6 +113,8 @@ async def _finish(book: Book, state: TaskState, body: Body) -> TaskState | None:
     if step is not None:
         # The code gave up while an effect is in doubt: the doubt outlives the code.
         return await _rest(book, "parked" if step.state is StepState.PARKED else "broken-off")
+    if book.scratch is not None:
+        await book.scratch.end(strict=state is TaskState.SUCCEEDED)
     entry = Entry(kind=Kind.FINISHED, body={"state": state.value, **body})
     change = Change(state=state, keep_until_ms=keep_until_ms(book))
     return await _end(book, entry, change)

@@ -36,6 +36,7 @@ from holdfast.errors import (
 from holdfast.journal.contract import InboxKind
 from holdfast.journal.records import Body, Entry, Kind, Note
 from holdfast.runtime.book import BROKEN_OFF, Book
+from holdfast.runtime.scratch import Scratch
 from holdfast.runtime.steps import Steps
 from holdfast.runtime.tool import Tool, check_tool
 
@@ -126,6 +127,19 @@ class Run:
     def epoch(self) -> int:
         return self._book.hold.epoch
 
+    @property
+    def scratch(self) -> Scratch:
+        """The task's folder for working files (`run.scratch.path`), restored on resume.
+
+        What lies in it is part of every checkpoint; see docs/how-to/scratch-files.md. One folder
+        for the task: the branches of a gather share it.
+        """
+        try:
+            return self.steps.scratch()
+        except Signal as signal:
+            self._signal = signal
+            raise
+
     def call(self, tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:  # Any: checked as JSON
         """A durable call of the tool; await it for its result.
 
@@ -163,6 +177,8 @@ class Run:
                 f"the gather at {ordinal} had {note.body.get('branches')} branches, "
                 f"now it has {len(branches)}"
             )
+        if self._book.view.files is not None:
+            await self._enter_gather(ordinal)
         with self.open_step(ordinal):
             tasks = [
                 asyncio.ensure_future(self._branch(branch, f"{ordinal}.{number}."))
@@ -280,6 +296,15 @@ class Run:
 
     def open_step(self, ordinal: str) -> _Open:
         return _Open(self, ordinal)
+
+    async def _enter_gather(self, ordinal: str) -> None:
+        files = self._book.view.files
+        if files is not None and files.newest_below(f"{ordinal}.") is not None:
+            try:
+                await self.scratch.enter_gather(ordinal)
+            except Signal as signal:
+                self._signal = signal
+                raise
 
     async def _branch(
         self, branch: StepCall[Any] | Callable[[Run], Awaitable[Any]], prefix: str

@@ -11,7 +11,7 @@ that knows the tool settles it; one that does not know it parks it: no doubt is 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.core.ordinal import slot_ordinal
 from holdfast.core.ports import Notice
@@ -19,6 +19,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import (
     Cancelled,
     Fenced,
+    Misuse,
     RequestConflict,
     SessionLost,
     Signal,
@@ -47,6 +48,13 @@ class Scope:
     @property
     def task_id(self) -> str:
         return self._book.view.task_id
+
+    @property
+    def scratch(self) -> NoReturn:
+        raise Misuse(
+            "a scope has no scratch folder: nothing replays the code around it",
+            hint="use run.scratch in a task, or a folder of your own",
+        )
 
     async def call(self, tool: Tool[..., Any], /, *, slot: str, **args: Any) -> Any:  # Any: JSON
         """The tool's result under this slot: done now, or recorded before.

@@ -36,11 +36,16 @@ from holdfast.runtime.attempt import (
 from holdfast.runtime.book import Book
 from holdfast.runtime.facts import slot_tag
 from holdfast.runtime.lease import Lease
+from holdfast.runtime.scratch import Scratch
 from holdfast.runtime.tool import Tool
 
 FULL_RETRY_S = 0.5
 LEASE_RETRY_S = 0.01
 NOT_SENT = "not sent"
+# These close a step without a call of this run: the scratch folder is as it was before it.
+_CLOSED_ELSEWHERE = frozenset(
+    (Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event.SETTLE_SKIP, Event.SKIP)
+)
 
 Args = dict[str, Any]  # Any: JSON values, checked before they are planned
 
@@ -113,17 +118,34 @@ class Sender:
         self._book.calls += 1
         try:
             try:
+                scratch = self._book.scratch
                 outcome = await self._caller.attempt(
-                    tool, step, args, task_id=self._book.view.task_id, send=send
-                )
+                    tool, step, args, task_id=self._book.view.task_id, send=send,
+                    folder=None if scratch is None else scratch.path,
+                )  # fmt: skip
             except asyncio.CancelledError:
                 # The worker is stopping or fenced, or the task's code broke the call off.
                 await self._record_stop(step, send)
                 raise
-            if not self._deferred(tool, step, outcome, slot):
+            if scratch is not None and not isinstance(outcome, (Unsent, Doubtful)):
+                await self._record_with_files(scratch, tool, step, outcome, slot)
+            elif not self._deferred(tool, step, outcome, slot):
                 await self._record(tool, step, outcome, slot)
         finally:
             self._book.calls -= 1
+
+    async def _record_with_files(
+        self, scratch: Scratch, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int
+    ) -> None:
+        """The files that the call left are durable with its outcome; where they cannot be, the
+        outcome goes first."""
+        kept, cut = await scratch.after(step.ordinal)
+        if not self._deferred(tool, step, outcome, slot):
+            await self._record(tool, step, outcome, slot)
+        if cut is not None:
+            raise cut
+        if not kept:
+            await scratch.after_late(step.ordinal)
 
     def _deferred(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> bool:
         """Leave a plain success to the next commit, where its class allows that."""
@@ -163,6 +185,8 @@ class Sender:
         change: Change | None = None, applied: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         """Write one event of a step, if the transition function allows it."""
+        if self._book.scratch is not None and event in _CLOSED_ELSEWHERE:
+            await self._book.scratch.after_late(step.ordinal)
         entry = _entry(step, event, facts, body)
         await self._book.write([entry], slot=slot, change=change, applied=applied)
 

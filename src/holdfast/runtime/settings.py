@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.core.manifest import NAME_BYTES_MAX
+from holdfast.core.tree import Limits
 from holdfast.errors import BadSettings
 
 NAME_CHARS_MAX = 200
+_SCRATCH_MAX = {
+    "scratch_files_max": 100_000,
+    "scratch_bytes_max": 1 << 40,
+    "scratch_file_bytes_max": 1 << 36,  # its list of chunks must fit into a blob
+    "scratch_depth_max": 100,
+    "scratch_name_bytes_max": NAME_BYTES_MAX,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +37,20 @@ class Settings:
     agent: str = "default"  # scope of request ids
     check_after_crash: bool = True  # a full check in the background after an unclean stop
     allow_network_fs: bool = False
+    scratch_folder: str = ""  # beside the journal where it is empty
+    scratch_files_max: int = 10_000  # files and folders; each checkpoint looks at every one
+    scratch_bytes_max: int = 4 << 30
+    scratch_file_bytes_max: int = 2 << 30
+    scratch_depth_max: int = 32
+    scratch_name_bytes_max: int = 255  # what file systems hold
+
+    @property
+    def scratch_limits(self) -> Limits:
+        return Limits(
+            files=self.scratch_files_max, bytes=self.scratch_bytes_max,
+            file_bytes=self.scratch_file_bytes_max, depth=self.scratch_depth_max,
+            name_bytes=self.scratch_name_bytes_max,
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         positive = ("lease_ttl_s", "renew_every_s", "sweep_every_s", "pace")
@@ -40,6 +63,11 @@ class Settings:
         for name in ("grace_s", "keep_days", "tombstone_days"):
             if not 0 <= getattr(self, name) <= 100_000:
                 raise BadSettings(f"{name} must lie between 0 and 100000")
+        for name, highest in _SCRATCH_MAX.items():
+            if not 1 <= getattr(self, name) <= highest:
+                raise BadSettings(f"{name} must lie between 1 and {highest}")
+        if self.scratch_folder and not self.scratch_folder.startswith("/"):
+            raise BadSettings("scratch_folder must be an absolute path")
         for name in ("worker_name", "agent"):
             if len(getattr(self, name)) > NAME_CHARS_MAX:
                 raise BadSettings(f"{name} must have at most {NAME_CHARS_MAX} characters")

@@ -13,7 +13,7 @@ commit. There is no line at which an effect exists without its intent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from holdfast.core.clock import Clock
@@ -27,6 +27,7 @@ from holdfast.errors import (
     InvariantViolated,
     JournalDamaged,
     JournalStopped,
+    Misuse,
     ReadOnly,
     Signal,
     Suspended,
@@ -37,6 +38,7 @@ from holdfast.runtime.book import BROKEN_OFF, Book
 from holdfast.runtime.closed import check_same, outcome_of
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.reconcile import Reconciler
+from holdfast.runtime.scratch import Scratch
 from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import Args, Sender, args_of, check_allowed
 from holdfast.runtime.tool import Tool
@@ -50,8 +52,10 @@ class Steps:
     def __init__(
         self, *, book: Book, lease: Lease, caller: Caller, clock: Clock, effect_keys: EffectKeys,
         fingerprint_key: bytes, pace: float = 1.0,
+        open_scratch: Callable[[Book], Scratch] | None = None,
     ) -> None:  # fmt: skip
         self.book = book
+        self._open_scratch = open_scratch
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys
         self._new_facts = Facts(
@@ -87,6 +91,14 @@ class Steps:
         finally:
             self._performing.pop(task, None)
         return outcome_of(step)
+
+    def scratch(self) -> Scratch:
+        """The task's scratch folder; made, and empty, when it is first asked for in a run."""
+        if self.book.scratch is None:
+            if self._open_scratch is None:
+                raise Misuse("this journal has no place for scratch files")
+            self.book.scratch = self._open_scratch(self.book)
+        return self.book.scratch
 
     async def end_all(self) -> None:
         """The code has ended: bring what it has left under way to its end; nothing begins.
@@ -140,12 +152,19 @@ class Steps:
         slot_name = ordinal
         while True:
             step = self.book.view.steps.get(slot_name)
+            scratch = self.book.scratch
             if step is None:
+                if scratch is not None and not self.book.cancelled:
+                    await scratch.before(slot_name)
                 step = await self._new(tool, slot_name, args, extra, mark)
             else:
                 check_same(step, tool, pinned_mark(mark, step.body.get("secrets")))
+                if scratch is not None:
+                    await scratch.replay(step)
                 step = step if step.closed else await self.settle_open(tool, step)
             if step.state is not StepState.FAILED or not _retried(tool, step, number):
+                if scratch is not None:
+                    scratch.check_kept(step)
                 return step
             number += 1
             slot_name = retry_slot(ordinal, number)

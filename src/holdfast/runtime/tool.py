@@ -16,12 +16,14 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
 from holdfast.journal.contract import Statement
+from holdfast.runtime.child import scratch_path
 from holdfast.runtime.target import Target, locate
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ class Call:
     """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
 
     __slots__ = (
-        "_effect", "_effect_key", "_ends", "_http", "_lookup", "_mark", "attempt", "fence",
-        "ordinal", "task_id",
+        "_effect", "_effect_key", "_ends", "_http", "_lookup", "_mark", "_scratch", "attempt",
+        "fence", "ordinal", "task_id",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +82,22 @@ class Call:
                 on_first_byte=self._mark, lookup=self._lookup,
             )  # fmt: skip
         return self._http
+
+    @property
+    def scratch(self) -> Path:
+        """The task's folder for working files, where its code uses `run.scratch`."""
+        return scratch_path(self.folder)
+
+    @property
+    def folder(self) -> str:
+        """The path of the task's scratch folder, or nothing."""
+        try:
+            return str(self._scratch)
+        except AttributeError:  # not set at all: most tasks have none, and every step passes here
+            return ""
+
+    def give_scratch(self, folder: Path) -> None:
+        self._scratch = folder
 
     def sending(self) -> None:
         """Say that the next byte may leave now; for tools declared `marks_sending=True`."""
