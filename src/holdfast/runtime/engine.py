@@ -64,7 +64,7 @@ TROUBLE_EVERY_S = 5.0
 AGAIN_S = 0.5
 CANCELS_MAX = 3  # for a run whose code swallows the first ones
 CANCEL_EVERY_S = 1.0
-SUSPECT_PATIENCE_S = 5.0  # how long a busy engine leaves suspects to an idle one
+SUSPECT_PATIENCE_S = 1.0  # how long a busy engine leaves suspects to an idle one
 
 
 class Engine:
