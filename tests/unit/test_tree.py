@@ -1,0 +1,233 @@
+"""What lies in a scratch folder is seen without following a link, and refused by its name."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core import tree, tree_io
+from holdfast.core.tree import Found, Kind, Limits, Mark
+from holdfast.errors import ScratchRefused, ScratchTooLarge
+
+SMALL = Limits(files=5, bytes=100, file_bytes=60, depth=3, name_bytes=20)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "files"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def root(folder: Path) -> Iterator[int]:
+    fd = tree.open_folder(str(folder))
+    yield fd
+    os.close(fd)
+
+
+def look(root: int, limits: Limits = SMALL) -> list[Found]:
+    found = tree.scan(root, limits=limits)
+    tree.check(found, limits, device=tree.device_of(root))
+    return found
+
+
+def test_files_and_folders_are_found_each_before_what_it_holds(folder: Path, root: int) -> None:
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "c").write_text("12345")
+    (folder / "run").write_text("")
+    (folder / "run").chmod(0o700)
+    assert [(one.path, one.kind) for one in look(root)] == [
+        ("a", Kind.FOLDER), ("a/b", Kind.FOLDER), ("a/c", Kind.FILE), ("run", Kind.FILE),
+    ]  # fmt: skip
+    assert [one.mark.size for one in look(root) if one.kind is Kind.FILE] == [5, 0]
+    assert [one.path for one in look(root) if one.executable and one.kind is Kind.FILE] == ["run"]
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        where = os.getcwd()
+        os.chdir(path.parent)  # the name of a socket is short
+        try:
+            listener.bind(path.name)
+        finally:
+            os.chdir(where)
+
+
+def _link_to_file(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def _link_to_folder(path: Path) -> None:
+    path.symlink_to(".")
+
+
+def _long_name(path: Path) -> None:
+    path.with_name("n" * 21).write_text("")
+
+
+def _link_outside(path: Path) -> None:
+    outside = path.parent.parent / "outside"
+    outside.write_text("secret")
+    path.hardlink_to(outside)
+
+
+def _not_utf8(path: Path) -> None:
+    with open(os.fsencode(path.parent) + b"/n\xff", "wb"):
+        pass
+
+
+def _twin(path: Path) -> None:
+    path.write_text("")
+    path.with_name("BAD").write_text("")
+
+
+def _two_forms(path: Path) -> None:
+    path.with_name("e\u0301").write_text("")
+    path.with_name("\u00e9").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_link_to_file, "'bad' is a symbolic link"),
+        (_link_to_folder, "'bad' is a symbolic link"),
+        (os.mkfifo, "'bad' is a named pipe"),
+        (_socket, "'bad' is a socket"),
+        (_link_outside, "'bad' is a hard link"),
+        (_not_utf8, "not UTF-8"),
+        (_twin, "'BAD' and 'bad' have one name"),
+        (_two_forms, "have one name"),
+        (_long_name, "at most 20 bytes"),
+    ],
+)
+def test_what_cannot_be_restored_is_refused_with_its_path(
+    folder: Path, root: int, make: Callable[[Path], object], said: str
+) -> None:
+    make(folder / "bad")
+    with pytest.raises(ScratchRefused, match=said) as error:
+        look(root)
+    assert error.value.code == "scratch-refused"
+
+
+def _many(folder: Path) -> None:
+    for number in range(6):
+        (folder / str(number)).mkdir()
+
+
+def _big(folder: Path) -> None:
+    (folder / "big").write_bytes(bytes(61))
+
+
+def _deep(folder: Path) -> None:
+    (folder / "1" / "2" / "3" / "4").mkdir(parents=True)
+
+
+def _heavy(folder: Path) -> None:
+    for name in "ab":
+        (folder / name).write_bytes(bytes(55))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_many, "more than 5 files"),
+        (_deep, "'1/2/3/4': deeper than 3"),
+        (_heavy, "110 bytes"),
+        (_big, "'big' has 61 bytes"),
+    ],
+)
+def test_too_much_is_refused(
+    folder: Path, root: int, make: Callable[[Path], object], said: str
+) -> None:
+    make(folder)
+    with pytest.raises(ScratchTooLarge, match=said):
+        look(root)
+
+
+def test_limits_are_met_exactly(folder: Path, root: int) -> None:
+    (folder / "1" / "2" / "3").mkdir(parents=True)
+    (folder / "1" / "2" / "3" / "x").write_bytes(bytes(60))
+    (folder / ("n" * 20)).write_bytes(bytes(40))
+    assert len(look(root)) == 5
+
+
+def test_a_second_name_inside_is_a_file_of_its_own(folder: Path, root: int) -> None:
+    (folder / "one").write_text("same")
+    (folder / "two").hardlink_to(folder / "one")
+    assert [one.path for one in look(root)] == ["one", "two"]
+
+
+def test_another_file_system_is_refused() -> None:
+    found = Found("mounted", Kind.FOLDER, Mark(2, 1, 0, 0, 0), True, 1)
+    with pytest.raises(ScratchRefused, match="'mounted' lies on another file system"):
+        tree.check([found], SMALL, device=1)
+
+
+def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(folder: Path, root: int) -> None:
+    """Between the look and the read, the write, the removal: what is outside stays as it is."""
+    outside = folder.parent / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "secret").write_text("secret")
+    (folder / "d").mkdir()
+    (folder / "d" / "secret").write_text("public")
+    found = look(root)
+    (folder / "d" / "secret").unlink()
+    (folder / "d").rmdir()
+    (folder / "d").symlink_to(outside)
+    pieces = tree_io.Reader(root, [one for one in found if one.kind is Kind.FILE]).batch()
+    assert [(piece.content, piece.torn) for piece in pieces] == [(b"", True)]
+    with pytest.raises(OSError, match=r"[Nn]ot a directory|[Tt]oo many"):
+        tree_io.NewFile(root, "d/new")
+    with pytest.raises(OSError, match=r"[Nn]ot a directory|[Tt]oo many"):
+        tree_io.make_folder(root, "d/new")
+    assert tree_io.find_at(root, "d/secret") is None
+    tree_io.remove(root, [one for one in tree.scan(root, limits=None) if one.path == "d"])
+    assert not os.path.lexists(folder / "d")
+    assert (outside / "secret").read_text() == "secret"
+    assert sorted(path.name for path in outside.iterdir()) == ["inner", "secret"]
+
+
+def test_a_file_is_written_anew_and_not_through_what_lies_there(folder: Path, root: int) -> None:
+    outside = folder.parent / "outside"
+    outside.write_text("kept")
+    (folder / "hard").hardlink_to(outside)
+    (folder / "soft").symlink_to(outside)
+    for name in ("hard", "soft"):
+        new = tree_io.NewFile(root, name)
+        new.write(b"new")
+        new.done(executable=False)
+        new.close()
+        assert (folder / name).read_text() == "new"
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+    assert outside.read_text() == "kept"
+
+
+def test_a_folder_that_nothing_can_be_taken_out_of_is_removed(folder: Path, root: int) -> None:
+    (folder / "cache" / "inner").mkdir(parents=True)
+    (folder / "cache" / "inner" / "file").write_text("x")
+    for one in ("cache/inner", "cache"):
+        (folder / one).chmod(0o555)
+    tree_io.empty(root)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed_ns", "read_ns", "settled"),
+    [
+        (5_000_000_001, 5_020_000_001, False),
+        (5_000_000_001, 5_020_000_002, True),
+        (5_000_000_000, 5_020_000_002, False),  # whole seconds: perhaps that is all it keeps
+        (5_000_000_000, 7_000_000_001, True),
+        (9_000_000_001, 5_000_000_000, False),  # the clock was set back since
+    ],
+)
+def test_a_mark_counts_only_a_grain_after_its_times(
+    changed_ns: int, read_ns: int, settled: bool
+) -> None:
+    mark = Mark(1, 1, 1, changed_ns, changed_ns)
+    assert tree.is_settled(mark, read_ns=read_ns) is settled
