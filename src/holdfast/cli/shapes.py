@@ -19,6 +19,7 @@ from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
 from holdfast.journal.records import Note, StepView, TaskState, TaskView
 from holdfast.journal.rules import COUNTER_BITS, NEVER_MS
 
+MARKS = "@marks"
 Shape = dict[str, Any]  # Any: JSON for printing
 
 
@@ -58,6 +59,12 @@ def _about(note: Note) -> str:
             return ""
 
 
+def _changed(view: TaskView) -> list[str]:
+    """What had changed when the newest run began; see runtime/marks.py."""
+    note = view.notes.get(MARKS)
+    return [] if note is None else list(note.body.get("changed") or ())
+
+
 def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow]) -> Shape:
     """A task with everything the journal knows of it."""
     return {
@@ -71,6 +78,7 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
         },
         "parked": _parked(row, view),
         "scratch": None,
+        "changed": _changed(view),
         "claims": [
             {
                 "epoch": claim.epoch,

@@ -91,6 +91,8 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
         fields.append(("error", f"{shape['error'].get('kind')}: {shape['error'].get('text')}"))
     if shape["crashes"]:
         fields.append(("crashes", f"{shape['crashes']} of its runs died with their worker"))
+    if shape["changed"]:
+        fields.append(("changed", f"its {' and '.join(shape['changed'])}, since it was begun"))
     if shape["parked"]:
         fields += _parked(shape)
     return fields

@@ -333,7 +333,10 @@ class Engine:
                 state = await settle_scope(book, steps, self.tools)
             else:
                 run = Run(steps=steps, clock=self.clock, entropy=self.entropy)
-                state = await execute(self.tasks[claimed.view.name], run, book)
+                task = self.tasks[claimed.view.name]
+                state = await execute(
+                    task, run, book, on_change=lambda what: self._on_change(task_id, what)
+                )
         except asyncio.CancelledError:
             pass
         except (JournalBusy, JournalFull) as error:
@@ -512,6 +515,9 @@ class Engine:
         and nobody else could write for as long as it is stopped."""
         if self._dead_man is not None:
             self._dead_man.arm(self.settings.lease_ttl_s)
+
+    def _on_change(self, task_id: TaskId, what: list[str]) -> None:
+        self.log.event("task-changed", task=task_id, changed=what)
 
     def _on_stuck(self, where: str) -> None:
         """A tool runs on past its timeout and will not be cancelled: say so, it looks like work."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, cast
 
 from holdfast.core.effect import Keyed
@@ -30,6 +31,7 @@ from holdfast.errors import (
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import STOPPING, Book
+from holdfast.runtime.marks import MARKS, note_marks
 from holdfast.runtime.run import Run
 from holdfast.runtime.scratch import CANNOT_KEEP
 from holdfast.runtime.task import TaskType
@@ -37,11 +39,14 @@ from holdfast.runtime.task import TaskType
 TEXT_CHARS_MAX = 2_000
 
 
-async def execute(task: TaskType, run: Run, book: Book) -> TaskState | None:
+async def execute(
+    task: TaskType, run: Run, book: Book, *, on_change: Callable[[list[str]], None]
+) -> TaskState | None:
     """Run the task's code; the state it ended in, or None where the run was fenced."""
-    if book.cancelled and not book.view.steps and not book.view.notes:
+    if book.cancelled and not book.view.steps and not book.view.notes.keys() - {MARKS}:
         return await _finish(book, TaskState.CANCELLED, {})  # asked before it had begun
     try:
+        note_marks(book, task.marks, park=task.on_change == "park", report=on_change)
         return await _succeed(task, book, await _run_code(task, run, book))
     except Fenced:
         return None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime
@@ -45,6 +46,8 @@ T = TypeVar("T")
 
 SLEEP_HERE_S = 2.0  # shorter sleeps are waited out in the process, longer ones free it
 BRANCHES_MAX = 1_000
+VERSION_MAX = 1_000_000
+_VERSION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 SLEEP_S_MAX = 366 * 86_400.0
 
 
@@ -248,6 +251,24 @@ class Run:
             await self._book.write([entry], applied=[item.number for item in items])
         return Approval(answer)
 
+    def version(self, name: str, newest: int) -> int:
+        """Which way this task goes where the code has two: the version it was begun with.
+
+        The newest one where this task comes here for the first time; 0 where it has passed here
+        before there were versions. Takes no ordinal, so that it can be added to code of tasks
+        that are under way.
+        """
+        check_version(name, newest)
+        ordinal = f"@version {name}"
+        note = self._book.view.notes.get(ordinal)
+        if note is None:
+            following = f"{self._prefix}{self._next + 1}"
+            view = self._book.view
+            if following in view.steps or following in view.notes:
+                return 0
+            note = self._note(ordinal, "version-of", lambda: {"version": newest})
+        return int(note.body["version"])
+
     def now(self) -> datetime:
         """The time, recorded: a replay sees the same."""
         note = self._value("now", self._book.journal.now_ms)
@@ -376,6 +397,15 @@ class _Open:
         if error is not None:
             self._run.end_by(error)
         self._run.set_open("")
+
+
+def check_version(name: str, newest: int) -> None:
+    """Refuse what is no name and number of a version."""
+    if not _VERSION.fullmatch(name) or type(newest) is not int or not 1 <= newest <= VERSION_MAX:
+        raise Misuse(
+            "version: a name of 1 to 100 letters, digits, - and _, and a whole number from 1 to "
+            f"{VERSION_MAX}"
+        )
 
 
 def joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:

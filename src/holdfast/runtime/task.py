@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.errors import Misuse
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.run import Run
 
 TaskFunction = Callable[..., Awaitable[Any]]  # Any: a task returns any JSON value
+OnChange = Literal["continue", "park"]
 NAME_CHARS_MAX = 200
 SCOPE_NAME = "@scope"  # the name under which scopes of foreign loops are kept
 
@@ -23,9 +24,13 @@ SCOPE_NAME = "@scope"  # the name under which scopes of foreign loops are kept
 class TaskType:
     """A registered task function."""
 
-    def __init__(self, function: TaskFunction, *, name: str) -> None:
+    def __init__(
+        self, function: TaskFunction, *, name: str, on_change: OnChange = "continue"
+    ) -> None:
         self.function = function
         self.name = name
+        self.on_change: OnChange = on_change
+        self._marks: dict[str, str] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = name
         self.__module__ = function.__module__
@@ -37,6 +42,15 @@ class TaskType:
         except TypeError as error:
             raise Misuse(f"{self.name}: {error}") from None
 
+    @property
+    def marks(self) -> dict[str, str]:
+        """Digests of what a run depends on, by name; see marks.py."""
+        if self._marks is None:
+            from holdfast.runtime.marks import code_mark
+
+            self._marks = {"code": code_mark(self.function)}
+        return self._marks
+
     async def start(self, run: Run, args: dict[str, Any]) -> Any:  # Any: user code's result
         return await self.function(run, **args)
 
@@ -46,20 +60,30 @@ def task(function: TaskFunction, /) -> TaskType: ...
 
 
 @overload
-def task(*, name: str = ...) -> Callable[[TaskFunction], TaskType]: ...
+def task(
+    *, name: str = ..., on_change: OnChange = ...
+) -> Callable[[TaskFunction], TaskType]: ...  # fmt: skip
 
 
 def task(
-    function: TaskFunction | None = None, /, *, name: str = ""
+    function: TaskFunction | None = None, /, *, name: str = "", on_change: OnChange = "continue"
 ) -> TaskType | Callable[[TaskFunction], TaskType]:
-    """Register `async def` with a run as its first parameter as a task."""
+    """Register `async def` with a run as its first parameter as a task.
+
+    Args:
+        name: under which it is submitted and kept; the function's own when not given.
+        on_change: what to do with a task that was begun with other code: "continue" with the
+            code that is there now, or "park" it until a person says yes. Reported in either case.
+    """
+    if on_change not in ("continue", "park"):
+        raise Misuse("task: on_change is 'continue' or 'park'")
 
     def register(function: TaskFunction) -> TaskType:
         if not inspect.iscoroutinefunction(function):
             raise Misuse(f"{function!r}: a task is an `async def`")
         title = name or function.__name__
         check_name(title)
-        return TaskType(function, name=title)
+        return TaskType(function, name=title, on_change=on_change)
 
     return register if function is None else register(function)
 
