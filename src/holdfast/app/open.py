@@ -277,7 +277,8 @@ class Holdfast:
         if engine is None:
             raise Misuse("a scope needs an open session", hint="open with serve=True")
         task_id = await self._open_scope(name)
-        claimed = await self._claim_scope(engine, name, task_id)
+        with engine.wanted(task_id) as given:
+            claimed = await self._claim_scope(engine, name, task_id, given)
         book, steps = engine.book_for(claimed)
         engine.watch(book)
         scope = Scope(name, book, steps)
@@ -289,14 +290,19 @@ class Holdfast:
             finally:
                 engine.unwatch(book, rested=not book.fenced)
 
-    async def _claim_scope(self, engine: Engine, name: str, task_id: TaskId) -> Claimed:
+    async def _claim_scope(
+        self, engine: Engine, name: str, task_id: TaskId, given: asyncio.Future[Claimed]
+    ) -> Claimed:
+        """Claim it; or get it from our own engine, which may be first to see it woken."""
         loop = asyncio.get_running_loop()
         end = loop.time() + SCOPE_WAIT_S * self.settings.pace
         while True:
             session = await self._session(engine)
-            # Woken and claimed with no pause between: an engine that serves scopes would take it
-            # first each time, only to look whether something is left to settle.
+            # Woken and claimed with no pause between: another process's engine that serves scopes
+            # would take it first each time, only to look whether something is left to settle.
             await self._wake_scope(task_id)
+            if given.done():
+                return given.result()
             claim = asyncio.ensure_future(
                 self.journal.claim(
                     session, names=(SCOPE_NAME,), limit=1, task_id=task_id, alone=True
@@ -312,7 +318,9 @@ class Holdfast:
                 return claimed[0]
             if loop.time() > end:
                 raise ScopeBusy(f"scope {name!r} is held by another session")
-            await asyncio.sleep(SCOPE_RETRY_S)
+            await asyncio.wait((given,), timeout=SCOPE_RETRY_S)
+            if given.done():
+                return given.result()
 
     async def _open_scope(self, name: str) -> TaskId:
         checked(name, what="scope name")

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,7 @@ class Engine:
         self._threads = Threads()
         self._deadlines = Deadlines(self._on_stuck)
         self._flusher = Flusher()
+        self._wanted: dict[TaskId, list[asyncio.Future[Claimed]]] = {}
         self._telling: set[asyncio.Task[None]] = set()
         self._inbox_seen = 0
         self._stopping = asyncio.Event()
@@ -314,8 +315,29 @@ class Engine:
             self._alone = None
         return self._alone is not None
 
+    @contextlib.contextmanager
+    def wanted(self, task_id: TaskId) -> Generator[asyncio.Future[Claimed]]:
+        """While somebody in this process waits for a scope, it is given to them when claimed."""
+        given: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
+        waiting = self._wanted.setdefault(task_id, [])
+        waiting.append(given)
+        try:
+            yield given
+        except BaseException:
+            if given.done() and not given.cancelled():
+                self._strays.append(given.result().hold)  # theirs, and they have left
+            raise
+        finally:
+            waiting.remove(given)
+            if not waiting:
+                del self._wanted[task_id]
+
     def _start(self, claimed: Claimed) -> None:
         task_id = claimed.hold.task_id
+        for given in self._wanted.get(task_id, ()):
+            if not given.done():
+                given.set_result(claimed)
+                return
         book, steps = self.book_for(claimed)
         self.watch(book)  # at once: the inbox is read next
         self._running[task_id] = asyncio.create_task(
