@@ -1,0 +1,1 @@
+"""Planted secrets: tools that leak them in every way, and the search for what they left."""
