@@ -51,7 +51,7 @@ def verdict(failures: Sequence[Failure], errors: Mapping[str, ModelError]) -> Mo
     waits = [one.retry_after_s for one in failures if one.retry_after_s is not None]
     retryable = [one for one in errors.values() if isinstance(one, ModelUnavailable)]
     resting = any(one.code == RESTING for one in failures)
-    if retryable or (resting and not errors):
+    if retryable or resting:
         kind = _common_kind(retryable, resting=resting)
         found: ModelError = kind(_told(failures), retry_after_s=min(waits, default=None))
     else:

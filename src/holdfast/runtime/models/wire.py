@@ -7,6 +7,7 @@ form is byte-equal to the first, and a provider's cache of prefixes keeps its us
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Protocol, cast
 
 import msgspec
@@ -17,6 +18,7 @@ from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Object, Request
 from holdfast.runtime.models.sse import ServerEvent
 
+_WRITTEN_OUT_MAX = 1e21  # below it canonical JSON writes a whole number without an exponent
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -79,7 +81,8 @@ def with_extra(body: dict[str, object], request: Request, wire: str) -> dict[str
 
 def _plain_numbers(value: object) -> object:
     if type(value) is float:
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+        whole = value.is_integer() and abs(value) < _WRITTEN_OUT_MAX
+        return int(Decimal(repr(value))) if whole else value
     if isinstance(value, dict):
         items = cast("dict[str, object]", value)
         return {name: _plain_numbers(item) for name, item in items.items()}

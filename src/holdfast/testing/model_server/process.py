@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,11 @@ class ModelServer:
         answer = await _door().get(f"{self.root}/_requests")
         return msgspec.json.decode(answer.body, type=dict[str, tuple[Seen, ...]])["requests"]
 
+    async def wait_requests(self, count: int) -> tuple[Seen, ...]:
+        """The same, once there are that many. Raises NotSent where they do not come in 30 s."""
+        answer = await _door().get(f"{self.root}/_requests?wait={count}")
+        return msgspec.json.decode(answer.body, type=dict[str, tuple[Seen, ...]])["requests"]
+
     async def faults(self, *faults: Fault) -> None:
         """Put these in force instead of the ones before; none clears them."""
         body = msgspec.json.encode(faults)
@@ -65,19 +70,36 @@ class ModelServer:
 @contextlib.asynccontextmanager
 async def start(script: Script, *, log: Path | None = None) -> AsyncGenerator[ModelServer]:
     """Start the server on a free loopback port and end it on leaving."""
+    with _child(script, log) as child:
+        async with asyncio.timeout(START_S_MAX):
+            line = await asyncio.to_thread(_read_line, child)
+        yield _ready(line)
+
+
+@contextlib.contextmanager
+def start_blocking(script: Script, *, log: Path | None = None) -> Generator[ModelServer]:
+    """`start` for code without an event loop."""
+    with _child(script, log) as child:
+        yield _ready(_read_line(child))
+
+
+@contextlib.contextmanager
+def _child(script: Script, log: Path | None) -> Generator[subprocess.Popen[bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "script.json"
         file.write_bytes(msgspec.json.encode(script))
         child = _spawn(file, log)
         try:
-            async with asyncio.timeout(START_S_MAX):
-                line = await asyncio.to_thread(_read_line, child)
-            if not line:
-                raise ModelServerFailed("it ended before it was ready; see its error output")
-            said: dict[str, int] = json.loads(line)
-            yield ModelServer(port=said["port"], pid=said["pid"])
+            yield child
         finally:
             _end(child)
+
+
+def _ready(line: bytes) -> ModelServer:
+    if not line:
+        raise ModelServerFailed("it ended before it was ready; see its error output")
+    said: dict[str, int] = json.loads(line)
+    return ModelServer(port=said["port"], pid=said["pid"])
 
 
 def _door() -> HttpClient:

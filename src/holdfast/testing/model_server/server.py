@@ -75,14 +75,14 @@ class _Connection:
             body += event.data
             if len(body) > BODY_BYTES_MAX:
                 raise Hangup
-        path = head.target.decode("ascii").partition("?")[0]
+        path, _, query = head.target.decode("ascii").partition("?")
         headers = {
             name.decode("ascii"): value.decode("latin-1") for name, value in head.headers
         }  # fmt: skip
         if head.method == b"POST" and path in (OPENAI, ANTHROPIC):
             await self._answer(self._service.handle(path, headers, bytes(body)))
         else:
-            await self._side_door(head.method.decode("ascii"), path, bytes(body))
+            await self._side_door(head.method.decode("ascii"), path, query, bytes(body))
         return self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE
 
     async def _answer(self, outcome: Outcome) -> None:
@@ -159,11 +159,13 @@ class _Connection:
             headers.append(("Content-Length", str(length)))
         return h11.Response(status_code=status, headers=headers)
 
-    async def _side_door(self, method: str, path: str, body: bytes) -> None:
+    async def _side_door(self, method: str, path: str, query: str, body: bytes) -> None:
         service = self._service
         status, told = 200, b"{}"
         match method, path:
             case "GET", "/_requests":
+                if query.removeprefix("wait=").isdecimal():
+                    await service.wait_seen(int(query.removeprefix("wait=")))
                 told = msgspec.json.encode({"requests": service.books.seen})
             case "POST", "/_faults":
                 try:
@@ -171,7 +173,7 @@ class _Connection:
                 except msgspec.MsgspecError as error:
                     status, told = 400, json.dumps({"error": str(error)}).encode()
             case "POST", "/_release":
-                service.released.set()
+                service.release()
             case _:
                 status, told = 404, b'{"error": {"message": "Invalid URL", "code": null}}'
         await self._whole(status, told, "application/json", Outcome())

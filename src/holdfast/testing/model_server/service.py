@@ -52,6 +52,17 @@ class ModelService:
         self.books = Books(log)
         self.faults = FaultBox(script.faults)
         self.released = asyncio.Event()
+        self._arrived = asyncio.Event()
+
+    async def wait_seen(self, count: int) -> None:
+        """Return when that many requests are in the books."""
+        while len(self.books.seen) < count:
+            await self._arrived.wait()
+
+    def release(self) -> None:
+        """Let go on what is held now; what comes later is held again."""
+        self.released.set()
+        self.released = asyncio.Event()
 
     def handle(self, path: str, headers: Mapping[str, str], raw: bytes) -> Outcome:
         """Decide, and enter it in the books."""
@@ -73,6 +84,8 @@ class ModelService:
             else str(outcome.error.status) if outcome.error else "reply"
         )  # fmt: skip
         self.books.keep(path=path, headers=headers, body=raw, turn=turn, answered=answered)
+        self._arrived.set()
+        self._arrived = asyncio.Event()
         more = () if outcome.error else tuple(self._script.headers.items())
         return replace(outcome, headers=(request_id, *outcome.headers, *more))
 
