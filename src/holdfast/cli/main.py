@@ -48,6 +48,14 @@ def _run(words: list[str]) -> int:
     parser = build_parser(words)
     try:
         args = parser.parse_args(words)
+    except BadInput as error:
+        if command_of(words) == "secret " and "unrecognized" in error.message:
+            # Not repeated: it may be a value.
+            raise BadInput(
+                "a word too many",
+                hint="a value is typed, or read with --from-fd or --from-file; never a word",
+            ) from None
+        raise
     except SystemExit as stop:  # --help and --version
         code = stop.code if isinstance(stop.code, int) else 0
         _flush()

@@ -113,6 +113,7 @@ def _add_value_options(parser: argparse.ArgumentParser) -> None:
 def run_set(args: argparse.Namespace) -> int:
     from holdfast.cli.place import run_opened
 
+    _read_value(args)
     return run_opened(args, _set, create=True)  # often the first thing that is done here
 
 
@@ -125,6 +126,7 @@ def run_list(args: argparse.Namespace) -> int:
 def run_rotate(args: argparse.Namespace) -> int:
     from holdfast.cli.place import run_opened
 
+    _read_value(args)
     return run_opened(args, _rotate)
 
 
@@ -134,30 +136,31 @@ def run_remove(args: argparse.Namespace) -> int:
     return run_opened(args, _remove)
 
 
-async def _set(hf: Holdfast, args: argparse.Namespace) -> int:
+def _read_value(args: argparse.Namespace) -> None:
+    """Before anything is opened here: a descriptor must be the caller's, not one of ours."""
     from holdfast.app.secret_file import check_name, check_value
-    from holdfast.cli.screen import talk
     from holdfast.cli.secret_in import read_secret
 
-    name = _bare(args.name)
-    check_name(name)
-    value = read_secret(name, from_fd=args.from_fd, from_file=args.from_file)
-    check_value(name, value)
-    number = _store(hf).set(name, value)
-    talk(f"kept: secret://{name} version {number}; a tool's argument may name it so")
+    args.name = args.name.removeprefix("secret://")
+    check_name(args.name)
+    args.value = read_secret(args.name, from_fd=args.from_fd, from_file=args.from_file)
+    check_value(args.name, args.value)
+
+
+async def _set(hf: Holdfast, args: argparse.Namespace) -> int:
+    from holdfast.cli.screen import talk
+
+    number = _store(hf).set(args.name, args.value)
+    talk(f"kept: secret://{args.name} version {number}; a tool's argument may name it so")
     return 0
 
 
 async def _rotate(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.app.secrets_in_use import find_users
     from holdfast.cli.screen import talk
-    from holdfast.cli.secret_in import read_secret
 
-    name = _bare(args.name)
-    store = _store(hf)
-    store.get(name)
-    value = read_secret(name, from_fd=args.from_fd, from_file=args.from_file)
-    number = store.rotate(name, value, drop_old=args.drop_old)
+    name = args.name
+    number = _store(hf).rotate(name, args.value, drop_old=args.drop_old)
     talk(f"kept: secret://{name} version {number}; new steps take it")
     if args.drop_old:
         for place in await find_users(hf.journal, name, below=number):
@@ -171,7 +174,7 @@ async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.cli.screen import talk
     from holdfast.errors import SecretInUse
 
-    name = _bare(args.name)
+    name = args.name.removeprefix("secret://")
     store = _store(hf)
     store.get(name)
     users = await find_users(hf.journal, name)
@@ -235,7 +238,3 @@ def _store(hf: Holdfast) -> SecretFile:
     if not isinstance(store, SecretFile):
         raise InvariantViolated("secrets", "this journal keeps its secrets elsewhere")
     return store
-
-
-def _bare(name: str) -> str:
-    return name.removeprefix("secret://")

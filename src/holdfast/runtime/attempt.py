@@ -148,7 +148,7 @@ class Caller:
             call.give_scratch(folder)
         try:
             own = _own(args)
-            if tool.secrets:
+            if "secrets" in step.body:
                 own = self._secrets.resolve(tool, step, own)
             value = await self._invoke(tool, call, own, send.mark)
         except (Signal, asyncio.CancelledError):

@@ -227,7 +227,7 @@ class Reconciler:
             lease_ok=True,  # the sender checks it again right before the commit
             quiet=quiet,
             in_window=self._in_window(tool, step) and not _must_ask_first(tool, step),
-            attempts_left=attempts_left(step, tool) and not self._book.secrets.missing(step),
+            attempts_left=attempts_left(step, tool) and not self._book.secrets.missing(tool, step),
             lookup=lookup,
             has_lookup=tool.finder is not None,
             unsent=older and proven_unsent(view, step, self._book.journal),
@@ -358,7 +358,7 @@ class Reconciler:
     ) -> None:
         name = question(_row(step), facts, restored=bool(step.restored_ms))
         text = QUESTIONS[name]
-        if name == "attempts" and (gone := self._book.secrets.missing(step)):
+        if name == "attempts" and (gone := self._book.secrets.missing(tool, step)):
             name, text = "secret", gone
         left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
         now_ms = self._book.journal.now_ms()

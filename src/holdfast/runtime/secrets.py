@@ -46,6 +46,8 @@ GONE = (
 )
 NOT_SET = "which secret is meant? The one it was planned with is not set any more"
 
+UNDECLARED = "what is to be sent? The tool does not declare the secret it was planned with any more"
+
 _PLANS = frozenset((Event.PLAN, Event.RESTORE))
 
 
@@ -132,11 +134,13 @@ class Secrets:
 
     # sending
 
-    def missing(self, step: StepView) -> str:
+    def missing(self, tool: Tool[..., Any], step: StepView) -> str:
         """Why the step must not be sent now, as a question; empty where it may."""
         pins = pins_of(step)
         if not pins:
             return ""
+        if _undeclared(tool, cast("dict[str, Any]", step.args), {name for name, _ in pins}):
+            return UNDECLARED
         self.refresh()
         fresh = _is_fresh(step, under_way=0)
         if all(self._find(name, version, fresh=fresh) is not None for name, version in pins):
@@ -224,14 +228,22 @@ def _is_fresh(step: StepView, *, under_way: int) -> bool:
 def _filled(
     tool: Tool[..., Any], args: dict[str, Any], values: Mapping[str, str]
 ) -> dict[str, Any]:
+    left = _undeclared(tool, args, set(values))
+    if left:
+        raise NotSent(f"{tool.name} does not declare {handle(min(left))} any more")
     filled = dict(args)
-    used: set[str] = set()
     for parameter in tool.secrets:
         if parameter in filled:
             allowed = {name: v for name, v in values.items() if _may_use(tool, parameter, name)}
-            used |= allowed.keys() & set(names_in(filled[parameter]))
             filled[parameter] = resolved(filled[parameter], allowed)
-    if used != set(values):
-        left = ", ".join(handle(name) for name in sorted(values.keys() - used))
-        raise NotSent(f"{tool.name} does not declare {left} any more")
     return filled
+
+
+def _undeclared(tool: Tool[..., Any], args: Mapping[str, Any], names: set[str]) -> set[str]:
+    """Names that no argument may use now: the code has changed since the step was planned."""
+    return names - {
+        name
+        for parameter in tool.secrets
+        for name in names_in(args.get(parameter))
+        if _may_use(tool, parameter, name)
+    }
