@@ -97,6 +97,10 @@ class Place:
         except OSError:
             return None
 
+    def tidy(self, task_id: TaskId) -> None:
+        """Remove what was moved away here, and the task's folder where nothing else is in it."""
+        _remove_gone(self.root / task_id)
+
     def forget(self, task_id: TaskId) -> None:
         """Remove all of a task that will not run again."""
         above = self.root / task_id
@@ -106,7 +110,6 @@ class Place:
 
 
 def _remove_gone(above: Path) -> None:
-    """Remove what was moved away here, and the task's folder where nothing else is in it."""
     try:
         folder = tree.open_folder(str(above))
     except OSError:
@@ -147,8 +150,7 @@ async def sweep(place: Place, journal: Journal) -> None:
         finally:
             if fd is not None:
                 os.close(fd)
-        if over:
-            await asyncio.to_thread(place.forget, task_id)
+        await asyncio.to_thread(place.forget if over else place.tidy, task_id)
 
 
 def chained(*acts: Callable[[], None]) -> None:
