@@ -155,3 +155,14 @@ def test_a_secret_that_open_steps_use_is_not_removed(
     assert open_store().find_current("billing") == 1
     hf.look("secret", "remove", "billing", "--yes", "--force")
     assert open_store().find_current("billing") is None
+
+
+def test_doctor_looks_at_the_secrets(lab: Lab, hf: Commands, value: Path) -> None:
+    hf.look("secret", "set", "billing", "--from-file", str(value))
+    found = {one["check"]: one for one in hf.look("doctor", "--json", code=0).json["findings"]}
+    assert found["secrets"]["text"].startswith("1 set")
+    (lab.folder / "secrets.sealed").write_bytes(b"x" * 200)
+    done = hf.look("doctor", "--json", code=6).json["findings"]
+    levels = {one["check"]: one["level"] for one in done}
+    assert levels["secrets-damaged"] == "damage"
+    assert levels["journal"] == "ok", "the journal itself is looked at all the same"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,18 @@ import pytest
 import holdfast
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.step import StepState
-from holdfast.errors import Misuse
+from holdfast.errors import Misuse, SecretNotFound
 from holdfast.journal.records import TaskState
-from holdfast.testing.lab import Lab, Scripted, hang, look_dead, wait_state, wait_step
+from holdfast.runtime.secrets import Secrets
+from holdfast.testing.lab import (
+    Lab,
+    Scripted,
+    hang,
+    look_dead,
+    wait_state,
+    wait_step,
+    wait_until,
+)
 
 OpenStore = Callable[[], SecretFile]
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)
@@ -335,6 +345,34 @@ async def test_a_known_value_of_a_tool_that_declares_nothing_is_swapped(
     task = calls(Scripted(holdfast.Read(), {"env": OLD}, name="leak").tool)
     async with lab.open(task) as hf:
         assert await (await hf.submit(task)).result(30) == {"env": HANDLE}
+
+
+async def test_notices_and_pages_pass_the_swap(lab: Lab, store: SecretFile, tmp_path: Path) -> None:
+    """Also a notice that was written before its secret was known."""
+    from holdfast.core.ports import Notice
+
+    told = tmp_path / "told"
+    command = ("/bin/sh", "-c", f"cat >> {told}")
+    async with lab.open(notice_command=command) as hf:
+        note = Notice(notice_id="n1", kind="parked", text=f"it says {OLD}")
+        await hf.journal.add_notice(note)
+        await wait_until(lambda: _is_told(told))
+    assert HANDLE in told.read_text()
+    assert OLD not in told.read_text()
+
+
+async def _is_told(path: Path) -> bool:
+    return path.exists() and path.read_text().endswith("\n")
+
+
+def test_the_active_value_for_the_runtime_itself(store: SecretFile) -> None:
+    known = Secrets(store)
+    assert known.get_value("billing") == OLD
+    store.rotate("billing", NEW)
+    assert known.get_value("billing") == NEW
+    with pytest.raises(SecretNotFound):
+        known.get_value("gone")
+    assert OLD not in repr(known)
 
 
 def test_only_arguments_that_exist_can_be_declared() -> None:

@@ -20,7 +20,8 @@ import apsw
 from holdfast.app.keyfile import load_or_create
 from holdfast.app.metrics import find_version
 from holdfast.app.places import INSTANCE, KEYS, open_file_journal
-from holdfast.core.clock import SystemEntropy
+from holdfast.app.secret_file import SecretFile
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.private_files import check_place, check_private_file, check_private_folder
 from holdfast.errors import EXIT_JOURNAL, HoldfastError, JournalDamaged
 from holdfast.journal.contract import Filter
@@ -78,6 +79,7 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
     try:
         yield _place(path, settings)
         yield _keys(path)
+        yield _secrets(path)
         folder = path.parent / INSTANCE / peek(path)
         stopped = find_stopped(folder) if folder.is_dir() else None
         if stopped is not None:
@@ -142,6 +144,17 @@ def _place(path: Path, settings: Settings) -> Finding:
 def _keys(path: Path) -> Finding:
     load_or_create(path.parent / KEYS, journal_exists=True, entropy=SystemEntropy())
     return Finding(check="keys", level=Level.OK, text=f"{KEYS} is there; keep a copy of it apart")
+
+
+def _secrets(path: Path) -> Finding:
+    entropy = SystemEntropy()
+    try:
+        keys = load_or_create(path.parent / KEYS, journal_exists=True, entropy=entropy)
+        store = SecretFile(path.parent, keys=keys, clock=SystemClock(), entropy=entropy)
+    except HoldfastError as error:
+        return _failed(error)  # the journal itself may be well: it is looked at all the same
+    count = len(store.list_secrets())
+    return Finding(check="secrets", level=Level.OK, text=f"{count} set (`holdfast secret list`)")
 
 
 def _stopped(reason: str) -> Finding:

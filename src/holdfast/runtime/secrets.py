@@ -31,7 +31,7 @@ from holdfast.core.redact import register
 from holdfast.core.step import Event
 from holdfast.core.swap import Matcher
 from holdfast.core.values import Json, canonical
-from holdfast.errors import NotSent, SecretInInput, Suspended
+from holdfast.errors import NotSent, SecretInInput, SecretNotFound, Suspended
 from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, Entry, StepView
 
@@ -70,6 +70,15 @@ class Secrets:
         if self.store.refresh():
             self._matcher = Matcher(self.store.known())
             self.active = bool(self._matcher)
+
+    def get_value(self, name: str) -> str:
+        """The active value, for what the runtime itself sends. Raises SecretNotFound."""
+        self.refresh()
+        version = self.store.find_current(name)
+        value = None if version is None else self.store.find_value(name, version)
+        if value is None:
+            raise SecretNotFound(name)
+        return value
 
     # swapping
 
