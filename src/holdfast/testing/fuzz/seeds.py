@@ -130,13 +130,17 @@ RECORDS = (
     _then(record(2, 0, 2, {"session": "s", "boot": "b", "worker": "2"}),
           record(3, 6, 2, {"reason": "not sent"}, ordinal=b"1")),
     _then(record(8, 0, 1, {"lost_after_ms": 7})),
+    _then(record(9, 0, 1, {"at": "before", "manifest": "00"}, ordinal=b"2"),
+          record(9, 0, 1, {"at": "after", "unkept": "why"}, ordinal=b"2"),
+          record(9, 0, 1, {"at": "end", "manifest": "00"})),
     _then(record(4, 0, 1, {"what": "now", "value": 1}, ordinal=b"2"),
           record(5, 0, 1, {"woken": True}, ordinal=b"2"),
           record(6, 0, 1, {"state": "sleeping"})),
 )  # fmt: skip
 _BODIES: tuple[tuple[int, int, dict[str, object]], ...] = (
     (3, 3, {"result": 1}), (3, 5, {"reason": "busy", "retry_after_s": 1}),
-    (4, 0, {"what": "now"}), (7, 0, {"state": "failed"}), (8, 0, {"lost_after_ms": 1}),
+    (4, 0, {"what": "now"}), (9, 0, {"at": "after", "manifest": "00"}),
+    (7, 0, {"state": "failed"}), (8, 0, {"lost_after_ms": 1}),
     (6, 0, {"state": "parked"}), (2, 0, {"session": "s", "boot": "b", "worker": "w"}),
     (3, 11, {"question": "?", "evidence": [], "not_before_ms": 1, "quiet_in_ms": 2}),
 )  # fmt: skip

@@ -152,12 +152,16 @@ def manifest(raw: bytes) -> None:
     root = "/root/scratch"
     for path in (*(file.path for file in found.files), *found.every_folder()):
         law(os.path.normpath(f"{root}/{path}") == f"{root}/{path}", "a path that is not below")
+    files, folders = {file.path for file in found.files}, found.every_folder()
+    law(not files & folders, "a path is a file and a folder")
+    law(len({manifests.folded(path) for path in files | folders}) == len(files) + len(folders),
+        "two paths are one to some file systems")  # fmt: skip
 
 
 def views(raw: bytes) -> None:
     """Bodies that are JSON objects by themselves, in the place of every kind of record."""
     feed = Feed(raw)
-    kind, what = feed.byte() % 9, feed.number(2)
+    kind, what = feed.byte() % 10, feed.number(2)
     try:
         body = msgspec.json.decode(feed.rest(), type=dict[str, object])
     except (ValueError, RecursionError):
