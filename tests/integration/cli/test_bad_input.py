@@ -375,6 +375,7 @@ async def test_a_clock_set_back_a_day(hf: Commands) -> None:
 # Imports first: an ordinary user may not be able to read where this interpreter is installed.
 AS_NOBODY = f"""
 import contextlib, difflib, importlib, importlib.util, io, json, os, pkgutil, sys, traceback
+import importlib.readers
 import encodings.ascii, encodings.idna, encodings.latin_1
 import holdfast.app, holdfast.cli, holdfast.core, holdfast.journal.sqlite, holdfast.runtime
 for name in ("core", "journal", "journal.sqlite", "runtime", "app", "cli"):
