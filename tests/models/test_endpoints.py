@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -352,7 +353,7 @@ async def test_a_far_end_that_repeats_the_key_does_not_get_it_into_an_error(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    end = Endpoint(name="echo", url=url, wire=wire, key=lambda: KEY)
+    end = Endpoint(name="echo", url=url, wire=wire, key=functools.partial(str, KEY))
     with pytest.raises((ModelKeyRefused, ModelUnavailable)) as raised:
         await Endpoints([end]).ask(say("hello"))
     server.close()
