@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,3 +128,11 @@ def test_folders_that_hold_something_are_named_by_it() -> None:
     tree = made([File("a/b/c", False, 0, ())], ["a", "a/b", "d", "d/e"])
     assert tree.folders == ("d/e",)
     assert tree.every_folder() == {"a", "a/b", "d", "d/e"}
+
+
+def test_the_vector_of_the_format_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "scratch.md").read_text()
+    vector = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    tree = decode(vector["manifest"].encode())
+    assert [file.path for file in tree.files] == vector["files"]
+    assert sorted(tree.every_folder()) == vector["folders"]
