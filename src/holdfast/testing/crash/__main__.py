@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.errors import HoldfastError
 from holdfast.testing.crash.jobs import Job, run_job
 from holdfast.testing.crash.report import Figures, Report, SuiteReport, table
 from holdfast.testing.crash.subjects import CLASSES
@@ -33,7 +34,14 @@ _KILL = re.compile(r"(before|after):([0-9]{1,6})")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parse(arguments)
+    try:
+        return _main(_parse(arguments))
+    except HoldfastError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        return 2
+
+
+def _main(given: argparse.Namespace) -> int:
     options = Options(
         classes=given.classes or CLASSES, steps=given.steps, points=given.points,
         seconds=given.seconds, seed=given.seed, at=given.at, flip=given.flip,

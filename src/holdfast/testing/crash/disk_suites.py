@@ -33,7 +33,7 @@ def power_jobs(
     with a log that is moved into the file often, and with a resumer that loses its power too.
     """
     if fault:
-        loss, index, own, then, wal_pages = _parts(fault, 5)
+        loss, index, own, then, wal_pages = _parts(fault, 5, {loss.value for loss in Loss})
         only = Cut(index=int(index), loss=Loss(loss), seed=int(own), then=int(then))
         return [
             Power(name=name, steps=steps, cuts=(only,), wal_pages=int(wal_pages))
@@ -55,7 +55,7 @@ def sync_jobs(
 ) -> list[SyncError]:
     faults: tuple[Fault, ...] = ()
     if fault:
-        story, sync, own = _parts(fault, 3)
+        story, sync, own = _parts(fault, 3, {story.value for story in Story})
         faults = (Fault(sync=int(sync), story=Story(story), seed=int(own)),)
     return [
         SyncError(
@@ -71,7 +71,7 @@ def full_jobs(
 ) -> list[FullDisk]:
     fillings: tuple[Filling, ...] = ()
     if fault:
-        kind, index = _parts(fault, 2)
+        kind, index = _parts(fault, 2, {"any", "growth"})
         mode = Mode.FULL_ANY if kind == "any" else Mode.FULL
         fillings = (Filling(index=int(index), kind=mode),)
     return [
@@ -80,8 +80,12 @@ def full_jobs(
     ]
 
 
-def _parts(fault: str, count: int) -> list[str]:
+def _parts(fault: str, count: int, words: set[str]) -> list[str]:
     parts = fault.split(":")
-    if len(parts) != count:
+    if (
+        len(parts) != count
+        or parts[0] not in words
+        or not all(part.isdecimal() for part in parts[1:])
+    ):
         raise BadFault(f"{fault!r} names no trial", hint="copy it from the line of a finding")
     return parts
