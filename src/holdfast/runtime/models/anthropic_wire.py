@@ -2,7 +2,7 @@
 
 Differences that matter: the system's words stand apart; results are spoken by the user, at the head
 of the message that follows their calls; two messages of one role in a row become one; text may not
-be empty; there is no refusal part, so the model's words of refusal go back as text.
+be blank; there is no refusal part, so the model's words of refusal go back as text.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _blocks(message: Object) -> list[Object]:
 def _block(part: Object) -> Object | None:
     match part["type"]:
         case "text" | "refusal":
-            return {"type": "text", "text": part["text"]} if part["text"] else None
+            said = str(part["text"])
+            return {"type": "text", "text": said} if said.strip() else None
         case "tool_call":
             read = parse_arguments(str(part["arguments"]))
             return {

@@ -67,10 +67,12 @@ def _messages(message: Object) -> list[Object]:
     made: dict[str, object] = {"role": message["role"], "content": _content(parts)}
     refusals = [str(part["text"]) for part in parts if part["type"] == "refusal"]
     calls = [_call(part) for part in parts if part["type"] == "tool_call"]
-    if refusals:
+    if any(refusals):
         made["refusal"] = "".join(refusals)
     if calls:
         made["tool_calls"] = calls
+    if not calls and not any(refusals):
+        made["content"] = made["content"] or ""  # null is for those who have something else to say
     return [made]
 
 

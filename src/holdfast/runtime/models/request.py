@@ -119,6 +119,10 @@ def check_message(message: object, *, place: str = "message") -> Object:
         raise BadInput(f"{place}: give 1 to {PARTS_MAX} parts")
     for i, part in enumerate(parts):
         _check_part(part, f"{place}.parts[{i}]", allowed)
+    if kept["role"] in ("system", "user"):
+        texts = [str(part["text"]) for part in cast("list[Object]", parts)]
+        if not any(text.strip() for text in texts):
+            raise BadInput(f"{place}: it says nothing; no provider takes a blank message")
     return kept
 
 
@@ -155,6 +159,8 @@ def _check_order(messages: Sequence[Object]) -> None:
         role = message["role"]
         if role == "system" and talking:
             raise BadInput(f"messages[{i}]: system messages come before all others")
+        if not talking and role in ("assistant", "tool"):
+            raise BadInput(f"messages[{i}]: the user speaks first")
         talking = talking or role != "system"
         if open_calls and role != "tool":
             raise BadInput(f"messages[{i}]: call {open_calls[0]!r} has no result before it")

@@ -49,7 +49,12 @@ def read_openai(body: Body) -> Asked:
         for call in _objects(message, "tool_calls"):
             _check_call(call, i)
             open_calls.append(call["id"])
-        if role != "assistant" and not _text_of(message.get("content")):
+        said = message.get("content")
+        if said is None and not (message.get("tool_calls") or message.get("refusal")):
+            raise BadAsk(
+                f"Invalid value for 'content': expected a string, got null. (messages[{i}])"
+            )
+        if role in ("system", "user") and not _text_of(said):
             raise BadAsk(f"Invalid type for 'messages[{i}].content': expected text")
     if open_calls:
         raise BadAsk(_unanswered(open_calls))
@@ -159,15 +164,15 @@ def _unanswered(open_calls: list[str]) -> str:
 
 def _blocks(content: object, i: int) -> list[Body]:
     if isinstance(content, str):
-        if not content:
-            raise BadAsk(f"messages.{i}: text content blocks must be non-empty")
+        if not content.strip():
+            raise BadAsk(f"messages.{i}: text content blocks must contain non-whitespace text")
         return [{"type": "text", "text": content}]
     if not isinstance(content, list) or not content:
         raise BadAsk(f"messages.{i}: all messages must have non-empty content")
     blocks = cast("list[Body]", content)
     for block in blocks:
-        if block.get("type") == "text" and not block.get("text"):
-            raise BadAsk(f"messages.{i}: text content blocks must be non-empty")
+        if block.get("type") == "text" and not str(block.get("text")).strip():
+            raise BadAsk(f"messages.{i}: text content blocks must contain non-whitespace text")
         if block.get("type") == "tool_use" and not isinstance(block.get("input"), dict):
             raise BadAsk(f"messages.{i}.content.0.tool_use.input: Input should be an object")
     return blocks
