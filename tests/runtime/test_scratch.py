@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 import pytest
@@ -248,6 +248,37 @@ async def test_what_is_refused_after_a_call_is_told_then_and_on_every_replay(lab
         "step 1: the files that link left are lost: scratch file 'link' is a symbolic link"
     )
     assert seen == [["mine"], ["mine"]]
+
+
+@pytest.mark.parametrize("decision", ["done", "skip"])
+async def test_a_step_closed_elsewhere_leaves_the_files_before_it(
+    lab: Lab, decision: Literal["done", "skip"]
+) -> None:
+    """Parked, the worker gone, settled by a person: the files are those before the step."""
+
+    @holdfast.tool(effect=holdfast.Unrepeatable(max_delay_s=0.01))
+    async def lose(call: holdfast.Call) -> None:
+        (call.scratch / "half").write_text("half")
+        raise ConnectionError("reset")
+
+    @holdfast.task
+    async def work(run: holdfast.Run) -> Any:
+        (run.scratch.path / "mine").write_text("mine")
+        try:
+            said = await run.call(lose)
+        except holdfast.StepSkipped:
+            said = "skipped"
+        await run.call(write, name="next")
+        return [said, names(run)]
+
+    async with lab.open(work) as hf:
+        handle = await hf.submit(work)
+        await wait_state(handle, TaskState.PARKED)
+    async with lab.open(work) as hf:
+        await hf.settle(handle.id, "1", decision, result="settled" if decision == "done" else None)
+        said, left = await hf.task(handle.id).result(20)
+    assert said == ("settled" if decision == "done" else "skipped")
+    assert left == ["mine", "next"]
 
 
 async def test_limits_are_settings(lab: Lab) -> None:
