@@ -147,10 +147,15 @@ async def test_a_new_step_takes_the_new_version_without_a_restart(
     pay = scripted(KEYED, "paid")
     task = calls(pay.tool, token=HANDLE)
     async with lab.open(task) as hf:
-        await (await hf.submit(task)).result(30)
+        first = await hf.submit(task)
+        await first.result(30)
         store.rotate("billing", NEW)
-        await (await hf.submit(task)).result(30)
+        second = await hf.submit(task)
+        await second.result(30)
+        steps = [(await one.view()).steps["1"] for one in (first, second)]
     assert tokens(pay) == [OLD, NEW]
+    assert steps[0].args == steps[1].args
+    assert steps[0].fingerprint != steps[1].fingerprint, "it covers handle and version"
 
 
 async def test_a_doubtful_step_whose_version_is_dropped_asks(lab: Lab, store: SecretFile) -> None:

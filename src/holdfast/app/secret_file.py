@@ -49,6 +49,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     value: str
     created_ms: int
 
+    def __repr__(self) -> str:
+        return f"Version({self.number}, ...)"
+
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
     """One name: the versions that are kept, oldest first; the last one is active."""
