@@ -327,6 +327,14 @@ def test_an_error_inside_a_stream_or_a_200_is_that_error() -> None:
         WIRE_FORMS["openai"].decode(b'{"error": {"message": "?"}}')
 
 
+def test_only_text_is_shown_as_text() -> None:
+    events = list(AnthropicSpeaker().events(Answer(text="x"), ASKED, USAGE, 1, 3))
+    odd = [one.replace(b'"type": "text"', b'"type": "odd"') for one in events]
+    more = [one.replace(b'"index": 0', b'"index": 1') for one in events[2:5]]
+    reply, shown = assembled("anthropic", [*odd[:5], *more, *events[5:]])
+    assert shown == reply.text == "x"
+
+
 @pytest.mark.parametrize("kind", ["content_block_delta", "content_block_stop"])
 def test_events_for_a_block_that_is_not_open_are_garbage(kind: str) -> None:
     body = {"type": kind, "index": 0, "delta": {"type": "text_delta", "text": "x"}}

@@ -101,7 +101,8 @@ class AnthropicAssembler:
         text = as_text(delta.get(source), "a delta") if source else ""
         if source:
             self._grown[index].setdefault(name, []).append(text)
-        return text if name == "text" else ""
+        said = name == "text" and self._blocks[index].get("type") == "text"
+        return text if said else ""  # what is shown is what the reply's text will be
 
     def _take_end(self, body: Object) -> None:
         if self._message is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.testing.fuzz import seeds, spoken, stored, texts
+from holdfast.testing.fuzz import model_replies, seeds, spoken, stored, texts
 
 BYTES_MAX = 4_096  # of one input; a page of a session has more
 
@@ -61,5 +61,21 @@ TARGETS: dict[str, Target] = {
         Target(name="requests", run=spoken.requests, seeds=seeds.REQUESTS, words=seeds.HTTP_WORDS),
         Target(name="frames", run=spoken.frames, seeds=seeds.FRAMES, words=seeds.FRAME_WORDS),
         Target(name="orders", run=spoken.orders, seeds=seeds.FAR_ORDERS, words=seeds.JSON_WORDS),
+        Target(
+            name="model-reply", run=model_replies.reply, seeds=model_replies.REPLIES,
+            words=model_replies.WORDS,
+        ),
+        Target(
+            name="model-stream", run=model_replies.stream, seeds=model_replies.STREAMS,
+            words=model_replies.WORDS,
+        ),
+        Target(
+            name="model-error", run=model_replies.error, seeds=model_replies.ERRORS,
+            words=model_replies.WORDS,
+        ),
+        Target(
+            name="model-request", run=model_replies.request, seeds=model_replies.REQUESTS,
+            words=model_replies.WORDS, json=True,
+        ),
     )
 }  # fmt: skip
