@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.step import StepState
-from holdfast.errors import Misuse, SecretNotFound
+from holdfast.errors import Misuse, SecretInInput, SecretNotFound
 from holdfast.journal.records import TaskState
 from holdfast.runtime.secrets import Secrets
 from holdfast.testing.lab import (
@@ -340,6 +340,11 @@ async def test_scopes_say_what_is_missing(lab: Lab, open_store: OpenStore) -> No
             await scope.call(pay.tool, slot="a", token=HANDLE)
         open_store().set("billing", OLD)
         assert await scope.call(pay.tool, slot="a", token=HANDLE) == {"echo": HANDLE}
+        with pytest.raises(SecretInInput):
+            await scope.call(pay.tool, slot=f"b-{OLD}", token=HANDLE)
+        with pytest.raises(SecretInInput):
+            async with hf.scope(f"web {OLD}"):
+                pass
     assert tokens(pay) == [OLD]
 
 
@@ -364,6 +369,24 @@ async def test_notices_and_pages_pass_the_swap(lab: Lab, store: SecretFile, tmp_
         await wait_until(lambda: _is_told(told))
     assert HANDLE in told.read_text()
     assert OLD not in told.read_text()
+
+
+async def test_a_contradiction_names_its_source_without_a_value(
+    lab: Lab, store: SecretFile
+) -> None:
+    """A notice's id is a clear column of the journal."""
+    pay = scripted(KEYED, holdfast.Refused("no money"))
+    task = calls(pay.tool, token=HANDLE)
+    async with lab.open(task) as hf:
+        handle = await hf.submit(task)
+        await wait_state(handle, TaskState.FAILED)
+        await hf.evidence(task_id=handle.id, ordinal="1", result=OLD, source=f"hook {OLD}")
+        notices = await hf.journal.pending_notices(limit=10)
+    assert [one.kind for one in notices] == ["contradiction"]
+    assert OLD not in repr(notices)
+    assert OLD.encode() not in b"".join(
+        path.read_bytes() for path in lab.folder.rglob("*") if path.is_file()
+    )
 
 
 async def _is_told(path: Path) -> bool:

@@ -65,6 +65,8 @@ class Scope:
         check_tool(tool)
         tool.check_args(args)
         ordinal = slot_ordinal(slot)
+        if self._book.secrets.active:
+            self._book.secrets.check_input(slot, what="the name of the slot")
         turn = self._turns.setdefault(ordinal, asyncio.Lock())
         async with turn:
             try:

@@ -101,7 +101,8 @@ class Secrets:
     def notice(self, notice: Notice) -> Notice:
         if not self.active:
             return notice
-        return msgspec.structs.replace(notice, text=self.text(notice.text))
+        text, notice_id = self.text(notice.text), self.text(notice.notice_id)
+        return msgspec.structs.replace(notice, text=text, notice_id=notice_id)
 
     def change(self, change: Change | None) -> Change | None:
         if change is None or change.notice is None:
