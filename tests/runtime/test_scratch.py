@@ -281,6 +281,42 @@ async def test_a_step_closed_elsewhere_leaves_the_files_before_it(
     assert left == ["mine", "next"]
 
 
+async def test_a_folder_that_was_removed_is_an_empty_one(lab: Lab) -> None:
+    """And one that was swapped for another is refused; the outcome is recorded all the same."""
+
+    @holdfast.tool(effect=holdfast.Unrepeatable())
+    async def clear(call: holdfast.Call) -> str:
+        shutil.rmtree(call.scratch)
+        return "cleared"
+
+    @holdfast.tool(effect=holdfast.Unrepeatable())
+    async def swap(call: holdfast.Call) -> str:
+        call.scratch.rename(call.scratch.with_name("elsewhere"))
+        call.scratch.symlink_to("elsewhere")
+        return "swapped"
+
+    @holdfast.task
+    async def work(run: holdfast.Run) -> Any:
+        (run.scratch.path / "a").write_text("a")
+        said = await run.call(clear)
+        found = names(run)
+        (run.scratch.path / "b").write_text("b")
+        try:
+            await run.call(swap)
+        except ScratchNotKept as error:
+            run.scratch.path.unlink()
+            run.scratch.path.with_name("elsewhere").rename(run.scratch.path)
+            return [said, found, error.why.partition("/files ")[2], names(run)]
+        return "kept"
+
+    async with lab.open(work) as hf:
+        handle = await hf.submit(work)
+        assert await handle.result(10) == [
+            "cleared", [], "is not the folder that this run was given", ["b"],
+        ]  # fmt: skip
+        assert (await handle.view()).steps["2"].state is StepState.SUCCEEDED
+
+
 async def test_limits_are_settings(lab: Lab) -> None:
     @holdfast.task
     async def work(run: holdfast.Run) -> None:

@@ -173,9 +173,10 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.cli.reference import get_task_id
-    from holdfast.cli.screen import print_json
+    from holdfast.cli.screen import print_json, talk
     from holdfast.cli.shapes import scratch_shape, task_shape
     from holdfast.cli.task_page import print_task
+    from holdfast.errors import BlobNotFound, JournalDamaged
     from holdfast.runtime.scratch_store import load_manifest
 
     handle = hf.task(await get_task_id(hf, args.task))
@@ -184,7 +185,10 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     sessions = {session.session_id: session for session in await hf.journal.list_sessions()}
     shape = task_shape(row, view, sessions)
     if view.files is not None and view.files.newest:
-        shape["scratch"] = scratch_shape(await load_manifest(hf.journal, view.files.newest))
+        try:
+            shape["scratch"] = scratch_shape(await load_manifest(hf.journal, view.files.newest))
+        except (BlobNotFound, JournalDamaged) as error:
+            talk(f"its scratch files cannot be listed: {error.message}")
     if args.json:
         print_json(shape)
     else:

@@ -319,7 +319,9 @@ class Run:
         return _Open(self, ordinal)
 
     async def _enter_gather(self, ordinal: str) -> None:
-        files = self._book.view.files
+        files, scratch = self._book.view.files, self._book.scratch
+        if scratch is not None and scratch.caught_up:
+            return
         if files is not None and files.newest_below(f"{ordinal}.") is not None:
             try:
                 await self.scratch.enter_gather(ordinal)

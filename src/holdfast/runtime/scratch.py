@@ -100,20 +100,21 @@ class Scratch:
         digest = await self._wait_kept(mine=0, going=True)
         self._note("before", ordinal, {"manifest": digest})
 
-    async def after(self, ordinal: str) -> tuple[bool, asyncio.CancelledError | None]:
+    async def after(self, ordinal: str) -> tuple[bool, BaseException | None]:
         """Record what the folder holds after a call, before its outcome is recorded.
 
         False where there is no space: then the outcome is recorded first, and `after_late`
-        follows. A cancel waits; it is given back, to be raised once the outcome is recorded.
+        follows. Never raises: a cancel waits, and whatever went wrong is given back, to be raised
+        once the outcome is recorded.
         """
         keeping = asyncio.ensure_future(self._after(ordinal, wait=False))
-        cut: asyncio.CancelledError | None = None
+        cut: BaseException | None = None
         while not keeping.done():
             try:
                 await asyncio.wait((keeping,))
             except asyncio.CancelledError as error:
                 cut = error
-        return keeping.result(), cut
+        return (True, keeping.exception()) if keeping.exception() else (keeping.result(), cut)
 
     async def after_late(self, ordinal: str) -> None:
         """The same, waiting for space; for steps that no call of this run has closed, too."""
@@ -130,6 +131,11 @@ class Scratch:
             kept = after
         if kept is not None:
             await self._set(kept, f"of step {step.ordinal}")
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether this run has come to what no record holds; then nothing moves the folder."""
+        return self._at == CAUGHT_UP
 
     async def enter_gather(self, ordinal: str) -> None:
         """Set the folder to the newest that was recorded in the branches, once for all of them."""
@@ -192,6 +198,7 @@ class Scratch:
     async def _keep(self, *, mine: int) -> str:
         """`mine`: how many of the calls under way have ended for the one who asks."""
         async with self._turn:
+            self._folder.check()
             return await self._store.keep(shared=self._book.calls > mine)
 
     async def _take_back(self, ordinal: str) -> None:

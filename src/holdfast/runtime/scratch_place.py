@@ -26,7 +26,7 @@ from pathlib import Path
 from holdfast.core import tree, tree_io
 from holdfast.core.ids import TaskId, parse_task_id
 from holdfast.core.private_files import FOLDER_MODE, ensure_private_folder, explained
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ScratchRefused
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import TaskState
 
@@ -42,6 +42,20 @@ class Folder:
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self.fd = fd
+
+    def check(self) -> None:
+        """Whoever removed the folder itself has emptied it; another one in its place is refused."""
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+        except FileNotFoundError:
+            self.path.mkdir(FOLDER_MODE)
+            new = tree.open_folder(str(self.path))
+            os.dup2(new, self.fd, inheritable=False)
+            os.close(new)
+            return
+        mine = os.fstat(self.fd)
+        if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            raise ScratchRefused(f"{self.path} is not the folder that this run was given")
 
     def remove(self) -> None:
         """Remove what it holds, and what was moved away beside it; the last use of this folder."""
@@ -75,7 +89,7 @@ class Place:
                     _move_away(above)
                 (above / FILES).mkdir(FOLDER_MODE)
                 return Folder(above / FILES, tree.open_folder(str(above / FILES)))
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
                 if number == _TRIES_MAX - 1:
                     raise
         raise AssertionError("not reached")

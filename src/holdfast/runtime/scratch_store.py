@@ -27,7 +27,7 @@ from holdfast.core import tree, tree_io
 from holdfast.core.ids import TaskId
 from holdfast.core.manifest import File, Manifest
 from holdfast.core.tree import Found, Kind, Limits, Mark
-from holdfast.errors import ScratchChanging, ScratchTooLarge
+from holdfast.errors import ScratchChanging, ScratchRefused, ScratchTooLarge
 from holdfast.journal.contract import Journal
 from holdfast.journal.rules import BLOB_BYTES_MAX
 
@@ -80,6 +80,8 @@ class Store:
                 changed = str(error)
             except _Changed as error:
                 changed = error.path
+            except OSError as error:
+                raise ScratchRefused(f"the scratch folder cannot be read: {error}") from error
         raise ScratchChanging(f"scratch file {changed!r} changed each time it was read")
 
     async def restore(self, digest: str) -> None:
