@@ -349,6 +349,7 @@ def test_affinity_is_another_for_each_endpoint_and_names_nobody() -> None:
         {"name": "a b"},
         {"wire": "gemini"},
         {"url": "ftp://x/"},
+        {"url": "https://x/v1?version=1"},
         {"url": "https://user:pass@x/"},
         {"url": "http://far.example/v1", "key": lambda: "k"},
     ],

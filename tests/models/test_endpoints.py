@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -305,6 +306,31 @@ async def test_what_the_shower_raises_is_passed_on(
         await Endpoints([endpoint(first)]).ask(say("hello"), show=broken)
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "", "text/event-stream"])
+async def test_a_stream_under_another_name_is_still_read(kind: str, say: Say) -> None:
+    chunk = {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
+    body = b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n"
+    async with answering(200, body, kind=kind) as url:
+        end = Endpoint(name="odd", url=url, wire="openai")
+        assert (await Endpoints([end]).ask(say("hello"), show=ignore)).text == "hi"
+
+
+@contextlib.asynccontextmanager
+async def answering(status: int, body: bytes, *, kind: str = "") -> AsyncGenerator[str]:
+    """A far end with one thing to say."""
+    head = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nContent-Type: %s\r\n\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head % (status, len(body), kind.encode()) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    server.close()
+
+
 # Keys.
 
 
@@ -345,18 +371,10 @@ async def test_a_far_end_that_repeats_the_key_does_not_get_it_into_an_error(
 ) -> None:
     body = json.dumps({"error": {"type": "t", "code": 500, "message": f"bad key {KEY}!"}}).encode()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    end = Endpoint(name="echo", url=url, wire=wire, key=functools.partial(str, KEY))
-    with pytest.raises((ModelKeyRefused, ModelUnavailable)) as raised:
-        await Endpoints([end]).ask(say("hello"))
-    server.close()
+    async with answering(status, body) as url:
+        end = Endpoint(name="echo", url=url, wire=wire, key=functools.partial(str, KEY))
+        with pytest.raises((ModelKeyRefused, ModelUnavailable)) as raised:
+            await Endpoints([end]).ask(say("hello"))
     assert "[key]" in str(raised.value)
     assert KEY not in everything_said(raised.value)
     assert KEY not in repr(end)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.runtime import http_stream
 from holdfast.runtime.http_message import Message, build
@@ -19,7 +26,7 @@ FAST = Timeouts(connect_s=5, between_bytes_s=10, total_s=20)
 
 
 @contextlib.asynccontextmanager
-async def far_end(talk: Talk) -> AsyncGenerator[str]:
+async def far_end(talk: Talk, *, tls: ssl.SSLContext | None = None) -> AsyncGenerator[str]:
     tasks: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,9 +38,9 @@ async def far_end(talk: Talk) -> AsyncGenerator[str]:
             await talk(reader, writer)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
     finally:
         server.close()
         for task in tasks:
@@ -209,3 +216,69 @@ async def test_a_slow_reader_is_not_drowned(monkeypatch: pytest.MonkeyPatch) -> 
             worst = max(worst, answer._pipe._waiting_bytes)
     assert total == 6_553_600
     assert worst < 1_000_000
+
+
+# TLS, as every real endpoint has it.
+
+
+def make_tls(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context, and one that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    pem = folder / "server.pem"
+    pem.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pem)
+    return server, ssl.create_default_context(cafile=str(pem))
+
+
+async def test_tls_streams_and_cuts_and_an_untrusted_far_end_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_stream, "UNREAD_BYTES_MAX", 64 * 1024)
+    server, trusting = make_tls(tmp_path)
+    piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    heard: list[bool] = []
+
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(True)
+        writer.write(CHUNKED + piece * 30 + (b"0\r\n\r\n" if len(heard) == 1 else b""))
+        await writer.drain()
+
+    async with far_end(talk, tls=server) as url:
+        with pytest.raises(StreamFailed, match="certificate"):
+            await read(url)
+        assert heard == []
+        for whole in (True, False):
+            total = 0
+            with contextlib.ExitStack() as expected:
+                if not whole:
+                    expected.enter_context(pytest.raises(StreamFailed))
+                async with open_stream(
+                    get(url), timeouts=FAST, body_bytes_max=10**7, ssl_context=trusting
+                ) as answer:
+                    async for got in answer.pieces():
+                        total += len(got)
+            assert total == 30 * 65536

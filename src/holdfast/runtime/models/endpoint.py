@@ -83,6 +83,8 @@ class Endpoint:
             target = parse_url(self.url)
         except BadRequest as error:
             raise BadSettings(f"endpoint {self.name}: {error}") from None
+        if "?" in self.url or "#" in self.url:
+            raise BadSettings(f"endpoint {self.name}: the URL is a base, without ? or #")
         if self.key and not (target.tls or self.plain_http or _is_here(target.host)):
             raise BadSettings(
                 f"endpoint {self.name}: its key would go over the network in the clear",
@@ -167,9 +169,9 @@ async def _exchange(
 async def _read_reply(
     form: WireForm, answer: StreamedAnswer, show: Callable[[str], None] | None
 ) -> Reply:
-    # A server that cannot stream answers whole, whatever was asked.
-    streamed = "text/event-stream" in answer.headers.get("content-type", "").lower()
-    if not streamed:
+    # A server that cannot stream answers whole, whatever was asked; one that can may misname it.
+    kind = answer.headers.get("content-type", "").lower()
+    if "json" in kind or (show is None and "event-stream" not in kind):
         return form.decode(await answer.read())
     reader, assembler = EventReader(), form.assembler()
     async for piece in answer.pieces():
