@@ -23,6 +23,7 @@ async def lose() -> None:
 
 @holdfast.task
 async def parks(run: holdfast.Run) -> None:
+    (run.scratch.path / "file").write_text("x")
     run.now()
     await run.call(lose)
 

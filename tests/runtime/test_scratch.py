@@ -26,10 +26,12 @@ from holdfast.errors import (
     ScratchNotKept,
     ScratchRefused,
     ScratchTooLarge,
+    WrongKind,
 )
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.runtime.scratch_place import Place, sweep
+from holdfast.runtime.scratch_store import Store
 from holdfast.testing.command_line import Commands
 from holdfast.testing.lab import Lab, Scripted, hang, look_dead, wait_state, wait_step, wait_until
 
@@ -548,7 +550,93 @@ async def test_no_space_for_the_folder_itself_is_slept_over(
     assert len(tries) == 2
 
 
+async def test_a_disk_that_fails_while_files_are_restored_is_slept_over(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Scripted(holdfast.Read(), hang, "held")
+    failed: list[int] = []
+    whole = Store.restore
+
+    async def fail_once(store: Store, digest: str) -> None:
+        if not failed:
+            failed.append(1)
+            raise OSError(28, "No space left on device")
+        await whole(store, digest)
+
+    @holdfast.task
+    async def work(run: holdfast.Run) -> Any:
+        _ = run.scratch
+        await run.call(write, name="a")
+        return [await run.call(held.tool), names(run)]
+
+    async with lab.open(work) as hf:
+        handle = await hf.submit(work)
+        await wait_step(handle, "2", StepState.STARTED)
+    monkeypatch.setattr(Store, "restore", fail_once)
+    monkeypatch.setattr("holdfast.runtime.scratch.FULL_REST_S", 0.1)
+    async with lab.open(work) as hf:
+        assert await hf.task(handle.id).result(20) == ["held", ["a"]]
+    assert failed
+
+
+async def test_a_cancel_while_files_are_kept_does_not_lose_the_outcome(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = Scripted(holdfast.Unrepeatable(), "sent")
+    kept, go_on = asyncio.Event(), asyncio.Event()
+    whole = Store.keep
+
+    async def slow(store: Store, *, shared: bool) -> str:
+        if tool.calls and not kept.is_set():
+            kept.set()
+            await go_on.wait()
+        return await whole(store, shared=shared)
+
+    monkeypatch.setattr(Store, "keep", slow)
+
+    @holdfast.task
+    async def work(run: holdfast.Run) -> Any:
+        _ = run.scratch
+        return await run.call(tool.tool)
+
+    async with lab.open(work, grace_s=0.0) as hf:
+        handle = await hf.submit(work)
+        await kept.wait()
+        asyncio.get_running_loop().call_later(0.3, go_on.set)
+    async with lab.open(work) as hf:
+        assert await hf.task(handle.id).result(20) == "sent"
+    assert len(tool.calls) == 1
+
+
 # Damage, retention, leftovers
+
+
+def test_a_place_that_is_no_folder_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WrongKind):
+        Place(tmp_path / "file" / "x").open(TaskId("0" * 26))
+
+
+@pytest.mark.parametrize("often", [1, 100])
+def test_a_folder_that_others_remove_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: int
+) -> None:
+    tries: list[int] = []
+
+    def tidied(above: Path) -> None:
+        tries.append(1)
+        if len(tries) <= often:
+            above.rmdir()
+
+    monkeypatch.setattr("holdfast.runtime.scratch_place._move_away", tidied)
+    place = Place(tmp_path / "root")
+    if often > 1:
+        with pytest.raises(FileNotFoundError):
+            place.open(TaskId("0" * 26))
+        return
+    folder = place.open(TaskId("0" * 26))
+    assert folder.path.is_dir()
+    folder.remove()
 
 
 async def test_a_task_whose_files_are_damaged_is_parked(lab: Lab) -> None:

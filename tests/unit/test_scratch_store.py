@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from holdfast.core.clock import ManualClock, SeededEntropy
 from holdfast.core.ids import TaskId
 from holdfast.core.manifest import CHUNK_BYTES, find_bad_name, find_twin, parents
 from holdfast.core.tree import Limits
-from holdfast.errors import JournalDamaged, ScratchChanging, ScratchTooLarge
+from holdfast.errors import JournalDamaged, ScratchChanging, ScratchRefused, ScratchTooLarge
 from holdfast.journal.contract import Journal, Submission
 from holdfast.journal.memory import MemoryJournal, MemoryStore
 from holdfast.runtime import scratch_store
@@ -237,6 +238,85 @@ async def test_a_file_that_goes_while_it_is_read_is_looked_for_again(
     monkeypatch.setattr(scratch_store.tree_io.Reader, "batch", without)
     await box.store.restore(await box.store.keep(shared=False))
     assert box.held() == {"kept": (b"2", False)}
+
+
+async def test_a_file_that_is_never_there_when_it_is_read_is_left_out(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box.fill({"kept": (b"2", False)})
+    scan, batch = tree.scan, scratch_store.tree_io.Reader.batch
+
+    def with_it(root: int, *, limits: Limits | None) -> list[tree.Found]:
+        (box.folder / "now and then").write_text("1")
+        return scan(root, limits=limits)
+
+    def without(reader: scratch_store.tree_io.Reader) -> object:
+        (box.folder / "now and then").unlink(missing_ok=True)
+        return batch(reader)
+
+    monkeypatch.setattr(tree, "scan", with_it)
+    monkeypatch.setattr(scratch_store.tree_io.Reader, "batch", without)
+    with pytest.raises(ScratchChanging, match="'now and then'"):
+        await box.store.keep(shared=False)
+    found = await load_manifest(box.store._journal, await box.store.keep(shared=True))
+    assert [file.path for file in found.files] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(tree.Gone("a"), ScratchChanging), (OSError(5, "Input/output error"), ScratchRefused)],
+)
+async def test_a_folder_that_cannot_be_looked_at(
+    box: Box, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
+) -> None:
+    def fail(_root: int, *, limits: Limits | None) -> list[tree.Found]:
+        raise error
+
+    monkeypatch.setattr(tree, "scan", fail)
+    with pytest.raises(raised):
+        await box.store.keep(shared=False)
+
+
+async def test_a_list_that_fits_no_blob_is_refused(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch_store, "BLOB_BYTES_MAX", 10)
+    with pytest.raises(ScratchTooLarge, match="the list of scratch files is too long"):
+        await box.store.keep(shared=False)
+
+
+async def test_a_file_with_a_second_name_is_written_anew(box: Box) -> None:
+    box.fill({"a": (b"1", False)})
+    await asyncio.sleep(2 * tree.GRAIN_NS / 1e9)
+    digest = await box.store.keep(shared=False)
+    (box.folder / "b").hardlink_to(box.folder / "a")
+    await asyncio.sleep(2 * tree.GRAIN_NS / 1e9)
+    await box.store.keep(shared=False)
+    await box.store.restore(digest)
+    assert box.held() == {"a": (b"1", False)}
+
+
+async def test_no_thread_outlives_a_cancelled_checkpoint(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder's descriptor may be closed after it."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(_root: int, *, limits: Limits | None) -> list[tree.Found]:
+        entered.set()
+        leave.wait(10)
+        raise OSError("not seen: the cancel goes before it")
+
+    monkeypatch.setattr(tree, "scan", slow)
+    keeping = asyncio.ensure_future(box.store.keep(shared=False))
+    await asyncio.to_thread(entered.wait, 10)
+    for _ in range(2):
+        keeping.cancel()
+        await asyncio.wait((keeping,), timeout=0.02)
+        assert not keeping.done()
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await keeping
 
 
 async def test_equal_chunks_are_kept_once(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,3 +232,63 @@ def test_a_mark_counts_only_a_grain_after_its_times(
 ) -> None:
     mark = Mark(1, 1, 1, changed_ns, changed_ns)
     assert tree.is_settled(mark, read_ns=read_ns) is settled
+
+
+def test_what_goes_during_the_look_is_not_there(
+    folder: Path, root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone", "kept"):
+        (folder / name).write_text("")
+    whole = os.stat
+
+    def stat(name: str, **options: Any) -> os.stat_result:
+        if name == "gone":
+            (folder / name).unlink(missing_ok=True)
+        return whole(name, **options)
+
+    monkeypatch.setattr(tree.os, "stat", stat)
+    assert [one.path for one in look(root)] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(NotADirectoryError, tree.Gone), (PermissionError, ScratchRefused)]
+)
+def test_a_folder_that_cannot_be_entered(
+    folder: Path, root: int, monkeypatch: pytest.MonkeyPatch,
+    error: type[OSError], raised: type[Exception],
+) -> None:  # fmt: skip
+    def refuse(name: str, *, at: int | None = None) -> int:
+        raise error(name)
+
+    (folder / "d").mkdir()
+    monkeypatch.setattr(tree, "open_folder", refuse)
+    with pytest.raises(raised, match="d"):
+        look(root)
+
+
+def test_a_path_that_is_too_long_is_refused() -> None:
+    found = Found("/".join(["x" * 200] * 21), Kind.FILE, Mark(1, 1, 0, 0, 0), False, 1)
+    with pytest.raises(ScratchTooLarge, match="a path has at most 4,000 bytes"):
+        tree.check([found], Limits(), device=1)
+
+
+def test_a_file_that_its_owner_cannot_read_is_refused(
+    folder: Path, root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object, **_options: object) -> int:
+        raise PermissionError("no")
+
+    (folder / "a").write_text("a")
+    found = look(root)
+    monkeypatch.setattr(tree_io.os, "open", refuse)
+    with pytest.raises(ScratchRefused, match="'a' cannot be read"):
+        tree_io.Reader(root, found).batch()
+
+
+def test_a_file_that_became_a_pipe_is_not_waited_for(folder: Path, root: int) -> None:
+    (folder / "a").write_text("a")
+    found = look(root)
+    (folder / "a").unlink()
+    os.mkfifo(folder / "a")
+    (piece,) = tree_io.Reader(root, found).batch()
+    assert (piece.content, piece.ends, piece.torn) == (b"", True, True)

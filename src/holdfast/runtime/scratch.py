@@ -31,7 +31,6 @@ up to them) and rests: what was written since the last step is written again by 
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -59,7 +58,6 @@ CANNOT_KEEP = (ScratchRefused, ScratchTooLarge, ScratchChanging)
 DIED_FULL = "the disk was full, and the worker died before there was space"
 FULL_REST_S = 5.0
 CAUGHT_UP = 2**63  # above every sequence number: this run has gone on to what no record holds
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _WAITS = (JournalFull, JournalBusy, CommitUnknown)  # the next try says whether it has stopped
 
 When = Literal["before", "after", "end"]
@@ -224,13 +222,11 @@ class Scratch:
             # For a person: without these files the code would go another way.
             raise Suspended(f"scratch files {what} cannot be restored: {error.message}") from error
         except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            full = JournalFull(f"no space for scratch files {what}")
-            raise self._rest(full) from error
+            told = ScratchRefused(f"scratch files {what} cannot be written: {error}")
+            raise self._rest(told) from error
 
     def _rest(self, error: HoldfastError) -> Suspended:
-        """No space on this disk for the folder itself: the run ends, another begins later."""
+        """This disk has no space for the folder, or fails: the run ends, another begins later."""
         self._book.on_trouble(error)
         return Suspended(f"sleeping {self._book.journal.now_ms() + int(FULL_REST_S * 1000)}")
 
