@@ -10,16 +10,21 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.app.handle import TaskHandle
+from holdfast.app.health import Health, serve_health
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.redact import safe
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState
+from holdfast.runtime.log import Log
+from holdfast.runtime.secrets import Secrets
 from holdfast.testing.canaries.traces import (
     COUNT,
     Opened,
@@ -29,7 +34,7 @@ from holdfast.testing.canaries.traces import (
     hits,
     planted,
 )
-from holdfast.testing.command_line import Commands
+from holdfast.testing.command_line import Commands, ask
 from holdfast.testing.lab import Lab, wait_state
 
 DYING = (3, 24, 46)  # their worker is killed inside a call, with the secret at hand
@@ -144,11 +149,6 @@ def test_no_canary_is_found_anywhere(
 
 def test_no_canary_is_in_a_line_that_is_shown(open_store: Callable[[], SecretFile]) -> None:
     """Log lines, errors and tracebacks of a process that knows the secrets."""
-    from io import StringIO
-
-    from holdfast.runtime.log import Log
-    from holdfast.runtime.secrets import Secrets
-
     values = planted()
     store = open_store()
     for number, value in enumerate(values):
@@ -162,4 +162,28 @@ def test_no_canary_is_in_a_line_that_is_shown(open_store: Callable[[], SecretFil
     searched = [("log", stream.getvalue().encode()), ("lines", "\n".join(lines).encode())]
     assert not hits(searched, values)
     assert stream.getvalue().count("secret://canary-") == 2 * COUNT
+    assert known.active
+
+
+async def test_no_canary_is_on_the_local_pages(open_store: Callable[[], SecretFile]) -> None:
+    """Whatever a reason or a label comes to hold."""
+    values = planted()
+    store = open_store()
+    for number, value in enumerate(values):
+        store.set(f"canary-{number}", value)
+    known = Secrets(store)
+
+    class Leaking:
+        def health(self) -> Health:
+            return Health([f"cannot send {value}" for value in values], {"seen": values})
+
+        async def metrics(self) -> str:
+            return "".join(f'seen{{text="{json.dumps(value)}"}} 1\n' for value in values)
+
+    async with AsyncExitStack() as stack:
+        port = await serve_health(0, Leaking(), stack)
+        pages = [await asyncio.to_thread(ask, port, path) for path in ("/healthz", "/metrics")]
+    assert [page.status for page in pages] == [503, 200]
+    assert not hits([("page", page.text.encode()) for page in pages], values)
+    assert [page.text.count("secret://canary-") for page in pages] == [2 * COUNT, COUNT]
     assert known.active
