@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RequestConflict,
         ResultErased,
         ResultNotKept,
+        ScratchNotKept,
         StepFailed,
         StepSkipped,
         TaskCancelled,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.log import Log
     from holdfast.runtime.run import Approval, Run
     from holdfast.runtime.scope import Scope
+    from holdfast.runtime.scratch import Scratch
     from holdfast.runtime.settings import Settings
     from holdfast.runtime.task import TaskType, task
     from holdfast.runtime.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
@@ -54,12 +56,13 @@ _WHERE = {
     ),
     "holdfast.errors": (
         "Busy", "HoldfastError", "KeyReused", "NotDurable", "NotSent", "Refused",
-        "RequestConflict", "ResultErased", "ResultNotKept", "StepFailed", "StepSkipped",
-        "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
+        "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept", "StepFailed",
+        "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
     ),
     "holdfast.runtime.log": ("Log",),
     "holdfast.runtime.run": ("Approval", "Run"),
     "holdfast.runtime.scope": ("Scope",),
+    "holdfast.runtime.scratch": ("Scratch",),
     "holdfast.runtime.settings": ("Settings",),
     "holdfast.runtime.task": ("TaskType", "task"),
     "holdfast.runtime.tool": (
@@ -72,9 +75,9 @@ __all__ = [
     "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Found", "Holdfast",
     "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Log", "Many", "NotDurable", "NotSent",
     "Queryable", "Read", "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "Run",
-    "Scope", "Settings", "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle",
-    "TaskParked", "TaskType", "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure",
-    "open", "task", "tool",
+    "Scope", "Scratch", "ScratchNotKept", "Settings", "StepFailed", "StepSkipped", "TaskCancelled",
+    "TaskFailed", "TaskHandle", "TaskParked", "TaskType", "Tool", "ToolFailed", "Transactional",
+    "Unrepeatable", "Unsure", "open", "task", "tool",
 ]  # fmt: skip
 
 

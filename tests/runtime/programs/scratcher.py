@@ -1,11 +1,12 @@
 """Kills a task that uses its scratch folder at every N-th point, and resumes it on an empty disk.
 
-    python tests/runtime/programs/scratcher.py FOLDER [STRIDE]
+    python tests/runtime/programs/scratcher.py FOLDER [STRIDE [twice]]
 
 A point lies before and after each commit and each blob of the journal, in the task's code and in
 its tools. The task notes what it sees of its folder between its calls; whatever point it was
-killed at, the notes of the run that ends it must be those of a run that nobody killed. Prints how
-many points there are, how many were tried, and where the notes differ.
+killed at, the notes of the run that ends it must be those of a run that nobody killed. `twice`
+kills the run that resumes it too, at another point. Prints how many points there are, how many
+were tried, and where the notes differ.
 """
 
 from __future__ import annotations
@@ -146,25 +147,27 @@ def life(folder: Path, kill_at: int) -> tuple[list[str] | None, int]:
     return cast("tuple[list[str], int]", tuple(json.loads(said)))
 
 
-def trial(place: Path, kill_at: int) -> tuple[list[str] | None, bool, int]:
+def trial(place: Path, kill_at: int, then_at: int = 0) -> tuple[list[str] | None, bool, int]:
     folder = place / f"at-{kill_at}"
     folder.mkdir(mode=0o700)
     seen, count = life(folder, kill_at)
     killed = seen is None
-    if killed:
-        shutil.rmtree(folder / "scratch", ignore_errors=True)
-        seen, _ = life(folder, 0)
+    for next_at in (then_at, 0):
+        if seen is None:
+            shutil.rmtree(folder / "scratch", ignore_errors=True)
+            seen, _ = life(folder, next_at)
     shutil.rmtree(folder)
     return seen, killed, count
 
 
-def main(place: Path, stride: int) -> None:
+def main(place: Path, stride: int, *, twice: bool) -> None:
     for name in ("append", "put_blobs"):
         setattr(SqliteJournal, name, between(getattr(SqliteJournal, name)))
     right, _, count = trial(place, 0)
     tried, wrong = 0, list[int]()
     for kill_at in range(1, count + 1, stride):
-        seen, killed, _ = trial(place, kill_at)
+        then_at = 1 + kill_at * 37 % count if twice else 0
+        seen, killed, _ = trial(place, kill_at, then_at)
         tried += killed
         if seen != right:
             wrong.append(kill_at)
@@ -172,4 +175,4 @@ def main(place: Path, stride: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1, twice="twice" in sys.argv)
