@@ -333,6 +333,37 @@ async def test_a_tool_that_stops_declaring_it_sends_nothing(lab: Lab, store: Sec
     assert later.calls == []
 
 
+async def test_a_lookup_of_a_tool_that_stops_declaring_it_cannot_say(
+    lab: Lab, store: SecretFile
+) -> None:
+    first = scripted(holdfast.Queryable(max_delay_s=0.01), hang)
+    first.finds(holdfast.Absent())
+    later = scripted(
+        holdfast.Queryable(max_delay_s=0.01), "paid", secrets={"token": "other", "more": "billing"}
+    ).finds(holdfast.Absent())
+    one, two = calls(first.tool, token=HANDLE), calls(later.tool, token=HANDLE)
+    async with lab.open(one) as hf:
+        handle = await hf.submit(one)
+        await first.entered.wait()
+        look_dead(hf)
+        async with lab.open(two):
+            step = await wait_step(handle, "1", StepState.PARKED)
+    assert later.lookups == []
+    assert later.calls == []
+    assert "does not declare secret://billing any more" in json.dumps(step.evidence)
+
+
+async def test_only_some_arguments_of_several_hold_handles(lab: Lab, store: SecretFile) -> None:
+    store.set("other", NEW)
+    declared = {"token": "billing", "more": ("oth*", "billing"), "left_out": "billing"}
+    pay = scripted(KEYED, "paid", secrets=declared)
+    args = {"token": HANDLE, "more": ["secret://other", HANDLE, 7], "plain": f"in {HANDLE}"}
+    task = calls(pay.tool, **args)
+    async with lab.open(task) as hf:
+        await (await hf.submit(task)).result(30)
+    assert pay.calls[0].args == {"token": OLD, "more": [NEW, OLD, 7], "plain": f"in {HANDLE}"}
+
+
 async def test_scopes_say_what_is_missing(lab: Lab, open_store: OpenStore) -> None:
     pay = scripted(KEYED, {"echo": OLD})
     async with lab.open(tools=[pay.tool]) as hf, hf.scope("web") as scope:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.handles import find_whole, is_name, names_in, resolved
-from holdfast.core.redact import REDACTED, safe
+from holdfast.core.redact import REDACTED, safe, safe_value
 from holdfast.core.swap import VALUE_CHARS_MIN, Matcher, forms_of
 from holdfast.core.values import decode, encode
 from holdfast.testing.canaries.app import spelled
@@ -66,6 +66,8 @@ def test_keys_and_numbers_are_swapped_too() -> None:
     matcher = Matcher([("pin", "123456789012"), ("a", "first-value-1"), ("b", "other-value-2")])
     assert matcher.value({"n": 123456789012}) == {"n": "secret://pin"}
     assert matcher.value({"n": 123456789013}) == {"n": 123456789013}
+    assert matcher.find({"n": [123456789012]}) == "secret://pin"
+    assert matcher.find({"n": [1234567890123]}) is None
     both = {"first-value-1": 1, "secret://a": 2}
     assert matcher.value(both) == {"secret://a": 1, "secret://a#2": 2}
 
@@ -165,6 +167,12 @@ def test_what_looks_like_a_secret_is_not_shown(text: str) -> None:
 )  # fmt: skip
 def test_ids_and_handles_are_shown(text: str) -> None:
     assert safe(text) == text
+
+
+def test_every_text_of_a_value_is_made_safe() -> None:
+    token = "ghp_" + "a1B2" * 9
+    shown = safe_value({"a": [token, 7, ({"b": token},)], "c": None})
+    assert shown == {"a": [REDACTED, 7, [{"b": REDACTED}]], "c": None}
 
 
 def test_the_shortest_value_is_the_width_of_the_first_look() -> None:
