@@ -353,7 +353,7 @@ def test_affinity_is_another_for_each_endpoint_and_names_nobody() -> None:
         {"url": "https://user:pass@x/"},
         {"url": "http://far.example/v1", "key": lambda: "k"},
     ],
-    ids=str,
+    ids=["name", "wire", "scheme", "query", "credentials", "key in the clear"],
 )
 def test_an_endpoint_that_cannot_work_or_would_tell_its_key_is_refused(more: Json) -> None:
     good: Json = {"name": "a", "url": "https://x/v1", "wire": "openai"}
