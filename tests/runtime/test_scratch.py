@@ -679,6 +679,34 @@ async def test_retention_takes_the_files_with_the_task(lab: Lab) -> None:
             await hf.journal.get_blob("0" * 64)
 
 
+async def test_a_disk_that_lets_go_of_nothing_does_not_end_a_sweep(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    @holdfast.task
+    async def work(run: holdfast.Run) -> None:
+        (run.scratch.path / "a").write_text("a")
+        raise ValueError("on purpose")
+
+    async with lab.open(work) as hf:
+        handle = await hf.submit(work)
+        await wait_state(handle, TaskState.FAILED)
+        place = Place(lab.folder / "scratch" / hf.journal.journal_id)
+        (place.root / handle.id / "gone-1").mkdir(parents=True, exist_ok=True)
+        (place.root / handle.id / "files").mkdir(exist_ok=True)
+        (place.root / handle.id / "files" / "left").write_text("x")
+        with monkeypatch.context() as patch:
+            for name in ("unlink", "rmdir", "scandir"):
+                patch.setattr(os, name, refuse)
+            await sweep(place, hf.journal)
+        assert (place.root / handle.id / "files" / "left").exists()
+        await sweep(place, hf.journal)
+        assert not (place.root / handle.id / "files" / "left").exists()
+        assert not (place.root / handle.id / "gone-1").exists()
+
+
 async def test_a_sweep_removes_what_dead_runs_left_and_nothing_else(lab: Lab) -> None:
     held = Scripted(holdfast.Read(), hang)
 

@@ -139,10 +139,11 @@ def remove(root: int, paths: Iterable[Found]) -> None:
 
 
 def empty(root: int) -> None:
-    """Remove all that the folder holds; what cannot be removed stays."""
-    for name, is_folder in _names(root):
-        with contextlib.suppress(OSError, RecursionError):
-            (_remove_folder if is_folder else _remove_file)(root, name)
+    """Remove all that the folder holds; what cannot be removed stays. Never raises OSError."""
+    with contextlib.suppress(OSError):
+        for name, is_folder in _names(root):
+            with contextlib.suppress(OSError, RecursionError):
+                (_remove_folder if is_folder else _remove_file)(root, name)
 
 
 def _remove_file(folder: int, name: str) -> None:

@@ -129,9 +129,10 @@ def _remove_gone(above: Path) -> None:
     except OSError:
         return
     try:
-        for name in os.listdir(folder):
-            if name.startswith(GONE):
-                _remove(folder, name)
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith(GONE):
+                    _remove(folder, name)
     finally:
         os.close(folder)
     with contextlib.suppress(OSError):
@@ -153,7 +154,8 @@ def _move_away(above: Path) -> None:
 
 
 async def sweep(place: Place, journal: Journal) -> None:
-    """Remove what dead runs have left, of tasks that no run holds now."""
+    """Remove what dead runs have left, of tasks that no run holds now. A disk that will not let
+    go of it is no reason to stop: the next sweep tries again."""
     for task_id in list(place.leftovers()):
         fd = place.open_leftover(task_id)  # first: a run that comes later has another folder
         try:
