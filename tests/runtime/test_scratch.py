@@ -70,13 +70,13 @@ def test_a_task_killed_at_any_point_ends_with_the_same_files(
     place = tmp_path / "place"
     place.mkdir(mode=0o700)
     done = subprocess.run(
-        [sys.executable, str(script("scratcher")), str(place), "14"],
+        [sys.executable, str(script("scratcher")), str(place), "27"],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2_000:]
     found = json.loads(done.stdout)
     assert found["wrong"] == []
-    assert found["killed"] >= 6
+    assert found["killed"] >= 3
 
 
 async def test_a_task_that_does_not_use_it_has_none(lab: Lab) -> None:
