@@ -435,8 +435,8 @@ class JournalDamaged(Terminal):
     code = "journal-damaged"
     exit_code = EXIT_JOURNAL
     default_hint = (
-        "no step was begun; keep the file, run `holdfast doctor --deep` to see what is damaged, "
-        "then put the newest good copy back with `holdfast recover --journal FILE`"
+        "nothing further is begun; keep the file, run `holdfast doctor --deep` to see what is "
+        "damaged, then put the newest good copy back with `holdfast recover --journal FILE`"
     )
 
 

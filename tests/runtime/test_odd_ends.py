@@ -8,8 +8,19 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.errors import BadInput, JournalGone, TaskCancelled, TaskFailed, TaskParked
+from holdfast.core.step import StepState
+from holdfast.errors import (
+    BadInput,
+    Cancelled,
+    Fenced,
+    JournalGone,
+    Suspended,
+    TaskCancelled,
+    TaskFailed,
+    TaskParked,
+)
 from holdfast.journal.records import TaskState
+from holdfast.testing.lab import Lab, Scripted
 
 FAST = holdfast.Settings(pace=0.01)
 
@@ -119,3 +130,50 @@ async def test_evidence_against_a_closed_record_is_told(tmp_path: Path) -> None:
         await hf.evidence(task_id=handle.id, ordinal="1", result=7, source="bank")
         told = await hf.journal.pending_notices(limit=20)
         assert [one.kind for one in told if one.kind == "contradiction"] == ["contradiction"]
+
+
+class Abort(BaseException):
+    """What no library should raise, and some do."""
+
+
+@pytest.mark.parametrize("error", [Abort("stop"), GeneratorExit(), SystemExit(3)])
+@pytest.mark.parametrize("where", ["task", "branch"])
+async def test_whatever_code_raises_is_its_own_outcome(
+    lab: Lab, error: BaseException, where: str
+) -> None:
+    """The engine lives on, and so do its other tasks."""
+
+    async def breaks(run: holdfast.Run) -> None:
+        raise error
+
+    @holdfast.task
+    async def bad(run: holdfast.Run) -> None:
+        await (run.gather(breaks, breaks) if where == "branch" else breaks(run))
+
+    @holdfast.task
+    async def good(run: holdfast.Run) -> str:
+        return "done"
+
+    async with lab.open(bad, good) as hf:
+        broken = await hf.submit(bad)
+        with pytest.raises(holdfast.TaskFailed, match=type(error).__name__):
+            await broken.result(10)
+        assert await (await hf.submit(good)).result(10) == "done"
+
+
+@pytest.mark.parametrize("signal", [Suspended("parked"), Cancelled(), Fenced()])
+async def test_a_signal_that_a_tool_raises_is_an_error_like_any_other(
+    lab: Lab, signal: BaseException
+) -> None:
+    once = Scripted(holdfast.Unrepeatable(max_delay_s=0), signal, name="once")
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> None:
+        await run.call(once.tool)
+
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        with pytest.raises(TaskParked, match="was it done"):
+            await handle.result(10)
+        assert (await handle.view()).steps["1"].state is StepState.PARKED
+    assert len(once.calls) == 1

@@ -98,8 +98,10 @@ TRIABLE = (Keyed, Queryable, Unrepeatable)
 
 def judge(seen: Seen, effect: Effect) -> Verdict:
     """What the answers prove."""
-    repeat = _repeat(seen)
     apart = _apart(seen)
+    repeat = _repeat(seen)
+    if repeat.ok and not apart.ok:
+        repeat = Check("repeat", None, "a repeat gives the same answer, which here says nothing")
     crowd = _crowd(seen)
     body, fingerprint = _body(seen)
     lookup = _lookup(seen)

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from typing import Any
 
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
@@ -23,7 +24,7 @@ from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.redact import safe
-from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable
+from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable, text_of
 from holdfast.runtime.deadman import DeadMan
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.hardening import harden
@@ -72,6 +73,7 @@ async def serve(order: Order, log: Log) -> None:
             ),
         )  # fmt: skip
         _listen_to_signals(engine, log)
+        _report_lost_errors(log)
         if order.health_port is not None:
             # Only where it is asked for: a resuming worker should start at once.
             from holdfast.app.health import serve_health
@@ -98,6 +100,19 @@ def _listen_to_signals(engine: Engine, log: Log) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+
+
+def _report_lost_errors(log: Log) -> None:
+    """What asyncio would print of an error that nobody awaits: in the log, where the swap of
+    secrets is."""
+
+    # Any: asyncio's own dictionary of mixed values
+    def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        shown = "" if error is None else f"{type(error).__name__}: {text_of(error)}"
+        log.event("error-lost", message=str(context.get("message", "")), error=shown)
+
+    asyncio.get_running_loop().set_exception_handler(report)
 
 
 def _explain(error: HoldfastError, log: Log) -> int:

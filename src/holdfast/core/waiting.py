@@ -20,6 +20,19 @@ async def wait_event(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
+def is_closed_from_outside(error: BaseException) -> bool:
+    """Whether this is no outcome of the code: its coroutine is thrown away, and may await nothing.
+
+    Code that raises GeneratorExit itself does so while its task runs.
+    """
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        return asyncio.current_task() is None
+    except RuntimeError:  # no loop is running
+        return True
+
+
 class Turn:
     """A lock, given in the order it was asked for; taking a free one costs no await."""
 

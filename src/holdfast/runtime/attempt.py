@@ -18,10 +18,12 @@ import msgspec
 
 from holdfast.core.clock import Clock
 from holdfast.core.values import Json, checked, copied, encode
+from holdfast.core.waiting import is_closed_from_outside
 from holdfast.errors import (
     AttemptTimedOut,
     BadValue,
     Busy,
+    Fenced,
     HoldfastError,
     JournalFull,
     KeyReused,
@@ -29,7 +31,6 @@ from holdfast.errors import (
     NotSent,
     ReadOnly,
     Refused,
-    Signal,
     TooLarge,
     ToolNotImportable,
     ToolRaised,
@@ -151,11 +152,13 @@ class Caller:
             if "secrets" in step.body:
                 own = self._secrets.resolve(tool, step, own)
             value = await self._invoke(tool, call, own, send.mark)
-        except (Signal, asyncio.CancelledError):
+        except asyncio.CancelledError:
             raise
         except Unkept as error:
             return Returned(None, unkept=error.why)
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything: it is judged
+        except BaseException as error:
+            if self._is_fenced(error) or is_closed_from_outside(error):
+                raise
             return _judged(tool, error, begun=send.begun, secrets=self._secrets)
         return _returned(tool, value, self._secrets)
 
@@ -175,14 +178,20 @@ class Caller:
             own = self._secrets.resolve(tool, step, _own(args), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 answer = cast(object, await tool.finder(call, **own))
-        except (Signal, asyncio.CancelledError):
+        except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - a lookup that fails says nothing
+        except BaseException as error:
+            if self._is_fenced(error) or is_closed_from_outside(error):
+                raise
             text = self._secrets.text(text_of(error))
             return Unsure(f"{type(error).__name__}: {text[:TEXT_CHARS_MAX]}")
         if not isinstance(answer, (Found, Absent, Many, Unsure)):
             return Unsure(f"the lookup returned {type(answer).__name__}")
         return answer
+
+    def _is_fenced(self, error: BaseException) -> bool:
+        """Whether it is our own signal; one that a tool raises is an error like any other."""
+        return isinstance(error, Fenced) and self._lease.lost
 
     def _call(
         self, tool: Tool[..., Any], step: StepView, *, task_id: str, fence: int, attempt: int,

@@ -15,6 +15,7 @@ from holdfast.core.effect import Keyed
 from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
 from holdfast.core.values import checked, encode
+from holdfast.core.waiting import is_closed_from_outside
 from holdfast.errors import (
     BadValue,
     Cancelled,
@@ -61,7 +62,9 @@ async def execute(
         raise
     except (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly):
         raise  # the journal's trouble is not the code's outcome
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the code's outcome
+    except BaseException as error:
+        if is_closed_from_outside(error):
+            raise
         return await _fail(book, error)
 
 
@@ -75,7 +78,9 @@ async def _run_code(task: TaskType, run: Run, book: Book) -> object:
     result: object = None
     try:
         result = await task.start(run, args)
-    except BaseException as raised:  # noqa: BLE001 - whatever it is, it is judged below
+    except BaseException as raised:
+        if is_closed_from_outside(raised):
+            raise
         error = raised
     stopped = isinstance(error, asyncio.CancelledError) and book.stopping
     if not isinstance(error, Fenced) and not stopped:

@@ -25,7 +25,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
 from holdfast.core.values import canonical, checked
-from holdfast.core.waiting import wait_event
+from holdfast.core.waiting import is_closed_from_outside, wait_event
 from holdfast.errors import (
     Cancelled,
     Fenced,
@@ -340,11 +340,10 @@ class Run:
                 result = await cast("StepCall[Any]", branch).perform(run)
             else:
                 result = await branch(run)
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit) as raised:
-            if self._book.stopping or not isinstance(raised, asyncio.CancelledError):
+        except BaseException as raised:
+            stopped = isinstance(raised, asyncio.CancelledError) and self._book.stopping
+            if stopped or is_closed_from_outside(raised):
                 raise
-            error = raised
-        except BaseException as raised:  # noqa: BLE001 - raised again by the gather, in order
             error = raised
         return result, run.signal or error
 

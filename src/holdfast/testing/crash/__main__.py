@@ -122,7 +122,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"only these: {', '.join(SUITES)}",
     )  # fmt: skip
     parser.add_argument(
-        "--points", type=int, metavar="N", help="a sample of about N kills per class; default: all"
+        "--points",
+        type=_count,
+        metavar="N",
+        help="a sample of about N kills per class; default: all",
     )
     parser.add_argument("--classes", nargs="+", choices=CLASSES, metavar="CLASS")
     parser.add_argument(
@@ -130,7 +133,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="how many steps the tasks of the matrix have",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=int, default=SECONDS, metavar="N",
+        "--seconds", type=_count, default=SECONDS, metavar="N",
         help="pairs: second kills drawn for each first one",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
@@ -149,6 +152,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("at least 1: nothing tried is nothing shown")
+    return count
 
 
 def _steps(text: str) -> int:

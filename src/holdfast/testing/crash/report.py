@@ -26,6 +26,7 @@ class Figures(msgspec.Struct, kw_only=True):
     breaches: int = 0
     parked: int = 0
     poisoned: int = 0  # parked because programs lost their lease too often
+    may_poison: bool = False  # whether it may: many programs, short leases, a busy machine
     in_doubt: int = 0  # kills after a send had begun and before its result was recorded
     needless_parks: int = 0
     unreached: int = 0  # lives that passed to their end
@@ -46,6 +47,7 @@ class Figures(msgspec.Struct, kw_only=True):
     @property
     def green(self) -> bool:
         wrong = self.duplicates + self.lost + self.silent + self.breaches + self.needless_parks
+        wrong += 0 if self.may_poison else self.poisoned
         return wrong == 0 and (self.parked == 0 or self.name == "unrepeatable")
 
     @property
@@ -61,6 +63,8 @@ class Figures(msgspec.Struct, kw_only=True):
         self.breaches += verdict.breaches
         self.parked += verdict.parked
         self.poisoned += verdict.poisoned
+        if verdict.poisoned and not self.may_poison:
+            self.note(f"{where}: the task is parked as poison", again=again)
         for letter, count in verdict.letters.items():
             self.letters[letter] = self.letters.get(letter, 0) + count
         for finding in verdict.findings:
@@ -85,6 +89,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
     silent: int
     breaches: int
     parked: int
+    poisoned: int
     needless_parks: int
     unreached: int
     seconds: float
@@ -111,6 +116,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     silent: int
     breaches: int
     parked: int
+    poisoned: int
     needless_parks: int
     seconds: float
     suites: dict[str, SuiteReport]
@@ -127,13 +133,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 _SUMMED = (
     "points", "distinct", "product", "duplicates", "lost", "silent", "breaches", "parked",
-    "needless_parks", "unreached",
+    "poisoned", "needless_parks", "unreached",
 )  # fmt: skip
 
 COLUMNS = (
     ("class", "name"), ("steps", "steps"), ("points", "points"), ("distinct", "distinct"),
     ("duplicates", "duplicates"), ("lost", "lost"), ("silent", "silent"),
     ("breaches", "breaches"), ("parked", "parked"), ("needless", "needless_parks"),
+    ("poisoned", "poisoned"),
 )  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def add_up(subject: Subject, outcomes: list[Outcome], books: Books) -> Figures:
 
 
 def add_up_zombies(subject: Subject, zombies: list[Zombie], books: Books) -> Figures:
-    figures = Figures(name=subject.name)
+    figures = Figures(name=subject.name, may_poison=True)
     for zombie in zombies:
         verdict = judge(subject, zombie.found, books)
         figures.add(verdict, where=str(zombie))
@@ -201,7 +201,7 @@ def add_up_children(subject: Subject, killed: list[Killed], books: Books) -> Fig
 
 
 def add_up_races(subject: Subject, races: list[Race], books: Books) -> Figures:
-    figures = Figures(name=subject.name)
+    figures = Figures(name=subject.name, may_poison=True)
     for race in races:
         verdict = judge(subject, race.found, books)
         for wrong in owners(race):

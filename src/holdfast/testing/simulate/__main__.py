@@ -9,9 +9,11 @@ from pathlib import Path
 
 from holdfast.testing.simulate.bugs import find_bugs
 from holdfast.testing.simulate.campaign import Report, mode_of, run_seeds
+from holdfast.testing.simulate.coverage import missing
 from holdfast.testing.simulate.run import Mode, Verdict, simulate
 
 TELL_EVERY = 1_000
+ALL_PAIRS_SEEDS = 10_000  # from so many worlds on, every (event, class) pair must be seen
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,6 +32,12 @@ def main(argv: list[str] | None = None) -> int:
 
     report = run_seeds(range(options.first, options.first + options.seeds), mode=mode, each=each)
     _tell(report, options)
+    if options.seeds >= ALL_PAIRS_SEEDS and missing(report.pairs):
+        print(
+            f"red: not every (event, class) pair was seen in {options.seeds} worlds",
+            file=sys.stderr,
+        )
+        return 1
     return 1 if report.bad else 0
 
 
@@ -38,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m holdfast.testing.simulate",
         description="Run the production engine in simulated worlds, one per seed.",
     )
-    parser.add_argument("--seeds", type=int, default=500, help="how many worlds")
+    parser.add_argument("--seeds", type=_count, default=500, help="how many worlds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="one world, with its trace")
     parser.add_argument("--mode", choices=("safety", "liveness", "both"), default="both")
@@ -46,6 +54,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--report", type=Path, help="write the JSON object to this file too")
     return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("at least 1: nothing tried is nothing shown")
+    return count
 
 
 def _show_one(seed: int, mode: Mode | None, *, as_json: bool) -> int:
