@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,11 @@ settings.register_profile(
 settings.load_profile("project")
 
 _MEASURED = "measured"
+
+# Whoever runs tests in the background may have them ignore Ctrl-C, and programs that they start
+# would inherit it; some tests are about Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -97,11 +97,11 @@ def _timeout_as_failure() -> None:
     """No answer in time means that nothing happened (rule 3)."""
     original = _original(attempt, "_judged")
 
-    def judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outcome:
+    def judged(tool: Tool[..., Any], error: BaseException, **rest: Any) -> Outcome:
         late = isinstance(error, AttemptTimedOut) or (
             isinstance(error, AnswerUnknown) and isinstance(error.__cause__, TimeoutError)
         )
-        return RefusedBy("timed out") if late else original(tool, error, begun=begun)
+        return RefusedBy("timed out") if late else original(tool, error, **rest)
 
     _replace(attempt, "_judged", judged)
 

@@ -105,10 +105,10 @@ def _key_per_attempt(replace: Replace) -> None:
 def _timeout_as_failure(replace: Replace) -> None:
     original = _get(attempt, "_judged")
 
-    def judged(tool: Tool[..., Any], error: BaseException, *, begun: bool) -> Outcome:
+    def judged(tool: Tool[..., Any], error: BaseException, **rest: Any) -> Outcome:
         if isinstance(error, AttemptTimedOut):
             return RefusedBy("timed out")
-        return original(tool, error, begun=begun)
+        return original(tool, error, **rest)
 
     replace(attempt, "_judged", judged)
 
