@@ -42,7 +42,7 @@ def _rest(result: Figures) -> list[str]:
         + f"; the last is {result['long']['last_of_first']:.2f} of the first",
     ]
     lines += [
-        f"resume of {one['tasks']:,}: first step after {one['first_step_s']:.2f} s, all moving "
+        f"resume of {one['tasks']:,.0f}: first step after {one['first_step_s']:.2f} s, all moving "
         f"after {one['all_moving_s']:.2f} s, done after {one['done_s']:.2f} s"
         for one in result["resume"]
     ]
