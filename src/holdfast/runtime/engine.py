@@ -185,6 +185,8 @@ class Engine:
         Not where the lease is lost: then the next claim counts it as a death.
         """
         self._books.pop(book.view.task_id, None)
+        if self._alone == book.view.task_id:  # also a scope that was given to whoever waited for it
+            self._alone = None
         if not rested and self.lease is not None and not self.lease.lost:
             self._strays.append(book.hold)
 
