@@ -77,3 +77,9 @@ def test_without_the_bug_its_worlds_break_nothing(bug: str) -> None:
     for seed in range(CLEAN_SEEDS):
         verdict = simulate(seed, mode_of(seed), stage=STAGES[bug])
         assert not verdict.breaches, f"seed {seed}: {verdict.breaches}"
+
+
+@pytest.mark.parametrize("seed", [1571, 7343])
+def test_a_world_that_once_stood_still_comes_to_its_end(seed: int) -> None:
+    """1571: a suspect scope given away stopped all claims; 7343: a lost lease was renewed on."""
+    assert simulate(seed, "liveness").breaches == []

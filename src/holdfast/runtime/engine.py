@@ -221,7 +221,8 @@ class Engine:
             await asyncio.sleep(self.settings.renew_every_s)
             if self.lease is None:
                 return
-            if self.lease.was_frozen():
+            # Lost once is lost: a wall clock that was set back since must not hide it.
+            if self.lease.was_frozen() or self.lease.lost:
                 raise SessionLost("the clocks stood still: this machine was paused")
             try:
                 await self.journal.renew(self.lease.session)
