@@ -9,8 +9,6 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from holdfast.runtime import http_exchange
 from holdfast.runtime.http import AnswerUnknown, BadRequest, HttpClient
 from holdfast.runtime.http_exchange import Exchange
 from holdfast.runtime.http_message import Message
+from holdfast.testing.tls import make_tls
 
 KEY = "0b0c0d0e-0f10-8112-9314-151617181920"
 TASK = "01J9ZK3V5T8Q2M4N6P7R8S9T0V"
@@ -718,43 +717,6 @@ async def test_a_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyP
 
 
 # TLS.
-
-
-def make_tls(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server context with a fresh certificate for 127.0.0.1, and a client that trusts it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    pem = folder / "server.pem"
-    pem.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(pem)
-    return server, ssl.create_default_context(cafile=str(pem))
 
 
 async def test_https_sends_once_and_an_untrusted_certificate_is_not_sent(tmp_path: Path) -> None:

@@ -7,18 +7,14 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.runtime import http_stream
 from holdfast.runtime.http_message import Message, build
 from holdfast.runtime.http_stream import StreamFailed, StreamTooLong, Timeouts, open_stream
+from holdfast.testing.tls import make_tls
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -219,39 +215,6 @@ async def test_a_slow_reader_is_not_drowned(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # TLS, as every real endpoint has it.
-
-
-def make_tls(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context, and one that trusts it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    pem = folder / "server.pem"
-    pem.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(pem)
-    return server, ssl.create_default_context(cafile=str(pem))
 
 
 async def test_tls_streams_and_cuts_and_an_untrusted_far_end_is_told_nothing(

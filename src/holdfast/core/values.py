@@ -36,10 +36,7 @@ def checked(value: object, *, what: str) -> Json:
 
 def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
     """Compact JSON of a checked value."""
-    raw = _encode(value)
-    if len(raw) > bytes_max:
-        raise TooLarge(f"{what} has {len(raw):,} bytes of JSON; the limit is {bytes_max:,}")
-    return raw
+    return _within(_encode(value), what, bytes_max)
 
 
 def encode_unchecked(value: Json) -> bytes:
@@ -49,7 +46,10 @@ def encode_unchecked(value: Json) -> bytes:
 
 def canonical_within(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
     """RFC 8785 bytes of a checked value, if they are not too many."""
-    raw = canonical(value)
+    return _within(canonical(value), what, bytes_max)
+
+
+def _within(raw: bytes, what: str, bytes_max: int) -> bytes:
     if len(raw) > bytes_max:
         raise TooLarge(f"{what} has {len(raw):,} bytes of JSON; the limit is {bytes_max:,}")
     return raw

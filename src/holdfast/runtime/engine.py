@@ -185,8 +185,7 @@ class Engine:
         Not where the lease is lost: then the next claim counts it as a death.
         """
         self._books.pop(book.view.task_id, None)
-        if self._alone == book.view.task_id:  # also a scope that was given to whoever waited for it
-            self._alone = None
+        self._leave_alone(book.view.task_id)
         if not rested and self.lease is not None and not self.lease.lost:
             self._strays.append(book.hold)
 
@@ -318,6 +317,11 @@ class Engine:
             self._alone = None
         return self._alone is not None
 
+    def _leave_alone(self, task_id: TaskId) -> None:
+        """Whoever held it has let go: if it was to run with no neighbour, that is over."""
+        if self._alone == task_id:
+            self._alone = None
+
     @contextlib.contextmanager
     def wanted(self, task_id: TaskId) -> Generator[asyncio.Future[Claimed]]:
         """While somebody in this process waits for a scope, it is given to them when claimed."""
@@ -329,6 +333,7 @@ class Engine:
         except BaseException:
             if given.done() and not given.cancelled():
                 self._strays.append(given.result().hold)  # theirs, and they have left
+                self._leave_alone(task_id)
             raise
         finally:
             waiting.remove(given)
@@ -375,8 +380,6 @@ class Engine:
         finally:
             self.unwatch(book, rested=state is not None)
             self._running.pop(task_id, None)
-            if self._alone == task_id:
-                self._alone = None
             self._note_end(task_id, book, state)
             if book.scratch is not None:
                 self._remove_scratch(book.scratch, task_id, state)

@@ -23,6 +23,7 @@ from holdfast.testing.crash.jobs import Job, run_job
 from holdfast.testing.crash.report import Figures, Report, SuiteReport, table
 from holdfast.testing.crash.subjects import CLASSES
 from holdfast.testing.crash.suites import MATRIX, SECONDS, SUITES, Kills, Options
+from holdfast.testing.options import at_least_one
 from holdfast.testing.shim import Mode, build
 
 BUILD = Path("build")
@@ -123,7 +124,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--points",
-        type=_count,
+        type=at_least_one,
         metavar="N",
         help="a sample of about N kills per class; default: all",
     )
@@ -133,7 +134,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="how many steps the tasks of the matrix have",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=_count, default=SECONDS, metavar="N",
+        "--seconds", type=at_least_one, default=SECONDS, metavar="N",
         help="pairs: second kills drawn for each first one",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
@@ -152,13 +153,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("at least 1: nothing tried is nothing shown")
-    return count
 
 
 def _steps(text: str) -> int:

@@ -6,15 +6,24 @@ through `call.http`. A tool knows nothing of crashes: the code here is what a us
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import holdfast
 from holdfast.core.effect import Effect, Letter
 from holdfast.downstream.process import Kind
 from holdfast.runtime.task import TaskType
-from holdfast.runtime.tool import Call, FindAnswer
+from holdfast.runtime.tool import Call
+from holdfast.testing.counted_tools import (
+    KEYED,
+    TIMEOUT_S,
+    Function,
+    apply_to,
+    find,
+    post,
+    put_one,
+    put_own,
+)
 
 ClassName = Literal[
     "read", "transactional", "fenced", "keyed", "queryable", "idempotent", "unrepeatable"
@@ -22,9 +31,6 @@ ClassName = Literal[
 CLASSES: tuple[ClassName, ...] = get_args(ClassName)
 STEPS = 3  # unless told otherwise
 TABLE = "crash_effects"  # where the Transactional steps leave their rows
-TIMEOUT_S = 30.0  # a far end that is merely slow, on a busy machine, is not what is tried here
-
-Function = Callable[..., Awaitable[Any]]  # Any: JSON of the far end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,7 @@ def make_subject(name: ClassName, *, steps: int = STEPS, timeout_s: float = TIME
         function
     )
     if name == "queryable":
-        tool.find(_find)
+        tool.find(find)
 
     @holdfast.task(name=f"{steps} {name} steps")
     async def in_a_row(run: holdfast.Run, url: str) -> list[object]:
@@ -59,48 +65,12 @@ async def _read(call: Call, url: str, number: int) -> object:
     return response.json()["value"]
 
 
-async def _apply(call: Call, url: str, number: int) -> holdfast.Apply:
-    return holdfast.Apply(
-        [
-            (f"CREATE TABLE IF NOT EXISTS {TABLE} (task TEXT, step TEXT)", ()),
-            (f"INSERT INTO {TABLE} VALUES (?, ?)", (call.task_id, call.ordinal)),
-        ],
-        result=number,
-    )
-
-
-async def _post(call: Call, url: str, number: int) -> object:
-    return (await call.http.post(f"{url}/effects", json={"number": number})).json()["id"]
-
-
-async def _put_one(call: Call, url: str, number: int) -> object:
-    """All steps write one resource: only the fence keeps an old write from landing last."""
-    where = f"{url}/resources/{call.task_id}"
-    return (await call.http.put(where, json={"number": number})).json()["id"]
-
-
-async def _put_own(call: Call, url: str, number: int) -> object:
-    where = f"{url}/resources/{call.task_id}-{number}"
-    return (await call.http.put(where, json={"number": number})).json()["id"]
-
-
-async def _find(call: Call, url: str, number: int) -> FindAnswer:
-    asked = {"task": call.task_id, "step": call.ordinal}
-    found = (await call.http.get(f"{url}/effects", params=asked)).json()["effects"]
-    if not found:
-        return holdfast.Absent()
-    if len(found) > 1:
-        return holdfast.Many([one["id"] for one in found])
-    return holdfast.Found(found[0]["id"], args={"url": url, "number": found[0]["body"]["number"]})
-
-
-_KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True)
 _CLASSES: dict[ClassName, tuple[Effect, Function, Kind | None]] = {
     "read": (holdfast.Read(), _read, "read"),
-    "transactional": (holdfast.Transactional(), _apply, None),
-    "fenced": (holdfast.Fenced(), _put_one, "fenced"),
-    "keyed": (_KEYED, _post, "keyed"),
-    "queryable": (holdfast.Queryable(), _post, "queryable"),
-    "idempotent": (holdfast.Idempotent(), _put_own, "idempotent"),
-    "unrepeatable": (holdfast.Unrepeatable(), _post, "unrepeatable"),
+    "transactional": (holdfast.Transactional(), apply_to(TABLE), None),
+    "fenced": (holdfast.Fenced(), put_one, "fenced"),
+    "keyed": (KEYED, post, "keyed"),
+    "queryable": (holdfast.Queryable(), post, "queryable"),
+    "idempotent": (holdfast.Idempotent(), put_own, "idempotent"),
+    "unrepeatable": (holdfast.Unrepeatable(), post, "unrepeatable"),
 }

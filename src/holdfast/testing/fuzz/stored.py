@@ -149,7 +149,7 @@ def manifest(raw: bytes) -> None:
     """The manifest of a scratch folder: what is taken can be written below a folder."""
     found = manifests.decode(raw)
     law(manifests.encode(found) == raw, "a manifest has more than one form")
-    root = "/root/scratch"
+    root = "/below"
     for path in (*(file.path for file in found.files), *found.every_folder()):
         law(os.path.normpath(f"{root}/{path}") == f"{root}/{path}", "a path that is not below")
     files, folders = {file.path for file in found.files}, found.every_folder()

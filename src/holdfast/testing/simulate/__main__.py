@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from holdfast.testing.options import at_least_one
 from holdfast.testing.simulate.bugs import find_bugs
 from holdfast.testing.simulate.campaign import Report, mode_of, run_seeds
 from holdfast.testing.simulate.coverage import missing
@@ -46,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m holdfast.testing.simulate",
         description="Run the production engine in simulated worlds, one per seed.",
     )
-    parser.add_argument("--seeds", type=_count, default=500, help="how many worlds")
+    parser.add_argument("--seeds", type=at_least_one, default=500, help="how many worlds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="one world, with its trace")
     parser.add_argument("--mode", choices=("safety", "liveness", "both"), default="both")
@@ -54,13 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--report", type=Path, help="write the JSON object to this file too")
     return parser
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("at least 1: nothing tried is nothing shown")
-    return count
 
 
 def _show_one(seed: int, mode: Mode | None, *, as_json: bool) -> int:
