@@ -587,14 +587,19 @@ class Refused(StepFailed):
     """The far end says that it did not happen and will not happen.
 
     Raised by a tool with the far end's proof; raised again by `run.call` where the step is
-    closed as failed.
+    closed as failed. With `retry_after_s` the tool says more: it did not happen now and may be
+    asked again after that time, as where a far end limits its rate. It is then sent again, as long
+    as the tool's `attempts` last, unless another attempt may have been sent or refusals are stored.
     """
 
     code = "refused"
 
-    def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
+    def __init__(
+        self, proof: Any = None, *, retry_after_s: float | None = None
+    ) -> None:  # Any: whatever JSON the far end answered
         super().__init__(f"refused by the far end: {_shown(proof)}")
         self.proof = proof
+        self.retry_after_s = retry_after_s
 
 
 class ToolFailed(StepFailed):

@@ -82,7 +82,9 @@ def run_check(args: argparse.Namespace) -> int:
     for name, value in given.items():
         if not isinstance(value, dict):
             raise BadInput(f"{name} must be a JSON object")
-        tool.check_args(value)  # pyright: ignore[reportUnknownArgumentType] - JSON, keys are text
+        given[name] = tool.check_args(
+            value  # pyright: ignore[reportUnknownArgumentType] - JSON, keys are text
+        )
     _confirm(args, tool)
     verdict = asyncio.run(_check(args, tool, given))
     _show(verdict, tool, as_json=args.json)

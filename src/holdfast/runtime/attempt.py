@@ -67,6 +67,7 @@ class Returned(msgspec.Struct):
 
 class RefusedBy(msgspec.Struct):
     proof: Json
+    retry_after_s: float | None = None  # it may be asked again after this time
 
 
 class Unsent(msgspec.Struct):
@@ -163,8 +164,9 @@ class Caller:
         return _returned(tool, value, self._secrets)
 
     async def find(
-        self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], *, task_id: str
-    ) -> FindAnswer:
+        self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], *, task_id: str,
+        sent_ago_s: float | None = None,
+    ) -> FindAnswer:  # fmt: skip
         """Ask the lookup. Whatever it raises means that it cannot say."""
         if tool.finder is None:
             return Unsure("the tool has no lookup")
@@ -172,7 +174,7 @@ class Caller:
         fence = step.attempts[-1].fence if step.attempts else 0
         call = self._call(
             tool, step, task_id=task_id, fence=fence, attempt=len(step.attempts), ends=ends,
-            mark=_nothing, lookup=True,
+            mark=_nothing, lookup=True, sent_ago_s=sent_ago_s,
         )  # fmt: skip
         try:
             own = self._secrets.resolve(tool, step, _own(args), lookup=True)
@@ -195,11 +197,12 @@ class Caller:
 
     def _call(
         self, tool: Tool[..., Any], step: StepView, *, task_id: str, fence: int, attempt: int,
-        ends: float, mark: Callable[[], None], lookup: bool,
+        ends: float, mark: Callable[[], None], lookup: bool, sent_ago_s: float | None = None,
     ) -> Call:  # fmt: skip
         return Call(
             task_id=task_id, ordinal=step.ordinal, effect_key=step.effect_key, fence=fence,
             attempt=attempt, ends=ends, mark=mark, effect=tool.effect, lookup=lookup,
+            sent_ago_s=sent_ago_s,
         )  # fmt: skip
 
     async def _invoke(
@@ -282,7 +285,7 @@ def _judged(
     harmless = tool.letter in ("R", "T")
     match error:
         case Refused():
-            return RefusedBy(_shown_json(error.proof, secrets))
+            return RefusedBy(_shown_json(error.proof, secrets), error.retry_after_s)
         case BadRequest() if not begun:
             return Raised(type(error).__name__, cut(error.message))
         case NotSent() if not begun or not tool.marks_itself:

@@ -36,7 +36,7 @@ Message = dict[str, Any]  # Any: JSON; the fields are written and read in this f
 _FIELDS: dict[Any, dict[str, type | tuple[type, ...]]] = {
     "returned": {"value": object},
     "unkept": {"why": str},
-    "refused": {"proof": object},
+    "refused": {"proof": object, "retry_after_s": (int, float, type(None))},
     "key-reused": {"proof": object},
     "not-sent": {"reason": str},
     "busy": {"retry_after_s": (int, float)},
@@ -102,7 +102,8 @@ def raised(error: BaseException) -> Message:
     """How an exception of the tool travels: the four that say something, or its name and text."""
     match error:
         case Refused():
-            return {"kind": "refused", "proof": _proof(error.proof)}
+            proof, later = _proof(error.proof), error.retry_after_s
+            return {"kind": "refused", "proof": proof, "retry_after_s": later}
         case KeyReused():
             return {"kind": "key-reused", "proof": _proof(error.proof)}
         case NotSent():
@@ -123,7 +124,7 @@ def opened(outcome: Message, *, tool: str) -> object:
         case "unkept":
             raise Unkept(outcome["why"])
         case "refused":
-            raise Refused(outcome["proof"])
+            raise Refused(outcome["proof"], retry_after_s=outcome["retry_after_s"])
         case "key-reused":
             raise KeyReused(outcome["proof"])
         case "not-sent":

@@ -76,6 +76,29 @@ def in_window(
     return age_ms + late_ms < effect.window_s * 1000
 
 
+def sent_ago_s(view: TaskView, step: StepView, journal: Journal, clock: Clock) -> float | None:
+    """How long ago the step can have been sent first, at most; None where no clock can be trusted.
+
+    A lookup that goes back this far in a far end's list has seen all there can be.
+    """
+    starts = [step.restored_ms] if step.restored_ms else []
+    ages_ms: list[int] = []
+    if step.attempts:
+        first = step.attempts[0]
+        starts.append(first.at_ms)
+        claim = view.claims.get(first.epoch)
+        if claim is not None and claim.boot_id == clock.boot_id:
+            ages_ms.append(clock.boot_ms() - first.boot_ms)
+        elif journal.clock_behind_ms > CLOCK_TOLERANCE_MS:
+            return None
+    elif journal.clock_behind_ms > CLOCK_TOLERANCE_MS:
+        return None
+    ages_ms += [journal.now_ms() - start for start in starts]
+    if not ages_ms or min(ages_ms) < -CLOCK_TOLERANCE_MS:
+        return None
+    return max(ages_ms) / 1000
+
+
 def proven_unsent(view: TaskView, step: StepView, journal: Journal) -> bool:
     """Whether the session page of the dead attempt shows that its send had not begun."""
     if step.step is None or step.step.state is not StepState.STARTED or not step.attempts:

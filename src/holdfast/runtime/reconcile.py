@@ -31,6 +31,7 @@ from holdfast.runtime.facts import (
     in_window,
     proven_unsent,
     quiet_in_ms,
+    sent_ago_s,
 )
 from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import NOT_SENT, Args, Sender, check_allowed
@@ -252,7 +253,8 @@ class Reconciler:
             # An older copy may be under way: only in quiet can the next refusal be proof (T4).
             while not self._facts(tool, step, Lookup.NONE).quiet and not self._is_decided(step):
                 await self._wait_quiet(tool, step)
-        after = float(step.error.get("retry_after_s") or 0.0) if step.doubt == "busy" else 0.0
+        told = step.doubt in ("busy", "refused")
+        after = float(step.error.get("retry_after_s") or 0.0) if told else 0.0
         wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
         if step.doubt in ("refused", "raised"):
             wait_s = max(wait_s, tool.retry_delay_s)
@@ -297,8 +299,10 @@ class Reconciler:
     async def _ask(self, tool: Tool[..., Any], step: StepView, args: Args) -> tuple[Lookup, object]:
         """Ask; a lookup that cannot say is asked again a few times."""
         reason = ""
+        task_id = self._book.view.task_id
+        ago_s = sent_ago_s(self._book.view, step, self._book.journal, self._clock)
         for slot in self._lost_slots(tool, step):
-            answer = await self._caller.find(tool, slot, args, task_id=self._book.view.task_id)
+            answer = await self._caller.find(tool, slot, args, task_id=task_id, sent_ago_s=ago_s)
             if isinstance(answer, Found):
                 return self._found(tool, step, answer)
             if not isinstance(answer, Absent):
@@ -308,7 +312,7 @@ class Reconciler:
                 await self._pause(ASK_AGAIN_S * ask * self._pace, lambda: self._is_decided(step))
                 if self._evidence(step) is not None:
                     return Lookup.NONE, None
-            answer = await self._caller.find(tool, step, args, task_id=self._book.view.task_id)
+            answer = await self._caller.find(tool, step, args, task_id=task_id, sent_ago_s=ago_s)
             match answer:
                 case Found():
                     return self._found(tool, step, answer)

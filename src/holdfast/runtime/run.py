@@ -150,13 +150,12 @@ class Run:
         StepSkipped where a person decided so.
         """
         check_tool(tool)
-        tool.check_args(args)
-        return StepCall(self, tool, args)
+        return StepCall(self, tool, tool.check_args(args))
 
     def compensate(self, step: StepCall[Any], tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:
         """Undo an earlier step by another call, with an ordinal and key of its own (`4.c1`)."""
         check_tool(tool)
-        tool.check_args(args)
+        args = tool.check_args(args)
         if not step.ordinal:
             raise Misuse("only a step that was awaited can be compensated")
         number = self._compensations.get(step.ordinal, 0) + 1

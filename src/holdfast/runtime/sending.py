@@ -199,6 +199,8 @@ class Sender:
                 await self._record_success(tool, step, outcome, facts, slot)
             case RefusedBy():
                 body: Body = {"proof": outcome.proof, "reason": "refused"}
+                if outcome.retry_after_s is not None:
+                    body["retry_after_s"] = outcome.retry_after_s
                 await self._record_refusal(tool, step, facts, body, slot)
             case Raised() if _is_alone(tool, step):
                 body = {"kind": outcome.kind, "text": outcome.text, "reason": "raised"}
@@ -245,7 +247,8 @@ class Sender:
         """Failed with proof; or planned again under the same key where retries are left."""
         harmless = tool.letter in ("R", "T")
         row = step.step
-        again = row is not None and row.attempts - step.spared <= tool.retries
+        limit = max(tool.retries, tool.attempts - 1) if "retry_after_s" in body else tool.retries
+        again = row is not None and row.attempts - step.spared <= limit
         proven = row is not None and row.alone and not facts.refusals_stored
         if again and (harmless or proven):
             await self.record(step, Event.RETRY, facts, body, slot=slot)

@@ -42,17 +42,20 @@ class Call:
 
     __slots__ = (
         "_effect", "_effect_key", "_ends", "_http", "_lookup", "_mark", "_scratch", "attempt",
-        "fence", "ordinal", "task_id",
+        "fence", "ordinal", "sent_ago_s", "task_id",
     )  # fmt: skip
 
     def __init__(
         self, *, task_id: str, ordinal: str, effect_key: bytes, fence: int, attempt: int,
         ends: float, mark: Callable[[], None], effect: Effect, lookup: bool,
+        sent_ago_s: float | None = None,
     ) -> None:  # fmt: skip
         self.task_id = task_id
         self.ordinal = ordinal
         self.fence = fence
         self.attempt = attempt
+        # In a lookup: the effect cannot be older than this. None where no bound is certain.
+        self.sent_ago_s = sent_ago_s
         self._effect_key = effect_key
         self._ends = ends  # on the clock of the event loop
         self._mark = mark
@@ -168,7 +171,7 @@ class Tool(Generic[P, T]):
         self, function: Callable[P, Awaitable[T] | T], *, name: str, effect: Effect,
         timeout_s: float, attempts: int, retries: int, retry_delay_s: float, http_only: bool,
         marks_sending: bool, needs_approval: bool,
-        secrets: Mapping[str, tuple[str, ...]],
+        secrets: Mapping[str, tuple[str, ...]], given: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.function = function
         self.name = name
@@ -194,15 +197,19 @@ class Tool(Generic[P, T]):
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
-        self._takes_call, self._names, self._required, self._any = _shape(function)
+        self._takes_call, names, required, self._any = _shape(function)
+        self.given = given
+        self._names = names - given.keys()
+        self._required = tuple(one for one in required if one not in given)
         self.args_title = f"arguments of {name}"
         self.result_title = f"result of {name}"
         self._needed = frozenset(self._required)
         self.version = _version(function, name, effect)
         self.secrets = secrets
-        unknown = [] if self._any else [one for one in secrets if one not in self._names]
-        if unknown:
-            raise Misuse(f"{name}: secrets: there is no argument {unknown[0]!r}")
+        for what, chosen in (("secrets", secrets), ("given", given)):
+            unknown = [] if self._any else [one for one in chosen if one not in names]
+            if unknown:
+                raise Misuse(f"{name}: {what}: there is no argument {unknown[0]!r}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         raise NotDurable(f"{self.name} was called directly: nothing would be recorded")
@@ -214,10 +221,16 @@ class Tool(Generic[P, T]):
         self.finder = finder
         return finder
 
-    def check_args(self, args: dict[str, Any]) -> None:  # Any: the caller's arguments, unchecked
-        """Refuse arguments that the function would not take, before anything is planned."""
+    def check_args(self, args: dict[str, Any]) -> dict[str, Any]:  # Any: the caller's, unchecked
+        """Refuse arguments that the function would not take, before anything is planned.
+
+        Returns them with those that the tool itself gives.
+        """
         if args.keys() <= self._names and self._needed <= args.keys():
-            return
+            return {**args, **self.given} if self.given else args
+        fixed = [name for name in args if name in self.given]
+        if fixed:
+            raise Misuse(f"{self.name}: {fixed[0]!r} is given by the tool itself")
         unknown = [] if self._any else [name for name in args if name not in self._names]
         missing = [name for name in self._required if name not in args]
         if unknown or missing:
@@ -226,6 +239,7 @@ class Tool(Generic[P, T]):
                 *(f"missing {n!r}" for n in missing),
             ]
             raise Misuse(f"{self.name}: {', '.join(told)}")
+        return {**args, **self.given}
 
     @property
     def needs_child(self) -> bool:
@@ -260,6 +274,7 @@ def tool(
     retries: int = ..., retry_delay_s: float = ..., http_only: bool = ...,
     marks_sending: bool = ..., needs_approval: bool = ...,
     secrets: Mapping[str, str | Sequence[str]] | None = ...,
+    given: Mapping[str, Any] | None = ...,
 ) -> Callable[[Callable[P, T]], Tool[P, T]]: ...  # fmt: skip
 
 
@@ -268,6 +283,7 @@ def tool(
     timeout_s: float = TIMEOUT_S, attempts: int = ATTEMPTS_MAX, retries: int = 0,
     retry_delay_s: float = 1.0, http_only: bool = False, marks_sending: bool = False,
     needs_approval: bool = False, secrets: Mapping[str, str | Sequence[str]] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Tool[P, T] | Callable[[Callable[P, T]], Tool[P, T]]:  # fmt: skip
     """Register a function as a tool.
 
@@ -282,6 +298,8 @@ def tool(
         needs_approval: a person must grant each call before it starts.
         secrets: which secrets an argument may name by `secret://NAME`: argument to name, to names
             or to patterns such as `tenant-*`. Nothing else is ever resolved.
+        given: arguments with these values, recorded with each step like any other, which no caller
+            (and no model) passes: the account or the address that the tool is for.
     """
     if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
         raise Misuse("tool: timeout_s and attempts must be positive, retries not negative")
@@ -298,6 +316,7 @@ def tool(
                 one: (names,) if isinstance(names, str) else tuple(names)
                 for one, names in (secrets or {}).items()
             },
+            given=dict(given or {}),
         )  # fmt: skip
 
     return register if function is None else register(function)

@@ -212,7 +212,8 @@ def _frame(body: object) -> bytes:
 FRAMES = (
     _frame({"kind": "returned", "value": 1}),
     _frame({"kind": "raised", "type": "E", "text": "t", "code": ""}),
-    _frame({"kind": "busy", "retry_after_s": 1.0}), _frame({"kind": "refused", "proof": {}}),
+    _frame({"kind": "busy", "retry_after_s": 1.0}),
+    _frame({"kind": "refused", "proof": {}, "retry_after_s": None}),
     _frame({"kind": "not-sent", "reason": "r"}), _frame({"kind": "unkept", "why": "w"}),
     _frame({"kind": "key-reused", "proof": 1}), _frame({"ready": True}), _frame([1]),
 )  # fmt: skip
