@@ -11,7 +11,8 @@
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
          |   +- usage: BadInput, BadValue, TooLarge, BadApp, BadSettings, NotDurable, StepOpen,
-         |   |         ToolNotImportable, Misuse, BadReference, BadSecret, SecretInInput
+         |   |         ToolNotImportable, Misuse, BadReference, BadSecret, SecretInInput,
+         |   |         BadEvent
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound
          |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable, SecretInUse
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
@@ -157,6 +158,13 @@ class ModelOverloaded(ModelUnavailable):
 class BadInput(Terminal):
     code = "bad-input"
     exit_code = EXIT_USAGE
+
+
+class BadEvent(BadInput):
+    """A webhook request that is not the provider's, or cannot be read: nothing is taken from it."""
+
+    code = "bad-event"
+    default_hint = "answer 400; if it is the provider's, check the signing secret of the endpoint"
 
 
 class BadValue(Terminal):

@@ -1,0 +1,34 @@
+"""Ready contracts: tools for common far ends, each with the effect class that the far end earns.
+
+A contract is made for one account and yields ordinary tools. Each is in a file of its own and is
+loaded when it is first used; what it guarantees is in docs/reference/contracts.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.contracts.payment_events import PaymentEvents
+    from holdfast.contracts.payments import Payments
+
+_WHERE = {
+    "Payments": "holdfast.contracts.payments",
+    "PaymentEvents": "holdfast.contracts.payment_events",
+}
+
+__all__ = ["PaymentEvents", "Payments"]
+
+
+def __getattr__(name: str) -> object:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'holdfast.contracts' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,268 @@
+"""Payments by an API of Stripe's habits (version 1 of it): Keyed, with a lookup.
+
+The habits that the contract rests on, as the provider documents them:
+
+* One effect per `Idempotency-Key`, for 24 hours at least. The first answer of a request that began
+  to be executed is stored under the key, success, refusal and 500 alike, and repeated.
+* Nothing is stored, because nothing was begun, where the parameters do not validate (400), the
+  same key is under way (409), or the rate is limited (429).
+* Another body under a known key is an error of type `idempotency_error`, with status 400: here it
+  is told apart from a refusal by that type, not by the status.
+
+Every object made here carries the effect key in its metadata. That is what the lookup goes by:
+when the key's window is over, or all attempts met a stored 500. Within a day it reads the list,
+newest first, which the provider keeps up to date; later it uses the search, whose index lags.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from holdfast.contracts import form
+from holdfast.contracts.reading import (
+    as_object,
+    base_url,
+    conclude,
+    counted,
+    json_object,
+    json_objects,
+    oldest,
+    picked,
+    secret_name,
+)
+from holdfast.core import answers
+from holdfast.core.effect import Keyed, Read
+from holdfast.errors import Misuse
+from holdfast.runtime.http_message import Response
+from holdfast.runtime.tool import Call, FindAnswer, Found, Tool, Unsure, tool
+
+URL = "https://api.stripe.com"
+WINDOW_S = 86_400.0  # "at least 24 hours"
+SEARCH_AFTER_S = 86_400.0  # the search's index lags by minutes; a day is far beyond that
+LIMITED_S = 2.0  # a 429 without Retry-After
+PAGE = 100
+PAGES_MAX = 50
+
+MARK = "holdfast_key"
+_KEPT = (
+    "id", "object", "status", "amount", "amount_received", "currency", "customer", "latest_charge",
+    "payment_intent", "charge", "created", "livemode",
+)  # fmt: skip
+_REFUSED = ("requires_payment_method", "canceled", "failed")
+
+Fields = dict[str, Any]  # Any in this file: JSON of the caller and of the far end
+
+
+class Payments:
+    """One account at a provider of payments."""
+
+    def __init__(
+        self, key: str, *, url: str = URL, version: str = "", name: str = "payment",
+        window_s: float = WINDOW_S, timeout_s: float = 60.0, needs_approval: bool = False,
+    ) -> None:  # fmt: skip
+        """Make the tools.
+
+        Args:
+            key: the handle of the account's secret key, `secret://NAME`.
+            version: the API version to ask for; the account's own where it is not given.
+            name: the tools are called NAME_charge, NAME_refund and NAME_get.
+            window_s: how long the provider keeps a key, at least.
+            needs_approval: a person must grant each charge and refund.
+        """
+        effect = Keyed(window_s=window_s, fingerprint="checked", refusals_stored=True)
+        secrets = {"key": secret_name(key, what="key")}
+        given = {"key": key, "url": base_url(url), "version": version}
+
+        self.charge: Tool[..., Any] = tool(
+            effect=effect, name=f"{name}_charge", secrets=secrets, given=given, http_only=True,
+            timeout_s=timeout_s, needs_approval=needs_approval,
+        )(charge)  # fmt: skip
+        self.charge.find(find_charge)
+        self.refund: Tool[..., Any] = tool(
+            effect=effect, name=f"{name}_refund", secrets=secrets, given=given, http_only=True,
+            timeout_s=timeout_s, needs_approval=needs_approval,
+        )(refund)  # fmt: skip
+        self.refund.find(find_refund)
+        self.get: Tool[..., Any] = tool(
+            effect=Read(), name=f"{name}_get", secrets=secrets, given=given, http_only=True
+        )(get)
+
+    @property
+    def tools(self) -> list[Tool[..., Any]]:
+        return [self.charge, self.refund, self.get]
+
+
+async def charge(
+    call: Call, *, amount: int, currency: str, payment_method: str, key: str, url: str,
+    version: str, customer: str = "", description: str = "", fields: Fields | None = None,
+) -> Fields:  # fmt: skip
+    """Make a payment and confirm it. `amount` is in the currency's smallest unit.
+
+    `fields` are further fields of the payment, as the provider names them.
+    """
+    own = {
+        "amount": amount, "currency": currency, "payment_method": payment_method, "confirm": True,
+        "customer": customer or None, "description": description or None,
+    }  # fmt: skip
+    body = _body(call, own, fields)
+    return await _create(call, f"{url}/v1/payment_intents", body, key=key, version=version)
+
+
+async def refund(
+    call: Call, *, payment: str, key: str, url: str, version: str, amount: int | None = None,
+    reason: str = "",
+) -> Fields:  # fmt: skip
+    """Give back a payment, or `amount` of it."""
+    body = _body(call, {"payment_intent": payment, "amount": amount, "reason": reason or None})
+    return await _create(call, f"{url}/v1/refunds", body, key=key, version=version)
+
+
+async def get(call: Call, *, payment: str, key: str, url: str, version: str) -> Fields:
+    """How a payment stands now."""
+    answer = await call.http.get(
+        f"{url}/v1/payment_intents/{_id(payment)}", headers=_headers(key, version)
+    )
+    return picked(json_object(answer), *_KEPT)
+
+
+def read_answer(response: Response) -> answers.Answer:
+    """What an answer of this provider proves."""
+    status, headers = response.status, response.headers
+    if 200 <= status <= 299:
+        return answers.Success()
+    kind = as_object(json_object(response).get("error")).get("type")
+    if kind == "idempotency_error" and status != 409:
+        return answers.KeyReused()
+    if status in (409, 429):
+        return answers.Busy(retry_after_s=answers.retry_after_s(headers) or LIMITED_S)
+    if status in answers.REFUSALS:
+        return answers.Refused()
+    if headers.get("idempotent-replayed") == "true":
+        return answers.Unknown(reason=f"{status}, stored under this key: it will not change")
+    return answers.Unknown(reason=f"{status} does not say whether it was done")
+
+
+# the lookup
+
+
+async def find_charge(call: Call, *, key: str, url: str, version: str, **args: Any) -> FindAnswer:
+    ago_s = call.sent_ago_s
+    if ago_s is not None and ago_s > SEARCH_AFTER_S:
+        found: list[Fields] | str = await _search(call, key=key, url=url, version=version)
+    else:
+        found = await _recent(call, key=key, url=url, version=version)
+    if isinstance(found, str):
+        return Unsure(found)
+    for one in found:
+        if one.get("status") in _REFUSED:
+            return Unsure(f"payment {one.get('id')} is there, and is {one.get('status')}")
+    own = {"key": key, "url": url, "version": version}
+    return counted(
+        [
+            Found(picked(one, *_KEPT), args={**args, **own, **picked(one, "amount", "currency")})
+            for one in found
+        ]
+    )
+
+
+async def find_refund(
+    call: Call, *, payment: str, key: str, url: str, version: str, **args: Any
+) -> FindAnswer:
+    """All refunds of one payment are in one list."""
+    found: list[Fields] = []
+    after = ""
+    for _ in range(PAGES_MAX):
+        page = await _page(
+            call, f"{url}/v1/refunds", after, key=key, version=version, payment_intent=payment
+        )
+        objects = json_objects(page.get("data"))
+        found += _ours(call, objects)
+        if not page.get("has_more"):
+            return counted([Found(picked(one, *_KEPT)) for one in found])
+        after = str(objects[-1].get("id")) if objects else ""
+    return Unsure(f"more than {PAGES_MAX * PAGE} refunds of payment {payment}")
+
+
+async def _recent(call: Call, *, key: str, url: str, version: str) -> list[Fields] | str:
+    """Payments with our mark among all that can be as young as ours; or why nobody can say."""
+    found: list[Fields] = []
+    after = ""
+    for _ in range(PAGES_MAX):
+        response = await _get_page(
+            call, f"{url}/v1/payment_intents", after, key=key, version=version
+        )
+        page = json_object(response)
+        objects = json_objects(page.get("data"))
+        found += _ours(call, objects)
+        bound = oldest(response, call.sent_ago_s)
+        last = objects[-1] if objects else {}
+        if not page.get("has_more") or (bound is not None and _created(last) < bound):
+            return found
+        after = str(last.get("id"))
+    return found or f"not among the newest {PAGES_MAX * PAGE} payments"
+
+
+async def _search(call: Call, *, key: str, url: str, version: str) -> list[Fields]:
+    query = f"metadata['{MARK}']:'{call.effect_key}'"
+    response = await call.http.get(
+        f"{url}/v1/payment_intents/search", params={"query": query, "limit": str(PAGE)},
+        headers=_headers(key, version),
+    )  # fmt: skip
+    return _ours(call, json_objects(json_object(response).get("data")))
+
+
+def _ours(call: Call, objects: list[Fields]) -> list[Fields]:
+    return [one for one in objects if as_object(one.get("metadata")).get(MARK) == call.effect_key]
+
+
+def _created(one: Fields) -> float:
+    created = one.get("created")
+    return float(created) if isinstance(created, int | float) else time.time()
+
+
+# sending
+
+
+async def _create(call: Call, url: str, body: bytes, *, key: str, version: str) -> Fields:
+    headers = {
+        **_headers(key, version), "Content-Type": "application/x-www-form-urlencoded",
+    }  # fmt: skip
+    response = await call.http.post(url, body=body, headers=headers, check=False)
+    conclude(read_answer(response), response, where=f"POST {url}")
+    return picked(json_object(response), *_KEPT)
+
+
+async def _page(
+    call: Call, url: str, after: str, *, key: str, version: str, **wanted: str
+) -> Fields:
+    return json_object(await _get_page(call, url, after, key=key, version=version, **wanted))
+
+
+async def _get_page(
+    call: Call, url: str, after: str, *, key: str, version: str, **wanted: str
+) -> Response:
+    params = {"limit": str(PAGE), **wanted, **({"starting_after": after} if after else {})}
+    return await call.http.get(url, params=params, headers=_headers(key, version))
+
+
+def _headers(key: str, version: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}", **({"Stripe-Version": version} if version else {})}
+
+
+def _body(call: Call, own: Fields, more: Fields | None = None) -> bytes:
+    more = dict(more or {})
+    clash = [name for name in own if name in more]
+    if clash:
+        raise Misuse(f"fields: {clash[0]!r} is an argument of its own")
+    metadata = {
+        **as_object(more.pop("metadata", None)), MARK: call.effect_key,
+        "holdfast_step": f"{call.task_id}/{call.ordinal}",
+    }  # fmt: skip
+    return form.encoded({**own, **more, "metadata": metadata})
+
+
+def _id(text: str) -> str:
+    if not text or not all(char.isalnum() or char == "_" for char in text):
+        raise Misuse(f"{text!r} is no id of a payment")
+    return text

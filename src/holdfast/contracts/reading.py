@@ -1,0 +1,112 @@
+"""What every contract does with an answer: raise what it proves, look through lists, by name.
+
+A far end's own habits are read by the contract's own pure function; what is left follows the
+common table (core/answers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+
+from holdfast.core import answers, values
+from holdfast.core.handles import find_whole, is_name
+from holdfast.errors import Busy, KeyReused, Misuse, Refused
+from holdfast.runtime.http_message import AnswerUnknown, Response
+from holdfast.runtime.tool import Absent, FindAnswer, Found, Many
+
+# Between our clock and the far end's, and the time from our record to its own stamp: a list is
+# read this much further back than the effect can be old.
+SLACK_S = 300.0
+
+
+def secret_name(handle: str, *, what: str) -> str:
+    """The name in `secret://NAME`. Raises Misuse: a value itself has no place in code."""
+    name = find_whole(handle)
+    if name is None or not is_name(name):
+        raise Misuse(
+            f"{what}: pass a handle such as secret://billing, not the value itself",
+            hint="`holdfast secret set NAME` keeps the value",
+        )
+    return name
+
+
+def base_url(url: str) -> str:
+    """Without a slash at its end. Raises Misuse where it is no address of a service."""
+    if not url.startswith(("https://", "http://")):
+        raise Misuse(f"{url!r}: a URL begins with https:// (or http:// on your own machine)")
+    return url.rstrip("/")
+
+
+def conclude(answer: answers.Answer, response: Response, *, where: str) -> None:
+    """Return where it took effect; else raise what the answer proves."""
+    proof = response.proof()
+    match answer:
+        case answers.Success():
+            return
+        case answers.Refused():
+            raise Refused(proof)
+        case answers.Busy(retry_after_s=wait_s):
+            raise Busy(wait_s)
+        case answers.KeyReused():
+            raise KeyReused(proof)
+        case answers.Unknown(reason=reason):
+            raise AnswerUnknown(f"{where}: {reason}", status=response.status, evidence=proof)
+
+
+def limited(response: Response, *, default_s: float) -> Refused:
+    """The refusal of a far end that limits its rate and did nothing."""
+    wait_s = answers.retry_after_s(response.headers)
+    return Refused(response.proof(), retry_after_s=default_s if wait_s is None else wait_s)
+
+
+def json_object(response: Response) -> dict[str, Any]:  # Any: the far end's JSON
+    """The body where it is an object; else nothing is known of it."""
+    return as_object(_find_json(response))
+
+
+def as_object(value: object) -> dict[str, Any]:  # Any: the far end's JSON
+    """The value where it is an object; else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def json_objects(value: object) -> list[dict[str, Any]]:  # Any: the far end's JSON
+    """The objects of a list that came as JSON; what is no object is left out."""
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, Any]", one) for one in items if isinstance(one, dict)]
+
+
+def _find_json(response: Response) -> object:
+    try:
+        return values.decode(response.body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def answered_at(response: Response) -> float | None:
+    """The far end's own time of the answer, in seconds since 1970."""
+    try:
+        moment = parsedate_to_datetime(response.headers.get("date", ""))
+    except (ValueError, IndexError, TypeError):
+        return None
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+
+def oldest(response: Response, sent_ago_s: float | None) -> float | None:
+    """Before this time, on the far end's clock, the effect cannot have been made."""
+    now = answered_at(response)
+    return None if now is None or sent_ago_s is None else now - sent_ago_s - SLACK_S
+
+
+def counted(results: list[Found]) -> FindAnswer:
+    """One is it, none is none, more are a person's matter."""
+    if not results:
+        return Absent()
+    return results[0] if len(results) == 1 else Many([one.result for one in results])
+
+
+def picked(source: Mapping[str, Any], *names: str) -> dict[str, Any]:  # Any: the far end's JSON
+    """These fields, where they are there: what is not needed is not kept."""
+    return {name: source[name] for name in names if source.get(name) is not None}

@@ -1,0 +1,66 @@
+"""Run one of them by hand: `python -m holdfast.testing.far_ends payments --port 8451`.
+
+It takes the credential that it accepts from a file (`--key-file`) and prints one line of JSON when
+it is ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+from holdfast.testing.far_ends.payments import PaymentProvider
+from holdfast.testing.far_ends.web import Trouble, WebFarEnd
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    asyncio.run(_serve(options))
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    far_end = _made(options.kind, options.key_file.read_text().strip() if options.key_file else "")
+    far_end.troubles += options.trouble
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await far_end.start(options.port)
+    print(json.dumps({"kind": options.kind, "port": far_end.port, "pid": os.getpid()}), flush=True)
+    await stop.wait()
+
+
+def _made(kind: str, key: str) -> WebFarEnd:
+    match kind:
+        case _:
+            return PaymentProvider(key=key)
+
+
+def _trouble(word: str) -> Trouble:
+    kind, _, status = word.partition(":")
+    match kind:
+        case "reset" | "refuse" | "lose" | "after":
+            return Trouble(kind, int(status or 500))
+        case _:
+            raise argparse.ArgumentTypeError(f"{word!r}: reset, refuse:STATUS, lose, after:STATUS")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m holdfast.testing.far_ends", description=__doc__
+    )
+    parser.add_argument("kind", choices=("payments",))
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
+    parser.add_argument("--key-file", type=Path, help="a file with the credential it accepts")
+    parser.add_argument(
+        "--trouble", type=_trouble, action="append", default=[],
+        help="what happens to the next effect: reset, refuse:STATUS, lose, after:STATUS",
+    )  # fmt: skip
+    return parser
+
+
+if __name__ == "__main__":
+    main()

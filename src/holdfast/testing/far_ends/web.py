@@ -1,0 +1,203 @@
+"""An HTTP/1.1 far end on a loopback socket: what arrives, what goes wrong, what is answered.
+
+A request for an effect meets at most one trouble. The work of a request is one synchronous call,
+so no other request sees half of it; it may be made to wait before or after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+
+# Any in this file: JSON, as it came.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request, whole. Header names are lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: object = None  # bytes go out as they are, None as nothing, the rest as JSON
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What happens to one request for an effect.
+
+    reset: the connection dies before anything is done. refuse: `status` without the work.
+    wait: held before the work. hold: done, the reply is held. lose: done, the reply is lost.
+    after: done, and answered with `status` all the same.
+    """
+
+    kind: Literal["reset", "refuse", "wait", "hold", "lose", "after"]
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: object = None
+
+
+class WebFarEnd:
+    """Base of the HTTP far ends: subclasses say what is an effect, and do it."""
+
+    def __init__(self) -> None:
+        self.requests: list[Ask] = []
+        self.troubles: list[Trouble] = []
+        self.inside = 0
+        self.skew_s = 0.0  # of this far end's clock
+        self._changed = asyncio.Condition()
+        self._released = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    # what a far end of one kind says
+
+    def is_effect(self, ask: Ask) -> bool:
+        return ask.method != "GET"
+
+    def enter(self, ask: Ask) -> Answer | None:
+        """An answer that needs no work: not allowed, known already, under way."""
+        return None
+
+    def work(self, ask: Ask, trouble: Trouble | None) -> Answer:
+        """Do it, and keep what has to be kept; nothing is awaited."""
+        raise NotImplementedError
+
+    # the way of a request
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def wait_inside(self, count: int = 1) -> None:
+        """Until that many requests are held."""
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(lambda: self.inside >= count)
+
+    def release(self) -> None:
+        self._released.set()
+        self._released = asyncio.Event()
+
+    async def handle(self, ask: Ask) -> Answer | None:
+        """None where the connection is to be closed without an answer."""
+        self.requests.append(ask)
+        trouble = self.troubles.pop(0) if self.troubles and self.is_effect(ask) else None
+        kind = trouble.kind if trouble else ""
+        if kind == "reset":
+            return None
+        if trouble and kind == "refuse":
+            return Answer(trouble.status, trouble.body, trouble.headers)
+        answer = self.enter(ask)
+        if kind == "wait":
+            await self._hold()
+        answer = answer or self.work(ask, trouble)
+        if kind == "hold":
+            await self._hold()
+        if kind == "lose":
+            return None
+        if trouble and kind == "after":
+            return Answer(trouble.status, trouble.body, trouble.headers)
+        return answer
+
+    async def _hold(self) -> None:
+        self.inside += 1
+        async with self._changed:
+            self._changed.notify_all()
+        try:
+            await self._released.wait()
+        finally:
+            self.inside -= 1
+
+    # the socket
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=256)
+        name: tuple[str, int] = self._server.sockets[0].getsockname()
+        self.port = name[1]
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.release()
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, h11.ProtocolError, asyncio.CancelledError):
+            parser = h11.Connection(h11.SERVER)
+            ask = await _read(parser, reader)
+            answer = None if ask is None else await self.handle(ask)
+            if ask is not None and answer is not None:
+                writer.write(_raw(parser, answer, self.skew_s))
+                await writer.drain()
+        writer.close()
+
+
+async def _read(parser: h11.Connection, reader: asyncio.StreamReader) -> Ask | None:
+    head: h11.Request | None = None
+    body = bytearray()
+    while True:
+        event = parser.next_event()
+        if event is h11.NEED_DATA:
+            parser.receive_data(await reader.read(1 << 16))
+        elif isinstance(event, h11.Request):
+            head = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage) and head is not None:
+            headers = {n.decode("ascii"): v.decode("latin-1") for n, v in head.headers}
+            return Ask(
+                method=head.method.decode("ascii"), target=head.target.decode("ascii"),
+                headers=headers, body=bytes(body),
+            )  # fmt: skip
+        else:
+            return None
+
+
+def _raw(parser: h11.Connection, answer: Answer, skew_s: float) -> bytes:
+    body = answer.body
+    raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+    headers = {
+        "content-type": kind, "date": formatdate(time.time() + skew_s, usegmt=True),
+        **answer.headers, "content-length": str(len(raw)), "connection": "close",
+    }  # fmt: skip
+    events: tuple[h11.Event, ...] = (
+        h11.Response(status_code=answer.status, headers=list(headers.items())),
+        h11.Data(data=raw),
+        h11.EndOfMessage(),
+    )
+    return b"".join(parser.send(event) or b"" for event in events)

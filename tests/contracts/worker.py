@@ -1,0 +1,49 @@
+"""A worker that a test kills: serves one contract's tool in a task of three steps.
+
+Words: journal, contract, options as JSON. Says `result ...` when the task is done. The same words
+again find the same task, by its request id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import holdfast
+from holdfast.testing.lab import fast
+
+
+def made(contract: str, options: dict[str, Any]) -> tuple[holdfast.Tool[..., Any], dict[str, Any]]:
+    """The tool, and the arguments of one call."""
+    args = options.pop("args")
+    if contract == "payments":
+        from holdfast.contracts import Payments
+
+        return Payments("secret://billing", **options).charge, args
+    raise SystemExit(f"no contract {contract}")
+
+
+@holdfast.tool(effect=holdfast.Read())
+async def look() -> str:
+    return "seen"
+
+
+async def main() -> None:
+    journal, contract, options = sys.argv[1:]
+    tool, args = made(contract, json.loads(options))
+
+    @holdfast.task
+    async def work(run: holdfast.Run) -> list[Any]:
+        return [await run.call(look), await run.call(tool, **args), await run.call(look)]
+
+    async with holdfast.open(journal, tasks=[work], settings=fast()) as hf:
+        handle = await hf.submit(work, request_id="one")
+        try:
+            print("result", json.dumps(await handle.result(30)), flush=True)
+        except holdfast.TaskParked as parked:
+            print("parked", parked.message, flush=True)
+
+
+asyncio.run(main())
