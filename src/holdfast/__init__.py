@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Busy,
         HoldfastError,
         KeyReused,
+        NoSchema,
         NotDurable,
         NotSent,
         Refused,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         TaskParked,
         ToolFailed,
     )
+    from holdfast.runtime.field import Field
     from holdfast.runtime.log import Log
     from holdfast.runtime.run import Approval, Run
     from holdfast.runtime.scope import Scope
@@ -55,10 +57,11 @@ _WHERE = {
         "Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable",
     ),
     "holdfast.errors": (
-        "Busy", "HoldfastError", "KeyReused", "NotDurable", "NotSent", "Refused",
+        "Busy", "HoldfastError", "KeyReused", "NoSchema", "NotDurable", "NotSent", "Refused",
         "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept", "StepFailed",
         "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
     ),
+    "holdfast.runtime.field": ("Field",),
     "holdfast.runtime.log": ("Log",),
     "holdfast.runtime.run": ("Approval", "Run"),
     "holdfast.runtime.scope": ("Scope",),
@@ -72,12 +75,12 @@ _WHERE = {
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Found", "Holdfast",
-    "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Log", "Many", "NotDurable", "NotSent",
-    "Queryable", "Read", "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "Run",
-    "Scope", "Scratch", "ScratchNotKept", "Settings", "StepFailed", "StepSkipped", "TaskCancelled",
-    "TaskFailed", "TaskHandle", "TaskParked", "TaskType", "Tool", "ToolFailed", "Transactional",
-    "Unrepeatable", "Unsure", "open", "task", "tool",
+    "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Field", "Found",
+    "Holdfast", "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Log", "Many", "NoSchema",
+    "NotDurable", "NotSent", "Queryable", "Read", "Refused", "RequestConflict", "ResultErased",
+    "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings", "StepFailed",
+    "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked", "TaskType",
+    "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure", "open", "task", "tool",
 ]  # fmt: skip
 
 

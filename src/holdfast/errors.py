@@ -11,7 +11,7 @@
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
          |   +- usage: BadInput, BadValue, TooLarge, BadApp, BadSettings, NotDurable, StepOpen,
-         |   |         ToolNotImportable, Misuse, BadReference, BadSecret, SecretInInput,
+         |   |         ToolNotImportable, Misuse, NoSchema, BadReference, BadSecret, SecretInInput,
          |   |         BadEvent
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound
          |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable, SecretInUse
@@ -225,6 +225,23 @@ class ToolNotImportable(Terminal):
 class Misuse(Terminal):
     code = "misuse"
     exit_code = EXIT_USAGE
+
+
+class NoSchema(Terminal):
+    """A tool cannot be offered to a model: a parameter's type is no JSON value."""
+
+    code = "no-schema"
+    exit_code = EXIT_USAGE
+    default_hint = (
+        "give the parameter a type of JSON values (docs/reference/schemas.md), or write the schema "
+        "by hand: @holdfast.tool(parameters={...})"
+    )
+
+    def __init__(self, *, tool: str, why: str, parameter: str = "") -> None:
+        where = f"tool {tool}" + (f": parameter {parameter!r}" if parameter else "")
+        super().__init__(f"{where}: {why}")
+        self.tool = tool
+        self.parameter = parameter
 
 
 # Terminal: models

@@ -28,6 +28,7 @@ from holdfast.runtime.target import Target, locate
 
 if TYPE_CHECKING:
     from holdfast.runtime.http import HttpClient
+    from holdfast.runtime.schema import ToolSchema
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,6 +173,7 @@ class Tool(Generic[P, T]):
         timeout_s: float, attempts: int, retries: int, retry_delay_s: float, http_only: bool,
         marks_sending: bool, needs_approval: bool,
         secrets: Mapping[str, tuple[str, ...]], given: Mapping[str, Any],
+        parameters: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self.function = function
         self.name = name
@@ -210,6 +212,8 @@ class Tool(Generic[P, T]):
             unknown = [] if self._any else [one for one in chosen if one not in names]
             if unknown:
                 raise Misuse(f"{name}: {what}: there is no argument {unknown[0]!r}")
+        self._parameters = None if parameters is None else self._checked_parameters(parameters)
+        self._schema: ToolSchema | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         raise NotDurable(f"{self.name} was called directly: nothing would be recorded")
@@ -240,6 +244,39 @@ class Tool(Generic[P, T]):
             ]
             raise Misuse(f"{self.name}: {', '.join(told)}")
         return {**args, **self.given}
+
+    @property
+    def schema(self) -> ToolSchema:
+        """Name, description and parameters as a model is told of them. Raises NoSchema.
+
+        Made when first asked for: a tool that no model is offered may have any hints.
+        """
+        if self._schema is None:
+            from holdfast.runtime.schema import tool_schema
+
+            self._schema = tool_schema(
+                self.name, self.function, parameters=self._parameters, given=self.given
+            )
+        return self._schema
+
+    def takes(self, argument: str) -> bool:
+        """Whether a caller may pass an argument of this name."""
+        return argument in self._names or (self._any and argument not in self.given)
+
+    def _checked_parameters(self, by_hand: Mapping[str, object]) -> Mapping[str, object]:
+        """A schema by hand, held against the function."""
+        from holdfast.runtime.given_schema import checked_parameters
+
+        schema = checked_parameters(dict(by_hand), what=f"{self.name}: parameters")
+        known = cast("dict[str, object]", schema["properties"])
+        required = cast("list[str]", schema.get("required", []))
+        for name in (*known, *required):
+            if not self.takes(name):
+                raise Misuse(f"{self.name}: parameters: no caller may pass {name!r}")
+        for name in self._required:
+            if name not in required:
+                raise Misuse(f"{self.name}: parameters: the function requires {name!r}")
+        return schema
 
     @property
     def needs_child(self) -> bool:
@@ -275,6 +312,7 @@ def tool(
     marks_sending: bool = ..., needs_approval: bool = ...,
     secrets: Mapping[str, str | Sequence[str]] | None = ...,
     given: Mapping[str, Any] | None = ...,
+    parameters: Mapping[str, object] | None = ...,
 ) -> Callable[[Callable[P, T]], Tool[P, T]]: ...  # fmt: skip
 
 
@@ -284,6 +322,7 @@ def tool(
     retry_delay_s: float = 1.0, http_only: bool = False, marks_sending: bool = False,
     needs_approval: bool = False, secrets: Mapping[str, str | Sequence[str]] | None = None,
     given: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, object] | None = None,
 ) -> Tool[P, T] | Callable[[Callable[P, T]], Tool[P, T]]:  # fmt: skip
     """Register a function as a tool.
 
@@ -300,6 +339,8 @@ def tool(
             or to patterns such as `tenant-*`. Nothing else is ever resolved.
         given: arguments with these values, recorded with each step like any other, which no caller
             (and no model) passes: the account or the address that the tool is for.
+        parameters: a JSON schema of the arguments, in place of the one made from the type hints;
+            see docs/reference/schemas.md.
     """
     if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
         raise Misuse("tool: timeout_s and attempts must be positive, retries not negative")
@@ -317,6 +358,7 @@ def tool(
                 for one, names in (secrets or {}).items()
             },
             given=dict(given or {}),
+            parameters=parameters,
         )  # fmt: skip
 
     return register if function is None else register(function)

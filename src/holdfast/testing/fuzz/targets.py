@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.testing.fuzz import model_replies, seeds, spoken, stored, texts
+from holdfast.testing.fuzz import model_replies, schemas, seeds, spoken, stored, texts
 
 BYTES_MAX = 4_096  # of one input; a page of a session has more
 
@@ -77,5 +77,10 @@ TARGETS: dict[str, Target] = {
             name="model-request", run=model_replies.request, seeds=model_replies.REQUESTS,
             words=model_replies.WORDS, json=True,
         ),
+        Target(
+            name="arguments", run=schemas.arguments, seeds=schemas.ARGUMENTS, words=schemas.WORDS,
+            json=True,
+        ),
+        Target(name="schemas", run=schemas.by_hand, seeds=schemas.BY_HAND, words=schemas.WORDS),
     )
 }  # fmt: skip
