@@ -22,6 +22,15 @@ def made(contract: str, options: dict[str, Any]) -> tuple[holdfast.Tool[..., Any
         from holdfast.contracts import Payments
 
         return Payments("secret://billing", **options).charge, args
+    if contract == "objects":
+        from holdfast.contracts import Objects
+
+        handles = {"access_key": "secret://s3-id", "secret_key": "secret://s3-key"}
+        return Objects("reports", **handles, **options).create, args
+    if contract == "issues":
+        from holdfast.contracts import Issues
+
+        return Issues("o/r", token="secret://git", **options).create, args
     raise SystemExit(f"no contract {contract}")
 
 

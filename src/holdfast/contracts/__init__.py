@@ -10,15 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.contracts.issues import Issues
+    from holdfast.contracts.objects import Objects
     from holdfast.contracts.payment_events import PaymentEvents
     from holdfast.contracts.payments import Payments
 
 _WHERE = {
+    "Issues": "holdfast.contracts.issues",
+    "Objects": "holdfast.contracts.objects",
     "Payments": "holdfast.contracts.payments",
     "PaymentEvents": "holdfast.contracts.payment_events",
 }
 
-__all__ = ["PaymentEvents", "Payments"]
+__all__ = ["Issues", "Objects", "PaymentEvents", "Payments"]
 
 
 def __getattr__(name: str) -> object:

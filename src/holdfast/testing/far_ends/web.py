@@ -161,7 +161,7 @@ class WebFarEnd:
             ask = await _read(parser, reader)
             answer = None if ask is None else await self.handle(ask)
             if ask is not None and answer is not None:
-                writer.write(_raw(parser, answer, self.skew_s))
+                writer.write(_raw(parser, answer, self.skew_s, bare=ask.method == "HEAD"))
                 await writer.drain()
         writer.close()
 
@@ -187,7 +187,7 @@ async def _read(parser: h11.Connection, reader: asyncio.StreamReader) -> Ask | N
             return None
 
 
-def _raw(parser: h11.Connection, answer: Answer, skew_s: float) -> bytes:
+def _raw(parser: h11.Connection, answer: Answer, skew_s: float, *, bare: bool) -> bytes:
     body = answer.body
     raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
@@ -197,7 +197,7 @@ def _raw(parser: h11.Connection, answer: Answer, skew_s: float) -> bytes:
     }  # fmt: skip
     events: tuple[h11.Event, ...] = (
         h11.Response(status_code=answer.status, headers=list(headers.items())),
-        h11.Data(data=raw),
+        h11.Data(data=b"" if bare else raw),
         h11.EndOfMessage(),
     )
     return b"".join(parser.send(event) or b"" for event in events)
