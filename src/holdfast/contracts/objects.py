@@ -58,19 +58,20 @@ class Objects:
         if not bucket or sigv4.encoded_path(bucket) != bucket or "/" in bucket:
             raise Misuse(f"{bucket!r} is no name of a bucket")
         own = f"https://{bucket}.s3.{region}.amazonaws.com"
-        given = {"url": f"{base_url(url)}/{bucket}" if url else own, "region": region}
-        secrets: dict[str, str] = {}
-        for what, handle in (
-            ("access_key", access_key), ("secret_key", secret_key),
-            ("session_token", session_token),
-        ):  # fmt: skip
-            given[what] = handle
-            if handle or what != "session_token":
-                secrets[what] = secret_name(handle, what=what)
+        place = {
+            "url": f"{base_url(url)}/{bucket}" if url else own, "region": region,
+            "access_key": access_key, "secret_key": secret_key, "session_token": session_token,
+        }  # fmt: skip
+        names = [
+            secret_name(place[what], what=what)
+            for what in ("access_key", "secret_key", "session_token")
+            if place[what] or what != "session_token"
+        ]
 
         def make(function: Any, effect: Any, verb: str) -> Tool[..., Any]:
             made: Tool[..., Any] = tool(
-                effect=effect, name=f"{name}_{verb}", given=given, secrets=secrets,
+                effect=effect, name=f"{name}_{verb}", given={"place": place},
+                secrets={"place": names},
                 http_only=True, timeout_s=timeout_s,
             )(function)  # fmt: skip
             return made
@@ -88,7 +89,7 @@ class Objects:
 
 async def put(
     call: Call, *, key: str, text: str | None = None, data: str | None = None,
-    file: str | None = None, kind: str = "", **place: str,
+    file: str | None = None, kind: str = "", place: Place,
 ) -> Result:  # fmt: skip
     """Write an object: `text`, or `data` as base64, or a `file` in the task's scratch folder."""
     return await _write(call, key, _content(call, text, data, file), kind, {}, place)
@@ -96,7 +97,7 @@ async def put(
 
 async def create(
     call: Call, *, key: str, text: str | None = None, data: str | None = None,
-    file: str | None = None, kind: str = "", **place: str,
+    file: str | None = None, kind: str = "", place: Place,
 ) -> Result:  # fmt: skip
     """Write an object that must not be there yet; Refused where another one is."""
     raw = _content(call, text, data, file)
@@ -105,14 +106,14 @@ async def create(
 
 async def replace(
     call: Call, *, key: str, etag: str, text: str | None = None, data: str | None = None,
-    file: str | None = None, kind: str = "", **place: str,
+    file: str | None = None, kind: str = "", place: Place,
 ) -> Result:  # fmt: skip
     """Write over the object that has this etag; Refused where it is another one by now."""
     raw = _content(call, text, data, file)
     return await _write(call, key, raw, kind, {"if-match": _quoted(etag)}, place)
 
 
-async def get(call: Call, *, key: str, **place: str) -> Result:
+async def get(call: Call, *, key: str, place: Place) -> Result:
     """The object as `text`, or as base64 in `data` where it is none."""
     response = await _send(call, "GET", key, b"", {}, place)
     told = _told(key, response)
@@ -122,7 +123,7 @@ async def get(call: Call, *, key: str, **place: str) -> Result:
         return {**told, "data": base64.b64encode(response.body).decode()}
 
 
-async def head(call: Call, *, key: str, **place: str) -> Result | None:
+async def head(call: Call, *, key: str, place: Place) -> Result | None:
     """What is known of the object; None where there is none."""
     response = await _send(call, "HEAD", key, b"", {}, place, check=False)
     if response.status == 404:
