@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from typing import Any
 
 import holdfast
@@ -31,7 +32,30 @@ def made(contract: str, options: dict[str, Any]) -> tuple[holdfast.Tool[..., Any
         from holdfast.contracts import Issues
 
         return Issues("o/r", token="secret://git", **options).create, args
+    if contract == "sql":
+        return taking(options["path"], options["stop"]), args
     raise SystemExit(f"no contract {contract}")
+
+
+def taking(path: str, stop: str) -> holdfast.Tool[..., Any]:
+    from sqlite3 import connect  # noqa: TID251 - a user's own database, by the standard library
+
+    from holdfast.contracts import Sql
+    from holdfast.testing.far_ends import drivers
+
+    factory: dict[str, Any] = {"factory": drivers.StopsAfterCommit} if stop == "after" else {}
+    sql = Sql(lambda: connect(path, timeout=10, **factory))
+
+    @sql.tool
+    def take(tx: Any, sku: str) -> dict[str, Any]:
+        tx.execute("UPDATE stock SET free = free - 1 WHERE sku = ?", (sku,))
+        tx.emit("taken", {"sku": sku})
+        if stop == "before":
+            print("inside", flush=True)
+            time.sleep(60)
+        return {"left": tx.execute("SELECT free FROM stock").fetchone()[0]}
+
+    return take
 
 
 @holdfast.tool(effect=holdfast.Read())

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from holdfast.contracts.objects import Objects
     from holdfast.contracts.payment_events import PaymentEvents
     from holdfast.contracts.payments import Payments
+    from holdfast.contracts.sql import Sql
 
 _WHERE = {
     "Issues": "holdfast.contracts.issues",
     "Objects": "holdfast.contracts.objects",
     "Payments": "holdfast.contracts.payments",
+    "Sql": "holdfast.contracts.sql",
     "PaymentEvents": "holdfast.contracts.payment_events",
 }
 
-__all__ = ["Issues", "Objects", "PaymentEvents", "Payments"]
+__all__ = ["Issues", "Objects", "PaymentEvents", "Payments", "Sql"]
 
 
 def __getattr__(name: str) -> object:
