@@ -18,13 +18,14 @@ def tools() -> list[holdfast.Tool[..., Any]]:
     payments = contracts.Payments("secret://key")
     objects = contracts.Objects("b", access_key="secret://id", secret_key="secret://key")
     issues = contracts.Issues("o/r", token="secret://key")
+    mail = contracts.MailApi("secret://key", sender="bot@example.org")
     sql = contracts.Sql(print, dsn="secret://key")
 
     @sql.tool
     def take(tx: object, sku: str) -> None:
         """Take one."""
 
-    return [*payments.tools, *objects.tools, *issues.tools, take]
+    return [*payments.tools, *objects.tools, *issues.tools, *mail.tools, take]
 
 
 @pytest.mark.parametrize("tool", tools(), ids=lambda tool: tool.name)

@@ -18,7 +18,7 @@ from holdfast.errors import Misuse
 from holdfast.journal.records import TaskState
 from holdfast.runtime.http_message import Response
 from holdfast.testing.far_ends.issues import IssueHost
-from holdfast.testing.far_ends.web import Trouble
+from holdfast.testing.far_ends.web import Answer, Trouble
 from holdfast.testing.lab import Lab, wait_state
 
 TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -115,6 +115,17 @@ async def test_a_text_that_quotes_a_mark_is_another_text(lab: Lab, host: IssueHo
     call: Any = _Call()
     assert module._is_ours(call, {"body": host.issues[0]["body"] + "\r\n"})
     assert not module._is_ours(call, {"body": quoted})
+
+
+@pytest.mark.parametrize("body", [b"<html>", {"message": "hm"}, ["x"]])
+async def test_a_page_that_is_no_answer_is_no_absence(
+    lab: Lab, host: IssueHost, monkeypatch: pytest.MonkeyPatch, body: Any
+) -> None:
+    host.troubles += [Trouble("lose")]
+    monkeypatch.setattr(host, "_look", lambda ask: Answer(200, body))  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
+    state, told = await play(lab, tools(host).create, **OPEN)
+    assert (state, len(host.issues)) == (TaskState.PARKED, 1)
+    assert "cannot say" in told[0]
 
 
 async def test_twice_there_is_a_persons_matter(lab: Lab, host: IssueHost) -> None:

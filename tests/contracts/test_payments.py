@@ -22,7 +22,7 @@ from holdfast.errors import BadEvent, Misuse
 from holdfast.journal.records import TaskState
 from holdfast.runtime.http_message import Response
 from holdfast.testing.far_ends.payments import DECLINED, PaymentProvider
-from holdfast.testing.far_ends.web import Trouble
+from holdfast.testing.far_ends.web import Answer, Trouble
 from holdfast.testing.lab import Lab, wait_state
 
 KEY = "sk_test_4eC39HqLyjWDarjtT1"
@@ -152,6 +152,17 @@ async def test_a_full_list_is_read_page_by_page_as_far_back_as_needed(
     assert (state, result["amount"]) == (TaskState.SUCCEEDED, 700)
     lists = [ask for ask in provider.requests if ask.method == "GET"]
     assert len(lists) in (1, 2)
+
+
+@pytest.mark.parametrize("body", [b"<html>", {}, {"data": None}, {"data": [1]}])
+async def test_a_page_that_is_no_answer_is_no_absence(
+    lab: Lab, provider: PaymentProvider, monkeypatch: pytest.MonkeyPatch, body: Any
+) -> None:
+    provider.troubles += [Trouble("after", 500)]
+    monkeypatch.setattr(provider, "_look", lambda ask: Answer(200, body))  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
+    state, question = await play(lab, paying(provider))
+    assert state is TaskState.PARKED
+    assert "cannot say" in question
 
 
 async def test_a_killed_worker_leaves_one_charge(

@@ -32,6 +32,10 @@ def made(contract: str, options: dict[str, Any]) -> tuple[holdfast.Tool[..., Any
         from holdfast.contracts import Issues
 
         return Issues("o/r", token="secret://git", **options).create, args
+    if contract == "mail_api":
+        from holdfast.contracts import MailApi
+
+        return MailApi("secret://mail", **options).send, args
     if contract == "sql":
         return taking(options["path"], options["stop"]), args
     raise SystemExit(f"no contract {contract}")

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.contracts.issues import Issues
+    from holdfast.contracts.mail_api import MailApi
+    from holdfast.contracts.mail_events import MailEvents
     from holdfast.contracts.objects import Objects
     from holdfast.contracts.payment_events import PaymentEvents
     from holdfast.contracts.payments import Payments
     from holdfast.contracts.sql import Sql
 
 _WHERE = {
+    "MailApi": "holdfast.contracts.mail_api",
+    "MailEvents": "holdfast.contracts.mail_events",
     "Issues": "holdfast.contracts.issues",
     "Objects": "holdfast.contracts.objects",
     "Payments": "holdfast.contracts.payments",
@@ -24,7 +28,7 @@ _WHERE = {
     "PaymentEvents": "holdfast.contracts.payment_events",
 }
 
-__all__ = ["Issues", "Objects", "PaymentEvents", "Payments", "Sql"]
+__all__ = ["Issues", "MailApi", "MailEvents", "Objects", "PaymentEvents", "Payments", "Sql"]
 
 
 def __getattr__(name: str) -> object:

@@ -190,7 +190,7 @@ def _answer(call: Call, found: list[Fields], digest: str) -> FindAnswer:
 
 
 def _list(response: Response) -> list[Fields]:
-    return [one for one in json_objects(response.json()) if isinstance(one.get("id"), int)]
+    return json_objects(response.json())
 
 
 # marks

@@ -73,9 +73,17 @@ def as_object(value: object) -> dict[str, Any]:  # Any: the far end's JSON
 
 
 def json_objects(value: object) -> list[dict[str, Any]]:  # Any: the far end's JSON
-    """The objects of a list that came as JSON; what is no object is left out."""
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, Any]", one) for one in items if isinstance(one, dict)]
+    """The objects of a list that came as JSON.
+
+    Raises ValueError where it is something else: a page of a proxy is no empty list, and a lookup
+    that raises cannot say.
+    """
+    if not isinstance(value, list):
+        raise ValueError("the far end's answer holds no list")
+    items = cast("list[object]", value)
+    if not all(isinstance(one, dict) for one in items):
+        raise ValueError("the far end's list holds something that is no object")
+    return cast("list[dict[str, Any]]", items)
 
 
 def _find_json(response: Response) -> object:

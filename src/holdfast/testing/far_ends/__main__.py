@@ -14,6 +14,7 @@ import signal
 from pathlib import Path
 
 from holdfast.testing.far_ends.issues import IssueHost
+from holdfast.testing.far_ends.mail_api import MailProvider
 from holdfast.testing.far_ends.objects import ObjectStore
 from holdfast.testing.far_ends.payments import PaymentProvider
 from holdfast.testing.far_ends.web import Trouble, WebFarEnd
@@ -39,6 +40,8 @@ def _made(kind: str, key: str) -> WebFarEnd:
     match kind:
         case "issues":
             return IssueHost(token=key)
+        case "mail":
+            return MailProvider(key=key)
         case "objects":
             access_key, secret_key = key.split()
             return ObjectStore(access_key=access_key, secret_key=secret_key)
@@ -59,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m holdfast.testing.far_ends", description=__doc__
     )
-    parser.add_argument("kind", choices=("payments", "objects", "issues"))
+    parser.add_argument("kind", choices=("payments", "objects", "issues", "mail"))
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--key-file", type=Path, help="a file with the credential it accepts")
     parser.add_argument(
