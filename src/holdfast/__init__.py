@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from holdfast.errors import (
         Busy,
+        GateRefused,
         HoldfastError,
         KeyReused,
         NoSchema,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
         ToolFailed,
     )
     from holdfast.runtime.field import Field
+    from holdfast.runtime.gate import Gate
+    from holdfast.runtime.limits import Above, Limit
     from holdfast.runtime.log import Log
     from holdfast.runtime.run import Approval, Run
     from holdfast.runtime.scope import Scope
@@ -57,11 +60,13 @@ _WHERE = {
         "Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable",
     ),
     "holdfast.errors": (
-        "Busy", "HoldfastError", "KeyReused", "NoSchema", "NotDurable", "NotSent", "Refused",
-        "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept", "StepFailed",
-        "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
+        "Busy", "GateRefused", "HoldfastError", "KeyReused", "NoSchema", "NotDurable", "NotSent",
+        "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept",
+        "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
     ),
     "holdfast.runtime.field": ("Field",),
+    "holdfast.runtime.gate": ("Gate",),
+    "holdfast.runtime.limits": ("Above", "Limit"),
     "holdfast.runtime.log": ("Log",),
     "holdfast.runtime.run": ("Approval", "Run"),
     "holdfast.runtime.scope": ("Scope",),
@@ -75,12 +80,13 @@ _WHERE = {
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Field", "Found",
-    "Holdfast", "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Log", "Many", "NoSchema",
-    "NotDurable", "NotSent", "Queryable", "Read", "Refused", "RequestConflict", "ResultErased",
-    "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings", "StepFailed",
-    "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked", "TaskType",
-    "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure", "open", "task", "tool",
+    "Above", "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Field", "Found",
+    "Gate", "GateRefused", "Holdfast", "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Limit",
+    "Log", "Many", "NoSchema", "NotDurable", "NotSent", "Queryable", "Read", "Refused",
+    "RequestConflict", "ResultErased", "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept",
+    "Settings", "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle",
+    "TaskParked", "TaskType", "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure",
+    "open", "task", "tool",
 ]  # fmt: skip
 
 

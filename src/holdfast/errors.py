@@ -28,6 +28,7 @@
          |       +- ToolFailed       a Read or Transactional tool raised
          |       +- StatementFailed  the database refused a Transactional tool's statement
          |       +- StepSkipped      a person decided that the step is not done
+         |       +- GateRefused      the task's gate did not let the call through
          |       +- ScratchNotKept   the step ended, but the files it left could not be stored
          |   +- TaskFailed, TaskCancelled   how a task ended, for the one who waits for it
          |   +- ResultErased         it ended long ago; only its state is still kept
@@ -646,6 +647,28 @@ class StepSkipped(StepFailed):
         super().__init__(f"step {ordinal} was skipped by a person" + (f": {note}" if note else ""))
         self.ordinal = ordinal
         self.note = note
+
+
+class GateRefused(StepFailed):
+    """The gate of the task did not let the call through: it was never sent.
+
+    `rule` is allow, arguments, amount, calls or rate; `why` is for people and for models;
+    `retry_after_s` says after which time a rate lets the same call through.
+    """
+
+    code = "gate-refused"
+    default_hint = "the refusal is recorded and stays; another call may pass: docs/how-to/limits.md"
+
+    def __init__(
+        self, *, tool: str, ordinal: str, rule: str, why: str, retry_after_s: float | None = None
+    ) -> None:
+        later = "" if retry_after_s is None else f"; again in {retry_after_s:g} s"
+        super().__init__(f"step {ordinal}: {tool} is refused by the gate: {why}{later}")
+        self.tool = tool
+        self.ordinal = ordinal
+        self.rule = rule
+        self.why = why
+        self.retry_after_s = retry_after_s
 
 
 class ScratchNotKept(StepFailed):

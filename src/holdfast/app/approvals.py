@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.core.ids import TaskId
 from holdfast.core.step import StepState
 from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
-from holdfast.journal.records import TaskState, TaskView
+from holdfast.journal.records import StepView, TaskState, TaskView
 from holdfast.runtime.closed import approval_binding
 
 TASKS_MAX = 100_000
@@ -72,9 +72,15 @@ def questions_of(view: TaskView) -> list[Waiting]:
         found += [
             Waiting(
                 task_id=view.task_id, ordinal=step.ordinal, task_name=view.name,
-                question=f"may {step.tool} be called?", details=step.args, at_ms=step.planned_ms,
+                question=_question(step), details=step.args, at_ms=step.planned_ms,
             )
             for step in view.steps.values()
             if step.state is StepState.PLANNED
         ]  # fmt: skip
     return found
+
+
+def _question(step: StepView) -> str:
+    asked = f"may {step.tool} be called?"
+    said = step.body.get("gate")
+    return asked if said is None else f"{asked} {said['why']}"

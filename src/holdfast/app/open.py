@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.app.handle import TaskHandle
@@ -49,11 +50,13 @@ from holdfast.runtime.child import in_child
 from holdfast.runtime.closed import approval_binding, is_answer
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.facts import decidable_in_ms
+from holdfast.runtime.gate import Gate
+from holdfast.runtime.guard import Guard
 from holdfast.runtime.log import Log
 from holdfast.runtime.scope import Scope
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.task import SCOPE_NAME, TaskType, check_name
+from holdfast.runtime.task import SCOPE_NAME, TaskType, check_gate, check_name
 from holdfast.runtime.tool import Tool, check_registered
 
 REQUEST_ID_CHARS_MAX = 500
@@ -270,9 +273,13 @@ class Holdfast:
     # scopes
 
     @asynccontextmanager
-    async def scope(self, name: str) -> AsyncGenerator[Scope, None]:
-        """Durable calls for code that Holdfast does not run; see docs/how-to/foreign-loops.md."""
+    async def scope(self, name: str, *, gate: Gate | None = None) -> AsyncGenerator[Scope, None]:
+        """Durable calls for code that Holdfast does not run; see docs/how-to/foreign-loops.md.
+
+        `gate`: what may be called in it; all calls of the scope count, also of earlier days.
+        """
         self._check_alive()
+        check_gate(gate)
         engine = self.engine
         if engine is None:
             raise Misuse("a scope needs an open session", hint="open with serve=True")
@@ -281,6 +288,8 @@ class Holdfast:
             claimed = await self._claim_scope(engine, name, task_id, given)
         book, steps = engine.book_for(claimed)
         engine.watch(book)
+        if gate is not None:
+            steps.guard = Guard(gate, book, on_refused=partial(engine.on_refused, task_id))
         scope = Scope(name, book, steps)
         try:
             yield scope

@@ -148,6 +148,7 @@ def step_shape(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow
         "evidence": list(step.evidence) if step.state is StepState.PARKED else [],
         "not_before": iso(step.not_before_ms) if step.state is StepState.PARKED else "",
         "note": step.note,
+        "gate": dict(step.body.get("gate") or {}),
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
 from holdfast.core.values import copied
 from holdfast.errors import (
+    GateRefused,
     InvariantViolated,
     Refused,
     ResultNotKept,
@@ -37,6 +38,11 @@ def outcome_of(step: StepView) -> object:
                 tool=step.tool, kind=str(step.error.get("kind")), text=str(step.error.get("text"))
             )
         case StepState.SKIPPED:
+            if (said := step.body.get("gate")) and said["verdict"] == "refused":
+                raise GateRefused(
+                    tool=step.tool, ordinal=step.ordinal, rule=said["rule"], why=said["why"],
+                    retry_after_s=said.get("retry_after_s"),
+                )  # fmt: skip
             raise StepSkipped(ordinal=step.ordinal, note=step.note)
         case _:
             raise InvariantViolated("I2", f"step {step.ordinal} is {step.state}, not closed")
@@ -62,6 +68,11 @@ def is_answer(item: InboxItem, step: StepView) -> bool:
     asked = None if step.parked is None else step.parked[0]
     same = item.kind is InboxKind.DECISION and item.ordinal == step.ordinal
     return same and asked is not None and item.body.get("epoch") == asked
+
+
+def needs_approval(tool: Tool[..., Any], step: StepView) -> bool:
+    """Whether a person must say yes before it starts: by the tool, or by the gate of its task."""
+    return tool.needs_approval or "gate" in step.body
 
 
 def approval_binding(step: StepView) -> str:

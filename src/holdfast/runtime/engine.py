@@ -18,6 +18,7 @@ import functools
 import os
 import socket
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -365,8 +366,9 @@ class Engine:
                 run = Run(steps=steps, clock=self.clock, entropy=self.entropy)
                 task = self.tasks[claimed.view.name]
                 state = await execute(
-                    task, run, book, on_change=lambda what: self._on_change(task_id, what)
-                )
+                    task, run, book, on_change=lambda what: self._on_change(task_id, what),
+                    on_refused=partial(self.on_refused, task_id),
+                )  # fmt: skip
         except asyncio.CancelledError:
             pass
         except (JournalBusy, JournalFull) as error:
@@ -546,6 +548,10 @@ class Engine:
 
     def _on_change(self, task_id: TaskId, what: list[str]) -> None:
         self.log.event("task-changed", task=task_id, changed=what)
+
+    def on_refused(self, task_id: TaskId, ordinal: str, tool: str, rule: str) -> None:
+        """A gate has refused a call."""
+        self.log.event("call-refused", task=task_id, ordinal=ordinal, tool=tool, rule=rule)
 
     def _on_stuck(self, where: str) -> None:
         """A tool runs on past its timeout and will not be cancelled: say so, it looks like work."""

@@ -32,6 +32,7 @@ from holdfast.errors import (
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import STOPPING, Book
+from holdfast.runtime.guard import Guard, OnRefused, silent
 from holdfast.runtime.marks import MARKS, note_marks
 from holdfast.runtime.run import Run
 from holdfast.runtime.scratch import CANNOT_KEEP
@@ -41,11 +42,18 @@ TEXT_CHARS_MAX = 2_000
 
 
 async def execute(
-    task: TaskType, run: Run, book: Book, *, on_change: Callable[[list[str]], None]
+    task: TaskType,
+    run: Run,
+    book: Book,
+    *,
+    on_change: Callable[[list[str]], None],
+    on_refused: OnRefused = silent,
 ) -> TaskState | None:
     """Run the task's code; the state it ended in, or None where the run was fenced."""
     if book.cancelled and not book.view.steps and not book.view.notes.keys() - {MARKS}:
         return await _finish(book, TaskState.CANCELLED, {})  # asked before it had begun
+    if task.gate is not None:
+        run.steps.guard = Guard(task.gate, book, on_refused=on_refused)
     try:
         note_marks(book, task.marks, park=task.on_change == "park", report=on_change)
         return await _succeed(task, book, await _run_code(task, run, book))

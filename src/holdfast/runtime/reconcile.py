@@ -24,7 +24,13 @@ from holdfast.journal.contract import Change, InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.attempt import Caller
 from holdfast.runtime.book import Book
-from holdfast.runtime.closed import approval_binding, evidence_of, is_answer, park_notice
+from holdfast.runtime.closed import (
+    approval_binding,
+    evidence_of,
+    is_answer,
+    needs_approval,
+    park_notice,
+)
 from holdfast.runtime.facts import (
     attempts_left,
     ended_ago_ms,
@@ -151,7 +157,7 @@ class Reconciler:
         if self._book.cancelled:
             await self._sender.record(step, Event.SKIP, facts, {"note": "cancelled"})
             raise Cancelled
-        if not tool.needs_approval:
+        if not needs_approval(tool, step):
             return False
         if step.body.get("v") != tool.version:
             # The code has changed since the question: what was granted for the old is void.
@@ -217,14 +223,14 @@ class Reconciler:
         self._sender.check_owner()
         view, effect = self._book.view, tool.effect
         quiet = quiet_in_ms(view, step, delay_ms=self._delay_ms(tool), clock=self._clock) == 0
-        approval = self._approval(tool, step) if tool.needs_approval else None
+        asked = needs_approval(tool, step)
+        approval = self._approval(tool, step) if asked else None
         older = _row(step).epoch < self._book.hold.epoch
         return Facts(
             epoch=self._book.hold.epoch,
             owner=not self._book.fenced,
             previous_closed=True,
-            approved=not tool.needs_approval
-            or (approval is not None and bool(approval.body.get("granted"))),
+            approved=not asked or (approval is not None and bool(approval.body.get("granted"))),
             lease_ok=True,  # the sender checks it again right before the commit
             quiet=quiet,
             in_window=self._in_window(tool, step) and not _must_ask_first(tool, step),

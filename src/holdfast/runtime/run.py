@@ -147,15 +147,15 @@ class Run:
         """A durable call of the tool; await it for its result.
 
         Raises, when awaited: Refused or ToolFailed where the step is closed as failed,
-        StepSkipped where a person decided so.
+        StepSkipped where a person decided so, GateRefused where the task's gate did.
         """
         check_tool(tool)
-        return StepCall(self, tool, tool.check_args(args))
+        return StepCall(self, tool, self.steps.taken(tool, args))
 
     def compensate(self, step: StepCall[Any], tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:
         """Undo an earlier step by another call, with an ordinal and key of its own (`4.c1`)."""
         check_tool(tool)
-        args = tool.check_args(args)
+        args = self.steps.taken(tool, args)
         if not step.ordinal:
             raise Misuse("only a step that was awaited can be compensated")
         number = self._compensations.get(step.ordinal, 0) + 1

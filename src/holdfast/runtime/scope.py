@@ -63,7 +63,7 @@ class Scope:
         TaskParked where a person must decide.
         """
         check_tool(tool)
-        args = tool.check_args(args)
+        args = self._steps.taken(tool, args)
         ordinal = slot_ordinal(slot)
         if self._book.secrets.active:
             self._book.secrets.check_input(slot, what="the name of the slot")

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed
 from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
-from holdfast.core.step import Event, Facts, StepState, next_step
+from holdfast.core.step import Event, Facts, Step, StepState, next_step
 from holdfast.core.values import checked
 from holdfast.errors import (
     Cancelled,
@@ -43,6 +43,9 @@ from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import Args, Sender, args_of, check_allowed
 from holdfast.runtime.tool import Tool
 
+if TYPE_CHECKING:
+    from holdfast.runtime.guard import Guard
+
 _Asked = tuple[Tool[..., Any], str, object, Body | None]  # tool, ordinal, arguments, extra
 
 
@@ -55,6 +58,7 @@ class Steps:
         open_scratch: Callable[[Book], Scratch] | None = None,
     ) -> None:  # fmt: skip
         self.book = book
+        self.guard: Guard | None = None  # of a task that has a gate
         self._open_scratch = open_scratch
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys
@@ -67,6 +71,11 @@ class Steps:
             book=book, sender=self._sender, caller=caller, clock=clock,
             fingerprint_key=fingerprint_key, key_of=self._key, pace=pace,
         )  # fmt: skip
+
+    def taken(self, tool: Tool[..., Any], args: Args) -> Args:
+        """The arguments with those that the tool gives. Raises Misuse where it would not take them;
+        where there is a gate, that is the gate's to say: it records the refusal."""
+        return tool.check_args(args) if self.guard is None else {**tool.given, **args}
 
     async def perform(
         self, tool: Tool[..., Any], ordinal: str, args: Args, *, extra: Body | None = None
@@ -141,6 +150,8 @@ class Steps:
 
     async def settle_open(self, tool: Tool[..., Any], step: StepView) -> StepView:
         """Bring an open step to its end with its recorded arguments."""
+        if self.guard is not None:
+            self.guard.check_recorded(tool, step)
         return await self._reconciler.drive(tool, step, args_of(step))
 
     async def _carry_out(
@@ -199,6 +210,8 @@ class Steps:
             body["window_ms"] = int(tool.effect.window_s * 1000)
         if extra:
             body.update(extra)
+        if self.guard is not None and (events := self.guard.judge(tool, ordinal, body)):
+            return self._open_slot(tool, ordinal, body, mark, *events)
         if self.book.view.restored_ms and tool.letter not in ("R", "T"):
             # Rule 7: this slot may have been used in the timeline that a restore has lost. A
             # Fenced or Idempotent one is simply sent again, but a refusal is then no proof while
@@ -226,11 +239,18 @@ class Steps:
         return step if step.closed else await self._reconciler.drive(tool, step, body["args"])
 
     async def _open_slot(
-        self, tool: Tool[..., Any], ordinal: str, body: Body, mark: bytes, event: Event
+        self, tool: Tool[..., Any], ordinal: str, body: Body, mark: bytes, *events: Event
     ) -> StepView:
         """Record the step without starting it; what may follow is decided by its row."""
+        row: Step | None = None
+        for event in events:
+            following = next_step(row, event, self._new_facts, letter=tool.letter)
+            check_allowed(following, ordinal)
+            row = cast(Step, following)
+        if Event.SKIP in events and self.book.scratch is not None:
+            await self.book.scratch.after_late(ordinal)
         entry = Entry(
-            kind=Kind.STEP, ordinal=ordinal, events=(event,), body=body,
+            kind=Kind.STEP, ordinal=ordinal, events=events, body=body,
             effect_key=self._key(ordinal), fingerprint=mark,
         )  # fmt: skip
         await self.book.write([entry])

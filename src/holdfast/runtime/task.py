@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.errors import Misuse
+from holdfast.runtime.gate import Gate
 
 if TYPE_CHECKING:
     from holdfast.runtime.run import Run
@@ -25,11 +26,13 @@ class TaskType:
     """A registered task function."""
 
     def __init__(
-        self, function: TaskFunction, *, name: str, on_change: OnChange = "continue"
-    ) -> None:
+        self, function: TaskFunction, *, name: str, on_change: OnChange = "continue",
+        gate: Gate | None = None,
+    ) -> None:  # fmt: skip
         self.function = function
         self.name = name
         self.on_change: OnChange = on_change
+        self.gate = gate
         self._marks: dict[str, str] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -49,6 +52,8 @@ class TaskType:
             from holdfast.runtime.marks import code_mark
 
             self._marks = {"code": code_mark(self.function)}
+            if self.gate is not None:
+                self._marks["gate"] = self.gate.mark
         return self._marks
 
     async def start(self, run: Run, args: dict[str, Any]) -> Any:  # Any: user code's result
@@ -61,12 +66,17 @@ def task(function: TaskFunction, /) -> TaskType: ...
 
 @overload
 def task(
-    *, name: str = ..., on_change: OnChange = ...
+    *, name: str = ..., on_change: OnChange = ..., gate: Gate | None = ...
 ) -> Callable[[TaskFunction], TaskType]: ...  # fmt: skip
 
 
 def task(
-    function: TaskFunction | None = None, /, *, name: str = "", on_change: OnChange = "continue"
+    function: TaskFunction | None = None,
+    /,
+    *,
+    name: str = "",
+    on_change: OnChange = "continue",
+    gate: Gate | None = None,
 ) -> TaskType | Callable[[TaskFunction], TaskType]:
     """Register `async def` with a run as its first parameter as a task.
 
@@ -74,18 +84,25 @@ def task(
         name: under which it is submitted and kept; the function's own when not given.
         on_change: what to do with a task that was begun with other code: "continue" with the
             code that is there now, or "park" it until a person says yes. Reported in either case.
+        gate: what the task may call, and how much of it; see docs/how-to/limits.md.
     """
     if on_change not in ("continue", "park"):
         raise Misuse("task: on_change is 'continue' or 'park'")
+    check_gate(gate)
 
     def register(function: TaskFunction) -> TaskType:
         if not inspect.iscoroutinefunction(function):
             raise Misuse(f"{function!r}: a task is an `async def`")
         title = name or function.__name__
         check_name(title)
-        return TaskType(function, name=title, on_change=on_change)
+        return TaskType(function, name=title, on_change=on_change, gate=gate)
 
     return register if function is None else register(function)
+
+
+def check_gate(gate: object) -> None:
+    if gate is not None and not isinstance(gate, Gate):
+        raise Misuse(f"{gate!r} is not a gate", hint="gate=holdfast.Gate(allow=[...])")
 
 
 def check_name(name: str) -> None:

@@ -273,6 +273,8 @@ class Tool(Generic[P, T]):
         for name in (*known, *required):
             if not self.takes(name):
                 raise Misuse(f"{self.name}: parameters: no caller may pass {name!r}")
+        if not self._any and schema["additionalProperties"] is not False:
+            raise Misuse(f"{self.name}: parameters: the function takes no other arguments")
         for name in self._required:
             if name not in required:
                 raise Misuse(f"{self.name}: parameters: the function requires {name!r}")
