@@ -19,13 +19,16 @@ def tools() -> list[holdfast.Tool[..., Any]]:
     objects = contracts.Objects("b", access_key="secret://id", secret_key="secret://key")
     issues = contracts.Issues("o/r", token="secret://key")
     mail = contracts.MailApi("secret://key", sender="bot@example.org")
+    smtp = contracts.SmtpMail(
+        "mail.example.org", sender="bot@example.org", user="bot", password="secret://key"
+    )
     sql = contracts.Sql(print, dsn="secret://key")
 
     @sql.tool
     def take(tx: object, sku: str) -> None:
         """Take one."""
 
-    return [*payments.tools, *objects.tools, *issues.tools, *mail.tools, take]
+    return [*payments.tools, *objects.tools, *issues.tools, *mail.tools, *smtp.tools, take]
 
 
 @pytest.mark.parametrize("tool", tools(), ids=lambda tool: tool.name)

@@ -36,6 +36,11 @@ def made(contract: str, options: dict[str, Any]) -> tuple[holdfast.Tool[..., Any
         from holdfast.contracts import MailApi
 
         return MailApi("secret://mail", **options).send, args
+    if contract == "smtp":
+        from holdfast.contracts import SmtpMail
+
+        words = {"sender": "bot@example.org", "security": "none"}
+        return SmtpMail("127.0.0.1", **words, **options).send, args
     if contract == "sql":
         return taking(options["path"], options["stop"]), args
     raise SystemExit(f"no contract {contract}")

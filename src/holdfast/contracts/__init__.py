@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.contracts.objects import Objects
     from holdfast.contracts.payment_events import PaymentEvents
     from holdfast.contracts.payments import Payments
+    from holdfast.contracts.smtp import SmtpMail
     from holdfast.contracts.sql import Sql
 
 _WHERE = {
@@ -24,11 +25,21 @@ _WHERE = {
     "Issues": "holdfast.contracts.issues",
     "Objects": "holdfast.contracts.objects",
     "Payments": "holdfast.contracts.payments",
+    "SmtpMail": "holdfast.contracts.smtp",
     "Sql": "holdfast.contracts.sql",
     "PaymentEvents": "holdfast.contracts.payment_events",
 }
 
-__all__ = ["Issues", "MailApi", "MailEvents", "Objects", "PaymentEvents", "Payments", "Sql"]
+__all__ = [
+    "Issues",
+    "MailApi",
+    "MailEvents",
+    "Objects",
+    "PaymentEvents",
+    "Payments",
+    "SmtpMail",
+    "Sql",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -17,6 +17,7 @@ from holdfast.testing.far_ends.issues import IssueHost
 from holdfast.testing.far_ends.mail_api import MailProvider
 from holdfast.testing.far_ends.objects import ObjectStore
 from holdfast.testing.far_ends.payments import PaymentProvider
+from holdfast.testing.far_ends.smtp import SmtpTrouble, SubmissionServer
 from holdfast.testing.far_ends.web import Trouble, WebFarEnd
 
 
@@ -26,8 +27,10 @@ def main() -> None:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    far_end = _made(options.kind, options.key_file.read_text().strip() if options.key_file else "")
-    far_end.troubles += options.trouble
+    far_end = _made(
+        options.kind, options.key_file.read_text().strip() if options.key_file else "",
+        options.trouble,
+    )  # fmt: skip
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -36,7 +39,24 @@ async def _serve(options: argparse.Namespace) -> None:
     await stop.wait()
 
 
-def _made(kind: str, key: str) -> WebFarEnd:
+def _made(kind: str, key: str, troubles: list[Trouble]) -> WebFarEnd | SubmissionServer:
+    if kind == "smtp":
+        user, _, password = key.partition(" ")
+        server = SubmissionServer(user=user, password=password)
+        server.troubles += [_at_the_dot(one) for one in troubles]
+        return server
+    far_end = _made_for_web(kind, key)
+    far_end.troubles += troubles
+    return far_end
+
+
+def _at_the_dot(trouble: Trouble) -> SmtpTrouble:
+    if trouble.kind in ("lose", "reset"):
+        return SmtpTrouble(trouble.kind)
+    return SmtpTrouble("dot", trouble.status)
+
+
+def _made_for_web(kind: str, key: str) -> WebFarEnd:
     match kind:
         case "issues":
             return IssueHost(token=key)
@@ -62,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m holdfast.testing.far_ends", description=__doc__
     )
-    parser.add_argument("kind", choices=("payments", "objects", "issues", "mail"))
+    parser.add_argument("kind", choices=("payments", "objects", "issues", "mail", "smtp"))
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--key-file", type=Path, help="a file with the credential it accepts")
     parser.add_argument(
