@@ -159,16 +159,16 @@ async def test_a_journal_that_breaks_in_a_run_fails_no_task(
     async with holdfast.open(path, tasks=[reads], serve=False) as hf:
         task = await hf.submit(reads)
 
-    append, refused = tasks.append, 0
+    write, refused = tasks.Addition.write, 0
 
     def refuse_once(*args: Any, **rest: Any) -> Any:  # Any: handed through unread
         nonlocal refused
         refused += 1
         if refused == 1:
             raise JournalDamaged("the journal file is damaged")
-        return append(*args, **rest)
+        return write(*args, **rest)
 
-    monkeypatch.setattr(tasks, "append", refuse_once)
+    monkeypatch.setattr(tasks.Addition, "write", refuse_once)
     async with holdfast.open(path, tasks=[reads]) as hf:
         with pytest.raises(JournalDamaged):
             await hf.task(task.id).result(timeout_s=10)

@@ -91,7 +91,7 @@ async def test_an_error_of_the_disk_ends_the_engine_and_is_told_to_whoever_waits
         await (await hf.submit(one)).result(10)
         writer = cast(SqliteJournal, hf.journal)._writer
 
-        def transact(_ops: Any) -> bool:
+        def transact(*_args: Any, **_rest: Any) -> bool:
             raise apsw.IOError("disk I/O error")
 
         monkeypatch.setattr(writer, "_transact", transact)

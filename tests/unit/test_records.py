@@ -272,4 +272,4 @@ def test_a_persons_run_forgets_the_attempts_before() -> None:
         history.add(Kind.STEP, ordinal="1", events=(event,), body={**FULL, "reason": "busy"})
     step = folded(TaskView(TASK), history.records).steps["1"]
     assert step.state is StepState.PLANNED
-    assert (step.attempts, step.spared) == ([], 0)
+    assert (step.attempts, step.spared) == ((), 0)

@@ -98,11 +98,11 @@ def test_an_entry_says_nothing_that_it_is_not_told() -> None:
 
 def test_a_new_step_knows_nothing() -> None:
     step = StepView("1", "K")
-    shown = {name: getattr(step, name) for name in StepView.__slots__}
+    shown = {name: getattr(step, name) for name in StepView.__struct_fields__}
     assert shown == {
         "ordinal": "1", "letter": "K", "step": None, "tool": "", "args": None, "body": {},
-        "effect_key": b"", "fingerprint": b"", "attempts": [], "ended": None, "doubt": "",
-        "result": None, "error": {}, "question": "", "evidence": [], "not_before_ms": 0,
+        "effect_key": b"", "fingerprint": b"", "attempts": (), "ended": None, "doubt": "",
+        "result": None, "error": {}, "question": "", "evidence": (), "not_before_ms": 0,
         "parked": None, "note": "", "planned_ms": 0, "closed_ms": 0, "restored_ms": 0, "spared": 0,
         "unkept": "",
     }  # fmt: skip
@@ -116,10 +116,9 @@ def test_a_new_task_knows_nothing() -> None:
     shown = {name: getattr(view, name) for name in TaskView.__slots__}
     assert shown == {
         "task_id": TASK, "name": "", "request_id": "", "accepted": {}, "accepted_ms": 0,
-        "claims": {}, "steps": {}, "notes": {}, "rested": {}, "finished": None, "outcome": {},
-        "ended_ms": 0, "seq": -1, "progress_epoch": 0, "restored_ms": 0, "files": None,
+        "claims": {}, "epoch": 0, "steps": {}, "notes": {}, "rested": {}, "finished": None,
+        "outcome": {}, "ended_ms": 0, "seq": -1, "progress_epoch": 0, "restored_ms": 0, "files": None,
     }  # fmt: skip
-    assert view.epoch == 0
 
 
 def test_accepting_and_claiming() -> None:
@@ -143,7 +142,7 @@ def test_a_start_adds_an_attempt_with_its_fence() -> None:
     assert (step.tool, step.args, step.body) == ("charge", {"cents": 42}, PLAN)
     assert (step.effect_key, step.fingerprint) == (b"k" * 16, b"f" * 16)
     assert step.planned_ms == 1_002
-    assert step.attempts == [Attempt(EPOCH, 102, 1_002, 52, 5, 3 << 40 | 102)]
+    assert step.attempts == (Attempt(EPOCH, 102, 1_002, 52, 5, 3 << 40 | 102),)
     assert step.state is StepState.STARTED
     assert not step.closed
     assert step.ended is None
@@ -242,7 +241,7 @@ def test_a_settlement_forgets_the_attempts(event: Event, state: StepState) -> No
     told = parked()
     told.view.steps["1"].spared = 3
     step = told.step(event, note="by hand")
-    assert (step.note, step.attempts, step.spared) == ("by hand", [], 0)
+    assert (step.note, step.attempts, step.spared) == ("by hand", (), 0)
     assert step.result is None
     assert step.state is state
     again = parked().step(event, result=None)

@@ -22,7 +22,7 @@ not sent is taken off again, so a row returns to `planned` only when nothing can
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import assert_never
+from typing import assert_never, cast
 
 import msgspec
 
@@ -145,7 +145,7 @@ _FORGETFUL: frozenset[Letter] = frozenset(("I", "N"))
 # Both functions are pure and most calls ask what was asked before: a task's steps go the same way.
 _MEMO_MAX = 10_000
 _next_memo: dict[tuple[Step | None, Event, Facts, Letter], Step | Refusal] = {}
-_apply_memo: dict[tuple[Step | None, Event, int, bool, Letter], Step] = {}
+_apply_memo: dict[tuple[Step | None, tuple[Event, ...], int, bool, Letter], Step | None] = {}
 
 
 def next_step(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | Refusal:
@@ -167,11 +167,20 @@ def next_step(step: Step | None, event: Event, facts: Facts, *, letter: Letter) 
 
 def apply(step: Step | None, event: Event, *, epoch: int, quiet: bool, letter: Letter) -> Step:
     """Fold one stored event into the row. The guards were checked when it was written."""
-    asked = (step, event, epoch, quiet, letter)
+    return cast(Step, apply_all(step, (event,), epoch, quiet, letter))
+
+
+def apply_all(
+    step: Step | None, events: tuple[Event, ...], epoch: int, quiet: bool, letter: Letter
+) -> Step | None:
+    """Fold the events of one record into the row."""
+    asked = (step, events, epoch, quiet, letter)
     known = _apply_memo.get(asked)
     if known is not None:
         return known
-    result = _applied(step, event, epoch=epoch, quiet=quiet, letter=letter)
+    result = step
+    for event in events:
+        result = _applied(result, event, epoch=epoch, quiet=quiet, letter=letter)
     if len(_apply_memo) >= _MEMO_MAX:
         _apply_memo.clear()
     _apply_memo[asked] = result

@@ -24,6 +24,7 @@ Json = object  # a JSON value; narrowed where it is used
 _SIMPLE = frozenset((bool, type(None)))
 _SMALL = 2**53
 _FIXED = frozenset((str, int, float, bool, type(None)))
+_EXACT = _FIXED - {float}  # written by our encoder as RFC 8785 has them
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -31,12 +32,15 @@ _decode = msgspec.json.Decoder().decode
 
 def checked(value: object, *, what: str) -> Json:
     """The value as it will be read back, or BadValue naming the place that cannot be kept."""
+    if type(value) is dict:
+        return _checked_object(cast("dict[object, object]", value), what, 0)
     return _checked(value, what, 0)
 
 
 def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
     """Compact JSON of a checked value."""
-    return _within(_encode(value), what, bytes_max)
+    raw = _encode(value)
+    return raw if len(raw) <= bytes_max else _within(raw, what, bytes_max)
 
 
 def encode_unchecked(value: Json) -> bytes:
@@ -63,15 +67,21 @@ def copied(value: Json) -> Json:
     """The same checked value, sharing nothing that can be changed."""
     if type(value) is dict:
         items = cast("dict[str, object]", value)
-        for item in items.values():
-            if type(item) not in _FIXED:
-                return _decode(_encode(items))
-        return items.copy()
+        if _FIXED.issuperset(map(type, items.values())):
+            return items.copy()
+        return _decode(_encode(items))
     return _decode(_encode(value)) if isinstance(value, list) else value
 
 
 def canonical(value: Json) -> bytes:
     """RFC 8785 bytes of a checked value."""
+    kind = type(value)
+    if kind is dict:
+        items = cast("dict[str, object]", value)
+        if _EXACT.issuperset(map(type, items.values())):
+            raw = _sorted_encode(items)
+            if raw.isascii():  # sorted by bytes is then sorted as the RFC wants it
+                return raw
     if _plain(value):
         return _sorted_encode(value)
     out: list[str] = []
@@ -112,9 +122,8 @@ def _checked_object(value: dict[object, object], place: str, depth: int) -> Json
         if not key.isascii():
             _check_text(key, place)
         # Most values are short text or small numbers: the other checks are for the rest.
-        kind = type(item)
-        if (kind is str and cast(str, item).isascii()) or (
-            kind is int and -_SMALL < cast(int, item) < _SMALL
+        if (type(item) is str and item.isascii()) or (
+            type(item) is int and -_SMALL < item < _SMALL
         ):
             kept[key] = item
         else:

@@ -8,6 +8,7 @@ stories.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import msgspec
 
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
-from holdfast.core.step import CLOSED, Event, Step, StepState, apply
+from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
 from holdfast.errors import InvariantViolated, JournalDamaged
 
 FORMAT = 1
@@ -65,7 +66,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     quiet: bool = False
 
 
-class Record(msgspec.Struct, kw_only=True, gc=False):
+class Record(msgspec.Struct, gc=False):
     """A record as it was kept."""
 
     number: int  # journal-wide, only rises; an attempt's fence is made from it
@@ -103,39 +104,36 @@ class Attempt(NamedTuple):
     fence: int
 
 
-class StepView:
-    """One step with everything the journal knows of it."""
+class StepView(msgspec.Struct, gc=False, eq=False):
+    """One step with everything the journal knows of it.
 
-    __slots__ = (
-        "args", "attempts", "body", "closed_ms", "doubt", "effect_key", "ended", "error",
-        "evidence", "fingerprint", "letter", "not_before_ms", "note", "ordinal", "parked",
-        "planned_ms", "question", "restored_ms", "result", "spared", "step", "tool", "unkept",
-    )  # fmt: skip
+    A task keeps one for each of its steps. They hold JSON, which has no cycles: the garbage
+    collector need not walk over them again and again.
+    """
 
-    def __init__(self, ordinal: str, letter: Letter) -> None:
-        self.ordinal = ordinal
-        self.letter: Letter = letter
-        self.step: Step | None = None
-        self.tool = ""
-        self.args: object = None
-        self.body: Body = {}
-        self.effect_key = b""
-        self.fingerprint = b""
-        self.attempts: list[Attempt] = []
-        self.ended: tuple[int, int] | None = None  # (epoch, boot ms) at which the newest ended
-        self.doubt = ""
-        self.result: object = None
-        self.error: Body = {}
-        self.question = ""
-        self.evidence: list[Body] = []
-        self.not_before_ms = 0
-        self.parked: tuple[int, int, int] | None = None  # (epoch, boot ms, ms until quiet)
-        self.note = ""
-        self.planned_ms = 0
-        self.closed_ms = 0
-        self.restored_ms = 0
-        self.spared = 0  # attempts that were not sent or met a busy far end
-        self.unkept = ""  # why the result of a success could not be kept
+    ordinal: str
+    letter: Letter
+    step: Step | None = None
+    tool: str = ""
+    args: object = None
+    body: Body = {}
+    effect_key: bytes = b""
+    fingerprint: bytes = b""
+    attempts: tuple[Attempt, ...] = ()
+    ended: tuple[int, int] | None = None  # (epoch, boot ms) at which the newest ended
+    doubt: str = ""
+    result: object = None
+    error: Body = {}
+    question: str = ""
+    evidence: Sequence[Body] = ()
+    not_before_ms: int = 0
+    parked: tuple[int, int, int] | None = None  # (epoch, boot ms, ms until quiet)
+    note: str = ""
+    planned_ms: int = 0
+    closed_ms: int = 0
+    restored_ms: int = 0
+    spared: int = 0  # attempts that were not sent or met a busy far end
+    unkept: str = ""  # why the result of a success could not be kept
 
     @property
     def state(self) -> StepState:
@@ -190,9 +188,9 @@ class TaskView:
     """A task and its records, folded."""
 
     __slots__ = (
-        "accepted", "accepted_ms", "claims", "ended_ms", "files", "finished", "name", "notes",
-        "outcome", "progress_epoch", "request_id", "rested", "restored_ms", "seq", "steps",
-        "task_id",
+        "accepted", "accepted_ms", "claims", "ended_ms", "epoch", "files", "finished", "name",
+        "notes", "outcome", "progress_epoch", "request_id", "rested", "restored_ms", "seq",
+        "steps", "task_id",
     )  # fmt: skip
 
     def __init__(self, task_id: TaskId) -> None:
@@ -202,6 +200,7 @@ class TaskView:
         self.accepted: Body = {}
         self.accepted_ms = 0
         self.claims: dict[int, Claim] = {}
+        self.epoch = 0  # of the newest claim
         self.steps: dict[str, StepView] = {}
         self.notes: dict[str, Note] = {}
         self.rested: Body = {}
@@ -212,10 +211,6 @@ class TaskView:
         self.seq = -1
         self.progress_epoch = 0
         self.restored_ms = 0
-
-    @property
-    def epoch(self) -> int:
-        return next(reversed(self.claims), 0)  # claims are folded in rising order
 
 
 def fold(view: TaskView, record: Record) -> None:
@@ -238,6 +233,21 @@ def fold(view: TaskView, record: Record) -> None:
         raise JournalDamaged(
             f"task {view.task_id}: record {record.seq} cannot be understood: {error!r}"
         ) from error
+
+
+def fold_own(
+    view: TaskView, entry: Entry, *, number: int, epoch: int, at_ms: int, boot_ms: int
+) -> None:
+    """Take into the owner's view what it has written itself."""
+    record = Record(
+        number, view.seq + 1, entry.kind, entry.ordinal, entry.events, epoch, at_ms, boot_ms,
+        entry.effect_key, entry.fingerprint, entry.slot, entry.quiet, entry.body,
+    )  # fmt: skip
+    if entry.kind is Kind.STEP and epoch == view.epoch:
+        view.seq = record.seq
+        _fold_step(view, record)
+    else:
+        fold(view, record)
 
 
 def _fold(view: TaskView, record: Record) -> None:
@@ -288,6 +298,7 @@ def _fold_claim(view: TaskView, record: Record) -> None:
     view.claims[record.epoch] = Claim(
         record.epoch, body["session"], body["boot"], record.boot_ms, record.at_ms, body["worker"]
     )
+    view.epoch = record.epoch
     view.rested, view.finished, view.outcome = {}, None, {}
 
 
@@ -323,12 +334,10 @@ def _fold_step(view: TaskView, record: Record) -> None:
         step = view.steps[record.ordinal] = StepView(record.ordinal, record.body["letter"])
         step.effect_key = record.effect_key
         step.fingerprint = record.fingerprint
+    row = step.step = apply_all(step.step, record.events, record.epoch, record.quiet, step.letter)
     for event in record.events:
-        step.step = apply(
-            step.step, event, epoch=record.epoch, quiet=record.quiet, letter=step.letter
-        )
         _TAKE[event](step, record)
-    if step.step is not None and step.step.state in CLOSED:
+    if row is not None and row.state in CLOSED:
         step.closed_ms = record.at_ms
         view.progress_epoch = record.epoch
 
@@ -343,8 +352,8 @@ def _take_plan(step: StepView, record: Record) -> None:
 
 def _take_start(step: StepView, record: Record) -> None:
     fence = record.epoch >> 32 << 40 | record.number
-    step.attempts.append(
-        Attempt(record.epoch, record.number, record.at_ms, record.boot_ms, record.slot, fence)
+    step.attempts += (
+        Attempt(record.epoch, record.number, record.at_ms, record.boot_ms, record.slot, fence),
     )
     step.ended = None
 
@@ -389,7 +398,7 @@ def _take_settlement(step: StepView, record: Record) -> None:
     step.note = record.body.get("note", "")
     if "result" in record.body:
         step.result = record.body["result"]
-    step.attempts, step.spared = [], 0
+    step.attempts, step.spared = (), 0
 
 
 def _take_restore(step: StepView, record: Record) -> None:

@@ -152,9 +152,22 @@ class Caller:
             own = _own(args)
             if "secrets" in step.body:
                 own = self._secrets.resolve(tool, step, own)
-            value = await self._invoke(tool, call, own, send.mark)
+            if tool.blocking:
+                value = await self._invoke(tool, call, own, send.mark)
+            else:
+                if tool.marks_itself:
+                    self._lease.check()
+                else:
+                    send.mark()
+                value = await self._deadlines.run(
+                    tool.bound(call, own), tool.timeout_s, task_id, step.ordinal
+                )
         except asyncio.CancelledError:
             raise
+        except TimeoutError:
+            # One of the tool's own says the same: no outcome in time.
+            late = AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
+            return _judged(tool, late, begun=send.begun, secrets=self._secrets)
         except Unkept as error:
             return Returned(None, unkept=error.why)
         except BaseException as error:
@@ -208,12 +221,7 @@ class Caller:
     async def _invoke(
         self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]
     ) -> object:
-        if not tool.blocking:
-            if tool.marks_itself:
-                self._lease.check()
-            else:
-                mark()
-            return await self._timed(tool, call, tool.bound(call, args))
+        """Call a blocking tool, in a child process or in a thread."""
         self._lease.check()
         if tool.needs_child:
             fields = {
@@ -224,19 +232,15 @@ class Caller:
                 tool.target, fields, args, tool.timeout_s, before_send=mark
             )
         mark()
-        return await self._timed(tool, call, lambda: self._in_thread(tool.bound(call, args)))
+        return await self._deadlines.run(
+            lambda: self._in_thread(tool.bound(call, args)), tool.timeout_s,
+            call.task_id, call.ordinal,
+        )  # fmt: skip
 
     async def _in_thread(self, bound: Callable[[], Any]) -> object:
         value = await self._threads.run(bound)
         # A plain function around an async one: what it returned has not happened yet.
         return await value if inspect.isawaitable(value) else value
-
-    async def _timed(self, tool: Tool[..., Any], call: Call, start: Callable[[], Any]) -> object:
-        # A TimeoutError of the tool's own says the same: no outcome in time.
-        try:
-            return await self._deadlines.run(start, tool.timeout_s, call.task_id, call.ordinal)
-        except TimeoutError:
-            raise AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s) from None
 
 
 def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> Outcome:
@@ -314,7 +318,8 @@ def _judged(
 
 def _own(args: dict[str, Any]) -> dict[str, Any]:
     """Arguments that the tool may change without changing what a repeat would send."""
-    return cast("dict[str, Any]", copied(args))
+    own: Any = copied(args)  # Any: the same JSON object
+    return own
 
 
 def _shown_json(proof: object, secrets: Secrets) -> Json:

@@ -41,7 +41,7 @@ from holdfast.journal.contract import (
     Outcome,
     Statement,
 )
-from holdfast.journal.records import Body, Entry, Record, StepView, TaskView, fold
+from holdfast.journal.records import Body, Entry, StepView, TaskView, fold_own
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
@@ -193,9 +193,23 @@ class Book:
             taken = [*pending, *entries] if pending else entries
             before = self.hold.seq
             try:
-                numbers = await self._append(
-                    taken, change=change, applied=applied, statements=statements, begins=begins
-                )
+                if self.fenced:
+                    await self._leave_evidence(taken)
+                    raise Fenced
+                try:
+                    numbers = (
+                        await self.journal.append(
+                            self.hold, taken, change=change, applied=applied,
+                            statements=statements, begins=begins,
+                        )
+                        if taken or change is not None or applied
+                        else []
+                    )  # fmt: skip
+                except (LeaseLost, CommitUnknown) as error:
+                    numbers = await self._append_again(
+                        error, taken, change=change, applied=applied, statements=statements,
+                        begins=begins,
+                    )  # fmt: skip
             except asyncio.CancelledError:
                 if self.hold.seq == before:
                     self._put_back(pending, slots)
@@ -223,38 +237,29 @@ class Book:
         if self._pending:
             self._flush_soon()
 
-    async def _append(
-        self, entries: Sequence[Entry], *, change: Change | None, applied: Sequence[int],
-        statements: Sequence[Statement], begins: bool,
+    async def _append_again(
+        self, error: HoldfastError, entries: Sequence[Entry], *, change: Change | None,
+        applied: Sequence[int], statements: Sequence[Statement], begins: bool,
     ) -> list[int]:  # fmt: skip
-        if self.fenced:
-            await self._leave_evidence(entries)
-            raise Fenced
-        if not entries and change is None and not applied:
-            return []
-        for _ in range(CONFIRM_MAX):
-            wanted = self.hold.seq + len(entries)
+        """After a commit that is in doubt: again where the journal says that it is not there."""
+        for _ in range(CONFIRM_MAX - 1):
+            if isinstance(error, LeaseLost):
+                break
+            self.on_trouble(error)
+            if await self._confirm(self.hold.seq + len(entries)) is not Outcome.ABORTED:
+                # Committed or not, this run cannot know its hold's head any more: a fresh
+                # claim reads it from the journal.
+                break
             try:
                 return await self.journal.append(
                     self.hold, entries, change=change, applied=applied, statements=statements,
                     begins=begins,
                 )  # fmt: skip
-            except LeaseLost as error:
-                self.fenced = True
-                await self._leave_evidence(entries)
-                raise Fenced from error
-            except CommitUnknown as error:
-                self.on_trouble(error)
-                outcome = await self._confirm(wanted)
-                if outcome is not Outcome.ABORTED:
-                    # Committed or not, this run cannot know its hold's head any more: a fresh
-                    # claim reads it from the journal.
-                    self.fenced = True
-                    await self._leave_evidence(entries)
-                    raise Fenced from error
+            except (LeaseLost, CommitUnknown) as again:
+                error = again
         self.fenced = True
         await self._leave_evidence(entries)
-        raise Fenced
+        raise Fenced from error
 
     async def _confirm(self, seq: int) -> Outcome:
         try:
@@ -288,17 +293,11 @@ class Book:
                 self.on_trouble(error)
 
     def _fold(self, entries: Sequence[Entry], numbers: Sequence[int]) -> None:
-        view, epoch = self.view, self.hold.epoch
         at_ms, boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
         for entry, number in zip(entries, numbers, strict=True):
-            fold(
-                view,
-                Record(
-                    number=number, seq=view.seq + 1, kind=entry.kind, ordinal=entry.ordinal,
-                    events=entry.events, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms,
-                    effect_key=entry.effect_key, fingerprint=entry.fingerprint, slot=entry.slot,
-                    quiet=entry.quiet, body=entry.body,
-                ),
+            fold_own(
+                self.view, entry, number=number, epoch=self.hold.epoch, at_ms=at_ms,
+                boot_ms=boot_ms,
             )  # fmt: skip
 
     def _flush_soon(self) -> None:

@@ -14,23 +14,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 TICK_S = 0.05
 EXACT_BELOW_S = 2.0
 STUCK_S = 5.0
 
 
-class _Entry:
-    __slots__ = ("ends", "exact", "expired", "names", "stuck", "task")
-
-    def __init__(
-        self, task: asyncio.Task[Any], ends: float, names: tuple[str, ...], *, exact: bool
-    ) -> None:
-        self.task = task
-        self.ends = ends
-        self.names = names
-        self.exact = exact  # cancelled by a timer of its own
-        self.expired = False
-        self.stuck = False
+class _Entry(msgspec.Struct, eq=False):
+    task: asyncio.Task[Any]
+    ends: float
+    names: tuple[str, ...]
+    exact: bool  # cancelled by a timer of its own
+    expired: bool = False
+    stuck: bool = False
 
 
 class Deadlines:
@@ -55,7 +52,7 @@ class Deadlines:
             raise RuntimeError("a deadline needs a task")
         loop = asyncio.get_running_loop()
         exact = timeout_s < EXACT_BELOW_S
-        entry = _Entry(task, loop.time() + timeout_s, names, exact=exact)
+        entry = _Entry(task, loop.time() + timeout_s, names, exact)
         before = task.cancelling()
         self._entries[entry] = None
         if self._tick is None:

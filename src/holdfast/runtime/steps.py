@@ -87,7 +87,12 @@ class Steps:
             raise InvariantViolated("I10", f"step {ordinal} is performed outside a task")
         self._performing[task] = None
         try:
-            step = await self._carry_out(*asked)
+            step = None
+            if self.book.scratch is None and ordinal not in self.book.view.steps:
+                mark = self._reconciler.fingerprint(tool, asked[2])
+                step = await self._new(tool, ordinal, asked[2], extra, mark)
+            if step is None or step.state is StepState.FAILED:
+                step = await self._carry_out(*asked)
         except _OF_THE_JOURNAL as error:
             self.book.end(error)
             raise

@@ -15,9 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.errors import AttemptTimedOut
-from holdfast.journal.contract import Hold
 from holdfast.journal.records import Entry
-from holdfast.journal.sqlite import tasks
+from holdfast.journal.sqlite import tasks, writer
 from holdfast.journal.sqlite.writer import Txn
 from holdfast.runtime import attempt
 from holdfast.runtime.attempt import Caller, Outcome, RefusedBy
@@ -79,18 +78,19 @@ def _key_per_attempt() -> None:
 
 def _no_epoch_check() -> None:
     """Whoever held a task once may write to it for ever (rule 8)."""
-    original, checked = tasks.append, "epoch = ? AND seq = ? AND state = 'running'"
-    if checked not in tasks.MOVE:
+    original, checked = tasks.Addition.write, "epoch = ? AND seq = ? AND state = 'running'"
+    if checked not in writer.MOVE:
         raise AttributeError("the check of a hold is written in another way now")
-    tasks.MOVE = tasks.MOVE.replace(checked, "? NOTNULL AND ? NOTNULL")
+    writer.MOVE = writer.MOVE.replace(checked, "? NOTNULL AND ? NOTNULL")
 
-    def append(txn: Txn, hold: Hold, entries: Sequence[Entry], **rest: Any) -> Any:
+    def write(self: tasks.Addition, txn: Txn) -> Any:
+        hold = self.hold
         row = txn.db.execute("SELECT seq, head, last FROM task WHERE t = ?", (hold.row,)).fetchone()
         if row is not None:
             hold.seq, hold.head, hold.last = row
-        return original(txn, hold, entries, **rest)
+        return original(self, txn)
 
-    _replace(tasks, "append", append)
+    _replace(tasks.Addition, "write", write)
 
 
 def _timeout_as_failure() -> None:

@@ -13,7 +13,8 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar, cast
+from types import CoroutineType
+from typing import Any, TypeVar, cast
 
 import apsw
 
@@ -182,28 +183,25 @@ class SqliteJournal:
         self._set_holds(self._holds + len(taken))
         return [claimed for claimed, _ in taken]
 
-    async def append(
+    def append(
         self, hold: Hold, entries: Sequence[Entry], *, change: Change | None = None,
         applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
-    ) -> list[int]:  # fmt: skip
-        def act(txn: Txn) -> tuple[list[int], tasks.Tail]:
-            return tasks.append(
-                txn, hold, entries, change=change, applied=applied, statements=statements,
-                wraps=self._wraps,
-            )  # fmt: skip
-
-        def move(done: tuple[list[int], tasks.Tail]) -> None:
-            _, tail = done
-            hold.seq, hold.head, hold.last = tail.seq, tail.head, tail.last
-            if change is not None and change.state is not TaskState.RUNNING:
-                self._set_holds(self._holds - 1)
-                self._changed.set()
-
+    ) -> CoroutineType[Any, Any, list[int]]:  # fmt: skip
+        # Not a coroutine of its own around the writer's: every step passes here.
         adds_only = change is None and not applied and not statements
-        numbers, _ = await self._writer.write(
-            act, begins=begins, adds_only=adds_only, then=move
+        addition = tasks.Addition(
+            hold, entries, change, applied, statements, self._wraps, adds_only
+        )
+        return self._writer.write(
+            addition.write, begins=begins, adds_only=adds_only,
+            then=addition.move if change is None else functools.partial(self._end_hold, addition),
         )  # fmt: skip
-        return numbers
+
+    def _end_hold(self, addition: tasks.Addition, numbers: list[int]) -> None:
+        addition.move(numbers)
+        if addition.change is not None and addition.change.state is not TaskState.RUNNING:
+            self._set_holds(self._holds - 1)
+            self._changed.set()
 
     async def release(self, hold: Hold) -> None:
         if await self._writer.write(lambda txn: claims.release(txn, hold)):

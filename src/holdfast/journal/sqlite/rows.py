@@ -58,7 +58,7 @@ def add_records(
     """Insert the entries behind the tail and move it along; returns their numbers."""
     rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
     txn.add_rows(rows)
-    txn.insert_rows()
+    txn.write_out()
     return [made[0] for made in rows]
 
 

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
+import msgspec
+
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict
@@ -98,44 +100,53 @@ def _suspicion(txn: Txn) -> list[Entry]:
 
 
 HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"
-# One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
-MOVE = (
-    "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, "
-    "crashes = CASE WHEN ? THEN 0 ELSE crashes END "
-    "WHERE t = ? AND epoch = ? AND seq = ? AND state = 'running'"
-)
 
 
-def append(
-    txn: Txn, hold: Hold, entries: Sequence[Entry], *, change: Change | None,
-    applied: Sequence[int], statements: Sequence[Statement], wraps: KeyWraps,
-) -> tuple[list[int], Tail]:  # fmt: skip
-    """Check the hold, then write; the caller moves the hold along after the commit."""
-    if hold.sealer is None:
-        raise InvariantViolated("sealed", "a hold of this journal has a sealer")
-    tail = Tail(seq=hold.seq, head=hold.head, last=hold.last)
-    rows = make_rows(
-        txn, tail, entries, row=hold.row, task_id=task_id_bytes(hold.task_id), epoch=hold.epoch,
-        sealer=hold.sealer,
-    )  # fmt: skip
-    if statements:
-        _check_held(txn, hold)
-        apply_statements(txn.db, statements)
-    progress = False
-    for entry in entries:
-        progress = progress or _closes(entry.events)
-    txn.db.execute(
-        MOVE,
-        (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
-    )
-    if txn.db.changes() != 1:
-        _check_held(txn, hold)
-    txn.add_rows(rows)
-    for number in applied:
-        txn.db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
-    if change is not None:
-        _change(txn, hold, change, wraps=wraps)
-    return [row[0] for row in rows], tail
+class Addition(msgspec.Struct, eq=False):
+    """Records to be appended under a hold, and what changes with them."""
+
+    hold: Hold
+    entries: Sequence[Entry]
+    change: Change | None
+    applied: Sequence[int]
+    statements: Sequence[Statement]
+    wraps: KeyWraps
+    adds_only: bool
+    tail: Tail | None = None  # where the hold's chain ends once it is committed
+
+    def write(self, txn: Txn) -> list[int]:
+        """Check the hold, then write; `move` takes the hold along after the commit."""
+        hold, db = self.hold, txn.db
+        if hold.sealer is None:
+            raise InvariantViolated("sealed", "a hold of this journal has a sealer")
+        tail = self.tail = Tail(seq=hold.seq, head=hold.head, last=hold.last)
+        rows = make_rows(
+            txn, tail, self.entries, row=hold.row, task_id=task_id_bytes(hold.task_id),
+            epoch=hold.epoch, sealer=hold.sealer,
+        )  # fmt: skip
+        if self.statements:
+            _check_held(txn, hold)
+            apply_statements(db, self.statements)
+        progress = False
+        for entry in self.entries:
+            progress = progress or _closes(entry.events)
+        moved = txn.move(
+            (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
+            at_once=not self.adds_only,
+        )
+        if not moved:
+            _check_held(txn, hold)
+        txn.add_rows(rows)
+        for number in self.applied:
+            db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
+        if self.change is not None:
+            _change(txn, hold, self.change, wraps=self.wraps)
+        return [row[0] for row in rows]
+
+    def move(self, _numbers: list[int]) -> None:
+        hold, tail = self.hold, self.tail
+        if tail is not None:
+            hold.seq, hold.head, hold.last = tail.seq, tail.head, tail.last
 
 
 def confirm(txn: Txn, hold: Hold, seq: int) -> bool:

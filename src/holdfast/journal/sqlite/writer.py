@@ -25,9 +25,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import apsw
+import msgspec
 
 from holdfast.core.clock import Clock
 from holdfast.errors import (
@@ -68,19 +69,29 @@ INSERT = (
     "fingerprint, slot, quiet, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 NEWEST = "SELECT n, at_ms, boot_ms FROM record ORDER BY n DESC LIMIT 1"
+# One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
+MOVE = (
+    "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, "
+    "crashes = CASE WHEN ? THEN 0 ELSE crashes END "
+    "WHERE t = ? AND epoch = ? AND seq = ? AND state = 'running'"
+)
 
 
 class Txn:
     """What an act needs to know about the transaction it runs in."""
 
-    __slots__ = ("at_ms", "boot_ms", "db", "number", "rows")
+    __slots__ = ("at_ms", "boot_ms", "db", "moves", "number", "one_by_one", "rows")
 
-    def __init__(self, db: Db, *, number: int, at_ms: int, boot_ms: int) -> None:
+    def __init__(
+        self, db: Db, *, number: int, at_ms: int, boot_ms: int, one_by_one: bool = False
+    ) -> None:
         self.db = db
         self.number = number  # of the newest record
         self.at_ms = at_ms
         self.boot_ms = boot_ms
+        self.one_by_one = one_by_one  # each move is told at once whether its hold was stale
         self.rows: list[Row] = []  # records of acts that only add: inserted together
+        self.moves: list[Row] = []  # of the same acts: holds that are checked and moved together
 
     def add_rows(self, rows: Sequence[Row]) -> None:
         """Insert these records, at the latest with the commit. Their numbers are one above the
@@ -89,10 +100,29 @@ class Txn:
         if rows:
             self.number = rows[-1][0]
 
-    def insert_rows(self) -> None:
+    def move(self, values: Row, *, at_once: bool) -> bool:
+        """Check a hold and move it; False where it was stale, as far as that is known yet."""
+        if not (at_once or self.one_by_one):
+            self.moves.append(values)
+            return True
+        self.db.execute(MOVE, values)
+        return self.db.changes() == 1
+
+    def write_out(self) -> None:
+        """Write what was gathered. Raises _StaleHold where not every move met its hold."""
+        if self.moves:
+            moves, self.moves = self.moves, []
+            before = self.db.total_changes()
+            self.db.executemany(MOVE, moves)
+            if self.db.total_changes() - before != len(moves):
+                raise _StaleHold
         if self.rows:
             rows, self.rows = self.rows, []
             self.db.executemany(INSERT, rows)
+
+
+class _StaleHold(Exception):
+    """One of several moves was refused: which one is found out one by one."""
 
 
 class Reserve(Protocol):
@@ -102,18 +132,15 @@ class Reserve(Protocol):
     def try_restore(self) -> bool: ...
 
 
-class _Op:
-    __slots__ = ("act", "adds_only", "begins", "decided", "error", "future", "result", "since")
-
-    def __init__(self, act: Callable[[Txn], object], *, begins: bool, adds_only: bool) -> None:
-        self.act = act
-        self.begins = begins
-        self.adds_only = adds_only
-        self.future: asyncio.Future[object] | None = None
-        self.result: object = None
-        self.error: BaseException | None = None
-        self.since = time.monotonic()
-        self.decided = False
+class _Op(msgspec.Struct, eq=False):
+    act: Callable[[Txn], object]
+    begins: bool
+    adds_only: bool
+    since: float
+    future: asyncio.Future[object] | None = None
+    result: object = None
+    error: BaseException | None = None
+    decided: bool = False
 
     def decide(self, error: BaseException | None) -> None:
         """Tell whoever waits; where a cancel has ended the waiting, they look here themselves."""
@@ -177,8 +204,9 @@ class Writer:
 
         Raises what the act raised; JournalFull, JournalBusy (nothing written); CommitUnknown.
         """
-        self._check_usable(begins=begins)
-        op = _Op(act, begins=begins, adds_only=adds_only)
+        if self.broken or self._full_since is not None:
+            self._check_usable(begins=begins)
+        op = _Op(act, begins, adds_only, time.monotonic())
         loop = asyncio.get_running_loop()
         if self._may_commit_at_once() and self._commit([op]):
             if op.error is not None:
@@ -192,7 +220,7 @@ class Writer:
             self._scheduled = True
             loop.call_soon(self._flush)
         try:
-            result = cast(T, await op.future)
+            result: Any = await op.future  # Any: what the act gave
         except asyncio.CancelledError:
             # The cancel has ended that future. If the act was not decided by then, it is waited
             # for with another one.
@@ -305,10 +333,13 @@ class Writer:
         self._scheduled = True
         loop.call_later(BUSY_RETRY_S, self._flush)
 
-    def _commit(self, ops: list[_Op]) -> bool:
+    def _commit(self, ops: list[_Op], *, one_by_one: bool = False) -> bool:
         """One transaction for these acts. False: the lock is held elsewhere, try again."""
         try:
-            wrote = self._transact(ops)
+            wrote = self._transact(ops, one_by_one=one_by_one)
+        except _StaleHold:
+            self._roll_back()
+            return self._commit(ops, one_by_one=True)
         except apsw.BusyError:
             self._roll_back()
             return False
@@ -316,7 +347,7 @@ class Writer:
             self._roll_back()
             broke.op.result, broke.op.error = None, broke.error
             rest = [op for op in ops if op is not broke.op]
-            return self._commit(rest) if rest else True
+            return self._commit(rest, one_by_one=one_by_one) if rest else True
         except apsw.FullError as error:
             self._roll_back()
             return self._commit_in_need(ops, error)
@@ -330,19 +361,22 @@ class Writer:
                 self._move_wal()
         return True
 
-    def _transact(self, ops: list[_Op]) -> bool:
+    def _transact(self, ops: list[_Op], *, one_by_one: bool) -> bool:
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
             number, newest = self._newest()
             at_ms = self._steady.now_ms(newest)
-            txn = Txn(db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms())
+            txn = Txn(
+                db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms(),
+                one_by_one=one_by_one or len(ops) == 1,
+            )  # fmt: skip
             refused = 0
             for op in ops:
                 op.error = None
+                if not op.adds_only:
+                    txn.write_out()  # it may read them
                 try:
-                    if not op.adds_only:
-                        txn.insert_rows()  # it may read them
                     op.result = op.act(txn)
                 except HoldfastError as error:
                     op.error = error
@@ -357,7 +391,7 @@ class Writer:
             if refused == len(ops):
                 db.execute("ROLLBACK")
                 return False
-            txn.insert_rows()
+            txn.write_out()
             # Only this waits for the disk; what came before is work of our own.
             began = time.perf_counter()
             db.execute("COMMIT")
