@@ -117,7 +117,8 @@ def test_a_new_task_knows_nothing() -> None:
     assert shown == {
         "task_id": TASK, "name": "", "request_id": "", "accepted": {}, "accepted_ms": 0,
         "claims": {}, "epoch": 0, "steps": {}, "notes": {}, "rested": {}, "finished": None,
-        "outcome": {}, "ended_ms": 0, "seq": -1, "progress_epoch": 0, "restored_ms": 0, "files": None,
+        "outcome": {}, "ended_ms": 0, "seq": -1, "progress_epoch": 0, "restored_ms": 0,
+        "files": None,
     }  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """`holdfast worker`: this process supervises, a second one works.
 
-The parent loads no journal, no keys and no app, so nothing in it can be lost or be killed by a
-tool. What the worker process is to do goes to it as one JSON argument without secrets; it reads
-the settings file itself, again on every start.
+The parent opens no journal, no keys and no app, so nothing in it can be lost or be killed by a
+tool; it only has our own code loaded, so that a worker that died is there again at once. What the
+worker process is to do goes to it as one JSON text without secrets; it reads the settings file
+itself, again on every start.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from holdfast.app.settings_file import find_settings
 from holdfast.app.worker_log import open_log
 from holdfast.errors import BadInput
 from holdfast.runtime.supervisor import supervise
+from holdfast.runtime.warm import Warm
 
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
@@ -39,9 +41,18 @@ def run_worker(order: Order) -> int:
     settings = find_settings(
         journal_path(order.journal), config=order.config, overrides=order.overrides
     )
-    argv = [sys.executable, "-P", "-m", "holdfast.app.worker_process", json.dumps(asdict(order))]
+    from holdfast.app import worker_process  # it reads an order with this module
+
+    text = json.dumps(asdict(order))
+
+    def work() -> int:
+        if not sys.flags.safe_path:
+            del sys.path[0]  # as with -P: nothing is imported from where we were started
+        return worker_process.main(text)
+
     return supervise(
-        argv,
+        [sys.executable, "-P", "-m", "holdfast.app.worker_process", text],
+        warm=Warm(work),
         grace_s=settings.grace_s + CLOSE_S,
         say=lambda line: log.event("supervisor", text=line),
     )

@@ -33,14 +33,15 @@ from holdfast.runtime.log import Log
 EXIT_DEFECT = 1
 
 
-def main() -> int:
+def main(text: str) -> int:
+    """Do what the order says; the exit code."""
     harden()
     log = open_log()
     try:
         # Not asyncio.run: it would wait, perhaps for ever, for a tool that will not be cancelled.
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        order = parse_order(sys.argv[1] if len(sys.argv) == 2 else "")
+        order = parse_order(text)
         loop.run_until_complete(serve(order, log))
         return 0
     except HoldfastError as error:
@@ -142,4 +143,4 @@ def _end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _end(main())
+    _end(main(sys.argv[1] if len(sys.argv) == 2 else ""))

@@ -9,6 +9,8 @@ such signal: there a worker outlives a killed parent until it is stopped by hand
 A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or
 the end of that time, kills it, which loses nothing. The worker is in a process group of its own,
 so Ctrl-C reaches it once, from here. As process 1 of a container it also reaps orphans.
+
+Where it is given a `Warm`, a worker is forked from the code that is loaded here; see warm.py.
 """
 
 from __future__ import annotations
@@ -21,15 +23,37 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import NamedTuple
 
 from holdfast.runtime.hardening import die_with_parent
 from holdfast.runtime.restart import Stop, after_exit, exit_code, is_terminal
+from holdfast.runtime.warm import Warm
 
 GRACE_S = 30.0
 _DOUBLE_S = 1.0  # two signals closer than this are one wish, sent by two senders
 _POLITE = (signal.SIGTERM, signal.SIGINT)
+_HANDLED = (*_POLITE, signal.SIGCHLD)
 
 Say = Callable[[str], None]
+
+
+class Wake(NamedTuple):
+    """The two ends of the pipe through which signals wake us."""
+
+    reader: int
+    writer: int
+
+
+class _Worker:
+    """One life of a worker."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def send(self, number: signal.Signals) -> None:
+        if self.returncode is None:  # only we reap it: until then the number is its own
+            os.kill(self.pid, number)
 
 
 def supervise(
@@ -38,6 +62,7 @@ def supervise(
     grace_s: float = GRACE_S,
     terminal: Callable[[int], bool] = is_terminal,
     say: Say = lambda line: None,
+    warm: Warm | None = None,
 ) -> int:
     """Keep a worker running until it ends on purpose or we are asked to stop; its exit code.
 
@@ -45,7 +70,9 @@ def supervise(
     line per start, end and decision.
     """
     with _signals() as wake:
-        return _Supervisor(argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake).run()
+        return _Supervisor(
+            argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake, warm=warm
+        ).run()
 
 
 class _Supervisor:
@@ -56,15 +83,17 @@ class _Supervisor:
         grace_s: float,
         terminal: Callable[[int], bool],
         say: Say,
-        wake: int,
+        wake: Wake,
+        warm: Warm | None,
     ) -> None:
         self._argv = list(argv)
         self._grace_s = grace_s
         self._terminal = terminal
         self._say = say
         self._wake = wake
+        self._warm = warm
         self._asked_at: float | None = None  # when we were first asked to stop
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._worker: _Worker | None = None
 
     def run(self) -> int:
         failures = 0
@@ -86,14 +115,7 @@ class _Supervisor:
 
     def _live(self) -> int:
         """One life of the worker: its exit code, or minus the signal."""
-        parent = os.getpid()
-        worker = subprocess.Popen(
-            self._argv,
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-            preexec_fn=lambda: _first(parent),  # noqa: PLW1509 - this process has one thread
-        )
-        self._worker = worker
+        worker = self._worker = self._start()
         self._say(f"worker {worker.pid} started")
         try:
             while worker.returncode is None:
@@ -101,10 +123,24 @@ class _Supervisor:
                 _reap(worker)
                 if worker.returncode is None and self._time_left() == 0.0:
                     self._say(f"worker {worker.pid} is killed")
-                    worker.kill()
+                    worker.send(signal.SIGKILL)
         finally:
             self._worker = None
         return worker.returncode
+
+    def _start(self) -> _Worker:
+        if self._warm is not None and self._warm.is_fresh():
+            return _Worker(self._warm.fork(signals=_HANDLED, close=self._wake))
+        parent = os.getpid()
+        started = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=lambda: _first(parent),  # noqa: PLW1509 - this process has one thread
+        )
+        worker = _Worker(started.pid)
+        started.returncode = 0  # it is reaped here, by its number
+        return worker
 
     def _rest(self, delay_s: float) -> bool:
         """Pause before a restart; True where we are asked to stop meanwhile."""
@@ -122,8 +158,8 @@ class _Supervisor:
         """Sleep until a signal or the end of the time."""
         if timeout_s == 0.0:
             timeout_s = _DOUBLE_S  # killed already; only its end can wake us
-        ready, _, _ = select.select([self._wake], [], [], timeout_s)
-        for number in os.read(self._wake, 4_096) if ready else b"":
+        ready, _, _ = select.select([self._wake.reader], [], [], timeout_s)
+        for number in os.read(self._wake.reader, 4_096) if ready else b"":
             if number in _POLITE:
                 self._asked(signal.Signals(number))
 
@@ -132,8 +168,8 @@ class _Supervisor:
         if self._asked_at is None:
             self._asked_at = now
             self._say(f"{number.name}: the worker has {self._grace_s:g} s to finish")
-            if self._worker is not None and self._worker.returncode is None:
-                self._worker.send_signal(number)
+            if self._worker is not None:
+                self._worker.send(number)
         elif now - self._asked_at > _DOUBLE_S:
             self._grace_s = 0.0
 
@@ -141,11 +177,11 @@ class _Supervisor:
 def _first(parent: int) -> None:
     """What the worker does between fork and exec; the kernel keeps it across exec."""
     die_with_parent(parent)
-    for number in (*_POLITE, signal.SIGCHLD):
+    for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _reap(worker: subprocess.Popen[bytes]) -> None:
+def _reap(worker: _Worker) -> None:
     """Collect everything that ended: the worker, and orphans given to process 1."""
     while True:
         try:
@@ -159,15 +195,15 @@ def _reap(worker: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _signals() -> Generator[int, None, None]:
-    """A descriptor that becomes readable with the numbers of the signals that came."""
+def _signals() -> Generator[Wake, None, None]:
+    """A pipe that becomes readable with the numbers of the signals that came."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    kept = {number: signal.signal(number, _ignore) for number in (*_POLITE, signal.SIGCHLD)}
+    kept = {number: signal.signal(number, _ignore) for number in _HANDLED}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield reader
+        yield Wake(reader, writer)
     finally:
         signal.set_wakeup_fd(wakeup)
         for number, handler in kept.items():

@@ -12,8 +12,9 @@ from holdfast.runtime.hardening import die_with_parent
 
 
 def main() -> int:
-    die_with_parent(int(sys.argv.pop(1)))
-    return serve()
+    _, parent, order = sys.argv
+    die_with_parent(int(parent))
+    return serve(order)
 
 
 if __name__ == "__main__":
