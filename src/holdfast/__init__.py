@@ -45,10 +45,17 @@ if TYPE_CHECKING:
     from holdfast.runtime.gate import Gate
     from holdfast.runtime.limits import Above, Limit
     from holdfast.runtime.log import Log
+    from holdfast.runtime.models.endpoint import Endpoint
+    from holdfast.runtime.models.endpoints import Endpoints
+    from holdfast.runtime.models.model import Model
+    from holdfast.runtime.models.port import Restarted, TextDelta
+    from holdfast.runtime.models.price import Price
+    from holdfast.runtime.models.reply import Reply, ToolCall, Usage
     from holdfast.runtime.run import Approval, Run
     from holdfast.runtime.scope import Scope
     from holdfast.runtime.scratch import Scratch
     from holdfast.runtime.settings import Settings
+    from holdfast.runtime.talk import Talk
     from holdfast.runtime.task import TaskType, task
     from holdfast.runtime.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
 
@@ -68,10 +75,17 @@ _WHERE = {
     "holdfast.runtime.gate": ("Gate",),
     "holdfast.runtime.limits": ("Above", "Limit"),
     "holdfast.runtime.log": ("Log",),
+    "holdfast.runtime.models.endpoint": ("Endpoint",),
+    "holdfast.runtime.models.endpoints": ("Endpoints",),
+    "holdfast.runtime.models.model": ("Model",),
+    "holdfast.runtime.models.port": ("Restarted", "TextDelta"),
+    "holdfast.runtime.models.price": ("Price",),
+    "holdfast.runtime.models.reply": ("Reply", "ToolCall", "Usage"),
     "holdfast.runtime.run": ("Approval", "Run"),
     "holdfast.runtime.scope": ("Scope",),
     "holdfast.runtime.scratch": ("Scratch",),
     "holdfast.runtime.settings": ("Settings",),
+    "holdfast.runtime.talk": ("Talk",),
     "holdfast.runtime.task": ("TaskType", "task"),
     "holdfast.runtime.tool": (
         "Absent", "Apply", "Call", "Found", "Many", "Tool", "Unsure", "tool",
@@ -80,13 +94,14 @@ _WHERE = {
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Above", "Absent", "App", "Apply", "Approval", "Busy", "Call", "Fenced", "Field", "Found",
-    "Gate", "GateRefused", "Holdfast", "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Limit",
-    "Log", "Many", "NoSchema", "NotDurable", "NotSent", "Queryable", "Read", "Refused",
-    "RequestConflict", "ResultErased", "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept",
-    "Settings", "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskHandle",
-    "TaskParked", "TaskType", "Tool", "ToolFailed", "Transactional", "Unrepeatable", "Unsure",
-    "open", "task", "tool",
+    "Above", "Absent", "App", "Apply", "Approval", "Busy", "Call", "Endpoint", "Endpoints",
+    "Fenced", "Field", "Found", "Gate", "GateRefused", "Holdfast", "HoldfastError", "Idempotent",
+    "KeyReused", "Keyed", "Limit", "Log", "Many", "Model", "NoSchema", "NotDurable", "NotSent",
+    "Price", "Queryable", "Read", "Refused", "Reply", "RequestConflict", "Restarted",
+    "ResultErased", "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings",
+    "StepFailed", "StepSkipped", "Talk", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked",
+    "TaskType", "TextDelta", "Tool", "ToolCall", "ToolFailed", "Transactional", "Unrepeatable",
+    "Unsure", "Usage", "open", "task", "tool",
 ]  # fmt: skip
 
 

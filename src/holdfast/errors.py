@@ -756,9 +756,11 @@ class Busy(Unresolved):
 
     code = "busy"
 
-    def __init__(self, retry_after_s: float = 1.0) -> None:
+    def __init__(self, retry_after_s: float = 1.0, *, kind: str = "", text: str = "") -> None:
         super().__init__(f"the far end is busy with this effect key; again in {retry_after_s:g} s")
         self.retry_after_s = retry_after_s
+        self.kind = kind  # which error of the far end, and its words, for the record
+        self.text = text
 
 
 class KeyReused(Unresolved):

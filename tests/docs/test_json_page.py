@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import main
+from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.testing.command_line import Commands
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
@@ -21,9 +22,22 @@ async def lose() -> None:
     raise ConnectionError("reset")
 
 
+class Parrot:
+    async def ask(self, request: object, **_more: object) -> Reply:
+        usage = holdfast.Usage(input_tokens=1, output_tokens=1)
+        route = Route(endpoint="first", region="", wire="openai")
+        return Reply(parts=(Text(text="hi"),), stop=StopReason.END, usage=usage, route=route)
+
+
+MODEL = holdfast.Model("model-1", Parrot(), price=holdfast.Price(input=1, output=1))
+
+
 @holdfast.task
 async def parks(run: holdfast.Run) -> None:
     (run.scratch.path / "file").write_text("x")
+    talk = run.talk()
+    talk.say("hello")
+    await run.ask(MODEL, talk)
     run.now()
     await run.call(lose)
 
@@ -42,7 +56,7 @@ async def _fill(folder: Path) -> str:
         async for row in waiting.watch():
             if row.state == "waiting":
                 break
-        await hf.evidence(task_id=parked.id, ordinal="2", happened=False)
+        await hf.evidence(task_id=parked.id, ordinal="3", happened=False)
         return parked.id
 
 
@@ -63,7 +77,11 @@ def sections() -> dict[str, set[str]]:
     return found
 
 
-OPEN = ("args", "details", "body", "result", "answer", "evidence", "error")  # the user's own
+# The user's own, or of the reference of models.
+OPEN = (
+    "args", "details", "body", "result", "answer", "evidence", "error", "settings", "usage",
+    "route", "cost",
+)  # fmt: skip
 
 
 def keys_of(value: object) -> set[str]:
@@ -90,7 +108,7 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         "task list": 0,
         f"task show {task_id}": 0,
         "effect list": 0,
-        f"effect show {task_id}/2": 0,
+        f"effect show {task_id}/3": 0,
         "approval list": 0,
         "secret list": 0,
         "doctor": 1,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.app.keyfile import KeyFile, parse
+from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
 from holdfast.core.ids import (
     TaskId,
     effect_key,
@@ -117,3 +118,11 @@ def test_a_new_page_has_the_published_bytes() -> None:
     image = parsed(page, session_id=INSTANCE["session_id"])
     assert image is not None
     assert (image.incarnation, image.sequence, image.stopped) == (INSTANCE["incarnation"], 0, False)
+
+
+def test_contents_are_named_and_chained_as_the_page_says() -> None:
+    talk = vectors("talk.md")
+    digest = digest_of(content_bytes(talk["message"]))
+    assert digest == talk["digest"]
+    assert link(NO_PREFIX, digest) == talk["prefix_1"]
+    assert link(talk["prefix_1"], digest) == talk["prefix_2"]

@@ -82,7 +82,7 @@ def test_the_numbers_of_kinds_are_stored_and_never_change() -> None:
     names = [(kind.name, int(kind)) for kind in Kind]
     assert names == [
         ("ACCEPTED", 1), ("CLAIMED", 2), ("STEP", 3), ("NOTE", 4), ("ANSWER", 5), ("RESTED", 6),
-        ("FINISHED", 7), ("RESTORED", 8), ("FILES", 9),
+        ("FINISHED", 7), ("RESTORED", 8), ("FILES", 9), ("CONTENT", 10),
     ]  # fmt: skip
     assert records.FORMAT == 1
     assert records.RECORDS_MAX == 1_000_000 < 2**20  # what one data key may seal
@@ -118,7 +118,7 @@ def test_a_new_task_knows_nothing() -> None:
         "task_id": TASK, "name": "", "request_id": "", "accepted": {}, "accepted_ms": 0,
         "claims": {}, "epoch": 0, "steps": {}, "notes": {}, "rested": {}, "finished": None,
         "outcome": {}, "ended_ms": 0, "seq": -1, "progress_epoch": 0, "restored_ms": 0,
-        "files": None,
+        "files": None, "contents": {},
     }  # fmt: skip
 
 

@@ -7,7 +7,9 @@ here from the child step, the row itself is never rewritten (T12).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from holdfast.cli.screen import iso
 from holdfast.core.effect import CLASSES
@@ -18,8 +20,10 @@ from holdfast.core.step import CLOSED, StepState
 from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
 from holdfast.journal.records import Note, StepView, TaskState, TaskView
 from holdfast.journal.rules import COUNTER_BITS, NEVER_MS
+from holdfast.runtime.asked import ASK, asked_of, spent_of
 
 MARKS = "@marks"
+ASKED = "@asked"
 Shape = dict[str, Any]  # Any: JSON for printing
 
 
@@ -61,8 +65,8 @@ def _about(note: Note) -> str:
 
 def _changed(view: TaskView) -> list[str]:
     """What had changed when the newest run began; see runtime/marks.py."""
-    note = view.notes.get(MARKS)
-    return [] if note is None else list(note.body.get("changed") or ())
+    notes = [view.notes[name] for name in (MARKS, ASKED) if name in view.notes]
+    return list(dict.fromkeys(one for note in notes for one in note.body.get("changed") or ()))
 
 
 def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow]) -> Shape:
@@ -78,6 +82,7 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
         },
         "parked": _parked(row, view),
         "scratch": None,
+        "spent": _spent(view),
         "changed": _changed(view),
         "claims": [
             {
@@ -99,6 +104,40 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
             }
             for ordinal, note in sorted(view.notes.items(), key=lambda pair: sort_key(pair[0]))
         ],
+    }  # fmt: skip
+
+
+def _spent(view: TaskView) -> Shape | None:
+    """What its model calls have cost; None where it made none."""
+    spent = spent_of(view)
+    return None if spent is None else msgspec.to_builtins(spent)
+
+
+def ask_shape(view: TaskView, step: StepView) -> Shape | None:
+    """What a model was asked, and over which way the reply came; None for every other step."""
+    if step.tool != ASK or not isinstance(step.args, dict):
+        return None
+    asked = asked_of(step)
+    result = cast(Shape, step.result or {})
+    reply: Shape = result.get("reply") or {}
+    head: Any = view.contents.get(result.get("head") or asked.head) or {}
+    return {
+        "model": head.get("model", ""),
+        "settings": head.get("settings", {}),
+        "tools": [tool["name"] for tool in head.get("tools", ())],
+        "messages": asked.count,
+        "prefix": asked.prefix,
+        "head": asked.head,
+        "text": "".join(str(part.get("text", "")) for part in reply.get("parts", ())
+                        if part.get("type") == "text"),
+        "tool_calls": [part["tool"] for part in reply.get("parts", ())
+                       if part.get("type") == "tool_call"],
+        "stop": reply.get("stop", ""),
+        "usage": reply.get("usage"),
+        "cost": result.get("cost"),
+        "unit": result.get("unit", ""),
+        "route": reply.get("route"),
+        "held_state": reply.get("held_state", []),
     }  # fmt: skip
 
 
@@ -149,6 +188,7 @@ def step_shape(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow
         "not_before": iso(step.not_before_ms) if step.state is StepState.PARKED else "",
         "note": step.note,
         "gate": dict(step.body.get("gate") or {}),
+        "ask": ask_shape(view, step),
     }  # fmt: skip
 
 

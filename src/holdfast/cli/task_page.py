@@ -91,6 +91,8 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
         fields.append(("error", f"{shape['error'].get('kind')}: {shape['error'].get('text')}"))
     if shape["crashes"]:
         fields.append(("crashes", f"{shape['crashes']} of its runs died with their worker"))
+    if shape["spent"]:
+        fields.append(("spent", _spent_line(shape["spent"])))
     if shape["changed"]:
         fields.append(("changed", f"its {' and '.join(shape['changed'])}, since it was begun"))
     if shape["parked"]:
@@ -117,9 +119,43 @@ def _step_row(step: StepView, shape: Shape) -> tuple[str, ...]:
         state += " (its worker is dead)"
     took = "-" if shape["took_ms"] is None else ago(shape["took_ms"])
     return (
-        step.ordinal, step.tool, shape["class"], state, str(shape["attempts"]),
+        step.ordinal, f"ask {shape['ask']['model']}" if shape["ask"] else step.tool,
+        shape["class"], state, str(shape["attempts"]),
         clock_time(started_ms), took, _summary(step, shape),
     )  # fmt: skip
+
+
+def _ask_line(ask: Shape) -> str:
+    """A reply in one line: what it says or calls, what it cost, where it came from."""
+    route: Shape = ask["route"] or {}
+    usage: Shape = ask["usage"] or {}
+    said = [json_line(ask["text"])] if ask["text"] else []
+    said += [f"calls {', '.join(ask['tool_calls'])}"] if ask["tool_calls"] else []
+    way = [f"{usage['input_tokens']} + {usage['output_tokens']} tokens"] if usage else []
+    way += [money(ask["cost"], ask["unit"])] if ask["cost"] is not None else []
+    way += [f"by {route['endpoint']}"] if route else []
+    failed = [one["endpoint"] for one in route.get("failures", ())]
+    way += [f"after {', '.join(failed)}"] if failed else []
+    if failed and route.get("cold_tokens") is not None:
+        way.append(f"{route['cold_tokens']} tokens read cold")
+    way += [f"leans on {', '.join(ask['held_state'])}"] if ask["held_state"] else []
+    return f"{'; '.join(said) or ask['stop']} ({', '.join(way)})"
+
+
+def money(micros: int, unit: str) -> str:
+    """Micro-units as people write money."""
+    return f"{micros / 1_000_000:.6f} {unit}"
+
+
+def _spent_line(spent: Shape) -> str:
+    asks = f"{spent['asks']} model calls" if spent["asks"] != 1 else "1 model call"
+    line = (
+        f"{asks}, {spent['input_tokens']:,} tokens in ({spent['cached_tokens']:,} cached), "
+        f"{spent['output_tokens']:,} out"
+    )
+    cost = ", ".join(money(micros, unit) for unit, micros in spent["cost"].items())
+    line += f"; {cost}" if cost else ""
+    return line + (f"; {spent['unpriced']} without a price" if spent["unpriced"] else "")
 
 
 def _summary(step: StepView, shape: Shape) -> str:
@@ -127,6 +163,8 @@ def _summary(step: StepView, shape: Shape) -> str:
         return str(shape["question"])
     if step.unkept:
         return f"took effect, its result is lost: {step.unkept}"
+    if shape["state"] == "succeeded" and shape["ask"]:
+        return _ask_line(shape["ask"])
     if shape["state"] == "succeeded":
         return json_line(step.result)
     if shape["error"]:

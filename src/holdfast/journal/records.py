@@ -37,6 +37,7 @@ class Kind(IntEnum):
     FINISHED = 7
     RESTORED = 8
     FILES = 9  # what the scratch folder held: a manifest's digest
+    CONTENT = 10  # a value that later records name by its digest: a message, a model's head
 
 
 class TaskState(StrEnum):
@@ -188,7 +189,8 @@ class TaskView:
     """A task and its records, folded."""
 
     __slots__ = (
-        "accepted", "accepted_ms", "claims", "ended_ms", "epoch", "files", "finished", "name",
+        "accepted", "accepted_ms", "claims", "contents", "ended_ms", "epoch", "files", "finished",
+        "name",
         "notes", "outcome", "progress_epoch", "request_id", "rested", "restored_ms", "seq",
         "steps", "task_id",
     )  # fmt: skip
@@ -203,6 +205,7 @@ class TaskView:
         self.epoch = 0  # of the newest claim
         self.steps: dict[str, StepView] = {}
         self.notes: dict[str, Note] = {}
+        self.contents: dict[str, object] = {}  # by digest
         self.rested: Body = {}
         self.finished: TaskState | None = None
         self.outcome: Body = {}
@@ -280,6 +283,8 @@ def _fold(view: TaskView, record: Record) -> None:
             _fold_restore(view, record)
         case Kind.FILES:
             _fold_files(view, record)
+        case Kind.CONTENT:
+            view.contents[str(record.body["digest"])] = record.body["value"]
 
 
 def _fold_note(view: TaskView, record: Record) -> None:
@@ -382,7 +387,7 @@ def _take_unsent(step: StepView, record: Record) -> None:
     step.ended = (record.epoch, record.boot_ms)
     step.doubt = record.body.get("reason", "not sent")
     step.error = record.body
-    if Event.UNSENT in record.events:
+    if Event.UNSENT in record.events or step.doubt == "busy":
         step.spared += 1
 
 

@@ -295,7 +295,9 @@ def _judged(
         case NotSent() if not begun or not tool.marks_itself:
             return Unsent(cut(str(error)))
         case Busy():
-            return Doubtful("busy", retry_after_s=error.retry_after_s)
+            return Doubtful(
+                "busy", kind=error.kind, text=cut(error.text), retry_after_s=error.retry_after_s
+            )
         case KeyReused():
             told = KeyReused(_shown_json(error.proof, secrets))  # its message cuts the proof
             return Doubtful("key-reused", text=cut(str(told)))

@@ -33,7 +33,7 @@ from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.book import STOPPING, Book
 from holdfast.runtime.guard import Guard, OnRefused, silent
-from holdfast.runtime.marks import MARKS, note_marks
+from holdfast.runtime.marks import MARKS, Changes, note_marks
 from holdfast.runtime.run import Run
 from holdfast.runtime.scratch import CANNOT_KEEP
 from holdfast.runtime.task import TaskType
@@ -55,7 +55,9 @@ async def execute(
     if task.gate is not None:
         run.steps.guard = Guard(task.gate, book, on_refused=on_refused)
     try:
-        note_marks(book, task.marks, park=task.on_change == "park", report=on_change)
+        park = task.on_change == "park"
+        note_marks(book, task.marks, park=park, report=on_change)
+        run.steps.changes = Changes(book, park=park, report=on_change)
         return await _succeed(task, book, await _run_code(task, run, book))
     except Fenced:
         return None

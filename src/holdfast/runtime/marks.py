@@ -25,7 +25,9 @@ from holdfast.journal.records import Body, Entry, Kind
 from holdfast.runtime.book import Book
 
 MARKS = "@marks"
+ASKED = "@asked"
 DIGEST_CHARS = 16
+HEAD = {"model": "model", "settings": "settings", "system": "prompt", "tools": "tools"}
 
 
 def code_mark(function: Callable[..., Any]) -> str:  # Any: user code
@@ -63,6 +65,35 @@ def note_marks(
     if park and not accepted:
         raise Suspended(f"changed: its {' and '.join(changed)} changed since it was begun")
     book.defer(_entry(marks, changed=changed))
+
+
+class Changes:
+    """What a task's policy says about a model that is asked with another head than recorded.
+
+    The head is what stands before the talk: model, settings, prompt, tools. A recorded reply stays
+    what it is; what comes after it goes on with the head that is there now, or not before a person
+    says yes. A change that was let pass once is not put to anybody again (`@asked`).
+    """
+
+    def __init__(self, book: Book, *, park: bool, report: Callable[[list[str]], None]) -> None:
+        self._book = book
+        self._park = park
+        self._report = report
+
+    def check_head(self, before: tuple[str, Body], now: tuple[str, Body]) -> None:
+        """Both as digest and head. Raises Suspended where a person has to say yes first."""
+        known = self._book.view.notes.get(ASKED)
+        passed: dict[str, str] = {} if known is None else dict(known.body.get("passed") or {})
+        (was, old), (digest, new) = before, now
+        if was == digest or passed.get(was) == digest:
+            return
+        changed = [HEAD[key] for key in HEAD if old.get(key) != new.get(key)]
+        self._report(changed)
+        accepted = any(item.kind is InboxKind.RETRY for item in self._book.inbox)
+        if self._park and not accepted:
+            raise Suspended(f"changed: its {' and '.join(changed)} changed since it was begun")
+        body: Body = {"what": "asked", "passed": {**passed, was: digest}, "changed": changed}
+        self._book.defer(Entry(kind=Kind.NOTE, ordinal=ASKED, body=body))
 
 
 def find_changed(before: object, now: Mapping[str, str]) -> list[str]:

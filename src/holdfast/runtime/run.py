@@ -18,9 +18,9 @@ import hashlib
 import random
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
@@ -40,6 +40,12 @@ from holdfast.runtime.book import BROKEN_OFF, Book
 from holdfast.runtime.scratch import Scratch
 from holdfast.runtime.steps import Steps
 from holdfast.runtime.tool import Tool, check_tool
+
+if TYPE_CHECKING:
+    from holdfast.runtime.models.model import Model
+    from holdfast.runtime.models.port import Show
+    from holdfast.runtime.models.reply import Reply
+    from holdfast.runtime.talk import Talk
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -151,6 +157,38 @@ class Run:
         """
         check_tool(tool)
         return StepCall(self, tool, self.steps.taken(tool, args))
+
+    def talk(self, *, system: str | Sequence[str] = ()) -> Talk:
+        """A new conversation with a model; `system` is what its instructions say."""
+        from holdfast.runtime.talk import Talk  # with its client: only where a model is asked
+
+        return Talk(self._book, system=system)
+
+    def ask(
+        self, model: Model, talk: Talk | Sequence[Mapping[str, object]], *,
+        tools: Sequence[Tool[..., Any] | Mapping[str, object]] = (),
+        settings: Mapping[str, object] | None = None, show: Show | None = None,
+    ) -> StepCall[Reply]:  # fmt: skip
+        """A recorded model call; await it for the reply, which is then part of the talk.
+
+        The request is recorded before it is sent, the reply before anything follows from it; a
+        replay gets the recorded reply and sends nothing.
+
+        Args:
+            talk: from `run.talk`; or all messages as a list, which then costs as much to record
+                as the list is long.
+            tools: tools, or their schemas, that the model may call.
+            settings: before those of the model.
+            show: is given pieces of the reply as they come, which are provisional. Nothing is
+                shown of a reply that is recorded already.
+
+        Raises, when awaited: ContextTooLong, ModelKeyRefused, ModelQuotaSpent, ModelNotFound,
+        ModelRejected, ReplyGarbled, StateHeldElsewhere, BadInput or TooLarge, where the step is
+        closed as failed. While no endpoint replies it is sent again later, durably.
+        """
+        from holdfast.runtime.asking import AskCall
+
+        return AskCall(self, model, talk, tools=tools, settings=settings, show=show)
 
     def compensate(self, step: StepCall[Any], tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:
         """Undo an earlier step by another call, with an ordinal and key of its own (`4.c1`)."""

@@ -217,7 +217,10 @@ class Sender:
                     "reason": outcome.reason, "kind": outcome.kind, "text": outcome.text,
                     "retry_after_s": outcome.retry_after_s,
                 }  # fmt: skip
-                await self.record(step, Event.DOUBT, facts, body, slot=slot)
+                # A Read changes nothing: it waits for its turn as planned, where a cancel ends it.
+                waits = tool.letter == "R" and outcome.reason == "busy"
+                event = Event.RETRY if waits else Event.DOUBT
+                await self.record(step, event, facts, body, slot=slot)
             case _:
                 assert_never(outcome)
 

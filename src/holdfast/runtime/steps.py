@@ -37,6 +37,7 @@ from holdfast.runtime.attempt import Caller
 from holdfast.runtime.book import BROKEN_OFF, Book
 from holdfast.runtime.closed import check_same, outcome_of
 from holdfast.runtime.lease import Lease
+from holdfast.runtime.marks import Changes
 from holdfast.runtime.reconcile import Reconciler
 from holdfast.runtime.scratch import Scratch
 from holdfast.runtime.secrets import pinned_mark
@@ -59,6 +60,7 @@ class Steps:
     ) -> None:  # fmt: skip
         self.book = book
         self.guard: Guard | None = None  # of a task that has a gate
+        self.changes: Changes | None = None  # the policy for changed heads, of tasks
         self._open_scratch = open_scratch
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys

@@ -14,6 +14,7 @@ from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.contract import TaskRow
+from holdfast.journal.packing import packed, unpacked
 from holdfast.journal.records import (
     RECORDS_MAX,
     Body,
@@ -76,7 +77,7 @@ def make_rows(
         kind, ordinal, slot, quiet = int(entry.kind), entry.ordinal, entry.slot, entry.quiet
         what = pack_events(entry.events)
         where = place(task_id, seq=seq, kind=kind, ordinal=ordinal, epoch=epoch)
-        body = sealer.seal(_encode(entry.body), where)
+        body = sealer.seal(packed(_encode(entry.body)), where)
         head = next_link(
             tail.head, seq=seq, kind=kind, what=what, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms,
             slot=slot, quiet=quiet, ordinal=ordinal, effect_key=entry.effect_key,
@@ -151,7 +152,7 @@ def verify_link(before: bytes, row: Row, *, where: str) -> bytes:
 def open_record(row: Row, task_id: bytes, sealer: Sealer) -> Record:
     try:
         where = place(task_id, seq=row[1], kind=row[3], ordinal=row[5], epoch=row[6])
-        body = _decode(sealer.open(row[13], where))
+        body = _decode(unpacked(sealer.open(row[13], where)))
         return Record(
             number=row[0], seq=row[1], kind=Kind(row[3]), events=unpack_events(row[4]),
             ordinal=row[5], epoch=row[6], at_ms=row[7], boot_ms=row[8], effect_key=row[9],

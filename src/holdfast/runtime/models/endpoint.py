@@ -1,8 +1,8 @@
 """One endpoint of a model: where it is, how it is spoken to, and one exchange with it.
 
-The key comes from a callable at each request, so that a rotated one is used at once. It stands in
-the request's header and nowhere else: not in this value's repr, not in an error, not even where the
-far end repeats it in its own.
+The key comes from a secret or a callable at each request, so that a rotated one is used at once. It
+stands in the request's header and nowhere else: not in this value's repr, not in an error, not even
+where the far end repeats it in its own.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.core.handles import find_whole
 from holdfast.errors import (
     BadSettings,
     ModelKeyRefused,
     ModelRejected,
     ModelUnavailable,
     ReplyGarbled,
+    SecretNotFound,
 )
 from holdfast.runtime.http_message import BadRequest, build, parse_url
 from holdfast.runtime.http_stream import StreamedAnswer, StreamFailed, StreamTooLong, Timeouts
 from holdfast.runtime.http_stream import open_stream as open_http_stream
 from holdfast.runtime.models.anthropic_wire import AnthropicWire
 from holdfast.runtime.models.openai_wire import OpenAIWire
+from holdfast.runtime.models.port import Keys
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.sse import EventReader
 from holdfast.runtime.models.troubles import ModelError, read_error
@@ -51,7 +54,8 @@ class Endpoint:
     Args:
         url: the base, as the provider's own client takes it plus the version: `https://host/v1`.
         wire: "openai" or "anthropic".
-        key: called at each request; None where the endpoint wants none.
+        key: `secret://NAME`, resolved when a run sends a request; or a function that is called
+            then; None where the endpoint wants none.
         affinity_header: carries a name for the conversation, another one for each endpoint; where
             the endpoint answers with a value of its own, that one is sent from then on.
         cache_header: where the endpoint answers with it, its value is sent back with the next
@@ -63,7 +67,7 @@ class Endpoint:
     name: str
     url: str
     wire: str
-    key: Callable[[], str] | None = field(default=None, repr=False)
+    key: Callable[[], str] | str | None = field(default=None, repr=False)
     region: str = ""
     affinity_header: str = ""
     cache_header: str = ""
@@ -76,6 +80,11 @@ class Endpoint:
         if not _NAME.fullmatch(self.name):
             raise BadSettings(
                 f"endpoint {self.name!r}: name it with 1 to 64 letters, digits, . - _"
+            )
+        if isinstance(self.key, str) and find_whole(self.key) is None:
+            raise BadSettings(
+                f"endpoint {self.name}: a key does not stand in code",
+                hint="`holdfast secret set NAME`, then key='secret://NAME'",
             )
         if self.wire not in WIRE_FORMS:
             raise BadSettings(f"endpoint {self.name}: wire must be one of {', '.join(WIRE_FORMS)}")
@@ -109,6 +118,7 @@ async def exchange(
     show: Callable[[str], None] | None,
     affinity: Mapping[str, str],
     time_s: float | None,
+    keys: Keys | None = None,
 ) -> Answered:
     """Send the body once and read the reply; streamed where `show` is given.
 
@@ -117,7 +127,7 @@ async def exchange(
         ModelRejected: the endpoint says why not.
         ReplyGarbled: a reply began and cannot be used.
     """
-    key = _get_key(endpoint)
+    key = _get_key(endpoint, keys)
     try:
         return await _exchange(endpoint, key, body, show=show, affinity=affinity, time_s=time_s)
     except StreamTooLong as error:
@@ -203,11 +213,13 @@ def _named(error: ModelError, endpoint: Endpoint, key: str | None) -> ModelError
     return error
 
 
-def _get_key(endpoint: Endpoint) -> str | None:
+def _get_key(endpoint: Endpoint, keys: Keys | None) -> str | None:
     if endpoint.key is None:
         return None
     try:
-        key = endpoint.key()
+        key = _from_secret(endpoint, keys) if isinstance(endpoint.key, str) else endpoint.key()
+    except ModelKeyRefused:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever it says may hold a secret
         kind = type(error).__name__
         raise ModelKeyRefused(f"endpoint {endpoint.name}: its key: {kind}") from None
@@ -216,6 +228,17 @@ def _get_key(endpoint: Endpoint) -> str | None:
             f"endpoint {endpoint.name}: its key is empty or cannot stand in a header"
         )
     return key
+
+
+def _from_secret(endpoint: Endpoint, keys: Keys | None) -> str:
+    where = f"endpoint {endpoint.name}: its key {endpoint.key}"
+    name = find_whole(endpoint.key)
+    if keys is None or name is None:
+        raise ModelKeyRefused(f"{where} is a secret, which only a run can look up")
+    try:
+        return keys(name)
+    except SecretNotFound:
+        raise ModelKeyRefused(f"{where} is not set: `holdfast secret set {name}`") from None
 
 
 def _kept(endpoint: Endpoint, answer: StreamedAnswer) -> dict[str, str]:

@@ -29,7 +29,7 @@ from holdfast.runtime.models import failover, health
 from holdfast.runtime.models.endpoint import Answered, Endpoint, exchange
 from holdfast.runtime.models.health import Breaker, Health
 from holdfast.runtime.models.held_state import check_held_state, checked_surfaces
-from holdfast.runtime.models.port import Kept, Restarted, Show, TextDelta
+from holdfast.runtime.models.port import Kept, Keys, Restarted, Show, TextDelta
 from holdfast.runtime.models.reply import Failure, Reply, Route
 from holdfast.runtime.models.request import Request
 from holdfast.runtime.models.troubles import ModelError, about_the_request
@@ -81,10 +81,13 @@ class Endpoints:
         session: str = "",
         kept: Kept | None = None,
         time_s: float | None = None,
+        keys: Keys | None = None,
     ) -> Reply:
         """See `ChatModel.ask`."""
         held = check_held_state(request, allowed=self._allow_state)
-        call = _Call(request, self._wire_names, show=show, session=session, kept=kept or {})
+        call = _Call(
+            request, self._wire_names, show=show, session=session, kept=kept or {}, keys=keys
+        )
         ends = None if time_s is None else asyncio.get_running_loop().time() + time_s
         for endpoint in self._endpoints:
             wait_ms = health.find_wait_ms(self._health[endpoint.name], self._clock.boot_ms())
@@ -108,8 +111,9 @@ class Endpoints:
         self._update(endpoint, health.asked(self._of(endpoint), self._now(), breaker=self._breaker))
         try:
             answered = await exchange(
-                endpoint, body, show=call.shower(), affinity=call.affinity(endpoint), time_s=time_s
-            )
+                endpoint, body, show=call.shower(), affinity=call.affinity(endpoint),
+                time_s=time_s, keys=call.keys,
+            )  # fmt: skip
         except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
             self._update(endpoint, self._after(error, endpoint))
             call.failed(endpoint, error)
@@ -157,7 +161,9 @@ class _Call:
         show: Show | None,
         session: str,
         kept: Kept,
+        keys: Keys | None,
     ) -> None:
+        self.keys = keys
         self.failures: list[Failure] = []
         self.errors: dict[str, ModelError] = {}
         self._request = request

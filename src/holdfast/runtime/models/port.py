@@ -40,6 +40,8 @@ class Whole:
 
 
 Shown = TextDelta | Restarted
+Keys = Callable[[str], str]
+"""The value of the secret of this name; raises SecretNotFound. Asked when a request is sent."""
 Event = TextDelta | Restarted | Whole
 Show = Callable[[Shown], None]
 
@@ -60,6 +62,7 @@ class ChatModel(Protocol):
         session: str = "",
         kept: Kept | None = None,
         time_s: float | None = None,
+        keys: Keys | None = None,
     ) -> Reply:
         """Ask once, over as many endpoints as it takes.
 
@@ -69,6 +72,7 @@ class ChatModel(Protocol):
             session: names the conversation, so that an endpoint can find what it has cached.
             kept: `reply.route.kept` of the conversation's last reply.
             time_s: seconds for the whole call, beside each endpoint's own timeouts.
+            keys: gives the secrets that endpoints name by `secret://NAME`.
 
         Raises:
             ModelUnavailable: no endpoint replied; the same request may be sent again.

@@ -59,7 +59,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call", tag_f
 Part = Text | Refusal | Opaque | ToolCall
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens by the provider's count. `input_tokens` holds all of the prompt, cached or not."""
 
     input_tokens: int
@@ -76,7 +76,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, self.input_tokens - self.cached_tokens)
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why an endpoint before the one that answered did not."""
 
     endpoint: str
@@ -87,7 +87,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     text_chars: int = 0  # of a reply that broke off
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Over which endpoint the reply came.
 
     `cold_tokens`: tokens of the prompt that had to be read anew; None where the provider does not

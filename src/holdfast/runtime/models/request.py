@@ -24,13 +24,19 @@ itself trusts its maker, so that a long talk is not checked again at every turn.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from holdfast.core import values
 from holdfast.errors import BadInput
 from holdfast.runtime.models.arguments import parse_arguments
+from holdfast.runtime.models.order import Object, Order
+
+__all__ = [
+    "MESSAGES_MAX", "NAME_CHARS_MAX", "WIRES", "Object", "Request", "check_message",
+    "check_model_name", "check_settings", "check_tools", "checked_request",
+]  # fmt: skip
 
 MESSAGES_MAX = 100_000
 PARTS_MAX = 1_000  # of one message
@@ -63,8 +69,6 @@ _SETTINGS = frozenset(
     }
 )  # fmt: skip
 
-Object = Mapping[str, object]  # a JSON object
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -93,19 +97,32 @@ def checked_request(
         BadInput: what is wrong, and where.
         BadValue: not a JSON value.
     """
-    if not model or len(model) > 200 or not model.isprintable():
-        raise BadInput(f"model {model!r}: give its name as the provider has it")
+    check_model_name(model)
     kept = [check_message(one, place=f"messages[{i}]") for i, one in enumerate(_list(messages))]
     if not kept or len(kept) > MESSAGES_MAX:
         raise BadInput(f"{len(kept)} messages: give 1 to {MESSAGES_MAX}")
-    _check_order(kept)
-    offered = [_check_tool(one, f"tools[{i}]") for i, one in enumerate(_list(tools or []))]
+    order = Order()
+    for message in kept:
+        order.take(message)
+    order.check_end()
+    return Request(
+        model=model, messages=kept, settings=check_settings(settings or {}),
+        tools=check_tools(tools or []),
+    )  # fmt: skip
+
+
+def check_tools(tools: object) -> list[Object]:
+    """The tools that are offered, as they will be read back. Raises BadInput or BadValue."""
+    offered = [_check_tool(one, f"tools[{i}]") for i, one in enumerate(_list(tools))]
     names = [tool["name"] for tool in offered]
     if len(offered) > TOOLS_MAX or len(set(names)) < len(names):
         raise BadInput(f"tools: at most {TOOLS_MAX}, each name once")
-    return Request(
-        model=model, messages=kept, settings=_check_settings(settings or {}), tools=offered
-    )
+    return offered
+
+
+def check_model_name(model: str) -> None:
+    if not model or len(model) > 200 or not model.isprintable():
+        raise BadInput(f"model {model!r}: give its name as the provider has it")
 
 
 def check_message(message: object, *, place: str = "message") -> Object:
@@ -150,37 +167,6 @@ def _check_part(part: object, place: str, allowed: set[str]) -> None:
         raise BadInput(f"{place}: an opaque part has a wire ({', '.join(WIRES)}) and an object")
 
 
-def _check_order(messages: Sequence[Object]) -> None:
-    """System first; every call answered once, before anybody else speaks."""
-    open_calls: list[str] = []
-    seen: set[str] = set()
-    talking = False
-    for i, message in enumerate(messages):
-        role = message["role"]
-        if role == "system" and talking:
-            raise BadInput(f"messages[{i}]: system messages come before all others")
-        if not talking and role in ("assistant", "tool"):
-            raise BadInput(f"messages[{i}]: the user speaks first")
-        talking = talking or role != "system"
-        if open_calls and role != "tool":
-            raise BadInput(f"messages[{i}]: call {open_calls[0]!r} has no result before it")
-        for part in cast("list[Object]", message["parts"]):
-            ref = str(part.get("ref"))
-            if part["type"] == "tool_call":
-                if ref in seen:
-                    raise BadInput(f"messages[{i}]: ref {ref!r} is used twice")
-                seen.add(ref)
-                open_calls.append(ref)
-            elif part["type"] == "tool_result":
-                if ref not in open_calls:
-                    raise BadInput(f"messages[{i}]: result {ref!r} answers no open call")
-                open_calls.remove(ref)
-    if open_calls:
-        raise BadInput(f"call {open_calls[0]!r} has no result: the last message cannot leave it so")
-    if not talking:
-        raise BadInput("messages: nobody but the system speaks")
-
-
 def _check_tool(tool: object, place: str) -> Object:
     checked = values.checked(tool, what=place)
     kept = _object(checked, place, {"name", "description", "parameters"})
@@ -194,7 +180,8 @@ def _check_tool(tool: object, place: str) -> Object:
     return kept
 
 
-def _check_settings(settings: object) -> Object:
+def check_settings(settings: object) -> Object:
+    """The settings as they will be read back. Raises BadInput or BadValue."""
     kept = _object(values.checked(settings, what="settings"), "settings", _SETTINGS)
     limit = kept.get("max_tokens", 1)
     if type(limit) is not int or limit < 1:

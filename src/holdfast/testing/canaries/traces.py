@@ -8,12 +8,13 @@ import json
 import random
 import secrets
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from urllib.parse import quote, quote_plus
 
+from holdfast.journal.packing import unpacked
 from holdfast.journal.seal import DataKeySealer
 
 COUNT = 50
@@ -92,6 +93,8 @@ class Opened(set[bytes]):
         def opening(self: DataKeySealer, sealed: bytes, place: bytes) -> bytes:
             plain = before(self, sealed, place)
             keep(plain)
+            with suppress(ValueError):  # a blob is never packed
+                keep(unpacked(plain))
             return plain
 
         DataKeySealer.open = opening
