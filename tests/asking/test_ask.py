@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -128,6 +129,27 @@ async def test_tool_calls_are_answered_by_their_place_not_by_the_providers_ids(
         {"type": "tool_result", "ref": "r2-2", "text": "noon"},
     ]
     assert all(handle.id not in one.body.decode() for one in await seen())
+
+
+@holdfast.tool(effect=holdfast.Read())
+async def search(query: str) -> str:
+    """Look for flights."""
+    return query
+
+
+async def test_a_model_is_told_of_tools_by_their_schemas(
+    lab: Lab, model: MakeModel, seen: SeenNow
+) -> None:
+    chat = model()
+
+    @holdfast.task
+    async def asks(run: holdfast.Run) -> str:
+        return (await run.ask(chat, [_said("hello")], tools=[search])).text
+
+    async with lab.open(asks) as hf:
+        await (await hf.submit(asks)).result(10)
+    [one] = await seen()
+    assert json.loads(one.body)["tools"] == [{"type": "function", "function": search.schema}]
 
 
 async def test_an_open_call_has_to_be_answered_first(lab: Lab, model: MakeModel) -> None:

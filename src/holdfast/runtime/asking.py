@@ -183,10 +183,9 @@ def _offered(tools: Tools) -> list[object]:
 
 
 def _schema_of(tool: object) -> object:
-    schema = getattr(tool, "schema", None)
-    if not isinstance(tool, Tool) or schema is None:
+    if not isinstance(tool, Tool):
         raise Misuse(f"{tool!r} is neither a tool nor the schema of one")
-    return schema
+    return cast("Tool[..., Any]", tool).schema
 
 
 def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> Asked:
@@ -227,7 +226,7 @@ def _tool_of(model: Model) -> _AskTool:
         found = _AskTool(
             _ask, name=ASK, effect=Read(), timeout_s=model.time_s + GRACE_S,
             attempts=model.attempts, retries=0, retry_delay_s=0.0, http_only=False,
-            marks_sending=False, needs_approval=False, secrets={},
+            marks_sending=False, needs_approval=False, secrets={}, given={},
         )  # fmt: skip
         if len(_tools) >= SEEN_MAX:
             _tools.clear()
