@@ -152,6 +152,19 @@ async def test_a_model_is_told_of_tools_by_their_schemas(
     assert json.loads(one.body)["tools"] == [{"type": "function", "function": search.schema}]
 
 
+async def test_a_gate_is_for_tools_not_for_asking(lab: Lab, model: MakeModel) -> None:
+    chat = model()
+
+    @holdfast.task(gate=holdfast.Gate(allow=[]))
+    async def asks(run: holdfast.Run) -> str:
+        with pytest.raises(holdfast.GateRefused):
+            await run.call(search, query="LIS")
+        return (await run.ask(chat, [_said("hello")], tools=[search])).text
+
+    async with lab.open(asks) as hf:
+        assert await (await hf.submit(asks)).result(10) == "Hello there, dear friend."
+
+
 async def test_an_open_call_has_to_be_answered_first(lab: Lab, model: MakeModel) -> None:
     chat = model()
 

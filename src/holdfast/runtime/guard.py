@@ -41,6 +41,11 @@ def silent(_ordinal: str, _tool: str, _rule: str) -> None:
     pass
 
 
+def is_builtin(tool: str) -> bool:
+    """Whether it is the runtime's own, such as `@ask`: a gate is for what code and models call."""
+    return tool.startswith("@")
+
+
 class Guard:
     """The gate of one task under one hold."""
 
@@ -56,6 +61,8 @@ class Guard:
 
     def judge(self, tool: Tool[..., Any], ordinal: str, body: Body) -> tuple[Event, ...]:
         """What the new step begins with, where it is not simply begun; told in its body too."""
+        if is_builtin(tool.name):
+            return ()
         verdict = self._verdict(tool, ordinal, cast("dict[str, object]", body["args"]))
         if (verdict is None or not verdict.refused) and self._gate.looks_back(tool.name):
             self._taken[ordinal] = (tool.name, body["args"])
@@ -75,6 +82,8 @@ class Guard:
 
     def check_recorded(self, tool: Tool[..., Any], step: StepView) -> None:
         """An open step goes on with its arguments, if the function still takes them."""
+        if is_builtin(tool.name):
+            return
         args = cast("dict[str, object]", step.args)
         try:
             tool.check_args({name: one for name, one in args.items() if name not in tool.given})
