@@ -108,7 +108,7 @@ async def test_a_page_that_is_no_answer_is_no_absence(
 ) -> None:
     """A proxy answers the search with 200 and a page of its own: the mail must not go again."""
     provider.troubles += [Trouble("lose")]
-    for body in (b"<html>maintenance</html>", {"messages": None}, {}, {"messages": ["x"]}):
+    for body in (b"<html>maintenance</html>", {"messages": ["x"]}):
         monkeypatch.setattr(provider, "_search", lambda query, body=body: Answer(200, body))  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
         provider.mails.clear()
         provider.troubles[:] = [Trouble("lose")]

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.contracts import PaymentEvents, Payments
 from holdfast.contracts.payment_events import check_signature, read_event
-from holdfast.contracts.payments import read_answer
+from holdfast.contracts.payments import find_charge, read_answer
 from holdfast.core import answers
 from holdfast.core.step import StepState
 from holdfast.errors import BadEvent, Misuse
@@ -163,6 +163,54 @@ async def test_a_page_that_is_no_answer_is_no_absence(
     state, question = await play(lab, paying(provider))
     assert state is TaskState.PARKED
     assert "cannot say" in question
+
+
+def looking(sent_ago_s: float | None) -> holdfast.Call:
+    return holdfast.Call(
+        task_id="T", ordinal="1", effect_key=bytes(16), fence=1, attempt=1,
+        ends=asyncio.get_running_loop().time() + 30, mark=lambda: None, effect=holdfast.Read(),
+        lookup=True, sent_ago_s=sent_ago_s,
+    )  # fmt: skip
+
+
+def made(number: int, *, age_s: float, mark: str = "") -> dict[str, Any]:
+    return {
+        "id": f"pi_{number}", "created": int(time.time() - age_s), "status": "succeeded",
+        "amount": 700, "currency": "eur", "metadata": {"holdfast_key": mark} if mark else {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "age_s", "others", "means", "path"),
+    [
+        (90_000, 90_000, 10, "Found", "/v1/payment_intents/search"),
+        (90_000, None, 10, "Absent", "/v1/payment_intents/search"),
+        (600, 590, 250, "Found", "/v1/payment_intents"),
+        (600, None, 250, "Absent", "/v1/payment_intents"),
+        (None, None, 250, "Absent", "/v1/payment_intents"),
+        (None, None, 5_200, "Unsure", "/v1/payment_intents"),
+        (None, 10, 250, "Found", "/v1/payment_intents"),
+        # on the far end's clock it was made before we sent it: the slack covers that
+        (600, 890, 950, "Found", "/v1/payment_intents"),
+    ],
+)
+async def test_the_lookup_reads_as_far_as_it_must_and_no_further(
+    provider: PaymentProvider, ago_s: float | None, age_s: float | None, others: int, means: str,
+    path: str,
+) -> None:  # fmt: skip
+    """Absent only where all that can be as young as the effect was seen."""
+    call = looking(ago_s)
+    objects = [made(number, age_s=number) for number in range(others, 0, -1)]
+    if age_s is not None:
+        objects.append(made(9_999, age_s=age_s, mark=call.effect_key))
+        objects.sort(key=lambda one: one["created"])
+    provider.payments[:] = objects
+    args = {**ARGS, "key": KEY, "url": provider.url, "version": ""}
+    found = await find_charge(call, **args)
+    assert type(found).__name__ == means
+    assert provider.requests[0].path == path
+    if isinstance(found, holdfast.Found):
+        assert (found.result["id"], found.args) == ("pi_9999", args)
 
 
 async def test_a_killed_worker_leaves_one_charge(

@@ -46,7 +46,7 @@ def mailing(server: SubmissionServer, **options: Any) -> holdfast.TaskType:
 
 
 async def play(lab: Lab, task: holdfast.TaskType) -> tuple[TaskState, Any]:
-    async with lab.open(task) as hf:
+    async with lab.open(task, pace=0.002) as hf:
         handle = await hf.submit(task)
         row = await wait_state(handle, *DONE)
         view = await handle.view()
