@@ -15,18 +15,30 @@ from holdfast.core.private_files import check_place
 from holdfast.errors import NotAJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import check_never_here, open_journal
-from holdfast.runtime.secrets import Secrets
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 KEYS = "keys.json"
 INSTANCE = "instance"
 SCRATCH = "scratch"
 
-__all__ = ["INSTANCE", "KEYS", "journal_path", "open_file_journal", "open_secrets", "scratch_root"]
+__all__ = [
+    "INSTANCE", "KEYS", "journal_path", "open_file_journal", "open_secrets", "open_secrets_alone",
+    "scratch_root",
+]  # fmt: skip
 
 
 def open_secrets(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
     """The secrets beside the journal at this path, for the runtime."""
     return Secrets(SecretFile(path.parent, keys=keys, clock=clock, entropy=entropy))
+
+
+def open_secrets_alone(path: Path) -> Secrets:
+    """The secrets beside the journal at this path, where the journal itself is not opened."""
+    keys_file, entropy = path.parent / KEYS, SystemEntropy()
+    if not keys_file.exists():
+        return NO_SECRETS  # no secret was ever set here, and none of its files is made
+    keys = load_or_create(keys_file, journal_exists=os.path.lexists(path), entropy=entropy)
+    return open_secrets(path, keys=keys, clock=SystemClock(), entropy=entropy)
 
 
 def scratch_root(path: Path, *, folder: str, journal_id: str) -> Path:

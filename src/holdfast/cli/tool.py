@@ -7,7 +7,13 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import Commands, add_json_option, add_verbs, new_command
+from holdfast.cli.command import (
+    Commands,
+    add_journal_option,
+    add_json_option,
+    add_verbs,
+    new_command,
+)
 
 if TYPE_CHECKING:
     from holdfast.app.tool_check import Check, Verdict
@@ -54,12 +60,15 @@ def add_parser(commands: Commands) -> None:
         help="seconds to wait for a far end that is busy, or a lookup that lags (5)",
     )  # fmt: skip
     check.add_argument("--yes", action="store_true", help="do not ask before sending")
+    add_journal_option(check)
     add_json_option(check)
 
 
 def run_check(args: argparse.Namespace) -> int:
     from holdfast.app.loading import load_app
+    from holdfast.app.places import open_secrets_alone
     from holdfast.app.tool_check import TRIABLE
+    from holdfast.cli.place import journal_of
     from holdfast.cli.values_in import read_json
     from holdfast.errors import BadApp, BadInput
 
@@ -85,6 +94,9 @@ def run_check(args: argparse.Namespace) -> int:
         given[name] = tool.check_args(
             value  # pyright: ignore[reportUnknownArgumentType] - JSON, keys are text
         )
+    if tool.secrets:
+        secrets = open_secrets_alone(journal_of(args))
+        given = {name: secrets.fill(tool, value) for name, value in given.items()}
     _confirm(args, tool)
     verdict = asyncio.run(_check(args, tool, given))
     _show(verdict, tool, as_json=args.json)

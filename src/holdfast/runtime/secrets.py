@@ -80,6 +80,19 @@ class Secrets:
             raise SecretNotFound(name)
         return value
 
+    def fill(self, tool: Tool[..., Any], args: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with the active values, for a call of which nothing is recorded.
+
+        Raises SecretNotFound.
+        """
+        names = {
+            name
+            for parameter in tool.secrets
+            for name in names_in(args.get(parameter))
+            if _may_use(tool, parameter, name)
+        }
+        return _filled(tool, args, {name: self.get_value(name) for name in names})
+
     # swapping
 
     def text(self, text: str) -> str:
