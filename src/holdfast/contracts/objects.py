@@ -144,14 +144,14 @@ async def _write(
     if response.status == 412 and condition:
         return await _who_won(call, key, digest.hex(), response, place)
     conclude(_read(response), response, where=f"PUT {key}")
-    return {**_told(key, response), "sha256": digest.hex()}
+    return _written(call, key, response, digest.hex())
 
 
 async def _who_won(call: Call, key: str, sha256: str, refused: Response, place: Place) -> Result:
     """A condition that did not hold: because of an earlier attempt of this step, or of another."""
     now = await _send(call, "HEAD", key, b"", {}, place, effect=False, check=False)
     if now.status == 200 and now.headers.get(MARK) == call.effect_key:
-        return {**_told(key, now), "sha256": sha256}
+        return _written(call, key, now, sha256)
     if now.status not in (200, 404):
         conclude(answers.Unknown(reason=f"412, and {now.status} for who it is"), now, where=key)
     raise Refused({**refused.proof(), **picked(now.headers, "etag", MARK)})
@@ -192,6 +192,12 @@ def _read(response: Response) -> answers.Answer:
     if response.status in REFUSED:
         return answers.Refused()
     return answers.Unknown(reason=f"{response.status} does not say whether it was written")
+
+
+def _written(call: Call, key: str, response: Response, sha256: str) -> Result:
+    """The same whether the write itself was answered or its object was found afterwards."""
+    told = picked(_told(key, response), "key", "etag", "version")
+    return {**told, "sha256": sha256, "effect_key": call.effect_key}
 
 
 def _told(key: str, response: Response) -> Result:
