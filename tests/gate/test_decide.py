@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.core.step import Step, StepState
 from holdfast.errors import Misuse, NoSchema
-from holdfast.runtime.gate import Gate, Past, Verdict
+from holdfast.journal.records import StepView
+from holdfast.runtime.gate import NOTHING, Gate, Past, Verdict
+from holdfast.runtime.tally import Tally
 
 
 @holdfast.tool
@@ -25,14 +28,33 @@ async def search(call: holdfast.Call, query: str) -> None: ...
 async def odd(call: holdfast.Call, on: bytes) -> None: ...
 
 
-def past(*amounts: float, counts: bool = True, ago: int | None = 0) -> list[Past]:
-    return [Past(str(i), {"cents": one}, counts, ago) for i, one in enumerate(amounts, start=1)]
+PARKED = StepState.PARKED
+Row = tuple[object, StepState, int | None]  # arguments, state, sent so many ms ago
+
+
+def past(*amounts: float, counts: bool = True, ago: int | None = 0) -> list[Row]:
+    state = StepState.SUCCEEDED if counts else StepState.FAILED
+    return [({"cents": one}, state, ago) for one in amounts]
+
+
+def added(gate: Gate, rows: list[Row], tool: str = "charge") -> Past:
+    """As the guard adds them up."""
+    agos = {str(i): ago for i, (_, _, ago) in enumerate(rows, start=1)}
+    tally = Tally(*gate.counted(tool), lambda step: agos[step.ordinal])
+    for ordinal, (args, state, _) in zip(agos, rows, strict=True):
+        step = StepView(ordinal, "K")
+        step.step, step.args = Step(letter="K", state=state), args
+        tally.add(step)
+    first = tally.past([])
+    again = tally.past([])  # looked at twice, added once
+    assert (first.calls, first.spent) == (again.calls, again.spent)
+    return again
 
 
 def decide(
-    gate: Gate, cents: object = 1, before: list[Past] | None = None, *, tool: str = "charge"
+    gate: Gate, cents: object = 1, before: list[Row] | None = None, *, tool: str = "charge"
 ) -> Verdict | None:
-    return gate.decide(tool, {"cents": cents}, before or [], problems=[])
+    return gate.decide(tool, {"cents": cents}, added(gate, before or [], tool), problems=[])
 
 
 def test_without_rules_everything_passes() -> None:
@@ -51,16 +73,14 @@ def test_only_what_is_allowed_passes() -> None:
 
 
 def test_problems_of_the_arguments_are_told_together() -> None:
-    found = Gate().decide("charge", {}, [], problems=["a: is missing", "b: must be text"])
+    found = Gate().decide("charge", {}, NOTHING, problems=["a: is missing", "b: must be text"])
     assert found == Verdict(True, "arguments", "a: is missing; b: must be text")
 
 
 AMOUNT = Gate(limits={charge: holdfast.Limit(argument="cents", per_call=50_000, per_task=100_000)})
 
 
-@pytest.mark.parametrize(
-    ("cents", "before", "why"),
-    [
+CASES: list[tuple[object, list[Row], str | None]] = [
         (50_000, past(50_000), None),
         (50_001, [], "cents: 50,001 is above 50,000, the most of one call"),
         (1, past(50_000, 50_000),
@@ -70,13 +90,19 @@ AMOUNT = Gate(limits={charge: holdfast.Limit(argument="cents", per_call=50_000, 
         (True, [], "cents: must be given as a number: the gate limits it"),
         ("1", [], "cents: must be given as a number: the gate limits it"),
         (None, [], "cents: must be given as a number: the gate limits it"),
-        (1, [Past("7", {}, True, 0)], "cents: what step 7 spends is not known"),
-        (1, [Past("7", None, True, 0)], "cents: what step 7 spends is not known"),
+        (1, [({}, PARKED, 0)], "cents: what step 1 spends is not known"),
+        (1, [*past(5), (None, PARKED, 0), *past(5)], "cents: what step 2 spends is not known"),
+        (50_000, [({"cents": 50_001}, PARKED, 0)],
+         "cents: 50,000 would make 100,001 in this task; the most is 100,000"),
+        (50_000, [({"cents": 50_001}, StepState.STARTED, 0)],
+         "cents: 50,000 would make 100,001 in this task; the most is 100,000"),
         (1, past(-5), "cents: what step 1 spends is not known"),
-        (1, [Past("7", {}, False, 0)], None),
-    ],
-)  # fmt: skip
-def test_amounts(cents: object, before: list[Past], why: str | None) -> None:
+        (1, [({}, StepState.FAILED, 0), ({}, StepState.SKIPPED, None)], None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cents", "before", "why"), CASES)
+def test_amounts(cents: object, before: list[Row], why: str | None) -> None:
     found = decide(AMOUNT, cents, before)
     assert (found and found.why) == why
     assert found is None or (found.refused, found.rule) == (True, "amount")
@@ -111,6 +137,25 @@ def test_rates() -> None:
     assert decide(gate, 1, [*young, *failed]) == told._replace(retry_after_s=10.0)
     # Three within the span: two must leave it.
     assert decide(gate, 1, [*young, *failed, *past(1, ago=1)]) == told._replace(retry_after_s=50.0)
+
+
+def test_a_tally_counts_what_is_not_yet_recorded_and_follows_what_is() -> None:
+    open_step = StepView("1", "K")
+    open_step.step, open_step.args = Step(letter="K", state=StepState.STARTED), {"cents": 5}
+    tally = Tally({"cents"}, 1_000, lambda _step: 10)
+    tally.add(open_step)
+    found = tally.past([("2", {"cents": 7})])
+    assert (found.calls, found.spent, sorted(found.sent_ago_ms())) == (2, {"cents": 12}, [0, 10])
+    open_step.step = Step(letter="K", state=StepState.FAILED)
+    found = tally.past([])
+    assert (found.calls, found.spent, list(found.sent_ago_ms())) == (0, {"cents": 0}, [10])
+
+
+def test_times_are_kept_as_far_back_as_a_rate_looks() -> None:
+    old = Gate(limits={charge: holdfast.Limit(calls=2, within_s=1)})
+    found = added(old, [*past(1, 1, 1, ago=1_000), *past(1, ago=999)])
+    assert (found.sent_most, list(found.sent_ago_ms())) == (4, [999])
+    assert decide(old, 1, [*past(1, 1, 1, ago=1_000), *past(1, ago=999)]) is None
 
 
 def test_when_a_person_is_asked() -> None:

@@ -65,7 +65,7 @@ async def test_a_refused_call_is_recorded_and_never_sent(lab: Lab) -> None:
         await wait_state(handle, TaskState.WAITING)
         step = (await handle.view()).steps["1"]
         assert step.state is StepState.SKIPPED
-        assert (step.tool, step.args, step.attempts) == ("pay", {"cents": 5}, [])
+        assert (step.tool, step.args, len(step.attempts)) == ("pay", {"cents": 5}, 0)
         assert step.step is not None
         assert step.step.maybe_sent == 0
         assert step.note == "refused by the gate: pay is not among the tools of this task"

@@ -16,13 +16,13 @@ cannot be known, the call is refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from holdfast.core.values import canonical
 from holdfast.errors import Misuse
-from holdfast.runtime.limits import Above, Limit
+from holdfast.runtime.limits import Above, Limit, amount_of
 from holdfast.runtime.validate import exact
 
 MARK_CHARS = 16
@@ -54,13 +54,19 @@ class Verdict(NamedTuple):
     retry_after_s: float | None = None
 
 
-class Past(NamedTuple):
-    """An earlier call of the same tool."""
+Spent = Fraction | str  # so much, or why it is not known
 
-    ordinal: str
-    args: object
-    counts: bool  # it took effect or may yet
-    sent_ago_ms: int | None  # 0: now, or at any moment; None: never sent
+
+class Past(NamedTuple):
+    """What the earlier calls of a tool add up to."""
+
+    calls: int  # that took effect or may yet
+    spent: Mapping[str, Spent]  # of them, by argument
+    sent_most: int  # how many at most were sent within the longest span of a rate
+    sent_ago_ms: Callable[[], Iterable[int]]  # when; asked for only where it could matter
+
+
+NOTHING = Past(0, {}, 0, tuple)
 
 
 class Gate:
@@ -106,13 +112,22 @@ class Gate:
         rule = self._approve.get(tool)
         return tool in self._limits or (isinstance(rule, Above) and rule.per_task is not None)
 
+    def counted(self, tool: str) -> tuple[frozenset[str], int]:
+        """Which arguments of the tool are added up, and how many milliseconds a rate looks back."""
+        has = self._limits.get(tool, ())
+        rules: list[Limit | Above] = [one for one in has if one.argument]
+        rule = self._approve.get(tool)
+        rules += [rule] if isinstance(rule, Above) else []
+        spans = [one.within_s for one in has if one.within_s is not None]
+        return frozenset(one.argument for one in rules), int(max(spans, default=0) * 1000)
+
     def decide(
-        self, tool: str, args: Mapping[str, object], past: Sequence[Past], *,
+        self, tool: str, args: Mapping[str, object], past: Past, *,
         problems: Sequence[str],
     ) -> Verdict | None:  # fmt: skip
         """Why this call is not let through; None where it is.
 
-        `problems`: what is wrong with the arguments; `past`: earlier calls of this tool.
+        `problems`: what is wrong with the arguments; `past`: the earlier calls of this tool.
         """
         if not self.allows(tool):
             return Verdict(True, "allow", f"{tool} is not among the tools of this task")
@@ -193,17 +208,15 @@ def _check_argument(tool: object, argument: str) -> None:
         raise Misuse(f"Gate: {known.name} has no argument {argument!r}")
 
 
-def _over(limit: Limit, args: Mapping[str, object], past: Sequence[Past]) -> Verdict | None:
+def _over(limit: Limit, args: Mapping[str, object], past: Past) -> Verdict | None:
     if limit.within_s is not None:
         return _too_fast(cast(int, limit.calls), limit.within_s, past)
-    if limit.calls is not None:
-        before = sum(one.counts for one in past)
-        if before >= limit.calls:
-            why = f"{limit.calls:,} calls are the most in this task, and {before:,} count"
-            return Verdict(True, "calls", why)
+    if limit.calls is not None and past.calls >= limit.calls:
+        why = f"{limit.calls:,} calls are the most in this task, and {past.calls:,} count"
+        return Verdict(True, "calls", why)
     if not limit.argument:
         return None
-    amount = _amount(args, limit.argument)
+    amount = amount_of(args, limit.argument)
     if isinstance(amount, str):
         return Verdict(True, "amount", amount)
     name = limit.argument
@@ -225,14 +238,14 @@ def _over(limit: Limit, args: Mapping[str, object], past: Sequence[Past]) -> Ver
 
 
 def _asked(
-    rule: Literal[True] | Above | None, args: Mapping[str, object], past: Sequence[Past]
+    rule: Literal[True] | Above | None, args: Mapping[str, object], past: Past
 ) -> Verdict | None:
     """Whether a person must say yes."""
     if rule is None:
         return None
     if rule is True:
         return Verdict(False, "approve", "every call needs a yes")
-    amount = _amount(args, rule.argument)
+    amount = amount_of(args, rule.argument)
     if isinstance(amount, str):
         return Verdict(True, "amount", amount)
     name = rule.argument
@@ -250,12 +263,11 @@ def _asked(
     return None
 
 
-def _too_fast(calls: int, within_s: float, past: Sequence[Past]) -> Verdict | None:
+def _too_fast(calls: int, within_s: float, past: Past) -> Verdict | None:
+    if past.sent_most < calls:
+        return None
     span_ms = int(within_s * 1000)
-    recent = sorted(
-        (ago for one in past if (ago := one.sent_ago_ms) is not None and ago < span_ms),
-        reverse=True,
-    )
+    recent = sorted((ago for ago in past.sent_ago_ms() if ago < span_ms), reverse=True)
     if len(recent) < calls:
         return None
     # So many of the oldest must leave the span before another may enter it.
@@ -264,24 +276,8 @@ def _too_fast(calls: int, within_s: float, past: Sequence[Past]) -> Verdict | No
     return Verdict(True, "rate", why, wait_ms / 1000)
 
 
-def _amount(args: object, name: str) -> Fraction | str:
-    """The amount, or why there is none: below zero it would make room for more."""
-    value = cast("Mapping[str, object]", args).get(name) if isinstance(args, dict) else None
-    if type(value) not in (int, float):
-        return f"{name}: must be given as a number: the gate limits it"
-    amount = exact(cast(float, value))
-    return f"{name}: must not be below 0" if amount < 0 else amount
-
-
-def _spent(past: Sequence[Past], name: str) -> Fraction | str:
-    total = Fraction(0)
-    for one in past:
-        if one.counts:
-            amount = _amount(one.args, name)
-            if isinstance(amount, str):
-                return f"{name}: what step {one.ordinal} spends is not known"
-            total += amount
-    return total
+def _spent(past: Past, name: str) -> Spent:
+    return past.spent.get(name, Fraction(0))
 
 
 def shown(amount: Fraction) -> str:

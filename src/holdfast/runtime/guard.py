@@ -30,7 +30,8 @@ from holdfast.core.values import checked
 from holdfast.errors import Misuse, NoSchema, Suspended
 from holdfast.journal.records import Attempt, Body, StepView
 from holdfast.runtime.book import Book
-from holdfast.runtime.gate import Gate, Past, Verdict
+from holdfast.runtime.gate import NOTHING, Gate, Past, Verdict
+from holdfast.runtime.tally import Tally
 from holdfast.runtime.tool import Tool
 from holdfast.runtime.validate import problems
 
@@ -49,14 +50,14 @@ def is_builtin(tool: str) -> bool:
 class Guard:
     """The gate of one task under one hold."""
 
-    __slots__ = ("_book", "_by_tool", "_gate", "_known", "_on_refused", "_taken")
+    __slots__ = ("_book", "_gate", "_known", "_on_refused", "_taken", "_tallies")
 
     def __init__(self, gate: Gate, book: Book, *, on_refused: OnRefused = silent) -> None:
         self._gate = gate
         self._book = book
         self._on_refused = on_refused
-        self._by_tool: dict[str, list[StepView]] = {}
-        self._known = 0  # steps of the view that are in `_by_tool`
+        self._tallies: dict[str, Tally] = {}
+        self._known = 0  # steps of the view that are in them
         self._taken: dict[str, tuple[str, object]] = {}  # let through, not yet in the view
 
     def judge(self, tool: Tool[..., Any], ordinal: str, body: Body) -> tuple[Event, ...]:
@@ -95,34 +96,35 @@ class Guard:
     ) -> Verdict | None:
         name = tool.name
         told = _problems(tool, args) if self._gate.allows(name) else ()
-        past = self._past(name, ordinal) if self._gate.looks_back(name) else ()
+        past = self._past(name, ordinal) if self._gate.looks_back(name) else NOTHING
         return self._gate.decide(name, args, past, problems=told)
 
-    def _past(self, tool: str, ordinal: str) -> list[Past]:
+    def _past(self, tool: str, ordinal: str) -> Past:
         """Earlier calls of the tool, and those that are let through beside this one."""
         self._take_in()
-        steps = self._by_tool.get(tool, ())
-        found = [self._past_of(step) for step in steps if step.ordinal != ordinal]
-        found += [
-            Past(place, args, counts=True, sent_ago_ms=0)
+        beside = [
+            (place, args)
             for place, (name, args) in self._taken.items()
             if name == tool and place != ordinal
         ]
-        return found
+        return self._tally(tool).past(beside)
 
     def _take_in(self) -> None:
-        """Index what has come into the view since; steps are never taken out of it."""
+        """Add what has come into the view since; steps are never taken out of it."""
         steps = self._book.view.steps
         new = islice(reversed(steps.values()), len(steps) - self._known)
-        for step in new:
-            self._by_tool.setdefault(step.tool, []).append(step)
-            self._taken.pop(step.ordinal, None)
+        for step in reversed(list(new)):
+            if self._gate.looks_back(step.tool):
+                self._tally(step.tool).add(step)
+                self._taken.pop(step.ordinal, None)
         self._known = len(steps)
 
-    def _past_of(self, step: StepView) -> Past:
-        state = step.state
-        counts = state not in (StepState.FAILED, StepState.SKIPPED)
-        return Past(step.ordinal, step.args, counts, self._sent_ago_ms(step))
+    def _tally(self, tool: str) -> Tally:
+        found = self._tallies.get(tool)
+        if found is None:
+            arguments, span_ms = self._gate.counted(tool)
+            found = self._tallies[tool] = Tally(arguments, span_ms, self._sent_ago_ms)
+        return found
 
     def _sent_ago_ms(self, step: StepView) -> int | None:
         if step.attempts:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import cast
 
 from holdfast.errors import Misuse
+from holdfast.runtime.validate import exact
 
 CALLS_MAX = 1_000_000
 WITHIN_S_MAX = 366 * 86_400.0
@@ -66,6 +69,15 @@ class Above:
         return {
             "argument": self.argument, "per_call": self.per_call, "per_task": self.per_task,
         }  # fmt: skip
+
+
+def amount_of(args: object, name: str) -> Fraction | str:
+    """The amount, or why there is none: one below zero would make room for more."""
+    value = cast("dict[str, object]", args).get(name) if isinstance(args, dict) else None
+    if type(value) not in (int, float):
+        return f"{name}: must be given as a number: the gate limits it"
+    amount = exact(cast(float, value))
+    return f"{name}: must not be below 0" if amount < 0 else amount
 
 
 def _check_amounts(

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.app import open as app_open
 from holdfast.core import step as core_step
 from holdfast.core.clock import Clock
-from holdfast.core.step import Event, Facts, Step
+from holdfast.core.step import Event, Facts, Step, StepState
 from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records, rules
 from holdfast.journal.contract import InboxItem, InboxKind
@@ -28,11 +28,14 @@ from holdfast.runtime import attempt, reconcile
 from holdfast.runtime.attempt import Caller, Outcome, RefusedBy
 from holdfast.runtime.book import Book
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.gate import Past
+from holdfast.runtime.guard import Guard
 from holdfast.runtime.lease import Lease
 from holdfast.runtime.reconcile import Reconciler
 from holdfast.runtime.run import Run
 from holdfast.runtime.sending import Sender
 from holdfast.runtime.steps import Steps
+from holdfast.runtime.tally import Tally
 from holdfast.runtime.tool import Call, Tool
 from holdfast.testing.simulate import ledger
 from holdfast.testing.simulate.campaign import mode_of
@@ -247,6 +250,28 @@ def _get(where: object, name: str) -> Callable[..., Any]:
     return getattr(where, name)
 
 
+def _limits_raced(replace: Replace) -> None:
+    original = _get(Guard, "judge")
+
+    def judge(self: Any, *args: Any) -> Any:
+        events = original(self, *args)
+        self._taken.clear()
+        return events
+
+    replace(Guard, "judge", judge)
+
+
+def _doubt_uncounted(replace: Replace) -> None:
+    original = _get(Tally, "past")
+
+    def past(self: Any, taken: Any) -> Past:
+        for ordinal in [o for o, one in self._open.items() if one.state is StepState.PARKED]:
+            del self._open[ordinal]
+        return original(self, taken)
+
+    replace(Tally, "past", past)
+
+
 BUGS: dict[str, Callable[[Replace], None]] = {
     "find before quiet": _find_before_quiet,
     "no lease check before send": _no_lease_check,
@@ -265,6 +290,8 @@ BUGS: dict[str, Callable[[Replace], None]] = {
     "key window looked at once": _window_looked_at_once,
     "a person decides before quiet": _decides_before_quiet,
     "a confirmation broken off is believed": _believes_a_broken_confirmation,
+    "branches pass a limit together": _limits_raced,
+    "a call in doubt does not count": _doubt_uncounted,
     "a branch moves after its run has ended": _moves_after_the_end,
     "a restored journal is taken for the newest": _blind_restore,
     "a machine that stood still goes on": _frozen_unnoticed,

@@ -16,6 +16,7 @@ from holdfast.journal.memory_contents import TaskCell
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.task import SCOPE_NAME
 from holdfast.testing.simulate.faults import DELAY_S, LEASE_TTL_S, TIMEOUT_S, WINDOW_S
+from holdfast.testing.simulate.gated import limit_breaches
 from holdfast.testing.simulate.tools import TOOLS
 from holdfast.testing.simulate.workload import recorded_result, recorded_results, work
 from holdfast.testing.simulate.world import World
@@ -37,6 +38,8 @@ def final_breaches(world: World) -> list[str]:
         found.extend(_twice(world, cell, view))
         found.extend(_told_otherwise(cell, view))
         found.extend(_silent(world, cell, view))
+        if not world.restores:  # what the lost timeline has done may be above any limit
+            found.extend(limit_breaches(view, world.granted))
     found.extend(_foreign_breaches(world))
     known = {(cell.task_id, o) for cell in world.store.tasks.values() for o in _rows(world, cell)}
     found.extend(

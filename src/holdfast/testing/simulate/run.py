@@ -7,6 +7,7 @@ from typing import Literal
 
 from holdfast.testing.simulate.checks import final_breaches, needless_parks
 from holdfast.testing.simulate.faults import DELAY_S, LEASE_TTL_S, Dice, Profile, draw_profile
+from holdfast.testing.simulate.gated import gated
 from holdfast.testing.simulate.person import Person
 from holdfast.testing.simulate.workload import Plan, draw_plan
 from holdfast.testing.simulate.world import World
@@ -16,6 +17,7 @@ Mode = Literal["safety", "liveness"]
 HORIZON_S = (15.0, 45.0)  # how long faults go on
 AFTERMATH_S = DELAY_S + 0.5  # what is under way lands, whoever was paused acts once more
 WORK_S = 12.0  # for the steps themselves, their retries and sleeps, once nothing goes wrong
+GATED = (5, 7)  # of each eight seeds: worlds whose tasks have a gate
 SETTLE_S = 3 * LEASE_TTL_S + DELAY_S + WORK_S
 
 
@@ -44,12 +46,18 @@ class Stage:
 
     profile: Profile
     plans: tuple[Plan, ...]  # each task gets one of these
+    gate: bool = False  # whether the tasks have one
 
 
 def simulate(
     seed: int, mode: Mode = "safety", *, stage: Stage | None = None, keep_trace: bool = False
 ) -> Verdict:
     """Run the world of this seed and say what was wrong with it."""
+    with gated(seed % 8 in GATED if stage is None else stage.gate):
+        return _simulate(seed, mode, stage, keep_trace=keep_trace)
+
+
+def _simulate(seed: int, mode: Mode, stage: Stage | None, *, keep_trace: bool) -> Verdict:
     dice = Dice(seed)
     profile = draw_profile(dice) if stage is None else stage.profile
     plans = [

@@ -16,6 +16,7 @@ _QUERIED: tuple[Plan, ...] = (
 )
 _KEYED: tuple[Plan, ...] = ([["call", "keyed", 1]], [["call", "stored", 2], ["call", "keyed", 3]])
 _ONCE: tuple[Plan, ...] = ([["call", "unrepeatable", 1]], [["call", "unrepeatable_marked", 2]])
+_SPENDS: Plan = ["call", "unrepeatable", 600]
 _TABLE: tuple[Plan, ...] = ([["call", "transact", 1], ["call", "transact", 2]],)
 
 STAGES: dict[str, Stage] = {
@@ -72,6 +73,16 @@ STAGES: dict[str, Stage] = {
     "a machine that stood still goes on": Stage(
         profile=Profile(workers=1, lost_reply=0.8, freeze_every_s=5.0),
         plans=([["call", "keyed_found", 1]],),
+    ),
+    "branches pass a limit together": Stage(
+        profile=Profile(slow_commit=0.3),
+        plans=([["gather", [["call", "keyed", 600]], [["call", "keyed", 500]]]],),
+        gate=True,
+    ),
+    "a call in doubt does not count": Stage(
+        profile=Profile(lost_reply=0.5),
+        plans=([["gather", [_SPENDS], [["sleep", 4.0], _SPENDS]]],),
+        gate=True,
     ),
     "a branch moves after its run has ended": Stage(
         profile=Profile(tasks=3, commit_unknown=0.4, lost_reply=0.5, lost_request=0.2),

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.ordinal import base, sort_key
 from holdfast.core.step import StepState
-from holdfast.errors import Refused, StepFailed, StepSkipped, ToolFailed
+from holdfast.errors import GateRefused, Refused, StepFailed, StepSkipped, ToolFailed
 from holdfast.journal.records import TaskView
 from holdfast.runtime.run import Run
 from holdfast.runtime.task import task
@@ -148,7 +148,8 @@ def recorded_result(view: TaskView, ordinal: str) -> Any:  # Any: the tool's JSO
         case StepState.SUCCEEDED:
             return step.result
         case StepState.SKIPPED:
-            return {"failed": StepSkipped.code}
+            refused = step.body.get("gate", {}).get("verdict") == "refused"
+            return {"failed": GateRefused.code if refused else StepSkipped.code}
         case _:
             return {"failed": Refused.code if "proof" in step.error else ToolFailed.code}
 
