@@ -263,6 +263,11 @@ def test_a_tool_whose_arguments_cannot_be_checked_is_refused() -> None:
         Gate(allow=[odd])
 
 
+def test_no_tool_can_pass_for_one_of_the_runtime() -> None:
+    with pytest.raises(Misuse, match="does not start with @"):
+        holdfast.tool(name="@ask")(lambda: None)
+
+
 def test_what_is_no_gate_is_refused() -> None:
     with pytest.raises(Misuse, match="is not a gate"):
         holdfast.task(gate=[charge])  # type: ignore[arg-type]

@@ -349,8 +349,9 @@ def tool(
 
     def register(function: Callable[P, T]) -> Tool[P, T]:
         title = name or getattr(function, "__name__", "")
-        if not title or len(title) > NAME_CHARS_MAX:
-            raise Misuse("tool: a name of 1 to 200 characters is needed")
+        if not title or len(title) > NAME_CHARS_MAX or title.startswith("@"):
+            # A gate lets the runtime's own tools pass, and knows them by their @.
+            raise Misuse("tool: a name of 1 to 200 characters that does not start with @ is needed")
         return Tool(
             function, name=title, effect=effect or Unrepeatable(), timeout_s=timeout_s,
             attempts=attempts, retries=retries, retry_delay_s=retry_delay_s,
