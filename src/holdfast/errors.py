@@ -12,12 +12,12 @@
          +- Terminal                 trying again changes nothing
          |   +- usage: BadInput, BadValue, TooLarge, BadApp, BadSettings, NotDurable, StepOpen,
          |   |         ToolNotImportable, Misuse, NoSchema, BadReference, BadSecret, SecretInInput,
-         |   |         BadEvent
+         |   |         BadEvent, BadRecord
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound
          |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable, SecretInUse
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
          |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged,
-         |   |           SecretsDamaged
+         |   |           SecretsDamaged, WitnessDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
          |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
@@ -166,6 +166,13 @@ class BadEvent(BadInput):
 
     code = "bad-event"
     default_hint = "answer 400; if it is the provider's, check the signing secret of the endpoint"
+
+
+class BadRecord(BadInput):
+    """Bytes that are no identity record: wrong form, unknown field, impossible value."""
+
+    code = "bad-record"
+    default_hint = "nothing was taken from it; ask another relay, or whoever sent it, for the log"
 
 
 class BadValue(Terminal):
@@ -514,6 +521,17 @@ class HighWaterDamaged(Terminal):
     default_hint = (
         "without it an old copy of the journal cannot be told from the newest one; if you are sure "
         "that the journal is the newest, `holdfast recover --journal FILE` makes this a restore"
+    )
+
+
+class WitnessDamaged(Terminal):
+    """The file of a witness does not say what the witness wrote there."""
+
+    code = "witness-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "this witness signs nothing more for that agent: it may have forgotten what it saw first; "
+        "put its folder back from the newest copy, or name another witness"
     )
 
 
