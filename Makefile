@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash simulate explore soak fuzz mutants bench bench-peers docs lock wheel clean
+.PHONY: help setup demo test check format crash agent-kills simulate explore soak fuzz mutants bench bench-peers docs lock wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ format: setup ## rewrite the code in the project's format
 
 crash: setup ## kill a task at every call it makes to the system (POINTS=n for a sample, ARGS=...)
 	$(BIN)/python -m holdfast.testing.crash $(if $(POINTS),--points $(POINTS)) $(ARGS)
+
+agent-kills: setup ## kill the example agents at every call, resume them on another disk (POINTS=n)
+	@for example in travel research; do \
+	  $(BIN)/python -m holdfast.testing.agent_kills examples/$$example $(if $(POINTS),--points $(POINTS)) \
+	    --report build/agent-kills-$$example.json || exit 1; \
+	done
 
 simulate: setup ## many schedules of faults in a simulated world (SEEDS=10000)
 	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS) --report build/simulate.json
