@@ -97,7 +97,7 @@ def answered_at(response: Response) -> float | None:
     """The far end's own time of the answer, in seconds since 1970."""
     try:
         moment = parsedate_to_datetime(response.headers.get("date", ""))
-    except (ValueError, IndexError, TypeError):
+    except (ValueError, IndexError, TypeError, OverflowError):
         return None
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.testing.fuzz import model_replies, schemas, seeds, spoken, stored, texts
+from holdfast.testing.fuzz import contracts, model_replies, schemas, seeds, spoken, stored, texts
 
 BYTES_MAX = 4_096  # of one input; a page of a session has more
 
@@ -82,5 +82,21 @@ TARGETS: dict[str, Target] = {
             json=True,
         ),
         Target(name="schemas", run=schemas.by_hand, seeds=schemas.BY_HAND, words=schemas.WORDS),
+        Target(
+            name="payment-event", run=contracts.payment_event, seeds=contracts.PAYMENT_EVENTS,
+            words=contracts.WORDS,
+        ),
+        Target(
+            name="mail-events", run=contracts.mail_events, seeds=contracts.MAIL_EVENTS,
+            words=contracts.WORDS, json=True,
+        ),
+        Target(
+            name="provider-answer", run=contracts.provider_answer, seeds=contracts.ANSWERS,
+            words=contracts.WORDS,
+        ),
+        Target(
+            name="smtp-reply", run=contracts.smtp_reply, seeds=contracts.SMTP_REPLIES,
+            words=contracts.WORDS,
+        ),
     )
 }  # fmt: skip
