@@ -20,6 +20,8 @@
          |   |           SecretsDamaged, WitnessDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
+         |   +- identity: BadPhrase, BadShare, BadSheet, VaultMissing, VaultExists, VaultLocked,
+         |   |             VaultDamaged
          |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
          |   |          ModelNotFound, ModelQuotaSpent, StateHeldElsewhere
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
@@ -317,6 +319,70 @@ class SecretInInput(Terminal):
     def __init__(self, *, what: str, handle: str) -> None:
         super().__init__(f"{what} would hold the value of {handle}")
         self.handle = handle
+
+
+# Terminal: phrase, shares, sheet, vault
+
+
+class BadPhrase(Terminal):
+    """Words that are no recovery phrase, or not the one that is looked for; never shown."""
+
+    code = "bad-phrase"
+    exit_code = EXIT_USAGE
+    default_hint = "read the words from the sheet again: 24 words, four letters of each are enough"
+
+
+class BadShare(Terminal):
+    """Shares of a phrase that cannot be joined.
+
+    `reason` is damaged, mixed, few, duplicate or other; `number` the place of the share among
+    those that were given, 0 where it is about all of them.
+    """
+
+    code = "bad-share"
+    exit_code = EXIT_USAGE
+    default_hint = "read the share from its sheet again: 33 words, four letters of each are enough"
+
+    def __init__(self, message: str, *, reason: str, number: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.number = number
+
+
+class BadSheet(Terminal):
+    """A text or code that is no recovery sheet and no public card of this version."""
+
+    code = "bad-sheet"
+    exit_code = EXIT_USAGE
+    default_hint = "scan the code again, or type the words that stand beside it"
+
+
+class VaultMissing(Terminal):
+    code = "vault-missing"
+    exit_code = EXIT_JOURNAL
+    default_hint = "mount or put back the vault's folder"
+
+
+class VaultExists(Terminal):
+    code = "vault-exists"
+    exit_code = EXIT_CONFLICT
+    default_hint = "choose another folder; a vault is never written over"
+
+
+class VaultLocked(Terminal):
+    """No slot of the vault could be opened with what was given."""
+
+    code = "vault-locked"
+    exit_code = EXIT_JOURNAL
+    default_hint = "give the passphrase, or mount the file that the unattended slot names"
+
+
+class VaultDamaged(Terminal):
+    """A file of the vault was changed, is malformed, or asks for what we refuse to do."""
+
+    code = "vault-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = "put the file back from a copy; escrow.age lies beside every backup"
 
 
 # Terminal: scratch files

@@ -1,0 +1,158 @@
+"""age files (v1) as they lie on disk: armour and header, parsed to the letter, no cryptography.
+
+Every file passes here before pyrage sees it. Its own parser lets some malformed headers through
+(a stanza without a body, or without its short last line) and would follow a passphrase stanza
+into any amount of work; it refuses white space around armour that the standard allows. So the
+decision whether a file is well formed, and for whom it is, is made here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+from holdfast.errors import VaultDamaged
+
+INTRO = b"age-encryption.org/v1\n"
+ARMOUR_BEGIN = b"-----BEGIN AGE ENCRYPTED FILE-----"
+ARMOUR_END = b"-----END AGE ENCRYPTED FILE-----"
+COLUMNS = 64
+NONCE_BYTES = 16
+TAG_BYTES = 16
+STANZAS_MAX = 64
+HEADER_BYTES_MAX = 64 * 1024
+X25519 = "X25519"
+REFUSED = ("scrypt", "ssh-ed25519", "ssh-rsa")  # a passphrase could ask for 8 GiB of memory
+
+_ARGUMENT = re.compile(rb"[!-~]+")
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]*")
+_WHITE = b" \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Stanza:
+    kind: str
+    arguments: tuple[str, ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    stanzas: tuple[Stanza, ...]
+    payload_at: int
+
+
+def unarmoured(raw: bytes) -> bytes:
+    """The file itself: PEM armour taken off where there is some. Raises VaultDamaged."""
+    if not raw.lstrip(_WHITE).startswith(ARMOUR_BEGIN):
+        return raw
+    lines = raw.strip(_WHITE).replace(b"\r\n", b"\n").split(b"\n")
+    if lines[0] != ARMOUR_BEGIN or lines[-1] != ARMOUR_END or len(lines) < 3:
+        raise VaultDamaged("the armour of an age file has no proper beginning or end")
+    body = lines[1:-1]
+    if any(len(line) != COLUMNS for line in body[:-1]) or not 0 < len(body[-1]) <= COLUMNS:
+        raise VaultDamaged("a line of an age file's armour has the wrong length")
+    text = b"".join(body)
+    try:
+        plain = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise VaultDamaged("the armour of an age file is no base64") from None
+    if base64.b64encode(plain) != text:
+        raise VaultDamaged("the armour of an age file is not written in its one proper form")
+    return plain
+
+
+def parse(raw: bytes) -> Header:
+    """The header of an unarmoured file. Raises VaultDamaged for whatever the standard excludes."""
+    if not raw.startswith(INTRO):
+        raise VaultDamaged("this is no age file of version 1")
+    reader = _Lines(raw, len(INTRO))
+    stanzas: list[Stanza] = []
+    line = reader.next()
+    while not line.startswith(b"---"):
+        if len(stanzas) == STANZAS_MAX:
+            raise VaultDamaged(f"an age file has more than {STANZAS_MAX} recipients")
+        stanzas.append(_stanza(line, reader))
+        line = reader.next()
+    if not line.startswith(b"--- ") or len(_decoded(line[4:])) != 32:
+        raise VaultDamaged("the header of an age file does not end as it should")
+    if not stanzas:
+        raise VaultDamaged("an age file has no recipient")
+    _check_known(stanzas)
+    if len(raw) < reader.at + NONCE_BYTES + TAG_BYTES:
+        raise VaultDamaged("an age file ends too early")
+    return Header(tuple(stanzas), reader.at)
+
+
+def check_recipients(header: Header) -> int:
+    """How many X25519 recipients there are. Raises VaultDamaged for passphrases and SSH keys.
+
+    Kinds that nobody knows are skipped, as the standard asks: age writers add some on purpose
+    (`...-grease`), so that readers do not forget it. They cannot open anything here.
+    """
+    count = 0
+    for stanza in header.stanzas:
+        if stanza.kind == X25519:
+            count += 1
+        elif stanza.kind in REFUSED:
+            raise VaultDamaged(f"an age file has a recipient of kind {stanza.kind}, not X25519")
+    return count
+
+
+class _Lines:
+    def __init__(self, raw: bytes, at: int) -> None:
+        self._raw = raw
+        self.at = at
+
+    def next(self) -> bytes:
+        end = self._raw.find(b"\n", self.at, HEADER_BYTES_MAX)
+        if end < 0:
+            raise VaultDamaged("the header of an age file does not end")
+        line, self.at = self._raw[self.at : end], end + 1
+        return line
+
+
+def _stanza(line: bytes, reader: _Lines) -> Stanza:
+    words = line.split(b" ")
+    if words[0] != b"->" or len(words) < 2:
+        raise VaultDamaged("the header of an age file has a line that begins no recipient")
+    if not all(_ARGUMENT.fullmatch(word) for word in words[1:]):
+        raise VaultDamaged("a recipient of an age file has an empty or unreadable argument")
+    kind, *arguments = (word.decode("ascii") for word in words[1:])
+    return Stanza(kind, tuple(arguments), _body(reader))
+
+
+def _body(reader: _Lines) -> bytes:
+    """Full lines of 64 columns, then one that is shorter, maybe empty."""
+    text = b""
+    while True:
+        line = reader.next()
+        if len(line) > COLUMNS or not _BASE64.fullmatch(line):
+            raise VaultDamaged("the body of an age file's recipient is malformed")
+        text += line
+        if len(line) < COLUMNS:
+            return _decoded(text)
+
+
+def _check_known(stanzas: list[Stanza]) -> None:
+    """What the standard says of the kinds it defines itself."""
+    for stanza in stanzas:
+        if stanza.kind == X25519:
+            right = len(stanza.arguments) == 1 and len(stanza.body) == 32
+            if not right or len(_decoded(stanza.arguments[0].encode())) != 32:
+                raise VaultDamaged("an X25519 recipient of an age file is malformed")
+        elif stanza.kind == "scrypt" and len(stanzas) > 1:
+            raise VaultDamaged("an age file has a passphrase beside other recipients")
+
+
+def _decoded(text: bytes) -> bytes:
+    """Unpadded base64 in its one proper form."""
+    try:
+        plain = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    except binascii.Error:
+        raise VaultDamaged("the header of an age file holds malformed base64") from None
+    if base64.b64encode(plain).rstrip(b"=") != text:
+        raise VaultDamaged("the header of an age file is not written in its one proper form")
+    return plain
