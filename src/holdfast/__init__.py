@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         GateRefused,
         HoldfastError,
         KeyReused,
+        ModelRefused,
         NoSchema,
         NotDurable,
         NotSent,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
         TaskParked,
         ToolFailed,
     )
+    from holdfast.runtime.agent import Agent
+    from holdfast.runtime.conversation import Answer, Conversation
     from holdfast.runtime.field import Field
     from holdfast.runtime.gate import Gate
     from holdfast.runtime.limits import Above, Limit
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.models.port import Restarted, TextDelta
     from holdfast.runtime.models.price import Price
     from holdfast.runtime.models.reply import Reply, ToolCall, Usage
+    from holdfast.runtime.plan import Plan, PlanItem
     from holdfast.runtime.run import Approval, Run
     from holdfast.runtime.scope import Scope
     from holdfast.runtime.scratch import Scratch
@@ -67,10 +71,13 @@ _WHERE = {
         "Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable",
     ),
     "holdfast.errors": (
-        "Busy", "GateRefused", "HoldfastError", "KeyReused", "NoSchema", "NotDurable", "NotSent",
+        "Busy", "GateRefused", "HoldfastError", "KeyReused", "ModelRefused", "NoSchema",
+        "NotDurable", "NotSent",
         "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept",
         "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
     ),
+    "holdfast.runtime.agent": ("Agent",),
+    "holdfast.runtime.conversation": ("Answer", "Conversation"),
     "holdfast.runtime.field": ("Field",),
     "holdfast.runtime.gate": ("Gate",),
     "holdfast.runtime.limits": ("Above", "Limit"),
@@ -81,6 +88,7 @@ _WHERE = {
     "holdfast.runtime.models.port": ("Restarted", "TextDelta"),
     "holdfast.runtime.models.price": ("Price",),
     "holdfast.runtime.models.reply": ("Reply", "ToolCall", "Usage"),
+    "holdfast.runtime.plan": ("Plan", "PlanItem"),
     "holdfast.runtime.run": ("Approval", "Run"),
     "holdfast.runtime.scope": ("Scope",),
     "holdfast.runtime.scratch": ("Scratch",),
@@ -94,14 +102,15 @@ _WHERE = {
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Above", "Absent", "App", "Apply", "Approval", "Busy", "Call", "Endpoint", "Endpoints",
-    "Fenced", "Field", "Found", "Gate", "GateRefused", "Holdfast", "HoldfastError", "Idempotent",
-    "KeyReused", "Keyed", "Limit", "Log", "Many", "Model", "NoSchema", "NotDurable", "NotSent",
-    "Price", "Queryable", "Read", "Refused", "Reply", "RequestConflict", "Restarted",
-    "ResultErased", "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings",
-    "StepFailed", "StepSkipped", "Talk", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked",
-    "TaskType", "TextDelta", "Tool", "ToolCall", "ToolFailed", "Transactional", "Unrepeatable",
-    "Unsure", "Usage", "open", "task", "tool",
+    "Above", "Absent", "Agent", "Answer", "App", "Apply", "Approval", "Busy", "Call",
+    "Conversation", "Endpoint", "Endpoints", "Fenced", "Field", "Found", "Gate", "GateRefused",
+    "Holdfast", "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Limit", "Log", "Many",
+    "Model", "ModelRefused", "NoSchema", "NotDurable", "NotSent", "Plan", "PlanItem", "Price",
+    "Queryable", "Read", "Refused", "Reply", "RequestConflict", "Restarted", "ResultErased",
+    "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings", "StepFailed",
+    "StepSkipped", "Talk", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked", "TaskType",
+    "TextDelta", "Tool", "ToolCall", "ToolFailed", "Transactional", "Unrepeatable", "Unsure",
+    "Usage", "open", "task", "tool",
 ]  # fmt: skip
 
 

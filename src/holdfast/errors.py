@@ -23,7 +23,7 @@
          |   +- identity: BadPhrase, BadShare, BadSheet, VaultMissing, VaultExists, VaultLocked,
          |   |             VaultDamaged
          |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
-         |   |          ModelNotFound, ModelQuotaSpent, StateHeldElsewhere
+         |   |          ModelNotFound, ModelQuotaSpent, ModelRefused, StateHeldElsewhere
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
          |   +- StepFailed           a step is closed as failed; the task's code may handle it
          |       +- Refused          the far end says it did not and will not happen
@@ -288,6 +288,14 @@ class ModelNotFound(ModelRejected):
 class ModelQuotaSpent(ModelRejected):
     code = "model-quota-spent"
     default_hint = "raise the limit or add credit at the provider; waiting alone does not help"
+
+
+class ModelRefused(Terminal):
+    """The model itself will not do what an agent was asked for; its words are the message."""
+
+    code = "model-refused"
+    exit_code = EXIT_FAILED
+    default_hint = "ask otherwise; what was done before is in `holdfast task show`"
 
 
 class StateHeldElsewhere(Terminal):

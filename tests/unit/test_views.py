@@ -104,7 +104,7 @@ def test_a_new_step_knows_nothing() -> None:
         "effect_key": b"", "fingerprint": b"", "attempts": (), "ended": None, "doubt": "",
         "result": None, "error": {}, "question": "", "evidence": (), "not_before_ms": 0,
         "parked": None, "note": "", "planned_ms": 0, "closed_ms": 0, "restored_ms": 0, "spared": 0,
-        "unkept": "",
+        "unkept": "", "ending": None, "by": "",
     }  # fmt: skip
     assert step.closed is False
     with pytest.raises(InvariantViolated):
@@ -118,7 +118,7 @@ def test_a_new_task_knows_nothing() -> None:
         "task_id": TASK, "name": "", "request_id": "", "accepted": {}, "accepted_ms": 0,
         "claims": {}, "epoch": 0, "steps": {}, "notes": {}, "rested": {}, "finished": None,
         "outcome": {}, "ended_ms": 0, "seq": -1, "progress_epoch": 0, "restored_ms": 0,
-        "files": None, "contents": {},
+        "files": None, "contents": {}, "lost": {},
     }  # fmt: skip
 
 

@@ -12,7 +12,9 @@ import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import msgspec
 
 from holdfast.app.handle import TaskHandle
 from holdfast.app.notify import make_notices
@@ -69,6 +71,13 @@ Decision = Literal["done", "run", "skip"]
 
 class _Named(Protocol):
     name: str
+
+
+@runtime_checkable
+class BoundTask(Protocol):
+    """A task that can be used by itself where its journal is open: an agent."""
+
+    def bind(self, home: Holdfast | None) -> None: ...
 
 
 N = TypeVar("N", bound=_Named)
@@ -265,10 +274,15 @@ class Holdfast:
         await self._drop(row.task_id, "", InboxKind.RETRY, {"by": by})
 
     async def _drop(self, task: TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
-        checked(body, what=kind.value)
+        await self.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body))
+
+    async def drop(self, item: InboxItem) -> None:
+        """Add a fact about a task, with handles for the secrets in it."""
+        self._check_alive()
+        checked(item.body, what=item.kind.value)
+        encode(item.body, what=item.kind.value)
         self.secrets.refresh()
-        body = self.secrets.body(body)
-        await self.journal.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body))
+        await self.journal.drop(msgspec.structs.replace(item, body=self.secrets.body(item.body)))
 
     # scopes
 
@@ -448,9 +462,14 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             ),
         )  # fmt: skip
         hf.start(engine)
+    bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]
+    for task in bound:
+        task.bind(hf)
     try:
         yield hf
     finally:
+        for task in bound:
+            task.bind(None)
         await hf.close()
 
 

@@ -21,6 +21,7 @@ from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
 from holdfast.journal.records import Note, StepView, TaskState, TaskView
 from holdfast.journal.rules import COUNTER_BITS, NEVER_MS
 from holdfast.runtime.asked import ASK, asked_of, spent_of
+from holdfast.runtime.plan import plan_of
 
 MARKS = "@marks"
 ASKED = "@asked"
@@ -59,6 +60,8 @@ def _about(note: Note) -> str:
             return iso(int(note.body["due_ms"]))
         case "approve":
             return str(note.body["question"])
+        case "told":
+            return str(note.body["text"])
         case _:
             return ""
 
@@ -83,6 +86,7 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
         "parked": _parked(row, view),
         "scratch": None,
         "spent": _spent(view),
+        "plan": [item.to_json() for item in plan_of(view)],
         "changed": _changed(view),
         "claims": [
             {

@@ -28,6 +28,14 @@ def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
             [(one["ordinal"], one["effect_key"]) for one in shape["steps"]],
             empty="",
         )
+    if shape["plan"]:
+        print()
+        print_table(
+            ("item", "plan", "state", "result"),
+            [(str(one["number"]), one["title"], one["state"], one["result"])
+             for one in shape["plan"]],
+            empty="",
+        )  # fmt: skip
     waits = [one for one in shape["notes"] if one["what"] in WAITS]
     if waits:
         print()

@@ -128,6 +128,7 @@ class InboxKind(StrEnum):
     APPROVAL = "approval"
     CANCEL = "cancel"
     RETRY = "retry"
+    SAID = "said"  # a user's message in a conversation
 
 
 class InboxItem(msgspec.Struct, frozen=True, kw_only=True):

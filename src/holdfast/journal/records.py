@@ -135,6 +135,8 @@ class StepView(msgspec.Struct, gc=False, eq=False):
     restored_ms: int = 0
     spared: int = 0  # attempts that were not sent or met a busy far end
     unkept: str = ""  # why the result of a success could not be kept
+    ending: Event | None = None  # the event that closed it
+    by: str = ""  # who said so, where that was not its own call
 
     @property
     def state(self) -> StepState:
@@ -190,9 +192,8 @@ class TaskView:
 
     __slots__ = (
         "accepted", "accepted_ms", "claims", "contents", "ended_ms", "epoch", "files", "finished",
-        "name",
-        "notes", "outcome", "progress_epoch", "request_id", "rested", "restored_ms", "seq",
-        "steps", "task_id",
+        "lost", "name", "notes", "outcome", "progress_epoch", "request_id", "rested",
+        "restored_ms", "seq", "steps", "task_id",
     )  # fmt: skip
 
     def __init__(self, task_id: TaskId) -> None:
@@ -203,6 +204,7 @@ class TaskView:
         self.accepted_ms = 0
         self.claims: dict[int, Claim] = {}
         self.epoch = 0  # of the newest claim
+        self.lost: dict[int, int] = {}  # claims whose run left no word -> epoch that took over
         self.steps: dict[str, StepView] = {}
         self.notes: dict[str, Note] = {}
         self.contents: dict[str, object] = {}  # by digest
@@ -303,6 +305,8 @@ def _fold_claim(view: TaskView, record: Record) -> None:
     view.claims[record.epoch] = Claim(
         record.epoch, body["session"], body["boot"], record.boot_ms, record.at_ms, body["worker"]
     )
+    if view.epoch and not view.rested and view.finished is None:
+        view.lost[view.epoch] = record.epoch
     view.epoch = record.epoch
     view.rested, view.finished, view.outcome = {}, None, {}
 
@@ -344,6 +348,7 @@ def _fold_step(view: TaskView, record: Record) -> None:
         _TAKE[event](step, record)
     if row is not None and row.state in CLOSED:
         step.closed_ms = record.at_ms
+        step.ending = record.events[-1]
         view.progress_epoch = record.epoch
 
 
@@ -367,6 +372,7 @@ def _take_success(step: StepView, record: Record) -> None:
     step.result = record.body.get("result")
     step.note = record.body.get("note", "")
     step.unkept = record.body.get("unkept", "")
+    step.by = record.body.get("by", "")
 
 
 def _take_failure(step: StepView, record: Record) -> None:
@@ -401,6 +407,7 @@ def _take_park(step: StepView, record: Record) -> None:
 
 def _take_settlement(step: StepView, record: Record) -> None:
     step.note = record.body.get("note", "")
+    step.by = record.body.get("by", "")
     if "result" in record.body:
         step.result = record.body["result"]
     step.attempts, step.spared = (), 0

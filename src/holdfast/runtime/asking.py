@@ -69,11 +69,12 @@ Tools = Sequence[Tool[..., Any] | Mapping[str, object]]
 class AskCall(StepCall[Reply]):
     """A model call that has not begun: await it, or give it to `run.gather`."""
 
-    __slots__ = ("_model", "_settings", "_show", "_talk", "_tools")
+    __slots__ = ("_extra", "_model", "_settings", "_show", "_talk", "_tools")
 
     def __init__(
         self, run: Run, model: Model, talk: Talk | Sequence[Mapping[str, object]], *,
         tools: Tools, settings: Mapping[str, object] | None, show: Show | None,
+        extra: Body | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
             raise Misuse(f"{model!r} is not a model", hint="make one: holdfast.Model(name, at=...)")
@@ -83,6 +84,7 @@ class AskCall(StepCall[Reply]):
         self._tools = tools
         self._settings = settings
         self._show = show
+        self._extra = extra  # into the step's record
 
     async def perform(self, run: Run) -> Reply:
         if self.ordinal:
@@ -98,7 +100,7 @@ class AskCall(StepCall[Reply]):
         talk.asking = True
         try:
             return await ask_at(
-                run, self.ordinal, self._model, talk, head=head, show=self._show
+                run, self.ordinal, self._model, talk, head=head, show=self._show, extra=self._extra
             )  # fmt: skip
         except BaseException as error:
             run.end_by(error)
@@ -109,8 +111,9 @@ class AskCall(StepCall[Reply]):
 
 
 async def ask_at(
-    run: Run, ordinal: str, model: Model, talk: Talk, *, head: Body, show: Show | None
-) -> Reply:
+    run: Run, ordinal: str, model: Model, talk: Talk, *, head: Body, show: Show | None,
+    extra: Body | None = None,
+) -> Reply:  # fmt: skip
     """The reply at this ordinal, recorded or asked for now, and taken into the talk."""
     book = run.steps.book
     talk.session = talk.session or f"{book.view.task_id}/{ordinal}"
@@ -138,7 +141,7 @@ async def ask_at(
     tool = copy.copy(_tool_of(model))
     tool.sending = sending
     try:
-        result = await run.steps.perform(tool, ordinal, asked.to_json())
+        result = await run.steps.perform(tool, ordinal, asked.to_json(), extra=extra)
     except ToolFailed as failed:
         raise _model_error(failed) from None
     reply = _reply_in(result, ordinal)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.models.model import Model
     from holdfast.runtime.models.port import Show
     from holdfast.runtime.models.reply import Reply
+    from holdfast.runtime.plan import Plan
     from holdfast.runtime.talk import Talk
 
 P = ParamSpec("P")
@@ -148,6 +149,13 @@ class Run:
         except Signal as signal:
             self._signal = signal
             raise
+
+    @property
+    def plan(self) -> Plan:
+        """The task's plan: items with a state and a result, in every checkpoint."""
+        from holdfast.runtime.plan import Plan
+
+        return Plan(self.steps.plan, self._change_plan)
 
     def call(self, tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:  # Any: checked as JSON
         """A durable call of the tool; await it for its result.
@@ -337,6 +345,10 @@ class Run:
         """
         return self._signal or (None if self._book.stopping else self._book.signal)
 
+    def seek(self, number: int) -> None:
+        """Go on behind this ordinal: for a loop that is rebuilt from its records."""
+        self._next = number
+
     def take_ordinal(self) -> str:
         self.check_free()
         self._next += 1
@@ -400,6 +412,14 @@ class Run:
         if note.what != what:
             raise self._diverged(f"step {ordinal} was {note.what}, now it is {what}")
         return note
+
+    def _change_plan(self, made: Body) -> None:
+        ordinal = self.take_ordinal()
+        made = cast(Body, self._book.secrets.value(made))
+        note = self._note(ordinal, "plan", lambda: made)
+        if note.body.get("items") != made["items"]:
+            raise self._diverged(f"the change of the plan at {ordinal} is another one now")
+        self.steps.plan_changes += 1
 
     def _diverged(self, why: str) -> Suspended:
         self._signal = signal = Suspended(f"diverged: {why}")

@@ -142,6 +142,13 @@ class Scratch:
         if kept is not None:
             await self._set(kept, f"of the gather at {ordinal}")
 
+    async def enter_newest(self) -> None:
+        """Set the folder to the newest of all: for a loop that is rebuilt and not replayed."""
+        files = self._book.view.files
+        kept = None if files is None else files.newest_below("")
+        if kept is not None:
+            await self._set(kept, "of the newest step")
+
     def check_kept(self, step: StepView) -> None:
         """Raise ScratchNotKept where a closed step has left files that are lost."""
         files = self._book.view.files

@@ -46,6 +46,7 @@ from holdfast.runtime.tool import Tool
 
 if TYPE_CHECKING:
     from holdfast.runtime.guard import Guard
+    from holdfast.runtime.plan import PlanItem
 
 _Asked = tuple[Tool[..., Any], str, object, Body | None]  # tool, ordinal, arguments, extra
 
@@ -60,6 +61,8 @@ class Steps:
     ) -> None:  # fmt: skip
         self.book = book
         self.guard: Guard | None = None  # of a task that has a gate
+        self.plan: dict[int, PlanItem] = {}
+        self.plan_changes = 0  # as far as this run has come
         self.changes: Changes | None = None  # the policy for changed heads, of tasks
         self._open_scratch = open_scratch
         self._broken_off: list[_Asked] = []
@@ -211,6 +214,8 @@ class Steps:
         if tool.needs_child:
             _ = tool.target  # a tool that no child can find is refused before it is planned
         body: Body = {"tool": tool.name, "letter": tool.letter, "args": args, "v": tool.version}
+        if self.plan_changes:
+            body["plan"] = self.plan_changes
         if pins:
             body["secrets"] = pins
         if isinstance(tool.effect, Keyed):

@@ -144,10 +144,11 @@ class Talk:
             self.kept = reply.route.kept
 
     def take_recorded(self, message: Object, digest: str) -> None:
-        """A message that a step has named, read back."""
+        """A message that a step has named, read back; new until a reply follows it."""
         self._order.take(message)
         self._messages.append(message)
         self.prefix = link(self.prefix, digest)
+        self._new.append((message, digest))
 
     def _append(self, message: Object) -> None:
         if self.asking:

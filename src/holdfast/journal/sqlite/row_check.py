@@ -71,7 +71,7 @@ def find_odd_item(item: InboxItem, view: TaskView) -> Iterator[str]:
         case InboxKind.APPROVAL:
             if note is not None and note.what == "approve" and note.answer is None:
                 yield f"inbox item {item.number} is marked as applied, its question is still open"
-        case InboxKind.EVIDENCE | InboxKind.CANCEL | InboxKind.RETRY:
+        case InboxKind.EVIDENCE | InboxKind.CANCEL | InboxKind.RETRY | InboxKind.SAID:
             pass
 
 

@@ -50,12 +50,12 @@ class Price:
             + usage.output_tokens * exact(self.output)
         )
 
-    def most(self, *, input_bytes: int, output_tokens: int) -> int:
-        """The most that a request can cost: no token is shorter than a byte."""
+    def most(self, *, input_tokens: int, output_tokens: int) -> int:
+        """The most that so many tokens can cost."""
         dearest = max(
             price for price in (self.input, self.cached, self.cache_write) if price is not None
         )
-        return math.ceil(input_bytes * exact(dearest) + output_tokens * exact(self.output))
+        return math.ceil(input_tokens * exact(dearest) + output_tokens * exact(self.output))
 
 
 def exact(price: float) -> Fraction:

@@ -1,0 +1,215 @@
+"""One tool call of a model's reply: what becomes of it, and what the model is told.
+
+A call has its ordinal by its place in the recorded reply, so whoever looks at it finds the same
+step. What the journal knows of it decides: closed, its outcome is told; open, it is reconciled with
+its recorded arguments; unknown to the journal, it is new. A new call that cannot be made (no such
+tool, arguments that are none) is refused by a note at its ordinal: recorded, and told like a tool's
+failure. So a tool that appears or vanishes between two runs changes nothing that was told before.
+
+What a model is told names no task, ordinal or effect key: it could only repeat them wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast.core.handles import find_whole, handle
+from holdfast.core.ordinal import retry_slot
+from holdfast.core.step import StepState
+from holdfast.core.values import Json, checked
+from holdfast.errors import (
+    BadInput,
+    BadValue,
+    GateRefused,
+    HoldfastError,
+    Misuse,
+    NoSchema,
+    Refused,
+    ResultNotKept,
+    ScratchNotKept,
+    StepSkipped,
+    Suspended,
+    TooLarge,
+    ToolFailed,
+    ToolNotImportable,
+)
+from holdfast.journal.records import Body, Entry, Kind, StepView, TaskView
+from holdfast.runtime.closed import outcome_of
+from holdfast.runtime.models.reply import ToolCall
+from holdfast.runtime.plan import PLAN, SCHEMA, by_model, plan_of, shown
+from holdfast.runtime.run import Run
+from holdfast.runtime.sending import args_of
+from holdfast.runtime.talk import as_text
+from holdfast.runtime.tool import Tool
+from holdfast.runtime.validate import problems
+
+TOLD = "told"
+RESULT_CHARS_MAX = 200_000  # of a result as a model is told it; the record has all of it
+PROBLEMS_TOLD = 5
+_PLAN_PARAMETERS = cast("dict[str, object]", SCHEMA["parameters"])
+
+Tools = Mapping[str, Tool[..., Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the model is told of a call."""
+
+    text: str
+    failed: bool = False
+
+
+async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool) -> Told:
+    """Bring one call to its end. Raises Signals where it cannot be brought there now."""
+    ordinal = run.take_ordinal()
+    run.seek(0)  # `run.call` takes it again where the call is made
+    view = run.steps.book.view
+    note = view.notes.get(ordinal)
+    if note is not None:
+        return _told_before(view, note.body)
+    step = view.steps.get(ordinal)
+    if step is None:
+        return await _new(run, ordinal, call, tools, plans=plans)
+    return await _outcome(run, ordinal, step, tools)
+
+
+def last_slot(view: TaskView, ordinal: str) -> StepView | None:
+    """The step at this ordinal, or the last of its retry slots."""
+    found, number = view.steps.get(ordinal), 1
+    while (again := view.steps.get(retry_slot(ordinal, number))) is not None:
+        found, number = again, number + 1
+    return found
+
+
+async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: bool) -> Told:
+    if plans and call.tool == PLAN and call.arguments is not None:
+        return _plan(run, ordinal, call.arguments)
+    tool = tools.get(call.tool)
+    why = _refusal(call, tool, tools, gated=run.steps.guard is not None)
+    if why or tool is None:
+        return _refuse(run, ordinal, why)
+    try:
+        result = await run.call(tool, **cast("dict[str, Any]", call.arguments))
+        return Told(text=told_result(result))
+    except (Misuse, BadValue, TooLarge, ToolNotImportable) as error:
+        if run.steps.book.step(ordinal) is not None:
+            raise
+        return _refuse(run, ordinal, f"the call could not be made: {error.message}")
+    except HoldfastError as error:
+        return _failure(call.tool, error)
+
+
+async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told:
+    """What the journal says; an open call is brought to its end first."""
+    tool = tools.get(step.tool)
+    last = last_slot(run.steps.book.view, ordinal) or step
+    try:
+        if tool is not None and not last.closed:
+            result = await _perform(run, tool, ordinal, args_of(step))
+        elif last.closed:
+            result = outcome_of(last)
+        elif last.state is StepState.PLANNED:
+            return Told(text=f"{step.tool} is not there any more: it was not called", failed=True)
+        else:
+            raise Suspended(
+                f"tool: the call of {step.tool} at {last.ordinal} is open, and the agent has no "
+                "such tool any more; give it back and retry the task, or settle the step"
+            )
+        return Told(text=told_result(result))
+    except HoldfastError as error:
+        return _failure(step.tool, error)
+
+
+async def _perform(run: Run, tool: Tool[..., Any], ordinal: str, args: dict[str, Any]) -> Json:
+    run.set_open(ordinal)
+    try:
+        return await run.steps.perform(tool, ordinal, args)
+    except BaseException as error:
+        run.end_by(error)
+        raise
+    finally:
+        run.set_open("")
+
+
+def told_result(result: Json) -> str:
+    text = as_text(result)
+    if not text.strip():
+        return "(it returned nothing)"
+    if len(text) <= RESULT_CHARS_MAX:
+        return text
+    left = len(text) - RESULT_CHARS_MAX
+    return f"{text[:RESULT_CHARS_MAX]}\n[cut here: {left:,} more characters are kept, not shown]"
+
+
+def _failure(tool: str, error: HoldfastError) -> Told:
+    """A closed step's failure in words without ids. Raises what is no outcome of the step."""
+    match error:
+        case ResultNotKept():
+            # Said as a success: a model that is told of a failure would try again.
+            text = f"done; its result could not be kept ({error.why}). Do not repeat it"
+            return Told(text=text)
+        case ScratchNotKept():
+            return Told(text="done; the files that it left could not be kept", failed=True)
+        case Refused():
+            return Told(text=f"refused: {as_text(checked(error.proof, what='proof'))}", failed=True)
+        case ToolFailed():
+            return Told(text=f"{error.kind}: {error.text}", failed=True)
+        case GateRefused():
+            later = "" if error.retry_after_s is None else f"; again in {error.retry_after_s:g} s"
+            return Told(text=f"not allowed: {error.why}{later}", failed=True)
+        case StepSkipped():
+            note = f": {error.note}" if error.note and error.note != "refused" else ""
+            return Told(text=f"a person has refused this call{note}; it was not made", failed=True)
+        case _:
+            raise error
+
+
+def _refusal(call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated: bool) -> str:
+    """Why the call cannot be made; empty where it can."""
+    if call.arguments is None:
+        return f"the call is malformed and was not made: {call.error}"
+    if tool is None:
+        known = ", ".join(sorted(tools)) or "none"
+        return f"there is no tool {call.tool[:100]!r}; there are: {known}"
+    for name, value in call.arguments.items():
+        asked = find_whole(value)
+        if asked is not None and name not in tool.secrets:
+            return f"{name}: this argument takes no {handle(asked)}"
+    if gated:
+        return ""  # the gate holds the arguments against the schema, and records what it says
+    try:
+        found = problems(tool.schema["parameters"], call.arguments)
+    except NoSchema as error:
+        return error.message
+    return "the arguments do not fit: " + "; ".join(found[:PROBLEMS_TOLD]) if found else ""
+
+
+def _refuse(run: Run, ordinal: str, why: str) -> Told:
+    body: Body = {"what": TOLD, "text": why, "failed": True}
+    run.steps.book.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    return _told_before(run.steps.book.view, run.steps.book.view.notes[ordinal].body)
+
+
+def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
+    book = run.steps.book
+    before = plan_of(book.view)
+    try:
+        found = problems(_PLAN_PARAMETERS, dict(arguments))
+        if found:
+            raise BadInput("; ".join(found[:PROBLEMS_TOLD]))
+        items = by_model(before, arguments)
+    except BadInput as error:
+        return _refuse(run, ordinal, error.message)
+    body: Body = {"what": PLAN, "items": [item.to_json() for item in items]}
+    book.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    run.steps.plan.update({item.number: item for item in plan_of(book.view)})
+    run.steps.plan_changes += 1
+    return Told(text=shown(plan_of(book.view)))
+
+
+def _told_before(view: TaskView, body: Body) -> Told:
+    if body["what"] == PLAN:
+        return Told(text=shown(plan_of(view)))
+    return Told(text=str(body.get("text", "")), failed=bool(body.get("failed")))
