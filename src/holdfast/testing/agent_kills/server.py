@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
@@ -19,7 +18,7 @@ from holdfast.app.places import open_file_journal
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.downstream.ledger import Page
-from holdfast.downstream.process import FarEnd, Kind
+from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite import reserve
 from holdfast.testing.agent_kills.judge import Figures, count_effects, judge
 from holdfast.testing.agent_kills.life import JOURNAL, Found, live
@@ -153,7 +152,7 @@ def _warm_up(stage: Stage, app: App) -> None:
 async def _read_books(stage: Stage) -> dict[str, Page]:
     pages: dict[str, Page] = {}
     for far in stage.far_ends:
-        far_end = FarEnd(kind=cast(Kind, far.kind), port=far.port, pid=far.pid)
+        far_end = FarEnd(kind=far.kind, port=far.port, pid=far.pid)
         await far_end.wait_idle()
         pages[far.kind] = await far_end.ledger()
     return pages

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.downstream.process import Kind
 from holdfast.downstream.process import start_blocking as start_far_end
 from holdfast.errors import BadInput
 from holdfast.testing.model_server.process import start_blocking as start_model
@@ -19,7 +20,9 @@ from holdfast.testing.model_server.script import parse_script
 
 KEY = "sk-offline-0001"
 SECRET = "provider"  # the handle of the model's key is secret://provider
-FAR_ENDS = {"PAYMENT_URL": "keyed", "MAIL_URL": "queryable"}
+FAR_ENDS: dict[str, Kind] = {
+    "PAYMENT_URL": "payment", "MAIL_URL": "mail", "SERVICE_URL": "keyed",
+}  # fmt: skip
 MODEL_URL = "MODEL_URL"
 
 
@@ -27,7 +30,7 @@ class Far(msgspec.Struct, frozen=True, kw_only=True):
     """A far end that counts."""
 
     variable: str
-    kind: str
+    kind: Kind
     port: int
     pid: int
 
@@ -61,7 +64,7 @@ def set_up(example: Path, folder: Path) -> Generator[Stage]:
         model = stack.enter_context(start_model(parse_script(script.read_bytes())))
         variables, far_ends = {MODEL_URL: model.url}, list[Far]()
         for variable, kind in FAR_ENDS.items():
-            far = stack.enter_context(start_far_end(kind))  # pyright: ignore[reportArgumentType] - a kind
+            far = stack.enter_context(start_far_end(kind))
             variables[variable] = far.url
             far_ends.append(Far(variable=variable, kind=kind, port=far.port, pid=far.pid))
         yield Stage(
