@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.ids import TaskId
-from holdfast.errors import InvariantViolated, LeaseLost
+from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal import rules
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Kind, TaskState
@@ -277,3 +277,9 @@ def test_a_tombstone_stays_as_long_as_a_key_window(keep_until_ms: int, over: boo
         erased_ms=0, keep_until_ms=keep_until_ms, tombstone_ms=NOW - 1, now_ms=NOW
     )
     assert found is over
+
+
+def test_a_blob_has_at_most_sixteen_mebibytes() -> None:
+    rules.check_blob(16_777_216)
+    with pytest.raises(TooLarge, match="16,777,216"):
+        rules.check_blob(16_777_217)
