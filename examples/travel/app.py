@@ -105,8 +105,8 @@ agent = holdfast.Agent(
     max_turns=20,
     # Outside the model: whatever it says, no more than this leaves, and a person sees large sums.
     gate=holdfast.Gate(
-        limits={"charge": holdfast.Limit(argument="cents", per_call=60_000, per_task=90_000)},
-        approve={"charge": holdfast.Above(argument="cents", per_call=20_000)},
+        limits={charge: holdfast.Limit(argument="cents", per_call=60_000, per_task=90_000)},
+        approve={charge: holdfast.Above(argument="cents", per_call=20_000)},
     ),
 )
 app = holdfast.App([agent])

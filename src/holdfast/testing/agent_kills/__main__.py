@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.testing.agent_kills.judge import Figures
-from holdfast.testing.agent_kills.server import Order
+from holdfast.testing.agent_kills.server import Choice, Order
 from holdfast.testing.agent_kills.stage import set_up
 from holdfast.testing.options import at_least_one
 from holdfast.testing.shim import build, preloaded
@@ -34,7 +34,8 @@ class SweepFailed(HoldfastError):
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     try:
-        figures = sweep(given.example, points=given.points, only=given.at, lanes=given.lanes)
+        order = Choice(points=given.points, only=given.at, lanes=given.lanes)
+        figures = sweep(given.example, order)
     except HoldfastError as error:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return 2
@@ -45,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if figures.green else 1
 
 
-def sweep(
-    example: Path, *, points: int | None = None, only: tuple[str, int] | None = None, lanes: int = 3
-) -> Figures:
+def sweep(example: Path, choice: Choice) -> Figures:
     """Run the trials of one example in programs of their own."""
     library = build(BUILD / "shim")
     memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
@@ -58,7 +57,7 @@ def sweep(
         done = subprocess.run(
             [sys.executable, "-m", "holdfast.testing.agent_kills.server"],
             env=os.environ | preloaded(library),
-            input=msgspec.json.encode(Order(stage=stage, points=points, only=only, lanes=lanes)),
+            input=msgspec.json.encode(Order(stage=stage, choice=choice)),
             stdout=subprocess.PIPE,
         )
     if done.returncode:

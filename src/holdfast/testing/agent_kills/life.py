@@ -27,7 +27,6 @@ from holdfast.runtime.asked import asked_of, asks_of, messages_of
 from holdfast.testing.crash.sweep import SETTINGS
 
 JOURNAL = "journal.db"
-REQUEST = "kills"
 _RESTS = ENDED | {TaskState.PARKED}
 
 
@@ -45,13 +44,17 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def live(
-    app: App, request: dict[str, Any], folder: Path, scratch: Path, found: Path | None
+    app: App, request: dict[str, Any], name: str, folder: Path, scratch: Path, found: Path | None
 ) -> None:
-    """Bring the task to its end, or to a person who has to decide about an effect."""
+    """Bring the task to its end, or to a person who has to decide about an effect.
+
+    The name is the trial's: journals of one template have one key, and another request id makes
+    another task with effect keys of its own.
+    """
     settings = replace(SETTINGS, scratch_folder=str(scratch))
     tasks, tools = app.tasks.values(), app.tools.values()
     async with holdfast.open(folder / JOURNAL, tasks=tasks, tools=tools, settings=settings) as hf:
-        handle = await hf.submit(next(iter(tasks)), request_id=REQUEST, **request)
+        handle = await hf.submit(next(iter(tasks)), request_id=name, **request)
         while (await handle.state()) not in _RESTS:
             for one in await list_approvals(hf.journal):
                 with contextlib.suppress(NotNow):

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,22 +26,31 @@ from holdfast.testing.agent_kills.stage import KEY, SECRET, Stage
 from holdfast.testing.crash.forks import Trial, fork, run_trials
 from holdfast.testing.crash.sweep import MODES, UNREACHED_MAX, side_of
 from holdfast.testing.shim import Mode, Point, Trace, arm, point_at
+from holdfast.testing.weakened import Weakness, weaken
 
 LIFE_S_MAX = 60.0
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    stage: Stage
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which kills."""
+
     points: int | None = None  # a sample of about this many kills
     only: tuple[str, int] | None = None  # one kill alone
+    names: frozenset[str] = frozenset()  # only at calls of these names
+    weakness: Weakness | None = None  # with one rule of the protocol taken out
     lanes: int = 3
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    stage: Stage
+    choice: Choice
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     index: int
     point: Point | None
-    calls: int
+    calls: tuple[str, ...]  # their names, of a life that was not to be killed
     found: Found | None
     error: str = ""
 
@@ -67,8 +76,8 @@ def do(order: Order, app: App) -> Figures:
     (whole,) = run_trials(iter((_trial(order, app, Mode.TRACE, 0),)), lanes=1)
     if whole.found is None or whole.found.state != "succeeded":
         raise RuntimeError(f"nobody was killed, and yet: {whole.error or whole.found}")
-    figures.calls = whole.calls
-    tried = list(run_trials(_trials(order, app, whole.calls), lanes=order.lanes))
+    figures.calls = len(whole.calls)
+    tried = list(run_trials(_trials(order, app, whole.calls), lanes=order.choice.lanes))
     books = count_effects(asyncio.run(_read_books(stage)))
     distinct: set[object] = set()
     for one in tried:
@@ -86,16 +95,19 @@ def do(order: Order, app: App) -> Figures:
     return figures
 
 
-def _trials(order: Order, app: App, calls: int) -> Iterator[Trial[Tried]]:
-    if order.only is not None:
-        side, index = order.only
+def _trials(order: Order, app: App, calls: Sequence[str]) -> Iterator[Trial[Tried]]:
+    if order.choice.only is not None:
+        side, index = order.choice.only
         mode = next(mode for mode in MODES if side_of(mode) == side)
         yield _trial(order, app, mode, index)
         return
-    every = [(mode, at) for at in range(1, calls + UNREACHED_MAX + 1) for mode in MODES]
-    stride = max(1, len(every) // order.points) if order.points else 1
+    every = [(mode, at) for at in range(1, len(calls) + UNREACHED_MAX + 1) for mode in MODES]
+    if order.choice.names:
+        named = [at for at, name in enumerate(calls, 1) if name in order.choice.names]
+        every = [(mode, at) for at in named for mode in MODES]
+    stride = max(1, len(every) // order.choice.points) if order.choice.points else 1
     # An odd step takes turns between the two sides.
-    stride += order.points is not None and stride % 2 == 0
+    stride += order.choice.points is not None and stride % 2 == 0
     for mode, at in every[stride // 2 :: stride]:
         yield _trial(order, app, mode, at)
 
@@ -110,12 +122,19 @@ def _trial(order: Order, app: App, mode: Mode, index: int) -> Trial[Tried]:
     request, trace = order.stage.request, Trace.shared()
 
     def begin() -> None:
+        weaken(order.choice.weakness)
         arm(trace, mode, at=index, root=root)
 
-    first = fork(lambda: live(app, request, home, disk, None), before=begin, life_s=LIFE_S_MAX)
+    first = fork(
+        lambda: live(app, request, name, home, disk, None), before=begin, life_s=LIFE_S_MAX
+    )
     yield first.ended
     shutil.rmtree(disk, ignore_errors=True)
-    second = fork(lambda: live(app, request, home, other_disk, found), life_s=LIFE_S_MAX)
+    second = fork(
+        lambda: live(app, request, name, home, other_disk, found),
+        before=lambda: weaken(order.choice.weakness),
+        life_s=LIFE_S_MAX,
+    )
     yield second.ended
     expected = -signal.SIGKILL if trace.reached else 0
     error = ""
@@ -125,10 +144,11 @@ def _trial(order: Order, app: App, mode: Mode, index: int) -> Trial[Tried]:
         error = f"the resumer ended with {second.code}{', it hung' if second.overdue else ''}"
     seen = None if error else msgspec.json.decode(found.read_bytes(), type=Found)
     calls = tuple(trace.calls())
+    names = tuple(call.name for call in calls) if mode is Mode.TRACE else ()
     shutil.rmtree(root)
     return Tried(
         mode=mode, index=index, point=point_at(calls, index) if trace.reached else None,
-        calls=trace.count, found=seen, error=error,
+        calls=names, found=seen, error=error,
     )  # fmt: skip
 
 
@@ -145,7 +165,7 @@ def _warm_up(stage: Stage, app: App) -> None:
     """One life in this process, so that its children need not import and learn what it did."""
     base = Path(stage.folder)
     shutil.copytree(base / "template", base / "warm")
-    asyncio.run(live(app, stage.request, base / "warm", base / "warm-scratch", None))
+    asyncio.run(live(app, stage.request, "warm", base / "warm", base / "warm-scratch", None))
     shutil.rmtree(base / "warm")
 
 
