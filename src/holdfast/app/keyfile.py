@@ -1,5 +1,7 @@
 """Keys before there is a vault: `keys.json` beside, never inside, the journal.
 
+Once the keys were moved into a vault the file only says where that is (vault_keys.py).
+
 Written before the journal is first made, so that there is never a journal without its keys.
 0600, ours, no link; parsed strictly. Losing this file loses every sealed payload, and with it
 the effect keys: keep a copy apart from the journal.
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.core.clock import Entropy
+from holdfast.core.ports import KeyRing
 from holdfast.core.private_files import (
     check_place,
     check_private_file,
@@ -22,6 +25,7 @@ from holdfast.core.private_files import (
 from holdfast.errors import KeysMissing, KeysWrong, ReadOnly
 
 FORMAT = 1
+POINTER = 2
 KEY_BYTES = 32
 FILE_BYTES_MAX = 1 << 20
 
@@ -36,6 +40,10 @@ class KeyFile:
         self.current_journal_key = current
         self._journal_keys = journal_keys
 
+    @property
+    def journal_keys(self) -> dict[int, bytes]:
+        return dict(self._journal_keys)
+
     def journal_key(self, key_id: int) -> bytes:
         key = self._journal_keys.get(key_id)
         if key is None:
@@ -46,10 +54,10 @@ class KeyFile:
         return "KeyFile(...)"
 
 
-def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> KeyFile:
-    """The ring at this path; a new one where neither it nor the journal exists yet.
+def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> KeyRing:
+    """The ring at this path or in its vault; a new one where nothing exists yet.
 
-    Raises KeysMissing where the journal exists without its keys.
+    Raises KeysMissing where the journal exists without its keys, and what opening a vault does.
     """
     check_place(path)
     if not os.path.lexists(path):
@@ -59,10 +67,27 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Key
             _create(path, entropy)
         except OSError as error:
             raise ReadOnly(f"{path} cannot be made: {error.strerror}") from error
+    raw = read(path)
+    if is_pointer(raw):
+        from holdfast.app.vault_keys import open_ring
+
+        return open_ring(raw, where=path)
+    return parse(raw, where=str(path))
+
+
+def read(path: Path) -> bytes:
     check_private_file(path)
     with open(open_private(path, os.O_RDONLY), "rb") as file:
-        raw = file.read(FILE_BYTES_MAX)
-    return parse(raw, where=str(path))
+        return file.read(FILE_BYTES_MAX)
+
+
+def is_pointer(raw: bytes) -> bool:
+    """Whether the keys are in a vault, of which this says where it is."""
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and cast("dict[str, Any]", fields).get("format") == POINTER
 
 
 def parse(raw: bytes, *, where: str) -> KeyFile:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from holdfast.app.journal_path import journal_path
-from holdfast.app.keyfile import KeyFile, load_or_create
+from holdfast.app.keyfile import load_or_create
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.ports import KeyRing
@@ -49,7 +49,7 @@ def scratch_root(path: Path, *, folder: str, journal_id: str) -> Path:
 async def open_file_journal(
     path: Path, *, create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None,
     allow_network_fs: bool = False, synchronous: str = "FULL",
-) -> tuple[SqliteJournal, KeyFile]:  # fmt: skip
+) -> tuple[SqliteJournal, KeyRing]:  # fmt: skip
     """The journal at this path with its keys; both are made where there is none."""
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()

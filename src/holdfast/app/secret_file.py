@@ -3,7 +3,8 @@
 One file, 0600, ours, no link, sealed as a whole by a key that is derived from the key ring: the
 file alone says nothing, not even how many secrets there are called what. It is replaced
 atomically, so a reader sees the old set or the new one and a crash leaves one of them. Writers
-take turns by a lock on keys.json, which is never replaced: two rotations at once are both kept.
+take turns by a lock on keys.json: two rotations at once are both kept. That file is replaced once,
+when its keys move into a vault; who waited for its lock then takes that of the new one.
 
 A version's number only rises, also past a removal and over a name that comes back, so that a step
 that recorded version 1 never finds another value under it. Removing or dropping forgets the value;
@@ -180,9 +181,8 @@ class SecretFile:
     @contextmanager
     def _turn(self) -> Generator[None]:
         """One writer at a time, over what is there now."""
-        fd = open_private(self._lock_path, os.O_RDONLY)
+        fd = lock_keys(self._lock_path)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
             self.refresh()
             yield
         finally:
@@ -230,6 +230,16 @@ class SecretFile:
     def _seal(self, key_id: int) -> AESGCM:
         derive = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast/secrets/1")
         return AESGCM(derive.derive(self._keys.journal_key(key_id)))
+
+
+def lock_keys(path: Path) -> int:
+    """A descriptor of keys.json with the lock of those who write beside it."""
+    while True:
+        fd = open_private(path, os.O_RDONLY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_ino == os.stat(path).st_ino:
+            return fd
+        os.close(fd)
 
 
 def check_name(name: str) -> None:

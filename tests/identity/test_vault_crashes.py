@@ -1,0 +1,46 @@
+"""Killed at every durable call, full disks, failed writes: exactly one usable key set is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.shim import build, preloaded
+
+PROGRAM = Path(__file__).parent / "programs" / "vault_lives.py"
+FAST = Path("/dev/shm")  # a sync there costs nothing; what is tried is the order of calls
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(dir=FAST if FAST.is_dir() else None))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize("life", ["init", "rotate", "add-key", "change-slot", "adopt"])
+def test_one_usable_key_set_is_left_wherever_it_dies(
+    life: str, folder: Path, tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    library = build(tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), life, str(folder)],
+        env=os.environ | preloaded(library), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    trials = found["trials"]
+    assert trials["KILL_BEFORE"] == trials["FULL_ANY"] == found["calls"] >= 6
+    assert trials["KILL_AFTER"] == 1
+    assert trials["EIO"] >= 5
+    assert trials["SYNC_ERROR"] >= 2
+    measured(f"vault, {life}: {found['calls']} calls, trials {trials}")
