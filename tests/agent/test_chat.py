@@ -106,6 +106,8 @@ async def test_it_ends_when_it_is_told_to(lab: Lab, agent: MakeAgent) -> None:
         assert await hf.task(await chat.task_id()).result(20) == {"answered": 1}
         with pytest.raises(TaskFailed, match="has ended"):
             await chat.wait("never", timeout_s=5)
+        with pytest.raises(BadInput, match="'ada-7' has ended"):
+            await chat.send("too late")
 
 
 async def test_a_cancelled_conversation_says_so(lab: Lab, agent: MakeAgent) -> None:

@@ -77,7 +77,8 @@ class _Named(Protocol):
 class BoundTask(Protocol):
     """A task that can be used by itself where its journal is open: an agent."""
 
-    def bind(self, home: Holdfast | None) -> None: ...
+    def bind(self, home: Holdfast) -> None: ...
+    def unbind(self, home: Holdfast) -> None: ...
 
 
 N = TypeVar("N", bound=_Named)
@@ -469,7 +470,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         yield hf
     finally:
         for task in bound:
-            task.bind(None)
+            task.unbind(hf)
         await hf.close()
 
 

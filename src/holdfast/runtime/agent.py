@@ -101,7 +101,7 @@ class Agent(TaskType):
         self.schemas = check_tools(
             [*(tool.schema for tool in self.tools.values()), *((SCHEMA,) if plan else ())]
         )
-        self._home: Home | None = None
+        self._homes: list[Home] = []  # open journals, the newest last
 
     @property
     def offered(self) -> Sequence[Object]:
@@ -145,15 +145,18 @@ class Agent(TaskType):
 
     @property
     def home(self) -> Home:
-        if self._home is None:
+        if not self._homes:
             raise Misuse(
                 f"agent {self.name}: no journal is open with it here",
                 hint="`async with holdfast.open(..., tasks=[agent])`, or hf.submit(agent, ...)",
             )
-        return self._home
+        return self._homes[-1]
 
-    def bind(self, home: Home | None) -> None:
-        self._home = home
+    def bind(self, home: Home) -> None:
+        self._homes.append(home)
+
+    def unbind(self, home: Home) -> None:
+        self._homes.remove(home)
 
 
 def _loop_of(agent: Agent) -> Any:  # Any: a task function

@@ -194,7 +194,7 @@ def _refuse(run: Run, ordinal: str, why: str) -> Told:
 
 def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
     book = run.steps.book
-    before = plan_of(book.view)
+    before = [run.steps.plan[number] for number in sorted(run.steps.plan)]
     try:
         found = problems(_PLAN_PARAMETERS, dict(arguments))
         if found:
@@ -204,9 +204,9 @@ def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
         return _refuse(run, ordinal, error.message)
     body: Body = {"what": PLAN, "items": [item.to_json() for item in items]}
     book.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
-    run.steps.plan.update({item.number: item for item in plan_of(book.view)})
+    run.steps.plan.update({item.number: item for item in items})
     run.steps.plan_changes += 1
-    return Told(text=shown(plan_of(book.view)))
+    return Told(text=shown(run.steps.plan[number] for number in sorted(run.steps.plan)))
 
 
 def _told_before(view: TaskView, body: Body) -> Told:

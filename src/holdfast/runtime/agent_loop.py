@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.content import content_bytes
@@ -30,7 +30,7 @@ from holdfast.errors import Cancelled, ModelRefused, Suspended
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.agent_calls import Told, carry_out, last_slot
-from holdfast.runtime.asked import asked_of, asks_of, messages_of, reply_of, spent_of
+from holdfast.runtime.asked import asked_of, asks_of, messages_of, reply_of
 from holdfast.runtime.asking import AskCall
 from holdfast.runtime.away import away_text
 from holdfast.runtime.contents import Contents
@@ -69,6 +69,9 @@ class Loop:
         self._turn = 0  # model calls so far
         self._asked_epoch = 0  # under which the newest of them was planned
         self._said = 0  # of the user's messages, the one that is being answered
+        self._ids: set[object] = set()  # of all messages that were taken
+        self._turns = 0  # model calls for this request or message
+        self._spent = 0  # millionths, in the unit of the model's price
         self._reply: Reply | None = None  # the newest, where its calls are not told yet
 
     async def go(self) -> object:
@@ -95,11 +98,16 @@ class Loop:
 
     async def _rebuild(self) -> None:
         view = self._book.view
-        self._said = sum(note.what == SAID for note in view.notes.values())
+        self._ids = {note.body.get("id") for note in view.notes.values() if note.what == SAID}
+        self._said = len(self._ids)
         asks = asks_of(view)
         if not asks:
             return
         newest = asks[-1]
+        self._turns = sum(
+            not self._conversation or ask.body.get(SAID) == self._said for ask in asks
+        )
+        self._count_spent(asks)
         self._take_back(newest)
         if newest.closed and newest.state is not StepState.SUCCEEDED:
             return  # it failed, and a person has said to go on: the same is asked anew
@@ -109,6 +117,7 @@ class Loop:
         else:
             self._turn -= 1
             self._reply = await self._ask_at(None)  # it was open: sent as it is recorded
+            self._count_spent([newest])
         if self._conversation and (
             newest.body.get(SAID) != self._said
             or view.notes[said_at(self._said)].answer is not None
@@ -139,7 +148,10 @@ class Loop:
         self._check_spend()
         extra: Body | None = {SAID: self._said} if self._conversation else None
         self._asked_epoch = self._book.hold.epoch
-        return await self._ask_at(extra)
+        self._turns += 1
+        reply = await self._ask_at(extra)
+        self._count_spent([self._book.get_step(self._talk.after)])
+        return reply
 
     async def _ask_at(self, extra: Body | None) -> Reply:
         agent = self._agent
@@ -151,27 +163,17 @@ class Loop:
         )  # fmt: skip
 
     def _check_turns(self) -> None:
-        used, limit = self._turns_used(), self._agent.max_turns
-        if used >= limit:
+        if self._turns >= self._agent.max_turns:
             raise Suspended(
-                f"max-turns: {used} model calls are made and no answer is there; "
+                f"max-turns: {self._turns} model calls are made and no answer is there; "
                 "raise max_turns and retry the task"
             )
-
-    def _turns_used(self) -> int:
-        """Model calls since the request, or since the user's newest message."""
-        if not self._conversation:
-            return self._turn
-        steps = self._book.view.steps
-        numbers = range(1, 2 * self._turn, 2)
-        return sum(steps[str(n)].body.get(SAID) == self._said for n in numbers if str(n) in steps)
 
     def _check_spend(self) -> None:
         agent, price = self._agent, self._agent.model.price
         if agent.spend_cap is None or price is None:
             return
-        total = spent_of(self._book.view)
-        spent = 0 if total is None else total.cost.get(price.unit, 0)
+        spent = self._spent
         settings = {**agent.model.settings, **agent.settings}
         most = price.most(
             input_tokens=self._input_most(),
@@ -183,6 +185,13 @@ class Loop:
                 f"spent, and the next model call may cost {most:,}; raise spend_cap and retry "
                 "the task"
             )
+
+    def _count_spent(self, asks: Iterable[StepView]) -> None:
+        price = self._agent.model.price
+        for ask in asks:
+            result = cast(Body, ask.result or {})
+            if price is not None and result.get("unit") == price.unit:
+                self._spent += int(result.get("cost") or 0)
 
     def _input_most(self) -> int:
         """The most tokens that the next prompt can have: no token is shorter than a byte."""
@@ -256,11 +265,10 @@ class Loop:
     async def _take_next(self) -> bool:
         while True:
             item = await self._wait_item()
-            known = {note.body.get("id") for note in self._book.view.notes.values()}
             if item.body.get("end"):
                 await self._book.write((), applied=[item.number])
                 return False
-            if item.body.get("id") in known:  # said twice, under one id
+            if item.body.get("id") in self._ids:  # said twice, under one id
                 await self._book.write((), applied=[item.number])
                 continue
             await self._take(item)
@@ -273,6 +281,8 @@ class Loop:
         message, digest = contents.named(said, what="the message")
         contents.record(message, digest)
         self._said += 1
+        self._turns = 0
+        self._ids.add(item.body.get("id"))
         note: Body = {"what": SAID, "id": item.body.get("id"), "digest": digest}
         entry = Entry(kind=Kind.NOTE, ordinal=said_at(self._said), body=note)
         await self._book.write([entry], applied=[item.number])

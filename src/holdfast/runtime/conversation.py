@@ -123,7 +123,13 @@ class Conversation:
         return self._task_id
 
     async def _drop(self, body: Body) -> None:
-        item = InboxItem(task_id=await self.task_id(), ordinal="", kind=InboxKind.SAID, body=body)
+        task_id = await self.task_id()
+        row = await self._home.journal.find_task(task_id)
+        if row is not None and row.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+            raise BadInput(
+                f"the conversation {self.name!r} has ended", hint="begin one of another name"
+            )
+        item = InboxItem(task_id=task_id, ordinal="", kind=InboxKind.SAID, body=body)
         await self._home.drop(item)
 
     async def _find_newest(self, task_id: TaskId, message_id: str) -> Answer | None:

@@ -7,6 +7,7 @@ rounded up, so that a cap is never passed by rounding.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -58,6 +59,7 @@ class Price:
         return math.ceil(input_tokens * exact(dearest) + output_tokens * exact(self.output))
 
 
+@functools.lru_cache(256)
 def exact(price: float) -> Fraction:
     """The price as it was written: 0.1 is a tenth."""
     return Fraction(str(price))
