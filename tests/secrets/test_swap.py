@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from typing import Any
 from urllib.parse import quote
@@ -180,3 +181,20 @@ def test_the_shortest_value_is_the_width_of_the_first_look() -> None:
     assert VALUE_CHARS_MIN == 8
     assert matcher.text("a1b2c3d4") == "secret://short"
     assert matcher.text("xa1b2c3d4x") == "xsecret://shortx"
+
+
+@given(st.data())
+def test_a_text_in_pieces_shows_no_value(data: st.DataObject) -> None:
+    """However it is cut, what is shown piece by piece is what the whole text swapped is."""
+    value = data.draw(st.sampled_from(["tr0ub4dor&3xyz", "aabaabaab-aabaab", "ключ-к-двери-77"]))
+    around = st.text(alphabet="ab-tré ", max_size=12)
+    whole = data.draw(around) + value + data.draw(around) + value[:5] + data.draw(around)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=8)))
+    matcher = Matcher([("door", value)])
+    shown, held = "", ""
+    for start, end in itertools.pairwise([0, *cuts, len(whole)]):
+        text, held = matcher.split(held + whole[start:end])
+        shown += text
+        assert value not in shown
+    assert shown + matcher.text(held) == matcher.text(whole)
+    assert "secret://door" in shown + matcher.text(held)

@@ -30,7 +30,7 @@ VALUE_CHARS_MIN = 8  # shorter ones would be found in innocent text
 class Matcher:
     """Swaps a fixed set of values. `secrets`: pairs of name and value, several per name."""
 
-    __slots__ = ("_first", "_forms", "_numbers")
+    __slots__ = ("_by_first", "_first", "_forms", "_longest", "_numbers")
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
         handles: dict[str, str] = {}
@@ -40,6 +40,10 @@ class Matcher:
                 handles.setdefault(form, handle(name))
             if value.isdigit():
                 self._numbers.setdefault(value, handle(name))
+        self._longest = max(map(len, handles), default=0)
+        self._by_first: dict[str, list[str]] = {}
+        for form in handles:
+            self._by_first.setdefault(form[0], []).append(form)
         self._first = re.compile(_first_look(handles))
         # Longest first: of two that begin at the same place the longer one is meant.
         self._forms: dict[str, list[tuple[str, str]]] = {}
@@ -57,6 +61,21 @@ class Matcher:
             kept += (text[at:start], name)
             at = end
         return "".join((*kept, text[at:])) if kept else text
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Of a text that goes on: its beginning, swapped, and an end that may begin a form."""
+        held = self._open_at(text)
+        for start, end, _ in self._found(text):
+            if start < held < end:
+                held = start
+        return self.text(text[:held]), text[held:]
+
+    def _open_at(self, text: str) -> int:
+        """The first place from which the text, if it went on, could be one of the forms."""
+        for at in range(max(0, len(text) - self._longest + 1), len(text)):
+            if any(form.startswith(text[at:]) for form in self._by_first.get(text[at], ())):
+                return at
+        return len(text)
 
     def value(self, value: Json) -> Json:
         """The JSON value with every form swapped, in keys and texts; itself where there is none."""

@@ -41,11 +41,12 @@ from holdfast.journal.records import Body, StepView
 from holdfast.runtime.asked import ASK, Asked, asked_of, head_of
 from holdfast.runtime.contents import Contents
 from holdfast.runtime.models.model import Model
-from holdfast.runtime.models.port import Restarted, Show, Shown, TextDelta
+from holdfast.runtime.models.port import Show
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Object, Request, check_settings, check_tools
 from holdfast.runtime.run import Run, StepCall
 from holdfast.runtime.secrets import Secrets
+from holdfast.runtime.showing import Showing
 from holdfast.runtime.talk import Talk
 from holdfast.runtime.tool import Call, Tool
 
@@ -250,20 +251,19 @@ class _Sending:
             model=head["model"], messages=talk.messages, settings=head["settings"],
             tools=head["tools"],
         )  # fmt: skip
-        self._show = show
-        self._shown = False
+        self._showing = None if show is None else Showing(show, secrets)
         self._secrets = secrets
         self._head_digest = head_digest
         self._garbled = 0
 
     async def send(self) -> Body:
         """One attempt. Raises Busy where a later one may do better."""
-        if self._shown:
-            self._pass_on(Restarted(failed=self._model.name))
-        self._shown = False
+        showing = self._showing
+        if showing is not None:
+            showing.restart(self._model.name)
         try:
             reply = await self._model.chat.ask(
-                self._request, show=None if self._show is None else self._pass_on,
+                self._request, show=None if showing is None else showing.piece,
                 session=self._talk.session, kept=self._talk.kept, time_s=self._model.time_s,
                 keys=self._secrets.get_value,
             )  # fmt: skip
@@ -274,6 +274,8 @@ class _Sending:
             if self._garbled >= GARBLED_MAX:
                 raise
             raise _later(error, None) from None
+        if showing is not None:
+            showing.end()
         return self._result(reply)
 
     def _result(self, reply: Reply) -> Body:
@@ -284,16 +286,6 @@ class _Sending:
         if self._head_digest:
             result["head"] = self._head_digest
         return result
-
-    def _pass_on(self, shown: Shown) -> None:
-        """Show it; a screen that fails is no reason to lose the reply."""
-        if self._show is None:
-            return
-        self._shown = isinstance(shown, TextDelta)
-        try:
-            self._show(shown)
-        except Exception:  # noqa: BLE001 - the user's own
-            self._show = None
 
 
 def _later(error: ModelUnavailable | ReplyGarbled, after_s: float | None) -> Busy:

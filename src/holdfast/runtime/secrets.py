@@ -98,6 +98,10 @@ class Secrets:
     def text(self, text: str) -> str:
         return self._matcher.text(text) if self.active else text
 
+    def split(self, text: str) -> tuple[str, str]:
+        """Of a text that goes on: what can be shown of it, swapped, and what has to wait."""
+        return self._matcher.split(text) if self.active else (text, "")
+
     def value(self, value: Json) -> Json:
         return self._matcher.value(value) if self.active else value
 
