@@ -18,6 +18,7 @@ from holdfast.errors import (
 from holdfast.journal.records import TaskState
 from holdfast.runtime.agent_loop import Loop
 from holdfast.runtime.asked import asks_of, request_of
+from holdfast.runtime.away import OPENING
 from holdfast.testing.lab import Lab, look_dead, wait_state
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
@@ -80,11 +81,14 @@ async def test_a_death_inside_an_answer_loses_and_repeats_nothing(
         await chat.send("once more please", message_id="m3")
         await server.wait_requests(before + 1)
         look_dead(first)
-        async with lab.open(other := agent()):
+        async with lab.open(other := agent()) as hf:
             chat = other.chat("ada-7")
             assert (await chat.wait("m2", timeout_s=20)).text == "You are Ada."
             assert (await chat.wait("m3", timeout_s=20)).text == "Once more."
             assert [one.message_id for one in await chat.answers()][1:] == ["m2", "m3"]
+            view = await hf.task(await chat.task_id()).view()
+            told = str(request_of(view, asks_of(view)[-1].ordinal).messages)
+            assert told.count(OPENING) == 1
         await server.release()
 
 

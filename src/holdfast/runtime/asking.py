@@ -13,7 +13,6 @@ for again only a few times.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -139,8 +138,7 @@ async def ask_at(
         model, named[1], talk, show=show, secrets=book.secrets,
         head_digest="" if asked.head == digest else digest,
     )  # fmt: skip
-    tool = copy.copy(_tool_of(model))
-    tool.sending = sending
+    tool = _tool_of(model).with_sending(sending)
     try:
         result = await run.steps.perform(tool, ordinal, asked.to_json(), extra=extra)
     except ToolFailed as failed:
@@ -211,6 +209,11 @@ class _AskTool(Tool[..., Any]):
     """The built-in tool of model calls; each call has a copy with what it sends."""
 
     sending: _Sending
+
+    def with_sending(self, sending: _Sending) -> _AskTool:
+        made = object.__new__(_AskTool)
+        made.__dict__ = {**self.__dict__, "sending": sending}
+        return made
 
     def bound(self, call: Call, args: dict[str, Any]) -> Any:  # Any: a coroutine function
         return self.sending.send
