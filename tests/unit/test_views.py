@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
@@ -16,6 +17,8 @@ from holdfast.journal.records import (
     Attempt,
     Claim,
     Entry,
+    Files,
+    Kept,
     Kind,
     Note,
     Record,
@@ -364,3 +367,141 @@ def test_a_record_that_says_too_little_is_damage(kind: Kind, body: dict[str, Any
     epoch = EPOCH + (kind is Kind.CLAIMED)
     with pytest.raises(JournalDamaged, match="cannot be understood"):
         told.add(kind, body, ordinal="9", events=(Event.PLAN,), epoch=epoch)
+
+
+# scratch files
+
+
+def _files(told: Told, at: str, ordinal: str = "", **said: str) -> Files:
+    told.add(Kind.FILES, {"at": at, **said}, ordinal=ordinal)
+    assert told.view.files is not None
+    return told.view.files
+
+
+def test_what_the_scratch_folder_held_is_kept_by_step_and_side() -> None:
+    told = Told().accept().claim()
+    assert told.view.files is None
+    files = _files(told, "before", "1", manifest="aa")
+    assert (files.before, files.after, files.end) == ({"1": Kept(2, "aa", "")}, {}, None)
+    again = _files(told, "after", "1", unkept="a socket")
+    assert again is files
+    assert files.after == {"1": Kept(3, "", "a socket")}
+    _files(told, "end", manifest="cc")
+    assert files.end == Kept(4, "cc", "")
+    with pytest.raises(JournalDamaged, match="files at"):
+        _files(told, "beside", "1", manifest="dd")
+
+
+def test_the_newest_manifest_is_the_one_recorded_last() -> None:
+    told = Told().accept().claim()
+    files = _files(told, "before", "1", unkept="too large")
+    assert files.newest == ""
+    _files(told, "before", "2", manifest="zz")
+    assert files.newest == "zz"
+    _files(told, "after", "2", manifest="bb")
+    assert files.newest == "bb"
+    _files(told, "before", "3", manifest="yy")
+    assert files.newest == "yy"
+    _files(told, "after", "3", unkept="too large")
+    assert files.newest == "yy"
+    _files(told, "end", manifest="aa")
+    assert files.newest == "aa"
+
+
+def test_the_newest_below_a_gather_is_of_its_branches_alone() -> None:
+    told = Told().accept().claim()
+    files = _files(told, "before", "4.1.1", manifest="aa")
+    assert files.newest_below("4.") == Kept(2, "aa", "")
+    assert files.newest_below("5.") is None
+    _files(told, "after", "4.2.1", manifest="bb")
+    _files(told, "before", "5", manifest="cc")
+    _files(told, "after", "4.1.1", unkept="too large")
+    assert files.newest_below("4.") == Kept(3, "bb", "")
+    _files(told, "before", "4.3.1", manifest="ab")
+    assert files.newest_below("4.") == Kept(6, "ab", "")
+
+
+# claims and doubts
+
+
+def test_a_claim_over_one_that_did_not_end_says_that_it_was_lost() -> None:
+    told = Told().accept().claim()
+    assert told.view.lost == {}
+    told.claim(EPOCH + 1)
+    assert told.view.lost == {EPOCH: EPOCH + 1}
+    told.add(Kind.RESTED, {"why": "sleeping"})
+    told.claim(EPOCH + 2)
+    assert told.view.lost == {EPOCH: EPOCH + 1}
+    told.add(Kind.FINISHED, {"state": "failed"})
+    told.claim(EPOCH + 3)
+    assert told.view.lost == {EPOCH: EPOCH + 1}
+
+
+def test_an_attempt_that_met_a_busy_model_is_spared() -> None:
+    told = started("R")
+    step = told.step(Event.RETRY, reason="busy")
+    assert (step.doubt, step.spared) == ("busy", 1)
+    told.step(Event.START)
+    assert told.step(Event.RETRY, reason="raised").spared == 1
+    told.step(Event.START)
+    assert told.step(Event.UNSENT).spared == 2
+
+
+# what the owner writes itself
+
+
+def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
+    read, own = Told().accept().claim(), Told().accept().claim()
+    entries = [
+        Entry(
+            kind=Kind.STEP, ordinal="1", events=(Event.PLAN, Event.START), body=PLAN,
+            effect_key=b"k" * 16, fingerprint=b"f" * 16, slot=5, quiet=True,
+        ),
+        Entry(kind=Kind.NOTE, ordinal="2", body={"what": "now", "value": 7}),
+        Entry(kind=Kind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1}),
+    ]  # fmt: skip
+    for entry in entries:
+        seq = own.view.seq + 1
+        records.fold_own(
+            own.view, entry, number=100 + seq, epoch=EPOCH, at_ms=1_000 + seq, boot_ms=50 + seq
+        )
+        read.add(
+            entry.kind, entry.body, ordinal=entry.ordinal, events=entry.events, slot=entry.slot,
+            quiet=entry.quiet, effect_key=entry.effect_key, fingerprint=entry.fingerprint,
+        )  # fmt: skip
+        shown = [
+            {name: getattr(view, name) for name in TaskView.__slots__ if name != "steps"}
+            for view in (own.view, read.view)
+        ]
+        assert shown[0] == shown[1]
+        steps = [structs.asdict(view.steps["1"]) for view in (own.view, read.view)]
+        assert steps[0] == steps[1]
+
+
+def test_the_owner_cannot_write_under_another_epoch() -> None:
+    told = started()
+    entry = Entry(kind=Kind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1})
+    with pytest.raises(JournalDamaged):
+        records.fold_own(told.view, entry, number=9, epoch=EPOCH + 1, at_ms=1, boot_ms=1)
+
+
+def test_a_content_is_kept_by_its_digest() -> None:
+    told = Told().accept().claim()
+    told.add(Kind.CONTENT, {"digest": "d1", "value": {"role": "user"}})
+    assert told.view.contents == {"d1": {"role": "user"}}
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [(Event.FIND, StepState.SUCCEEDED), (Event.ADOPT, StepState.SUCCEEDED)],
+)
+def test_a_step_knows_what_ended_it_and_who_said_so(event: Event, state: StepState) -> None:
+    told = started()
+    told.step(Event.DOUBT, reason="timeout")
+    step = told.step(event, result=1, by="a webhook")
+    assert (step.state, step.ending, step.by) == (state, event, "a webhook")
+
+
+def test_a_settled_step_knows_who_settled_it() -> None:
+    step = parked().step(Event.SETTLE_DONE, by="ada", result=1)
+    assert (step.ending, step.by) == (Event.SETTLE_DONE, "ada")
