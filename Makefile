@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash agent-kills simulate explore soak fuzz mutants bench bench-peers docs lock wheel clean
+.PHONY: help setup demo test check format crash agent-kills simulate explore soak identities fuzz mutants bench bench-peers docs lock wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ simulate: setup ## many schedules of faults in a simulated world (SEEDS=10000)
 
 explore: setup ## every interleaving of small worlds over the transition function (ARGS=--small)
 	$(BIN)/python -m holdfast.testing.explore --report build/explore.json $(ARGS)
+
+identities: setup ## the identity log under random schedules of owner, thieves and liars (SCHEDULES=100000)
+	$(BIN)/python -m holdfast.testing.identity_schedules --schedules $(or $(SCHEDULES),100000) --report build/identities.json
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
 	$(BIN)/python -m holdfast.testing.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json

@@ -59,6 +59,7 @@ def agent_id(inception_body: bytes) -> AgentId:
     return AgentId(bech32.encode(ID_PREFIX, hashlib.sha256(inception_body).digest()))
 
 
+@lru_cache(maxsize=1024)  # every record of a log names it
 def parse_agent_id(text: str) -> AgentId:
     """The id as records write it; one in capitals, as codes on paper show it, is put right."""
     if len(bech32.decode(text, prefix=ID_PREFIX)) != hashlib.sha256().digest_size:
@@ -90,6 +91,7 @@ def key_bytes(text: str) -> bytes:
     return raw[2:]
 
 
+@lru_cache(maxsize=4096)
 def key_digest(key: PublicKey) -> Digest:
     """What is committed to before a key is shown: the digest of the multikey's characters."""
     return digest_of(key.encode())

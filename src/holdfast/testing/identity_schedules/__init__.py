@@ -1,0 +1,1 @@
+"""Random schedules of owner, thieves, lying witnesses and lost letters over the log's own rules."""

@@ -1,0 +1,177 @@
+"""An agent with real keys from fixed seeds, its witnesses, and what a thief would make."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.identity import drafts
+from holdfast.identity.certificate import Certificate, Role
+from holdfast.identity.ed25519 import SeedSigner, Signer, Sodium
+from holdfast.identity.encodings import AgentId, PublicKey, digest_of
+from holdfast.identity.log import NOBODY, accept, add_receipt
+from holdfast.identity.log_state import Log
+from holdfast.identity.receipt import Receipt, sign_receipt
+from holdfast.identity.records import Keys, Position, Record, Why
+from holdfast.identity.refusal import Reason, Refusal
+from holdfast.identity.signed import Family, Signed, sealed
+
+SODIUM = Sodium()
+NOW = 1_800_000_000
+NONCE = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def key(name: str) -> SeedSigner:
+    return SeedSigner(hashlib.sha256(name.encode()).digest())
+
+
+def witnesses(*names: str, needed: int) -> Keys:
+    return Keys(tuple(key(name).public for name in names), needed)
+
+
+def taken(after: Log | Refusal) -> Log:
+    assert isinstance(after, Log), after
+    return after
+
+
+def refused(after: object) -> Reason:
+    assert isinstance(after, Refusal), after
+    return after.reason
+
+
+def take(
+    log: Log | None,
+    signed: Signed[Record],
+    receipts: Sequence[Signed[Receipt]] = (),
+    asked: frozenset[PublicKey] = NOBODY,
+) -> Log:
+    return taken(accept(log, signed, port=SODIUM, receipts=receipts, asked=asked))
+
+
+def refuse(log: Log | None, signed: Signed[Record]) -> Reason:
+    return refused(accept(log, signed, port=SODIUM))
+
+
+def receipt(log: Log, signed: Signed[Record], name: str) -> Signed[Receipt]:
+    g, s = signed.record.position
+    said = Receipt(id=log.id, g=g, s=s, d=signed.digest, wit=key(name).public, at=NOW)
+    return sign_receipt(said, key(name))
+
+
+def vouched(log: Log, signed: Signed[Record], *names: str) -> Log:
+    """The log with receipts of these witnesses for the record."""
+    for name in names:
+        log = taken(add_receipt(log, receipt(log, signed, name), port=SODIUM))
+    return log
+
+
+@dataclass
+class Owner:
+    """Makes the records of one agent; the n-th keys have names of their own."""
+
+    name: str = "owner"
+    wit: Keys = field(default_factory=lambda: witnesses("w1", "w2", "w3", needed=2))
+
+    def op(self, number: int) -> SeedSigner:
+        return key(f"{self.name} op {number}")
+
+    def next(self, number: int) -> SeedSigner:
+        return key(f"{self.name} next {number}")
+
+    def paper(self, g: int) -> SeedSigner:
+        return key(f"{self.name} paper {g}")
+
+    def paper_next(self, g: int) -> SeedSigner:
+        return key(f"{self.name} paper next {g}")
+
+    def inception(self) -> Signed[Record]:
+        return drafts.inception(
+            op=(self.op(0),),
+            nxt=drafts.committed((self.next(1).public,)),
+            rec=drafts.committed((self.paper(1).public,)),
+            wit=self.wit,
+            nonce=NONCE,
+        )
+
+    def begun(self) -> Log:
+        return take(None, self.inception())
+
+    def rotation(
+        self,
+        log: Log,
+        number: int,
+        *,
+        by: Signer | None = None,
+        why: Why = Why.PLANNED,
+        wit: Keys | None = None,
+    ) -> Signed[Record]:
+        return drafts.rotation(
+            log,
+            by=(by or self.next(number),),
+            op=(self.op(number),),
+            nxt=drafts.committed((self.next(number + 1).public,)),
+            why=why,
+            wit=wit,
+        )
+
+    def recovery(self, log: Log, g: int | None = None, wit: Keys | None = None) -> Signed[Record]:
+        at = len(log.generations) if g is None else g
+        return drafts.recovery(
+            id=log.id,
+            g=at,
+            rp=log.generations[at - 1].tier.digest,
+            by=(self.paper(at),),
+            nxt=drafts.committed((self.paper_next(at).public,)),
+            rec=drafts.committed((self.paper(at + 1).public,)),
+            wit=wit,
+        )
+
+    def rotated(self, log: Log, number: int) -> Log:
+        return take(log, self.rotation(log, number))
+
+    def back(self, log: Log, number: int = 50) -> Log:
+        """The log after a recovery and the rotation that ends the lock."""
+        log = take(log, self.recovery(log))
+        g = log.position.g
+        signed = self.rotation(log, number, by=self.paper_next(g), why=Why.RECOVERED)
+        return take(log, signed)
+
+
+def certificate(
+    log: Log,
+    signer: Signer,
+    *,
+    inst: PublicKey | None = None,
+    position: Position | None = None,
+    role: Role = Role.PRIMARY,
+    e: int = 1,
+    iat: int = NOW,
+    life_s: int = 900,
+) -> Signed[Certificate]:
+    g, s = position or log.position
+    record = Certificate(
+        id=log.id,
+        g=g,
+        s=s,
+        inst=inst or key("instance").public,
+        role=role,
+        e=e,
+        iat=iat,
+        exp=iat + life_s,
+        host=digest_of(b"machine"),
+    )
+    return sealed(record, record.to_json(), Family.CERT, (signer,))
+
+
+def other_id() -> AgentId:
+    return Owner(name="somebody else").begun().id
+
+
+def cut(log: Log, position: Position) -> Log:
+    """The log as it was before this position."""
+    g, s = position
+    if s == 0:
+        return replace(log, generations=log.generations[:g], evidence=())
+    generation = replace(log.generations[g], rotations=log.generations[g].rotations[: s - 1])
+    return replace(log, generations=(*log.generations[:g], generation), evidence=())

@@ -1,0 +1,118 @@
+"""The test vectors of docs/formats/identity-log.md, made from fixed seeds.
+
+`python tests/identity/page_vectors.py` writes them into the page; the test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cast import NOW, Owner, certificate, key, receipt, take, vouched
+
+from holdfast.identity import drafts
+from holdfast.identity.claim import Claim, How, Yield
+from holdfast.identity.encodings import digest_of, key_digest
+from holdfast.identity.profile import Profile, Relay
+from holdfast.identity.records import Why
+from holdfast.identity.signed import Family, message, sealed
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "identity-log.md"
+LAST = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)
+
+
+def made() -> dict[str, Any]:
+    owner = Owner()
+    inception = owner.inception()
+    log = take(None, inception)
+    rotation = owner.rotation(log, 1, why=Why.STOLEN)
+    first = receipt(log, rotation, "w1")
+    log = vouched(take(log, rotation), rotation, "w1", "w2")
+    shown = certificate(log, owner.op(1))
+    recovery = owner.recovery(log)
+    locked = take(log, recovery)
+    after = owner.rotation(locked, 2, by=owner.paper_next(1), why=Why.RECOVERED)
+    back = take(locked, after)
+    retirement = drafts.retirement(
+        id=log.id, g=2, rp=recovery.digest, by=(owner.paper(2),), heir=None
+    )
+    instance = key("instance")
+    claim = Claim(
+        id=log.id,
+        e=1,
+        inst=instance.public,
+        crt=shown.digest,
+        after_e=0,
+        after_how=How.EXPIRED,
+        state_root=digest_of(b"state"),
+        chal="challenge-challenge",
+        ctr=1,
+        chain=shown.digest,
+    )
+    given = Yield(
+        id=log.id,
+        e=1,
+        to=key("other instance").public,
+        state_root=digest_of(b"state"),
+        handoff=digest_of(b"handoff"),
+    )
+    profile = Profile(
+        id=log.id,
+        g=0,
+        s=1,
+        ver=1,
+        relays=(
+            Relay(url="https://relay.example", wit=key("w1").public, prio=1, domain="example"),
+        ),
+        handles=("ada@relay.example",),
+        enc=(),
+        policy=(),
+        exp=NOW + 86_400,
+    )
+    lines = {
+        "icp": inception,
+        "rot": rotation,
+        "rct": first,
+        "crt": shown,
+        "prf": sealed(profile, profile.to_json(), Family.PROF, (owner.op(1),)),
+        "clm": sealed(claim, claim.to_json(), Family.LEASE, (instance,)),
+        "yld": sealed(given, given.to_json(), Family.LEASE, (instance,)),
+        "rcv": recovery,
+        "rot after rcv": after,
+        "rtr": retirement,
+    }
+    return {
+        "seeds": "the SHA-256 of these names in ASCII",
+        "keys": {
+            name: {"public": key(name).public, "digest": key_digest(key(name).public)}
+            for name in ("owner op 0", "owner next 1", "owner paper 1", "owner paper next 1", "w1")
+        },
+        "id": log.id,
+        "signed bytes of icp (hex, first 40)": message(Family.KEL, inception.body)[:40].hex(),
+        "lines": [
+            {"of": name, "digest": one.digest, "line": one.line().decode()}
+            for name, one in lines.items()
+        ],
+        "positions": [list(log.position), list(locked.position), list(back.position)],
+        "standings": [log.standing.value, locked.standing.value, back.standing.value],
+    }
+
+
+def shown() -> dict[str, Any]:
+    return json.loads(LAST.findall(PAGE.read_text())[-1])
+
+
+def write() -> None:
+    text = PAGE.read_text()
+    found = list(LAST.finditer(text))[-1]
+    block = json.dumps(made(), indent=1)
+    PAGE.write_text(f"{text[: found.start(1)]}{block}\n{text[found.end(1) :]}")
+
+
+if __name__ == "__main__":
+    write()
