@@ -38,6 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "approval": Entry("holdfast.cli.approval", "what waits for a person's yes or no"),
     "tool": Entry("holdfast.cli.tool", "try whether a tool's far end keeps what it promises"),
     "secret": Entry("holdfast.cli.secret", "the secrets of tools: set, list, rotate, remove"),
+    "share": Entry("holdfast.cli.share", "shares of a recovery phrase: split, combine"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
 }  # fmt: skip

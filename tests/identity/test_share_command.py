@@ -1,0 +1,76 @@
+"""`holdfast share`: words go in by a pipe or a hidden prompt, never by the command line."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.identity.phrase import Phrase
+from holdfast.testing.command_line import Commands
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Commands:
+    return Commands(tmp_path, main)
+
+
+def test_a_phrase_is_split_and_joined_by_pipes(hf: Commands, phrase: Phrase) -> None:
+    words = " ".join(phrase.words)
+    made = hf("share", "split", "--needed", "2", "--total", "3", "--from-fd", "0", stdin=words)
+    blocks = made.out.strip().split("\n\n")
+    assert [block.split(",")[0] for block in blocks] == [f"share {n} of 3" for n in (1, 2, 3)]
+    assert not set(phrase.words) <= set(made.out.split())
+    for pair in (blocks[:2], blocks[1:], blocks[::2]):
+        joined = hf("share", "combine", "--from-fd", "0", stdin="\n\n".join(pair))
+        assert joined.out == words + "\n"
+    few = hf("share", "combine", "--from-fd", "0", stdin=blocks[1], code=2)
+    assert "2 different shares are needed; 1 was given" in few.err
+    assert not set(blocks[1].split("\n")[1].split()) & set(few.err.split())
+
+
+def test_words_are_not_taken_from_the_command_line_nor_repeated(
+    hf: Commands, phrase: Phrase
+) -> None:
+    said = hf("share", "combine", *phrase.words, code=2).err
+    assert "never a word" in said
+    assert not any(word in said.split() for word in phrase.words if len(word) > 5)
+    hf("share", "combine", stdin=" ".join(phrase.words), code=2)
+    for wrong in ("x", "-1", "99", "1e9"):
+        hf("share", "combine", f"--from-fd={wrong}", code=2)
+    for needed, total in (("0", "3"), ("4", "3"), ("2", "x")):
+        options = (f"--needed={needed}", f"--total={total}", "--from-fd", "0")
+        hf("share", "split", *options, stdin=" ".join(phrase.words), code=2)
+    hf("share", "split", "--needed=2", "--total=3", "--from-fd", "0", stdin=b"\xff", code=2)
+
+
+def test_a_person_types_them_unseen_and_may_mistype(hf: Commands, phrase: Phrase) -> None:
+    made = hf(
+        "share", "split", "--needed=2", "--total=2", "--from-fd=0", stdin=" ".join(phrase.words)
+    )
+    shares = [block.split("\n")[1] for block in made.out.strip().split("\n\n")]
+    typed = [shares[0], "not a share", shares[0], " ".join(w[:4] for w in shares[1].split())]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "share", "combine"],
+        stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True,
+    ) as child:  # fmt: skip
+        os.close(theirs)
+        seen = b""
+        for line in typed:
+            while not seen.endswith(b"(not shown): "):
+                seen += os.read(ours, 1024)
+            seen += b"|"
+            os.write(ours, line.encode() + b"\n")
+        assert child.stdout is not None
+        found = child.stdout.read().decode()
+    os.close(ours)
+    assert found == " ".join(phrase.words) + "\n"
+    assert b"once more" in seen
+    assert b"was given already" in seen
+    assert not any(word.encode() in seen for word in shares[0].split() if len(word) > 6)
