@@ -385,6 +385,10 @@ def test_row_19_a_signature_means_nothing_elsewhere() -> None:
         said = replace(good.record, **changes)
         moved = replace(good, record=said, body=encode(said.to_json()))
         assert isinstance(add_receipt(held, moved, port=SODIUM), Refusal)
+    for changes in ({"id": other_id()}, {"s": 0}, {"g": 1}):  # the witness did sign these
+        said = sign_receipt(replace(good.record, **changes), key("w1"))
+        assert isinstance(add_receipt(held, said, port=SODIUM), Refusal)
+        assert not take(log, rotation, (said,)).head.receipts
     elsewhere = Owner(name="other")
     theirs = elsewhere.begun()
     theirs = take(theirs, elsewhere.rotation(theirs, 1))

@@ -192,6 +192,17 @@ def test_a_crash_at_any_byte_of_an_append_leaves_a_witness_that_vouches_once(
         assert head(tmp_path / "w").head.digest == mine.digest
 
 
+def test_a_long_torn_line_is_cut_off_before_a_short_append(tmp_path: Path) -> None:
+    shelf, path = entered(tmp_path / "w")
+    inception = OWNER.inception().line()
+    path.write_bytes(inception + b"\n" + b"x" * 3000)
+    again = FolderShelf(tmp_path / "w", port=SODIUM)
+    assert isinstance(asyncio.run(witness(again).submit(inception)), bytes)
+    assert b"x" * 20 not in path.read_bytes()
+    assert head(tmp_path / "w").position == (0, 0)
+    assert shelf.find(ID) == again.find(ID)
+
+
 @pytest.mark.parametrize("place", [0.1, 0.45, 0.7, 0.95])
 def test_damage_is_told_and_nothing_is_signed(tmp_path: Path, place: float) -> None:
     _, path = entered(tmp_path / "w")
