@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.testing.fuzz import contracts, model_replies, schemas, seeds, spoken, stored, texts
+from holdfast.testing.fuzz import (
+    contracts,
+    identity,
+    model_replies,
+    schemas,
+    seeds,
+    spoken,
+    stored,
+    texts,
+)
 
 BYTES_MAX = 4_096  # of one input; a page of a session has more
 
@@ -82,6 +91,10 @@ TARGETS: dict[str, Target] = {
             json=True,
         ),
         Target(name="schemas", run=schemas.by_hand, seeds=schemas.BY_HAND, words=schemas.WORDS),
+        Target(
+            name="identity-line", run=identity.line, seeds=identity.LINES, words=identity.WORDS,
+            bytes_max=9_000, json=True,
+        ),
         Target(
             name="payment-event", run=contracts.payment_event, seeds=contracts.PAYMENT_EVENTS,
             words=contracts.WORDS,
