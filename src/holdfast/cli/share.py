@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 
 from holdfast.cli.command import Commands, add_verbs, new_command
 
+_HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
 TRIES = 5  # at one share, before the person is sent away to look again
 
 
@@ -69,7 +71,7 @@ def run_combine(args: argparse.Namespace) -> int:
     if args.from_fd is not None:
         # What `split` prints can be given back as it is.
         lines = [line.strip() for line in read_words(args.from_fd).splitlines()]
-        shares = [line for line in lines if line and not line.startswith("share ")]
+        shares = [line for line in lines if line and not _HEADING.match(line)]
     else:
         shares = _asked()
     with combine(shares) as phrase:
@@ -100,7 +102,7 @@ def _asked() -> list[str]:
             continue
         needed, tries = share.needed, 0
         if share.number in kept:
-            print(f"share {share.number} was given already", file=sys.stderr)
+            print(f"share {share.number} was given before", file=sys.stderr)
         kept[share.number] = text
     return list(kept.values())
 
