@@ -23,6 +23,7 @@ from holdfast.identity.witness import Copy, Judged, Witness, copy_of, judge
 
 Clock = Callable[[], int]
 Change = Callable[[Log | None], Judged | Refusal]
+ASK_ROUNDS_MAX = 4  # changes of witnesses that an answer may reveal, one after the other
 ASK_S_MAX = 10.0  # an old witness that has not answered by then counts as asked
 
 
@@ -103,11 +104,23 @@ class KeepingWitness:
     async def _ask(
         self, id_: AgentId, signed: Signed[Record]
     ) -> tuple[tuple[Copy, ...], frozenset[PublicKey]]:
+        """What the old witnesses hold, and who was asked.
+
+        An answer may show witnesses that this one did not know of; then these are asked as well.
+        """
         log = await asyncio.to_thread(self._shelf.find, id_)
-        asked = NOBODY if log is None else witnesses_to_ask(log, signed.record)
-        peers = [self._peers[key] for key in sorted(asked) if key in self._peers]
-        copies = await asyncio.gather(*(_answer(peer.fetch(id_)) for peer in peers))
-        return tuple(copy for copy in copies if copy is not None), asked
+        asked = NOBODY
+        answers: tuple[Copy, ...] = ()
+        for _ in range(ASK_ROUNDS_MAX):
+            missing = NOBODY if log is None else witnesses_to_ask(log, signed.record) - asked
+            if not missing:
+                break
+            asked |= missing
+            peers = [self._peers[key] for key in sorted(missing) if key in self._peers]
+            copies = await asyncio.gather(*(_answer(peer.fetch(id_)) for peer in peers))
+            answers += tuple(copy for copy in copies if copy is not None)
+            log = sight.merged(log, answers, id=id_, port=self._port, asked=asked)
+        return answers, asked
 
 
 def _with_own(log: Log, receipt: Signed[Receipt], port: Signatures) -> Judged | Refusal:

@@ -62,8 +62,9 @@ class Net:
             return
         asked = rules_of_log.NOBODY
         if place.log is not None:
-            asked = rules_of_log.witnesses_to_ask(place.log, signed.record)
-            if asked:
+            # As `KeepingWitness` does: an answer may show witnesses that must be asked as well.
+            while missing := rules_of_log.witnesses_to_ask(place.log, signed.record) - asked:
+                asked |= missing
                 self._ask(place, asked)
         if place.signer is None:
             after = rules_of_log.accept(
