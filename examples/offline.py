@@ -3,7 +3,7 @@
 Starts the example's far ends and a scripted model, keeps the model's key as a secret, submits the
 request and asks here when the agent wants an approval. Prints what it answered and what the far
 ends counted. `--home FOLDER` keeps the journal: run it again with the same folder, after a kill
-for example, and the same task goes on.
+for example, and the same task goes on. The far ends begin new books with each start.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from holdfast.app.loading import load_app
 from holdfast.app.places import open_file_journal
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.downstream.process import FarEnd
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.testing.agent_kills.stage import KEY, SECRET, Stage, set_up
 
@@ -37,7 +38,10 @@ def main() -> int:
         home = given.home or Path(temporary) / "home"
         with set_up(HERE / given.example, Path(temporary)) as stage:
             os.environ.update(stage.variables)
-            return asyncio.run(run(stage, home, yes=given.yes))
+            code = asyncio.run(run(stage, home, yes=given.yes))
+            if given.home is not None:
+                print(f"look at it: holdfast task list --journal {home}")
+            return code
 
 
 async def run(stage: Stage, home: Path, *, yes: bool) -> int:
@@ -50,12 +54,22 @@ async def run(stage: Stage, home: Path, *, yes: bool) -> int:
         while (state := await task.state()) not in ENDED | {TaskState.PARKED}:
             for one in await list_approvals(hf.journal):
                 print(f"approval wanted: {one.question} {one.details}")
-                granted = yes or (await asyncio.to_thread(input, "grant it? [y/N] ")) == "y"
+                granted = yes or await asyncio.to_thread(ask)
                 await hf.approve(one.task_id, one.ordinal, granted=granted, by="you")
             await hf.journal.wait_change(timeout_s=0.2)
         print(f"{state}: {(await task.view()).outcome.get('result')}")
-        print(f"look at it: holdfast task show {task.id} --journal {home}")
+    for far in stage.far_ends:
+        books = await FarEnd(kind=far.kind, port=far.port, pid=far.pid).ledger()
+        print(f"{far.kind}: {len(books.effects)} done, {books.duplicates} of them twice")
     return 0 if state is TaskState.SUCCEEDED else 1
+
+
+def ask() -> bool:
+    try:
+        return input("grant it? [y/N] ").strip().lower() == "y"
+    except EOFError:
+        print("nobody answers: that is a no (--yes grants)")
+        return False
 
 
 async def keep_key(home: Path) -> None:
