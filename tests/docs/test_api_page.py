@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import holdfast
 from holdfast.errors import HoldfastError
 
@@ -149,7 +151,8 @@ def _doc(value: Any) -> str:  # Any: as above
     if inspect.isclass(value) and "__doc__" not in vars(value):
         return ""
     own = value.fget if isinstance(value, property) else value
-    return inspect.getdoc(own) or ""
+    text = inspect.getdoc(own) or ""
+    return "" if text == inspect.getdoc(msgspec.Struct) else text
 
 
 def _is_error(value: object) -> bool:

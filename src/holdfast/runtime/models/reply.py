@@ -104,6 +104,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply. Its parts are in the order in which the model gave them."""
+
     parts: tuple[Part, ...]
     stop: StopReason
     usage: Usage | None = None
