@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.core.step import Event, Step, StepState
 from holdfast.journal.records import Attempt, Claim, StepView, TaskView
@@ -17,9 +19,18 @@ def view_of(*epochs: int, lost: dict[int, int] | None = None) -> TaskView:
     return view
 
 
-def step_of(letter: str, *epochs: int, ending: Event = Event.SUCCEED, by: str = "") -> StepView:
+def step_of(
+    letter: str, *epochs: int, ending: Event = Event.SUCCEED, by: str = "", sent: int | None = None,
+    parked: int = 0,
+) -> StepView:  # fmt: skip
     step = StepView("2.1.1", letter)  # pyright: ignore[reportArgumentType] - a letter
-    step.step = Step(letter=letter, state=StepState.SUCCEEDED)  # pyright: ignore[reportArgumentType] - a letter
+    failed = ending in (Event.FAIL, Event.REFUSE)
+    step.step = Step(
+        letter=letter,  # pyright: ignore[reportArgumentType] - a letter
+        state=StepState.FAILED if failed else StepState.SUCCEEDED,
+        maybe_sent=len(epochs) if sent is None else sent,
+    )
+    step.parked = (parked, 5, 0) if parked else None
     step.attempts = tuple(Attempt(epoch, 1, AT_MS, 5, 0, 0) for epoch in epochs)
     step.ending, step.by = ending, by
     return step
@@ -62,6 +73,53 @@ def test_each_call_in_doubt_has_its_fate() -> None:
     assert "call 8 (given) was in doubt; a person decided that it is not made" in text
     assert "call 6" not in text
     assert "call 7" not in text
+
+
+ONCE = "was sent again under the same key, so that it took effect once"
+FATES: dict[str, tuple[StepView, str]] = {
+    "Fenced": (step_of("F", 1, 2), ONCE),
+    "Keyed": (step_of("K", 1, 2), ONCE),
+    "Keyed, failed": (
+        step_of("K", 1, 2, ending=Event.REFUSE), "was sent again under the same key, and failed",
+    ),
+    "Idempotent": (
+        step_of("I", 1, 2), "was done again; the end state is that of doing it once",
+    ),
+    "Idempotent, failed": (step_of("I", 1, 2, ending=Event.REFUSE), "was done again, and failed"),
+    "Queryable": (step_of("Q", 1, 2), "was looked up, not found and sent again"),
+    "Queryable, failed": (
+        step_of("Q", 1, 2, ending=Event.REFUSE),
+        "was looked up, not found and sent again, and failed",
+    ),
+    "at least once": (step_of("N", 1, 2), "was sent again and may have happened twice"),
+    "at least once, three": (step_of("N", 1, 1, 2), "was sent again and may have happened twice"),
+    "proven unsent": (
+        step_of("N", 1, 2, sent=1), "had not taken effect before and was made again",
+    ),
+    "proven unsent, failed": (
+        step_of("K", 1, 2, ending=Event.REFUSE, sent=1),
+        "had not taken effect before and was made again, and failed",
+    ),
+    "a person's run": (
+        step_of("N", 3, parked=2), "was in doubt; a person decided to run it again",
+    ),
+    "a person's run, failed": (
+        step_of("Q", 3, parked=2, ending=Event.REFUSE),
+        "was in doubt; a person decided to run it again, and failed",
+    ),
+    "a person's run, another death": (
+        step_of("K", 3, 4, parked=2),
+        f"was in doubt; a person decided to run it again; then it {ONCE}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FATES)
+def test_what_a_repeat_means_is_true_of_its_class(case: str) -> None:
+    step, fate = FATES[case]
+    view = view_of(1, 2, 3, 4, lost={1: 2, 3: 4})
+    text = away_text(view, since=1, now=4, calls=[(1, "act", step)])
+    assert text.endswith(f"; call 1 (act) {fate}.")
 
 
 def test_a_restore_is_told() -> None:
