@@ -97,6 +97,8 @@ async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: b
         if run.steps.book.step(ordinal) is not None:
             raise
         return _refuse(run, ordinal, f"the call could not be made: {error.message}")
+    except ScratchNotKept as error:
+        return _unkept(run, error)
     except HoldfastError as error:
         return _failure(call.tool, error)
 
@@ -109,6 +111,8 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
         if tool is not None and not last.closed:
             result = await _perform(run, tool, ordinal, args_of(step))
         elif last.closed:
+            if run.steps.book.scratch is not None:
+                run.steps.book.scratch.check_kept(last)
             result = outcome_of(last)
         elif last.state is StepState.PLANNED:
             return Told(text=f"{step.tool} is not there any more: it was not called", failed=True)
@@ -118,8 +122,20 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
                 "such tool any more; give it back and retry the task, or settle the step"
             )
         return Told(text=told_result(result))
+    except ScratchNotKept as error:
+        return _unkept(run, error)
     except HoldfastError as error:
         return _failure(step.tool, error)
+
+
+def _unkept(run: Run, error: ScratchNotKept) -> Told:
+    """What came of the call, and that its files are lost; the same on every later run."""
+    try:
+        text = told_result(cast(Json, outcome_of(run.steps.book.get_step(error.ordinal))))
+    except HoldfastError as failure:
+        text = _failure(error.tool, failure).text
+    told = f"{text}\n[the files that it left could not be kept: {error.why}]"
+    return Told(text=told, failed=True)
 
 
 async def _perform(run: Run, tool: Tool[..., Any], ordinal: str, args: dict[str, Any]) -> Json:
@@ -150,8 +166,6 @@ def _failure(tool: str, error: HoldfastError) -> Told:
             # Said as a success: a model that is told of a failure would try again.
             text = f"done; its result could not be kept ({error.why}). Do not repeat it"
             return Told(text=text)
-        case ScratchNotKept():
-            return Told(text="done; the files that it left could not be kept", failed=True)
         case Refused():
             return Told(text=f"refused: {as_text(checked(error.proof, what='proof'))}", failed=True)
         case ToolFailed():

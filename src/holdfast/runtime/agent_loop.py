@@ -238,6 +238,8 @@ class Loop:
             functools.partial(self._carry_out, call) for call in reply.tool_calls
         ]
         told = cast("list[Told]", await self._run.gather(*branches))
+        if self._book.scratch is not None:
+            await self._book.scratch.drop_unkept(f"{2 * self._turn}.")
         for call, one in zip(reply.tool_calls, told, strict=True):
             self._talk.answer(call, one.text, failed=one.failed)
 

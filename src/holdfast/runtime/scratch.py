@@ -77,6 +77,7 @@ class Scratch:
         )
         self._turn = asyncio.Lock()
         self._at = -1  # sequence number of the manifest that the folder was last set to
+        self._rebuilt = False  # whether the run is that of a loop with no code between its calls
 
     @property
     def path(self) -> Path:
@@ -93,9 +94,19 @@ class Scratch:
     # used by the runtime
 
     async def before(self, ordinal: str) -> None:
-        """Record what the folder holds before a new step. Raises where it cannot be kept."""
+        """Record what the folder holds before a new step. Raises where it cannot be kept.
+
+        In a rebuilt loop only tools write: what cannot be kept was left by a call beside this one,
+        which is told of it. There the newest that was kept is what this step begins with.
+        """
         self._at = CAUGHT_UP
-        digest = await self._wait_kept(mine=0, going=True)
+        try:
+            digest = await self._wait_kept(mine=0, going=True)
+        except CANNOT_KEEP:
+            kept = self._newest() if self._rebuilt else None
+            if kept is None:
+                raise
+            digest = kept.manifest
         self._note("before", ordinal, {"manifest": digest})
 
     async def after(self, ordinal: str) -> tuple[bool, BaseException | None]:
@@ -144,10 +155,28 @@ class Scratch:
 
     async def enter_newest(self) -> None:
         """Set the folder to the newest of all: for a loop that is rebuilt and not replayed."""
-        files = self._book.view.files
-        kept = None if files is None else files.newest_below("")
+        self._rebuilt = True
+        kept = self._newest()
         if kept is not None:
             await self._set(kept, "of the newest step")
+
+    async def drop_unkept(self, prefix: str) -> None:
+        """Where calls below this ordinal have left what cannot be kept: as another run will find
+        it. Not before all of them have ended."""
+        files, kept = self._book.view.files, self._newest()
+        if files is None or kept is None:
+            return
+        if any(one.unkept for at, one in files.after.items() if at.startswith(prefix)):
+            async with self._turn:
+                try:
+                    self._folder.check()
+                except CANNOT_KEEP as error:
+                    raise self._rest(error) from error  # the next run has a folder of its own
+                await self._restore(kept, "of the newest step")
+
+    def _newest(self) -> Kept | None:
+        files = self._book.view.files
+        return None if files is None else files.newest_below("")
 
     def check_kept(self, step: StepView) -> None:
         """Raise ScratchNotKept where a closed step has left files that are lost."""
