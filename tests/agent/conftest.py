@@ -67,6 +67,9 @@ SCRIPT = Script(
         calls("once more please", text="Once more."),
         calls("number", text="Noted."),
         calls("a person says that it was done", text="Paid 1."),
+        calls("a person decided to run it again", text="Run again, I am told."),
+        calls("webhook says that it was done", text="Paid 1."),
+        calls("a person decided that it is not made", text="Then not."),
         # A trip that was interrupted: the runtime speaks last.
         calls("While you were away", call("charge", {"card": "tok_1", "cents": 4200}), turn=2),
         calls("While you were away", text="Booked: flight 7.", turn=3),

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.errors import TaskParked
+from holdfast.errors import NotNow, NotSettleable, TaskCancelled, TaskParked
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.asked import asked_of, asks_of, messages_of, request_of
@@ -205,10 +205,8 @@ def changed(agent: MakeAgent, waits: Scripted, change: dict[str, Any], **more: A
 
 
 def _named(given: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: given.pop(old) for old, key in (("rename", "name"), ("schema", "other"))
-        if old in given
-    }  # fmt: skip
+    names = {"rename": "name", "schema": "other", "effect": "effect"}
+    return {key: given.pop(old) for old, key in names.items() if old in given}
 
 
 @pytest.mark.parametrize("policy", ["continue", "park"])
@@ -241,9 +239,68 @@ async def test_a_change_between_crash_and_resume_is_reported_and_follows_the_pol
             assert view.notes[MARKS].body["changed"] == words
     if case in ("tool renamed", "tool removed"):
         async with lab.open(ada) as third:  # the tool is given back
-            await third.retry(handle.id)
-            assert await third.task(handle.id).result(20) == "Paid once, I am told."
+            await wait_until(lambda: settled(third, handle.id, "run"))
+            assert await third.task(handle.id).result(20) == "Run again, I am told."
     assert len({call.effect_key for call in pays.calls}) == 1
+
+
+async def settled(hf: holdfast.Holdfast, task_id: str, decision: Any, **more: Any) -> bool:
+    """Whether the open call is decided; not before nothing of it can be under way."""
+    try:
+        await hf.settle(task_id, "2.1.1", decision, **more)
+    except (NotNow, NotSettleable):
+        return False
+    return True
+
+
+GONE: dict[str, dict[str, Any]] = {
+    "removed": {"remove": True},
+    "renamed": {"rename": "bill"},
+    "another class": {"effect": holdfast.Read()},
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [
+        ("removed", "done"), ("removed", "skip"), ("removed", "run"), ("removed", "evidence"),
+        ("removed", "cancel"), ("renamed", "evidence"), ("another class", "done"),
+    ],
+)  # fmt: skip
+async def test_an_open_call_whose_tool_is_gone_is_settled_like_every_other(
+    lab: Lab, agent: MakeAgent, case: str, how: str
+) -> None:
+    pays = Scripted(holdfast.Unrepeatable(), _forever, "paid 1", name="charge")
+    ada = agent(_charge(pays))
+    async with lab.open(ada, concurrency=1) as first:
+        handle = await first.submit(ada, request="pay alone")
+        await pays.entered.wait()
+        look_dead(first)
+        async with lab.open(changed(agent, pays, GONE[case])) as second:
+            handle = second.task(handle.id)
+            with pytest.raises(TaskParked, match="The call is open") as parked:
+                await handle.result(20)
+            assert parked.value.ordinal == "2.1.1"
+            if how == "cancel":
+                await second.cancel(handle.id)
+            if how == "evidence":
+                await second.evidence(task_id=handle.id, ordinal="2.1.1", result="paid 1")
+            elif how != "run":
+                said = "done" if how == "done" else "skip"
+                result = "paid 1" if how == "done" else None
+                await wait_until(lambda: settled(second, handle.id, said, result=result))
+            else:
+                # Run what is not there: asked again, not sent.
+                await wait_until(lambda: settled(second, handle.id, "run"))
+                await wait_until(lambda: settled(second, handle.id, "done", result="paid 1"))
+            if how == "cancel":
+                with pytest.raises(TaskCancelled):
+                    await handle.result(20)
+            else:
+                assert await handle.result(20) in ("Paid 1.", "Then not.")
+            view = await handle.view()
+    assert len(pays.calls) == 1
+    assert view.steps["2.1.1"].closed
 
 
 async def _forever(_call: object) -> None:
@@ -253,14 +310,14 @@ async def _forever(_call: object) -> None:
 
 
 def _charge(
-    scripted: Scripted, *, name: str = "charge", other: bool = False
+    scripted: Scripted, *, name: str = "charge", other: bool = False, effect: Any = None
 ) -> holdfast.Tool[..., Any]:
     """The scripted tool under a schema that a model can be told."""
     properties: dict[str, object] = {"card": {"type": "string"}, "cents": {"type": "integer"}}
     if other:
         properties["note"] = {"type": "string"}
     made: holdfast.Tool[..., Any] = holdfast.tool(
-        effect=scripted.tool.effect,
+        effect=effect or scripted.tool.effect,
         name=name,
         needs_approval=scripted.tool.needs_approval,
         parameters={"type": "object", "properties": properties},

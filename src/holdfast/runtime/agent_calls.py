@@ -2,9 +2,10 @@
 
 A call has its ordinal by its place in the recorded reply, so whoever looks at it finds the same
 step. What the journal knows of it decides: closed, its outcome is told; open, it is reconciled with
-its recorded arguments; unknown to the journal, it is new. A new call that cannot be made (no such
-tool, arguments that are none) is refused by a note at its ordinal: recorded, and told like a tool's
-failure. So a tool that appears or vanishes between two runs changes nothing that was told before.
+its recorded arguments, and parked where its tool is gone; unknown to the journal, it is new. A new
+call that cannot be made (no such tool, arguments that are none) is refused by a note at its
+ordinal: recorded, and told like a tool's failure. So a tool that appears or vanishes between two
+runs changes nothing that was told before.
 
 What a model is told names no task, ordinal or effect key: it could only repeat them wrongly.
 """
@@ -30,13 +31,13 @@ from holdfast.errors import (
     ResultNotKept,
     ScratchNotKept,
     StepSkipped,
-    Suspended,
     TooLarge,
     ToolFailed,
     ToolNotImportable,
 )
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskView
 from holdfast.runtime.closed import outcome_of
+from holdfast.runtime.gone import Gone
 from holdfast.runtime.models.reply import ToolCall
 from holdfast.runtime.plan import PLAN, SCHEMA, by_model, plan_of, shown
 from holdfast.runtime.run import Run
@@ -108,24 +109,33 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
     tool = tools.get(step.tool)
     last = last_slot(run.steps.book.view, ordinal) or step
     try:
-        if tool is not None and not last.closed:
+        if last.closed:
+            result = _recorded(run, last)
+        elif tool is not None and tool.letter == last.letter:
             result = await _perform(run, tool, ordinal, args_of(step))
-        elif last.closed:
-            if run.steps.book.scratch is not None:
-                run.steps.book.scratch.check_kept(last)
-            result = outcome_of(last)
-        elif last.state is StepState.PLANNED:
-            return Told(text=f"{step.tool} is not there any more: it was not called", failed=True)
-        else:
-            raise Suspended(
-                f"tool: the call of {step.tool} at {last.ordinal} is open, and the agent has no "
-                "such tool any more; give it back and retry the task, or settle the step"
+        elif last.state is StepState.PLANNED and last.parked is None:
+            return Told(
+                text=f"{step.tool} is not there any more as it was: it was not called", failed=True
             )
+        else:
+            result = await _settle_gone(run, Gone(last, tool), last)
         return Told(text=told_result(result))
     except ScratchNotKept as error:
         return _unkept(run, error)
     except HoldfastError as error:
         return _failure(step.tool, error)
+
+
+def _recorded(run: Run, step: StepView) -> Json:
+    if run.steps.book.scratch is not None:
+        run.steps.book.scratch.check_kept(step)
+    return cast(Json, outcome_of(step))
+
+
+async def _settle_gone(run: Run, tool: Gone, step: StepView) -> Json:
+    """By evidence or a person's word; parked until there is one."""
+    with run.open_step(step.ordinal):
+        return _recorded(run, await run.steps.settle_open(tool, step))
 
 
 def _unkept(run: Run, error: ScratchNotKept) -> Told:

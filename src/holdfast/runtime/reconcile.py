@@ -39,6 +39,7 @@ from holdfast.runtime.facts import (
     quiet_in_ms,
     sent_ago_s,
 )
+from holdfast.runtime.gone import Gone
 from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import NOT_SENT, Args, Sender, check_allowed
 from holdfast.runtime.tool import Absent, Found, Many, Tool, Unsure
@@ -368,7 +369,9 @@ class Reconciler:
     ) -> None:
         name = question(_row(step), facts, restored=bool(step.restored_ms))
         text = QUESTIONS[name]
-        if name == "attempts" and (gone := self._book.secrets.missing(tool, step)):
+        if isinstance(tool, Gone):
+            name, text = "tool", tool.question
+        elif name == "attempts" and (gone := self._book.secrets.missing(tool, step)):
             name, text = "secret", gone
         left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
         now_ms = self._book.journal.now_ms()
