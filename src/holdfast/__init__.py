@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         GateRefused,
         HoldfastError,
         KeyReused,
+        MessageConflict,
         ModelRefused,
         NoSchema,
         NotDurable,
@@ -71,8 +72,8 @@ _WHERE = {
         "Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable",
     ),
     "holdfast.errors": (
-        "Busy", "GateRefused", "HoldfastError", "KeyReused", "ModelRefused", "NoSchema",
-        "NotDurable", "NotSent",
+        "Busy", "GateRefused", "HoldfastError", "KeyReused", "MessageConflict",
+        "ModelRefused", "NoSchema", "NotDurable", "NotSent",
         "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept",
         "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
     ),
@@ -105,12 +106,12 @@ __all__ = [
     "Above", "Absent", "Agent", "Answer", "App", "Apply", "Approval", "Busy", "Call",
     "Conversation", "Endpoint", "Endpoints", "Fenced", "Field", "Found", "Gate", "GateRefused",
     "Holdfast", "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Limit", "Log", "Many",
-    "Model", "ModelRefused", "NoSchema", "NotDurable", "NotSent", "Plan", "PlanItem", "Price",
-    "Queryable", "Read", "Refused", "Reply", "RequestConflict", "Restarted", "ResultErased",
-    "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings", "StepFailed",
-    "StepSkipped", "Talk", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked", "TaskType",
-    "TextDelta", "Tool", "ToolCall", "ToolFailed", "Transactional", "Unrepeatable", "Unsure",
-    "Usage", "open", "task", "tool",
+    "MessageConflict", "Model", "ModelRefused", "NoSchema", "NotDurable", "NotSent", "Plan",
+    "PlanItem", "Price", "Queryable", "Read", "Refused", "Reply", "RequestConflict", "Restarted",
+    "ResultErased", "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings",
+    "StepFailed", "StepSkipped", "Talk", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked",
+    "TaskType", "TextDelta", "Tool", "ToolCall", "ToolFailed", "Transactional", "Unrepeatable",
+    "Unsure", "Usage", "open", "task", "tool",
 ]  # fmt: skip
 
 

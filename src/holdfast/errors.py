@@ -14,7 +14,8 @@
          |   |         ToolNotImportable, Misuse, NoSchema, BadReference, BadSecret, SecretInInput,
          |   |         BadEvent, BadRecord
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound
-         |   +- conflict: RequestConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable, SecretInUse
+         |   +- conflict: RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow,
+         |   |             NotSettleable, SecretInUse
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
          |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged,
          |   |           SecretsDamaged, WitnessDamaged
@@ -475,6 +476,22 @@ class RequestConflict(Terminal):
         )
         self.task_id = task_id
         self.request_id = request_id
+
+
+class MessageConflict(Terminal):
+    """The message id belongs to a message of this conversation that has another text."""
+
+    code = "message-conflict"
+    exit_code = EXIT_CONFLICT
+    default_hint = "use a new message id for a new message; the same id always means the same one"
+
+    def __init__(self, *, task_id: str, message_id: str, conversation: str) -> None:
+        super().__init__(
+            f"message id {message_id!r} of the conversation {conversation!r} was sent with "
+            "another text"
+        )
+        self.task_id = task_id
+        self.message_id = message_id
 
 
 class LeaseLost(Terminal):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 import holdfast
+from holdfast.app.keyfile import load_or_create
+from holdfast.app.secret_file import SecretFile
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import (
     BadInput,
+    MessageConflict,
     Misuse,
+    SecretInInput,
     Suspended,
     TaskCancelled,
     TaskFailed,
@@ -159,3 +165,72 @@ async def test_a_message_that_was_taken_and_not_yet_asked_about_is_answered_itse
         await hf.retry(await chat.task_id())
         assert (await chat.wait("m2", timeout_s=20)).text == "You are Ada."
         assert len(await chat.answers()) == 2
+
+
+async def test_another_text_under_the_same_id_is_refused(
+    lab: Lab, agent: MakeAgent, server: ModelServer
+) -> None:
+    """While the first one waits, and when it is answered."""
+    await server.faults(Fault(kind=FaultKind.HOLD, last="hello"))
+    before = len(await server.requests())
+    async with lab.open(ada := agent()):
+        chat = ada.chat("ada-7")
+        await chat.send("hello", message_id="m1")
+        await server.wait_requests(before + 1)
+        await chat.send("who am I", message_id="m2")
+        with pytest.raises(MessageConflict, match="'m2' of the conversation 'ada-7'"):
+            await chat.send("once more please", message_id="m2")
+        await server.release()
+        assert (await chat.wait("m2", timeout_s=20)).text == "You are Ada."
+        with pytest.raises(MessageConflict):
+            await chat.say("once more please", message_id="m1", timeout_s=5)
+        assert (await chat.say("hello", message_id="m1", timeout_s=20)).text == "Hello!"
+        assert len(await chat.answers()) == 2
+
+
+async def test_of_two_texts_at_once_under_one_id_one_is_refused(lab: Lab, agent: MakeAgent) -> None:
+    async with lab.open(ada := agent()):
+        chats = [ada.chat("ada-7") for _ in range(2)]
+        sent = [
+            chat.send(text, message_id="m1")
+            for chat, text in zip(chats, ("hello", "who am I"), strict=True)
+        ]
+        done = await asyncio.gather(*sent, return_exceptions=True)
+        assert sorted(type(one).__name__ for one in done) == ["MessageConflict", "str"]
+        await chats[0].wait("m1", timeout_s=20)
+        assert len(await chats[0].answers()) == 1
+
+
+async def test_a_message_id_with_a_secret_is_refused(lab: Lab, agent: MakeAgent) -> None:
+    entropy = SystemEntropy()
+    keys = load_or_create(lab.folder / "keys.json", journal_exists=False, entropy=entropy)
+    store = SecretFile(lab.folder, keys=keys, clock=SystemClock(), entropy=entropy)
+    store.set("token", "tok-CANARYCANARY42")
+    async with lab.open(ada := agent()):
+        chat = ada.chat("ada-7")
+        with pytest.raises(SecretInInput, match="the message id would hold the value of"):
+            await chat.send("hello", message_id="m-tok-CANARYCANARY42")
+        # The text may hold it: a handle goes in its place, and the repeat is the same message.
+        for _ in range(2):
+            said = await chat.say("hello tok-CANARYCANARY42", message_id="m1", timeout_s=20)
+            assert said.text == "Hello!"
+
+
+async def test_nothing_is_sent_to_a_conversation_that_has_failed_or_is_to_end(
+    lab: Lab, agent: MakeAgent
+) -> None:
+    async with lab.open(ada := agent()) as hf:
+        chat = ada.chat("ada-7")
+        assert (await chat.say("hello", message_id="m1", timeout_s=20)).text == "Hello!"
+        with pytest.raises(TaskFailed):
+            await chat.say("say nothing", message_id="m2", timeout_s=20)
+        with pytest.raises(TaskFailed, match="ReplyGarbled"):
+            await chat.send("who am I", message_id="m3")
+        assert (await chat.say("hello", message_id="m1", timeout_s=20)).text == "Hello!"
+        assert not [item for item in await hf.journal.inbox_of(await chat.task_id())
+                    if item.body.get("id") == "m3"]  # fmt: skip
+        other = ada.chat("ada-8")
+        await other.send("hello")
+        await other.end()
+        with pytest.raises(BadInput, match="'ada-8' has ended"):
+            await other.send("who am I")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.conversation import Conversation
     from holdfast.runtime.gate import Gate
     from holdfast.runtime.run import Run
+    from holdfast.runtime.secrets import Secrets
 
 MAX_TURNS = 50
 MAX_TURNS_MOST = 100_000
@@ -45,6 +46,9 @@ class Home(Protocol):
 
     @property
     def journal(self) -> Journal: ...
+
+    @property
+    def secrets(self) -> Secrets: ...
 
     async def submit(
         self, task: TaskType, /, *, request_id: str | None = None, **args: Any

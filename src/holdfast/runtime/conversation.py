@@ -2,7 +2,7 @@
 
 The conversation is one task. A message is a fact dropped into its inbox: durable when `send`
 returns, taken by whichever worker holds the task, answered before the next one is taken. A message
-id makes a repeat safe: the same id is the same message.
+id makes a repeat safe: the same id is the same message, and another text under it is refused.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from holdfast.core.ids import TaskId
+from holdfast.core.values import checked
 from holdfast.errors import (
     BadInput,
+    MessageConflict,
     TaskCancelled,
     TaskFailed,
     TaskNotFound,
@@ -62,18 +64,41 @@ class Conversation:
         return await self.wait(sent, timeout_s=timeout_s)
 
     async def send(self, text: str, *, message_id: str = "") -> str:
-        """Send a message; on return it is durable. Returns its id."""
+        """Send a message; on return it is durable. Returns its id.
+
+        Raises:
+            MessageConflict: the id is that of another message of this conversation.
+            SecretInInput: the id holds the value of a secret.
+            TaskFailed: the conversation has failed; `holdfast task retry` lets it go on.
+        """
         if not text.strip() or len(text) > TEXT_CHARS_MAX:
             raise BadInput(f"a message has 1 to {TEXT_CHARS_MAX:,} characters")
         if len(message_id) > ID_CHARS_MAX:
             raise BadInput(f"a message id has at most {ID_CHARS_MAX} characters")
+        checked(message_id, what="message id")
+        self._home.secrets.check_input(message_id, what="the message id")
         named = message_id or uuid.uuid4().hex
-        await self._drop({"id": named, "text": text})
+        if not message_id or not await self._is_sent(message_id, text):
+            await self._drop({"id": named, "text": text})
+        if message_id:
+            await self._is_sent(message_id, text)  # somebody else may have been first
         return named
 
     async def end(self) -> None:
         """End the conversation, once what was sent before is answered."""
         await self._drop({"end": True})
+
+    async def _is_sent(self, message_id: str, text: str) -> bool:
+        """Whether this very message is sent already. Raises MessageConflict for another one."""
+        task_id, clean = await self.task_id(), self._home.secrets.text
+        for item in await self._home.journal.inbox_of(task_id):
+            if item.kind is InboxKind.SAID and item.body.get("id") == message_id:
+                if clean(str(item.body.get("text"))) != clean(text):
+                    raise MessageConflict(
+                        task_id=task_id, message_id=message_id, conversation=self.name
+                    )
+                return True
+        return False
 
     async def wait(self, message_id: str, *, timeout_s: float | None = None) -> Answer:
         """The answer to a message.
@@ -125,7 +150,11 @@ class Conversation:
     async def _drop(self, body: Body) -> None:
         task_id = await self.task_id()
         row = await self._home.journal.find_task(task_id)
-        if row is not None and row.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+        if row is not None and row.state is TaskState.FAILED:
+            raise await self._over(task_id, row.state)
+        said = await self._home.journal.inbox_of(task_id)
+        ends = any(item.kind is InboxKind.SAID and item.body.get("end") for item in said)
+        if ends or (row is not None and row.state in ENDED):
             raise BadInput(
                 f"the conversation {self.name!r} has ended", hint="begin one of another name"
             )
