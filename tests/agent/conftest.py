@@ -115,7 +115,9 @@ async def seen(server: ModelServer) -> SeenNow:
 @pytest.fixture
 def agent(server: ModelServer) -> Callable[..., holdfast.Agent]:
     def make(*tools: holdfast.Tool[..., Any], **more: Any) -> holdfast.Agent:
-        endpoint = holdfast.Endpoint(name="first", url=server.url, wire=more.pop("wire", "openai"))
+        endpoint = holdfast.Endpoint(
+            name=more.pop("endpoint", "first"), url=server.url, wire=more.pop("wire", "openai")
+        )
         model = holdfast.Model(
             more.pop("model_name", "model-1"),
             endpoint,

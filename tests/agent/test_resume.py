@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.asked import asked_of, asks_of, messages_of, request_of
 from holdfast.runtime.away import OPENING
-from holdfast.runtime.marks import MARKS
+from holdfast.runtime.marks import MARKS, find_changed
 from holdfast.testing.lab import (
     Lab,
     Scripted,
@@ -191,9 +192,13 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "model swapped": ({"model_name": "model-2"}, ["model"]),
     "settings changed": ({"settings": {"temperature": 0.5}}, ["settings"]),
     "prompt edited": ({"instructions": "You are Eve."}, ["prompt"]),
-    "tool renamed": ({"rename": "bill"}, ["tools"]),
-    "tool removed": ({"remove": True}, ["tools"]),
+    "tool renamed": ({"rename": "bill"}, ["code", "tools"]),
+    "tool removed": ({"remove": True}, ["code", "tools"]),
     "schema changed": ({"schema": True}, ["tools"]),
+    "code changed": ({"code": True}, ["code"]),
+    "contract changed": ({"effect": dataclasses.replace(KEYED, window_s=3_600)}, ["code"]),
+    "endpoint swapped": ({"endpoint": "second"}, ["endpoints"]),
+    "wire changed": ({"wire": "anthropic"}, ["endpoints"]),
     "gate added": ({"gate": holdfast.Gate(allow=["charge"])}, ["gate"]),
 }
 
@@ -205,7 +210,7 @@ def changed(agent: MakeAgent, waits: Scripted, change: dict[str, Any], **more: A
 
 
 def _named(given: dict[str, Any]) -> dict[str, Any]:
-    names = {"rename": "name", "schema": "other", "effect": "effect"}
+    names = {"rename": "name", "schema": "other", "effect": "effect", "code": "code"}
     return {key: given.pop(old) for old, key in names.items() if old in given}
 
 
@@ -242,6 +247,14 @@ async def test_a_change_between_crash_and_resume_is_reported_and_follows_the_pol
             await wait_until(lambda: settled(third, handle.id, "run"))
             assert await third.task(handle.id).result(20) == "Run again, I am told."
     assert len({call.effect_key for call in pays.calls}) == 1
+
+
+async def test_marks_that_an_older_journal_lacks_are_no_change(agent: MakeAgent) -> None:
+    marks = agent(_charge(Scripted(KEYED, "paid 1", name="charge"))).marks
+    old = {name: mark for name, mark in marks.items() if name not in ("code", "endpoints")}
+    assert find_changed(old, marks) == []
+    assert find_changed(old, {**marks, "gate": "0"}) == ["gate"]
+    assert find_changed(marks, {**marks, "code": "0", "endpoints": "0"}) == ["code", "endpoints"]
 
 
 async def settled(hf: holdfast.Holdfast, task_id: str, decision: Any, **more: Any) -> bool:
@@ -310,16 +323,26 @@ async def _forever(_call: object) -> None:
 
 
 def _charge(
-    scripted: Scripted, *, name: str = "charge", other: bool = False, effect: Any = None
+    scripted: Scripted,
+    *,
+    name: str = "charge",
+    other: bool = False,
+    effect: Any = None,
+    code: bool = False,
 ) -> holdfast.Tool[..., Any]:
     """The scripted tool under a schema that a model can be told."""
     properties: dict[str, object] = {"card": {"type": "string"}, "cents": {"type": "integer"}}
     if other:
         properties["note"] = {"type": "string"}
+    plain: Any = scripted.tool.function
+
+    async def rewritten(call: holdfast.Call, **args: Any) -> Any:
+        return await plain(call, **args)
+
     made: holdfast.Tool[..., Any] = holdfast.tool(
         effect=effect or scripted.tool.effect,
         name=name,
         needs_approval=scripted.tool.needs_approval,
         parameters={"type": "object", "properties": properties},
-    )(scripted.tool.function)
+    )(rewritten if code else plain)
     return made

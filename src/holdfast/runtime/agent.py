@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from holdfast.core.content import content_bytes, digest_of
 from holdfast.errors import BadSettings, Misuse
-from holdfast.runtime.marks import DIGEST_CHARS
+from holdfast.runtime.marks import DIGEST_CHARS, code_mark
 from holdfast.runtime.models.model import Model
 from holdfast.runtime.models.port import Show
 from holdfast.runtime.models.request import Object, check_settings, check_tools
@@ -72,7 +72,7 @@ class Agent(TaskType):
         spend_cap: millionths of the price's unit for the whole task. The task is parked before a
             call that could pass it; the model needs a price, and max_tokens makes it firm.
         gate: allow-list, limits and approvals, outside the model.
-        on_change: of model, settings, prompt, tools or gate, as for tasks.
+        on_change: of model, endpoints, settings, prompt, tools, their code or gate, as for tasks.
         plan: whether the model is offered the built-in tool `plan`.
         scratch: whether its tools have a folder for working files (`call.scratch`).
         show: is given pieces of replies as they come, which are provisional.
@@ -114,13 +114,15 @@ class Agent(TaskType):
 
     @property
     def marks(self) -> dict[str, str]:
-        """What a run depends on: not on code of the user's, which no run replays."""
+        """What a run depends on: no code is replayed, but the tools' code is what acts."""
         if self._marks is None:
             self._marks = {
                 "model": self.model.name,
                 "settings": _mark({**self.model.settings, **self.settings}),
                 "prompt": _mark(self.instructions),
                 "tools": _mark(self.schemas),
+                "code": _mark({name: _code_of(one) for name, one in self.tools.items()}),
+                "endpoints": _mark(self.model.places),
             }
             if self.gate is not None:
                 self._marks["gate"] = self.gate.mark
@@ -199,6 +201,11 @@ def _by_name(
             f"agent {agent}: `{PLAN}` is the built-in tool", hint="rename yours, or give plan=False"
         )
     return found
+
+
+def _code_of(tool: Tool[..., Any]) -> list[str]:
+    """Its source, or what stands for it where there is none; and its contract."""
+    return [code_mark(tool.function) or tool.version, tool.letter, repr(tool.effect)]
 
 
 def _mark(value: object) -> str:

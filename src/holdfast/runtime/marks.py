@@ -27,6 +27,7 @@ from holdfast.runtime.book import Book
 MARKS = "@marks"
 ASKED = "@asked"
 DIGEST_CHARS = 16
+LATER = frozenset(("code", "endpoints"))  # of agents: journals of before have no record of them
 HEAD = {"model": "model", "settings": "settings", "system": "prompt", "tools": "tools"}
 
 
@@ -97,7 +98,8 @@ class Changes:
 
 
 def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
-    """Names of the marks that differ; one that cannot be known ("") never does."""
+    """Names of the marks that differ; one that cannot be known ("") never does, nor one of LATER
+    that was not recorded."""
     if not isinstance(before, dict):
         return []
     old: dict[str, object] = before  # pyright: ignore[reportUnknownVariableType] - JSON object
@@ -105,6 +107,7 @@ def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
     return [
         name for name in names
         if old.get(name, "-") != now.get(name, "-") and old.get(name) != "" and now.get(name) != ""
+        and not (name in LATER and name not in old)
     ]  # fmt: skip
 
 

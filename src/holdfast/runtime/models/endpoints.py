@@ -69,6 +69,11 @@ class Endpoints:
         self._clock = clock or SystemClock()
         self._health = {one.name: Health() for one in self._endpoints}
 
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """In the order in which they are asked."""
+        return self._endpoints
+
     def health(self) -> dict[str, Health]:
         """What is known of each endpoint now."""
         return dict(self._health)

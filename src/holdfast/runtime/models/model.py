@@ -57,5 +57,12 @@ class Model:
         else:
             self.chat = at
 
+    @property
+    def places(self) -> list[list[str]]:
+        """Where it is asked, without keys: name, address and wire form of each endpoint."""
+        if not isinstance(self.chat, Endpoints):
+            return []
+        return [[one.name, one.url, one.wire] for one in self.chat.endpoints]
+
     def __repr__(self) -> str:
         return f"Model({self.name!r})"
