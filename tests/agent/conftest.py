@@ -55,6 +55,7 @@ SCRIPT = Script(
         calls("under the same key", turn=2, text="Paid once, I am told."),
         calls("paid 1", text="Paid 1."),
         calls("needs a yes", call("transfer", {"cents": 5})),
+        calls("beside a slow one", call("slow", {}), call("transfer", {"cents": 5})),
         calls("moved 5", text="Moved."),
         calls("a person has refused", text="Then not."),
         calls("not allowed", text="The gate says no."),

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from holdfast.core.ids import TaskId
 from holdfast.core.step import StepState
+from holdfast.errors import JournalDamaged
 from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
 from holdfast.journal.records import StepView, TaskState, TaskView
 from holdfast.runtime.closed import approval_binding
 
 TASKS_MAX = 100_000
+_ASKING = frozenset((TaskState.WAITING, TaskState.RUNNING))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +30,18 @@ class Waiting:
 async def list_approvals(journal: Journal) -> list[Waiting]:
     """Every question that waits and has no answer yet, oldest task first.
 
-    A damaged task raises JournalDamaged only when it is read for itself: it is parked, so it
-    is not among the waiting ones.
+    Of tasks that run, too: one call may wait while another beside it is slow. A damaged task
+    that runs is its worker's to report.
     """
-    rows = await journal.list_tasks(
-        Filter(states=frozenset((TaskState.WAITING,)), limit=TASKS_MAX, newest_first=False)
-    )
+    rows = await journal.list_tasks(Filter(states=_ASKING, limit=TASKS_MAX, newest_first=False))
     found: list[Waiting] = []
     for row in rows:
-        view = await journal.read_task(row.task_id)
+        try:
+            view = await journal.read_task(row.task_id)
+        except JournalDamaged:
+            if row.state is TaskState.WAITING:
+                raise
+            continue
         asked = questions_of(view)
         if asked:
             items = await journal.inbox_of(row.task_id)
@@ -68,16 +73,23 @@ def questions_of(view: TaskView) -> list[Waiting]:
         for ordinal, note in view.notes.items()
         if note.what == "approve" and note.answer is None
     ]  # fmt: skip
-    if str(view.rested.get("why", "")).startswith("approval"):
+    running = not view.rested and view.finished is None
+    if running or str(view.rested.get("why", "")).startswith("approval"):
         found += [
             Waiting(
                 task_id=view.task_id, ordinal=step.ordinal, task_name=view.name,
                 question=_question(step), details=step.args, at_ms=step.planned_ms,
             )
             for step in view.steps.values()
-            if step.state is StepState.PLANNED
+            if step.state is StepState.PLANNED and not (running and _starts_soon(step))
         ]  # fmt: skip
     return found
+
+
+def _starts_soon(step: StepView) -> bool:
+    """Whether it is planned to be sent again. A new call that needs no yes is planned and started
+    by one record, so one that was never started and never parked waits for its yes."""
+    return bool(step.attempts) or step.parked is not None
 
 
 def _question(step: StepView) -> str:
