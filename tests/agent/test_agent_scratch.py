@@ -37,7 +37,7 @@ BAD_THEN_GOOD = Script(
 
 
 @pytest.fixture(scope="module")
-def _server() -> Iterator[ModelServer]:  # pyright: ignore[reportUnusedFunction] - a fixture
+def _server() -> Iterator[ModelServer]:
     with start_blocking(BAD_THEN_GOOD) as server:
         yield server
 
@@ -117,10 +117,10 @@ async def test_it_is_told_on_a_later_run_too(
     """The run ends between the calls and the request that tells of them."""
     ada = agent(write, look, leave_link, scratch=True)
 
-    whole = Loop._check_turns  # pyright: ignore[reportPrivateUsage] - where the run ends
+    whole = Loop._check_turns
 
     def parks(loop: Loop) -> None:
-        if loop._turn == 2:  # pyright: ignore[reportPrivateUsage]
+        if loop._turn == 2:
             raise Suspended("a test stops it here")
         whole(loop)
 

@@ -129,7 +129,7 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
 def _recorded(run: Run, step: StepView) -> Json:
     if run.steps.book.scratch is not None:
         run.steps.book.scratch.check_kept(step)
-    return cast(Json, outcome_of(step))
+    return outcome_of(step)
 
 
 async def _settle_gone(run: Run, tool: Gone, step: StepView) -> Json:
@@ -141,7 +141,7 @@ async def _settle_gone(run: Run, tool: Gone, step: StepView) -> Json:
 def _unkept(run: Run, error: ScratchNotKept) -> Told:
     """What came of the call, and that its files are lost; the same on every later run."""
     try:
-        text = told_result(cast(Json, outcome_of(run.steps.book.get_step(error.ordinal))))
+        text = told_result(outcome_of(run.steps.book.get_step(error.ordinal)))
     except HoldfastError as failure:
         text = _failure(error.tool, failure).text
     told = f"{text}\n[the files that it left could not be kept: {error.why}]"
