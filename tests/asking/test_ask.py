@@ -295,7 +295,9 @@ async def test_an_outage_without_end_parks_the_step(lab: Lab, model: MakeModel) 
         handle = await hf.submit(asks)
         with pytest.raises(TaskParked, match="what stands in its way"):
             await handle.result(20)
-        evidence = (await handle.view()).steps["1"].evidence
+        step = (await handle.view()).steps["1"]
+        assert len(step.attempts) == 2
+        evidence = step.evidence
         assert evidence[-1]["kind"] == "ModelUnavailable"
         down.up = model()
         await hf.settle(handle.id, "1", "run")

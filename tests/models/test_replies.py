@@ -193,9 +193,10 @@ def test_stop_reasons(wire: str, word: str, stop: StopReason) -> None:
 
 @pytest.mark.parametrize("wire", ["openai", "anthropic"])
 def test_an_empty_reply_is_none_unless_it_is_meant(wire: str) -> None:
-    with pytest.raises(ReplyGarbled) as raised:
-        plain(wire, Answer())
-    assert raised.value.reason == "empty"
+    for nothing in ("", " ", "\n\t \u2003"):
+        with pytest.raises(ReplyGarbled) as raised:
+            plain(wire, Answer(text=nothing))
+        assert raised.value.reason == "empty"
     word = "length" if wire == "openai" else "max_tokens"
     assert plain(wire, Answer(stop=word)).stop is StopReason.LENGTH
 

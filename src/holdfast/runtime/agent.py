@@ -7,17 +7,17 @@ process that has a journal open.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from holdfast.core.content import content_bytes, digest_of
 from holdfast.errors import BadSettings, Misuse
 from holdfast.runtime.marks import DIGEST_CHARS, code_mark
 from holdfast.runtime.models.model import Model
-from holdfast.runtime.models.port import Show
+from holdfast.runtime.models.port import Show, check_show
 from holdfast.runtime.models.request import Object, check_settings, check_tools
 from holdfast.runtime.plan import PLAN, SCHEMA
-from holdfast.runtime.task import OnChange, TaskType, check_name
+from holdfast.runtime.task import OnChange, TaskType, check_gate, check_name
 from holdfast.runtime.tool import Tool, check_tool
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Agent(TaskType):
             raise Misuse("agent: on_change is 'continue' or 'park'")
         if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
             raise Misuse(f"agent {name}: {model!r} is not a model")
+        check_gate(gate)
+        check_show(show)
         _check_limits(name, model, max_turns=max_turns, spend_cap=spend_cap)
         super().__init__(_loop_of(self), name=name, on_change=on_change, gate=gate)
         self.__doc__ = instructions or None
@@ -111,6 +113,16 @@ class Agent(TaskType):
     def offered(self) -> Sequence[Object]:
         """The schemas of what the model may call."""
         return self.schemas
+
+    def check_args(self, args: dict[str, Any]) -> None:  # Any: the submitter's arguments
+        super().check_args(args)
+        if not all(isinstance(value, str) for value in args.values()):
+            raise Misuse(f"{self.name}: request and conversation are texts")
+        if args.get("conversation") and args["request"]:
+            raise Misuse(
+                f"{self.name}: a conversation begins without a request",
+                hint="agent.chat(NAME).say(TEXT) in a program; or submit the request alone",
+            )
 
     @property
     def marks(self) -> dict[str, str]:
@@ -143,7 +155,8 @@ class Agent(TaskType):
         """A conversation that is kept: the same name finds the same one, in every process."""
         from holdfast.runtime.conversation import Conversation
 
-        if not CONVERSATION.fullmatch(conversation):
+        named = cast(object, conversation)
+        if not isinstance(named, str) or not CONVERSATION.fullmatch(named):
             raise Misuse("a conversation has a name of 1 to 200 printable characters")
         return Conversation(self, self.home, conversation)
 
@@ -192,6 +205,9 @@ def _by_name(
     agent: str, tools: Sequence[Tool[..., Any]], *, plan: bool
 ) -> dict[str, Tool[..., Any]]:
     found: dict[str, Tool[..., Any]] = {}
+    given = cast(object, tools)
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise Misuse(f"agent {agent}: tools are a list, not {given!r}", hint="tools=[...]")
     for tool in tools:
         check_tool(tool)
         if found.setdefault(tool.name, tool) is not tool:

@@ -62,8 +62,13 @@ class Told:
     failed: bool = False
 
 
-async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool) -> Told:
-    """Bring one call to its end. Raises Signals where it cannot be brought there now."""
+async def carry_out(
+    run: Run, call: ToolCall, tools: Tools, *, plans: bool, unmade: str = ""
+) -> Told:
+    """Bring one call to its end. Raises Signals where it cannot be brought there now.
+
+    `unmade`: why no new call of this reply is made.
+    """
     ordinal = run.take_ordinal()
     run.seek(0)  # `run.call` takes it again where the call is made
     view = run.steps.book.view
@@ -71,6 +76,8 @@ async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool) -> T
     if note is not None:
         return _told_before(view, note.body)
     step = view.steps.get(ordinal)
+    if step is None and unmade:
+        return _refuse(run, ordinal, unmade)
     if step is None:
         return await _new(run, ordinal, call, tools, plans=plans)
     return await _outcome(run, ordinal, step, tools)
@@ -88,7 +95,7 @@ async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: b
     if plans and call.tool == PLAN and call.arguments is not None:
         return _plan(run, ordinal, call.arguments)
     tool = tools.get(call.tool)
-    why = _refusal(call, tool, tools, gated=run.steps.guard is not None)
+    why = _refusal(call, tool, tools, gated=run.steps.guard is not None, plans=plans)
     if why or tool is None:
         return _refuse(run, ordinal, why)
     try:
@@ -190,12 +197,14 @@ def _failure(tool: str, error: HoldfastError) -> Told:
             raise error
 
 
-def _refusal(call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated: bool) -> str:
+def _refusal(
+    call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated: bool, plans: bool = False
+) -> str:
     """Why the call cannot be made; empty where it can."""
     if call.arguments is None:
         return f"the call is malformed and was not made: {call.error}"
     if tool is None:
-        known = ", ".join(sorted(tools)) or "none"
+        known = ", ".join(sorted({*tools, PLAN} if plans else tools)) or "none"
         return f"there is no tool {call.tool[:100]!r}; there are: {known}"
     for name, value in call.arguments.items():
         asked = find_whole(value)

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.core.content import content_bytes
 from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
-from holdfast.errors import Cancelled, ModelRefused, Suspended
+from holdfast.errors import Cancelled, JournalDamaged, ModelRefused, Suspended
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.agent_calls import Told, carry_out, last_slot
-from holdfast.runtime.asked import asked_of, asks_of, messages_of, reply_of
+from holdfast.runtime.asked import asked_of, asks_of, messages_of, reading_own, reply_of
 from holdfast.runtime.asking import AskCall
 from holdfast.runtime.away import away_text
 from holdfast.runtime.contents import Contents
@@ -38,6 +38,7 @@ from holdfast.runtime.models.reply import Reply, StopReason, ToolCall
 from holdfast.runtime.models.request import Object
 from holdfast.runtime.plan import changes_of, plan_of
 from holdfast.runtime.run import Run
+from holdfast.runtime.spending import MOST, counted, find_usage, most_tokens
 from holdfast.runtime.talk import Talk
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ CUT = (
     "[From the runtime, not from the user.] Your reply was cut off at its length limit. "
     "Go on, or answer more briefly."
 )
+CALL_CUT = "your reply was cut off at its length limit: this call was not made"
+CALL_REFUSED = "the reply was refused: this call was not made"
 
 
 def said_at(number: int) -> str:
@@ -112,7 +115,10 @@ class Loop:
         if newest.closed and newest.state is not StepState.SUCCEEDED:
             return  # it failed, and a person has said to go on: the same is asked anew
         if newest.closed:
-            self._reply = reply_of(newest)
+            if self._is_void(newest):
+                return  # it was never there to be acted on: the same is asked anew
+            with reading_own():
+                self._reply = reply_of(newest)
             self._talk.take_reply(self._reply, newest.ordinal)
         else:
             self._turn -= 1
@@ -122,16 +128,28 @@ class Loop:
             newest.body.get(SAID) != self._said
             or view.notes[said_at(self._said)].answer is not None
         ):
+            if self._reply.tool_calls:
+                await self._act(self._reply)  # a refusal's: told again that they were not made
             self._reply = None  # the last word of a message that is answered
+
+    def _is_void(self, ask: StepView) -> bool:
+        """Whether its reply was not kept, or is none (settled by hand), and nothing followed."""
+        try:
+            reply_of(ask)
+        except JournalDamaged:
+            return f"{int(ask.ordinal) + 1}" not in self._book.view.notes
+        return False
 
     def _take_back(self, newest: StepView) -> None:
         """Read the talk up to this model call from the journal."""
-        talk, asked = self._talk, asked_of(newest)
-        for message, source in messages_of(self._book.view, newest.ordinal):
-            if isinstance(source, StepView):
-                talk.take_reply(reply_of(source), source.ordinal)
-            else:
-                talk.take_recorded(message, source)
+        talk = self._talk
+        with reading_own():
+            asked = asked_of(newest)
+            for message, source in messages_of(self._book.view, newest.ordinal):
+                if isinstance(source, StepView):
+                    talk.take_reply(reply_of(source), source.ordinal)
+                else:
+                    talk.take_recorded(message, source)
         if (len(talk), talk.prefix) != (asked.count, asked.prefix):
             raise Suspended(
                 f"diverged: step {newest.ordinal}: the talk that is read back is not the recorded "
@@ -145,8 +163,9 @@ class Loop:
     async def _ask(self) -> Reply:
         self._check_turns()
         self._tell_away()
-        self._check_spend()
-        extra: Body | None = {SAID: self._said} if self._conversation else None
+        extra = self._check_spend()
+        if self._conversation:
+            extra[SAID] = self._said
         self._asked_epoch = self._book.hold.epoch
         self._turns += 1
         reply = await self._ask_at(extra)
@@ -169,36 +188,33 @@ class Loop:
                 "raise max_turns and retry the task"
             )
 
-    def _check_spend(self) -> None:
+    def _check_spend(self) -> Body:
+        """What the step's record says of its cost. Suspended where it could pass the cap."""
         agent, price = self._agent, self._agent.model.price
         if agent.spend_cap is None or price is None:
-            return
+            return {}
         spent = self._spent
         settings = {**agent.model.settings, **agent.settings}
-        most = price.most(
-            input_tokens=self._input_most(),
-            output_tokens=int(cast(int, settings.get("max_tokens", 0))),
-        )
+        read, written = self._input_most(), int(cast(int, settings.get("max_tokens", 0)))
+        most = price.most(input_tokens=read, output_tokens=written)
         if spent + most > agent.spend_cap:
             raise Suspended(
                 f"spend-cap: {spent:,} of {agent.spend_cap:,} millionths of a {price.unit} are "
                 f"spent, and the next model call may cost {most:,}; raise spend_cap and retry "
                 "the task"
             )
+        return {MOST: most_tokens(input_tokens=read, output_tokens=written)}
 
     def _count_spent(self, asks: Iterable[StepView]) -> None:
         price = self._agent.model.price
-        for ask in asks:
-            result = cast(Body, ask.result or {})
-            if price is not None and result.get("unit") == price.unit:
-                self._spent += int(result.get("cost") or 0)
+        if price is not None:
+            self._spent += sum(counted(ask, price) for ask in asks)
 
     def _input_most(self) -> int:
         """The most tokens that the next prompt can have: no token is shorter than a byte."""
         new = sum(len(content_bytes(message)) for message, _ in self._talk.new)
-        usage = None
-        if self._talk.after:
-            usage = reply_of(self._book.get_step(self._talk.after)).usage
+        after = self._talk.after
+        usage = find_usage(self._book.get_step(after)) if after else None
         if usage is not None:
             return usage.input_tokens + usage.output_tokens + new
         tools = len(content_bytes(list(self._agent.schemas)))
@@ -226,16 +242,17 @@ class Loop:
         """Act on a reply; False where it is the answer."""
         if reply.tool_calls:
             await self._act(reply)
-            return True
+            if reply.refusal is not None:
+                return False
         if reply.stop is StopReason.LENGTH:
             self._talk.say(CUT)
             return True
-        return reply.stop is StopReason.PAUSED
+        return bool(reply.tool_calls) or reply.stop is StopReason.PAUSED
 
     async def _act(self, reply: Reply) -> None:
         self._run.seek(2 * self._turn - 1)
         branches: list[Callable[[Run], Awaitable[Any]]] = [
-            functools.partial(self._carry_out, call) for call in reply.tool_calls
+            functools.partial(self._carry_out, call, _unmade(reply)) for call in reply.tool_calls
         ]
         told = cast("list[Told]", await self._run.gather(*branches))
         if self._book.scratch is not None:
@@ -243,8 +260,9 @@ class Loop:
         for call, one in zip(reply.tool_calls, told, strict=True):
             self._talk.answer(call, one.text, failed=one.failed)
 
-    def _carry_out(self, call: ToolCall, run: Run) -> Awaitable[Told]:
-        return carry_out(run, call, self._agent.tools, plans=self._agent.plans)
+    def _carry_out(self, call: ToolCall, unmade: str, run: Run) -> Awaitable[Told]:
+        agent = self._agent
+        return carry_out(run, call, agent.tools, plans=agent.plans, unmade=unmade)
 
     # what the user says
 
@@ -315,6 +333,13 @@ class Loop:
         if reply.refusal is not None:
             body |= {"text": reply.refusal or reply.text, "refused": True}
         await self._book.write([Entry(kind=Kind.ANSWER, ordinal=said_at(self._said), body=body)])
+
+
+def _unmade(reply: Reply) -> str:
+    """Why no call of this reply is made: one that was cut may be half of what was meant."""
+    if reply.refusal is not None:
+        return CALL_REFUSED
+    return CALL_CUT if reply.stop is StopReason.LENGTH else ""
 
 
 def _answer(reply: Reply) -> str:

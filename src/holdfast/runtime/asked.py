@@ -7,19 +7,21 @@ The arguments of a model step name its request by digests:
 `head` is the content {"model", "settings", "system", "tools"}. The messages are those of the step
 `after`, then its reply, then the `new` ones; `count` of them in all, and `prefix` is the chain over
 their digests. The result is {"reply": ..., "cost": micro-units or null, "unit": ...}; `head` is in
-it where an open step was sent with a head that had changed since it was planned.
+it where an open step was sent with a head that had changed since it was planned, and `garbled`
+where so many replies before it could not be used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator, Iterator
 from typing import Any, cast
 
 import msgspec
 
 from holdfast.core.ordinal import sort_key
 from holdfast.core.step import StepState
-from holdfast.errors import JournalDamaged
+from holdfast.errors import JournalDamaged, Suspended
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.runtime.models.order import Object
 from holdfast.runtime.models.reply import Reply
@@ -53,6 +55,18 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     cost: dict[str, int]  # micro-units by currency
     unpriced: int
+
+
+@contextlib.contextmanager
+def reading_own() -> Generator[None]:
+    """Records of this task are read: where they make no sense, it rests alone for a person.
+
+    JournalDamaged would end the worker, and with it every other task.
+    """
+    try:
+        yield
+    except JournalDamaged as error:
+        raise Suspended(f"damaged: {error.message}") from None
 
 
 def asked_of(step: StepView) -> Asked:

@@ -20,8 +20,10 @@ import msgspec
 
 from holdfast.core.content import content_bytes
 from holdfast.core.effect import Read
+from holdfast.core.values import checked, encode
 from holdfast.errors import (
     BadInput,
+    BadValue,
     Busy,
     ContextTooLong,
     Misuse,
@@ -37,10 +39,10 @@ from holdfast.errors import (
     ToolFailed,
 )
 from holdfast.journal.records import Body, StepView
-from holdfast.runtime.asked import ASK, Asked, asked_of, head_of
+from holdfast.runtime.asked import ASK, Asked, asked_of, head_of, reading_own
 from holdfast.runtime.contents import Contents
 from holdfast.runtime.models.model import Model
-from holdfast.runtime.models.port import Show
+from holdfast.runtime.models.port import Show, check_show
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Object, Request, check_settings, check_tools
 from holdfast.runtime.run import Run, StepCall
@@ -78,6 +80,7 @@ class AskCall(StepCall[Reply]):
     ) -> None:  # fmt: skip
         if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
             raise Misuse(f"{model!r} is not a model", hint="make one: holdfast.Model(name, at=...)")
+        check_show(show)
         super().__init__(run, _tool_of(model), {})
         self._model = model
         self._talk = talk
@@ -192,7 +195,8 @@ def _schema_of(tool: object) -> object:
 
 def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> Asked:
     """The recorded request, where this is the same talk. Suspended where it is another one."""
-    asked = asked_of(step)
+    with reading_own():
+        asked = asked_of(step)
     if (asked.count, asked.prefix) != (len(talk), talk.prefix):
         raise Suspended(
             f"diverged: step {step.ordinal}: the talk before this model call is another one now: "
@@ -200,7 +204,8 @@ def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> Asked
             f"with {asked.prefix[:8]}"
         )
     if asked.head != head[0] and run.steps.changes is not None:
-        before = head_of(run.steps.book.view, asked.head)
+        with reading_own():
+            before = head_of(run.steps.book.view, asked.head)
         run.steps.changes.check_head((asked.head, before), head)
     return asked
 
@@ -208,6 +213,7 @@ def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> Asked
 class _AskTool(Tool[..., Any]):
     """The built-in tool of model calls; each call has a copy with what it sends."""
 
+    spared_max = 0  # a provider that is busy or away is what its attempts are for
     sending: _Sending
 
     def with_sending(self, sending: _Sending) -> _AskTool:
@@ -270,24 +276,33 @@ class _Sending:
                 session=self._talk.session, kept=self._talk.kept, time_s=self._model.time_s,
                 keys=self._secrets.get_value,
             )  # fmt: skip
+            result = self._result(reply)
         except ModelUnavailable as error:
             raise _later(error, error.retry_after_s) from None
         except ReplyGarbled as error:
             self._garbled += 1
-            if self._garbled >= GARBLED_MAX:
+            if self._garbled >= min(GARBLED_MAX, self._model.attempts):
                 raise
             raise _later(error, None) from None
         if showing is not None:
             showing.end()
-        return self._result(reply)
+        return result
 
     def _result(self, reply: Reply) -> Body:
+        """What is recorded. Raises ReplyGarbled where no record can hold it."""
         price = self._model.price
         result: Body = {"reply": reply.to_json(), "cost": None}
         if price is not None and reply.usage is not None:
             result |= {"cost": price.cost(reply.usage), "unit": price.unit}
         if self._head_digest:
             result["head"] = self._head_digest
+        if self._garbled:
+            result["garbled"] = self._garbled
+        try:
+            encode(self._secrets.value(checked(result, what="the reply")), what="the reply")
+        except (BadValue, TooLarge) as error:
+            text = f"the reply cannot be kept: {error.message}"
+            raise ReplyGarbled(text, reason="too-large") from None
         return result
 
 

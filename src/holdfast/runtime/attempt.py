@@ -162,8 +162,10 @@ class Caller:
                 value = await self._deadlines.run(
                     tool.bound(call, own), tool.timeout_s, task_id, step.ordinal
                 )
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            return _judged(tool, error, begun=send.begun, secrets=self._secrets)
         except TimeoutError:
             # One of the tool's own says the same: no outcome in time.
             late = AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
@@ -193,9 +195,9 @@ class Caller:
             own = self._secrets.resolve(tool, step, _own(args), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 answer = cast(object, await tool.finder(call, **own))
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             if self._is_fenced(error) or is_closed_from_outside(error):
                 raise
             text = self._secrets.text(text_of(error))
@@ -316,6 +318,12 @@ def _judged(
     if harmless or (tool.marks_itself and not begun):
         return Raised(kind, text)  # nothing outside was changed: nothing was sent
     return Doubtful("raised", kind=kind, text=text)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled this call; a tool may also raise CancelledError itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _own(args: dict[str, Any]) -> dict[str, Any]:

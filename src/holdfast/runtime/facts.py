@@ -18,7 +18,6 @@ from holdfast.journal.records import Attempt, Claim, StepView, TaskView
 from holdfast.runtime.tool import Tool
 
 CLOCK_TOLERANCE_MS = 5_000
-SPARED_MAX = 20  # attempts that were not sent or met a busy far end, beyond the tool's own limit
 
 
 def quiet_in_ms(view: TaskView, step: StepView, *, delay_ms: int, clock: Clock) -> int:
@@ -121,7 +120,7 @@ def slot_tag(effect_key: bytes, attempt: int) -> bytes:
 def attempts_left(step: StepView, tool: Tool[..., object]) -> bool:
     if step.step is None:
         return True
-    spared = min(step.spared, SPARED_MAX)
+    spared = min(step.spared, tool.spared_max)
     return step.step.attempts - spared < max(tool.attempts, tool.retries + 1)
 
 

@@ -168,6 +168,8 @@ def _sql(text: object) -> str:
 class Tool(Generic[P, T]):
     """A registered tool."""
 
+    spared_max = 20  # attempts that were not sent or met a busy far end, beyond its own limit
+
     def __init__(
         self, function: Callable[P, Awaitable[T] | T], *, name: str, effect: Effect,
         timeout_s: float, attempts: int, retries: int, retry_delay_s: float, http_only: bool,

@@ -107,7 +107,10 @@ def finish(
         raise ReplyGarbled(
             f"the reply has {calls} tool calls; the limit is {TOOL_CALLS_MAX}", reason="too-large"
         )
-    says_something = any(isinstance(part, Text | Refusal | ToolCall) for part in kept)
+    says_something = any(
+        isinstance(part, Refusal | ToolCall) or (isinstance(part, Text) and part.text.strip())
+        for part in kept
+    )
     if not says_something and stop not in _EMPTY_IS_MEANT:
         raise ReplyGarbled("the reply is empty: no text, no tool call, no refusal", reason="empty")
     return Reply(

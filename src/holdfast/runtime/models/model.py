@@ -26,7 +26,9 @@ class Model:
         price: where it is given, each step records what it cost.
         settings: for every request; a call's own go before them.
         time_s: seconds for one sending, over all endpoints.
-        attempts: how often a request is sent while no endpoint replies, before the step is parked.
+        attempts: how often a request is tried while no endpoint replies, before the step is
+            parked. A try goes to each endpoint at most once; one that rests after a failure is
+            passed over, and a try that finds all of them resting counts too.
     """
 
     def __init__(

@@ -7,10 +7,12 @@ What is shown is provisional: it is for a person's eyes, is never recorded, and 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.errors import Misuse
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Request
 
@@ -44,6 +46,21 @@ Keys = Callable[[str], str]
 """The value of the secret of this name; raises SecretNotFound. Asked when a request is sent."""
 Event = TextDelta | Restarted | Whole
 Show = Callable[[Shown], None]
+
+
+def check_show(show: object) -> None:
+    """Raises Misuse where pieces cannot be shown by it."""
+    if show is None:
+        return
+    if not callable(show):
+        raise Misuse(f"show: {show!r} cannot be called")
+    if inspect.iscoroutinefunction(show) or inspect.iscoroutinefunction(
+        getattr(show, "__call__", None)  # noqa: B004 - what it is, not whether it is there
+    ):
+        raise Misuse(
+            f"show: {show!r} is async, and nobody would await it",
+            hint="give a plain function; one that puts pieces into a queue, for example",
+        )
 
 
 class ChatModel(Protocol):
