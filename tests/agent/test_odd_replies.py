@@ -209,6 +209,7 @@ async def test_a_conversation_goes_on_after_a_refused_call(
         Usage(input_tokens=0, output_tokens=0),
         Usage(input_tokens=-5_000_000, output_tokens=0),
         Usage(input_tokens=10**15, output_tokens=10**15),
+        Usage(input_tokens=10, output_tokens=1, cached_tokens=10**9),
     ],
 )
 async def test_a_cap_holds_where_no_figure_can_be_believed(

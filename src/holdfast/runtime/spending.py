@@ -37,6 +37,8 @@ def find_usage(ask: StepView) -> Usage | None:
         return None
     if usage is None or usage.input_tokens <= 0 or usage.output_tokens < 0:
         return None  # no prompt is empty
+    if (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0) > usage.input_tokens:
+        return None  # parts of the prompt
     most = ask.body.get(MOST)
     if most is not None and (
         usage.input_tokens > int(most["input"]) * BEYOND_TIMES + BEYOND_TOKENS
@@ -48,7 +50,8 @@ def find_usage(ask: StepView) -> Usage | None:
 
 def counted(ask: StepView, price: Price) -> int:
     """Millionths that this model step has cost, or can have cost where nobody can know."""
-    result = cast(Body, ask.result if isinstance(ask.result, dict) else {})
+    found = ask.result
+    result = cast(Body, found) if isinstance(found, dict) else {}
     if not ask.closed:
         return 0
     if "reply" not in result:
