@@ -76,7 +76,7 @@ async def test_a_reply_that_no_record_holds_is_garbled(lab: Lab) -> None:
     async with lab.open(ada := agent_of(fake)) as hf:
         handle = await hf.submit(ada, request="Go")
         with pytest.raises(
-            TaskFailed, match=r"ReplyGarbled: the reply cannot be kept: .*the limit"
+            TaskParked, match=r"reply-garbled: the reply cannot be kept: .*the limit"
         ):
             await handle.result(30)
         view = await handle.view()
@@ -237,7 +237,7 @@ async def test_replies_that_were_thrown_away_count(lab: Lab, pay: Any) -> None:
     fake = Fake(says(HUGE), says(HUGE), says(pays()), says(HUGE))
     async with lab.open(ada := agent_of(fake, pay, spend_cap=100_000)) as hf:
         handle = await hf.submit(ada, request="Pay")
-        with pytest.raises(TaskFailed, match="ReplyGarbled"):
+        with pytest.raises(TaskParked, match="reply-garbled"):
             await handle.result(30)
         view = await handle.view()
         first, second = asks_of(view)

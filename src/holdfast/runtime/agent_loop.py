@@ -31,7 +31,7 @@ from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.agent_calls import Told, carry_out, last_slot
 from holdfast.runtime.asked import asked_of, asks_of, messages_of, reading_own, reply_of
-from holdfast.runtime.asking import AskCall
+from holdfast.runtime.asking import MODEL_ERRORS, AskCall
 from holdfast.runtime.away import away_text
 from holdfast.runtime.contents import Contents
 from holdfast.runtime.models.reply import Reply, StopReason, ToolCall
@@ -176,10 +176,16 @@ class Loop:
         agent = self._agent
         self._run.seek(2 * self._turn)
         self._turn += 1
-        return await AskCall(
-            self._run, agent.model, self._talk, tools=agent.offered, settings=agent.settings,
-            show=agent.show, extra=extra,
-        )  # fmt: skip
+        try:
+            return await AskCall(
+                self._run, agent.model, self._talk, tools=agent.offered, settings=agent.settings,
+                show=agent.show, extra=extra,
+            )  # fmt: skip
+        except MODEL_ERRORS as error:
+            # Nothing is wrong with the task: what a person mends, a retry asks again.
+            raise Suspended(
+                f"{error.code}: {error.message}; mend it, then retry the task"
+            ) from error
 
     def _check_turns(self) -> None:
         if self._turns >= self._agent.max_turns:

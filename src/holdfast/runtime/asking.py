@@ -26,6 +26,7 @@ from holdfast.errors import (
     BadValue,
     Busy,
     ContextTooLong,
+    HoldfastError,
     Misuse,
     ModelKeyRefused,
     ModelNotFound,
@@ -64,6 +65,9 @@ _TERMINAL = {
         StateHeldElsewhere, TooLarge,
     )
 }  # fmt: skip
+
+# With these a model step is closed as failed.
+MODEL_ERRORS: tuple[type[HoldfastError], ...] = (*_TERMINAL.values(), ReplyGarbled)
 
 Tools = Sequence[Tool[..., Any] | Mapping[str, object]]
 
