@@ -13,7 +13,8 @@
          |   +- usage: BadInput, BadValue, TooLarge, BadApp, BadSettings, NotDurable, StepOpen,
          |   |         ToolNotImportable, Misuse, NoSchema, BadReference, BadSecret, SecretInInput,
          |   |         BadEvent, BadRecord
-         |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound
+         |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
+         |   |          NotAnAgent
          |   +- conflict: RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow,
          |   |             NotSettleable, SecretInUse
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
@@ -447,6 +448,12 @@ class ApprovalNotFound(Terminal):
 class BlobNotFound(Terminal):
     code = "blob-not-found"
     exit_code = EXIT_NOT_FOUND
+
+
+class NotAnAgent(Terminal):
+    code = "not-an-agent"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "name its folder with --home, or make one with `holdfast init NAME`"
 
 
 class SecretNotFound(Terminal):

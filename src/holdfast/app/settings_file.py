@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from holdfast.app.agent_settings import SECTIONS as AGENT_SECTIONS
+from holdfast.app.agent_settings import AgentSettings, parse_agent_settings
 from holdfast.errors import BadSettings, HoldfastError, ModeTooWide, WrongKind, WrongOwner
 from holdfast.runtime.settings import Settings
 
@@ -70,20 +72,32 @@ def make_settings(fields: Mapping[str, object]) -> Settings:
 
 def read_fields(path: Path) -> dict[str, object]:
     """The fields of Settings that the file names. Raises BadSettings, ModeTooWide, WrongOwner."""
-    try:
-        parsed = tomllib.loads(_read(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadSettings(f"{path} is not TOML: {error}") from error
+    parsed = _parsed(path)
+    parse_agent_settings(parsed, where=path)
     fields: dict[str, object] = {}
     for name, value in parsed.items():
+        if name in AGENT_SECTIONS:
+            continue
         if isinstance(value, dict):
             if name not in SECTIONS:
-                raise _unknown(path, f"[{name}]", name, SECTIONS)
+                raise _unknown(path, f"[{name}]", name, (*SECTIONS, *AGENT_SECTIONS))
             for key, one in cast("dict[str, object]", value).items():
                 _take(path, fields, name, key, one)
         else:
             _take(path, fields, "", name, value)
     return fields
+
+
+def read_agent_settings(path: Path) -> AgentSettings:
+    """The sections about the agent. Raises as read_fields does."""
+    return parse_agent_settings(_parsed(path), where=path)
+
+
+def _parsed(path: Path) -> dict[str, Any]:  # Any: TOML, checked by whoever takes it
+    try:
+        return tomllib.loads(_read(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadSettings(f"{path} is not TOML: {error}") from error
 
 
 def _take(path: Path, fields: dict[str, object], section: str, key: str, value: object) -> None:

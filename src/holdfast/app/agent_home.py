@@ -1,0 +1,130 @@
+"""An agent's folder: where each thing in it lies, and which folder a command means."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.app.agent_settings import AgentSettings
+from holdfast.app.settings_file import NAME, read_agent_settings, read_fields
+from holdfast.core.private_files import check_place, check_private_folder
+from holdfast.errors import NotAnAgent
+
+ENVIRONMENT = "HOLDFAST_HOME"
+NAME_CHARS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHome:
+    """Paths of one agent. Nothing here opens or makes a file."""
+
+    folder: Path
+    name: str
+    settings: AgentSettings = field(default_factory=AgentSettings)
+
+    @property
+    def settings_file(self) -> Path:
+        return self.folder / NAME
+
+    @property
+    def identity_file(self) -> Path:
+        return self.folder / "identity.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "kel.jsonl"
+
+    @property
+    def receipts_file(self) -> Path:
+        return self.folder / "receipts.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.db"
+
+    @property
+    def keys_file(self) -> Path:
+        return self.folder / "keys.json"
+
+    @property
+    def instance(self) -> Path:
+        """This host's own: never backed up, never copied."""
+        return self.folder / "instance"
+
+    @property
+    def scratch(self) -> Path:
+        return self.folder / "scratch"
+
+    @property
+    def memory_file(self) -> Path:
+        return self.folder / "MEMORY.md"
+
+    @property
+    def days(self) -> Path:
+        return self.folder / "memory"
+
+    @property
+    def heartbeat_file(self) -> Path:
+        return self.folder / "HEARTBEAT.md"
+
+    @property
+    def handoff_file(self) -> Path:
+        return self.folder / "handoff.md"
+
+    @property
+    def places_file(self) -> Path:
+        """Where backups go: names and addresses, no secrets."""
+        return self.folder / "places.json"
+
+    @property
+    def heads_file(self) -> Path:
+        """The chain of signed backup heads."""
+        return self.folder / "heads.jsonl"
+
+    @property
+    def vault(self) -> Path | None:
+        return self._path(self.settings.identity.vault)
+
+    @property
+    def second(self) -> Path | None:
+        return self._path(self.settings.identity.second)
+
+    @property
+    def witnesses(self) -> tuple[Path, ...]:
+        given = map(self._path, self.settings.identity.witnesses)
+        return tuple(path for path in given if path is not None)
+
+    @property
+    def arbiter(self) -> Path | None:
+        return self._path(self.settings.identity.arbiter)
+
+    @property
+    def signer(self) -> Path | None:
+        return self._path(self.settings.identity.signer)
+
+    def _path(self, text: str) -> Path | None:
+        return None if not text else Path(os.path.abspath(self.folder / Path(text).expanduser()))
+
+
+def home_folder(given: str | None) -> Path:
+    """The folder that a command means: the option, else $HOLDFAST_HOME, else this one."""
+    return Path(os.path.abspath(given or os.environ.get(ENVIRONMENT) or "."))
+
+
+def load_home(folder: Path) -> AgentHome:
+    """The agent in this folder.
+
+    Raises:
+        NotAnAgent: there is no holdfast.toml that names one.
+        BadSettings, ModeTooWide, WrongOwner, SymlinkRefused
+    """
+    path = folder / NAME
+    if not os.path.lexists(path):
+        raise NotAnAgent(f"there is no agent in {folder}")
+    check_place(folder)
+    check_private_folder(folder)
+    name = str(read_fields(path).get("agent", ""))
+    if not name:
+        raise NotAnAgent(f"{path} names no agent", hint='it says `agent = "ada"`, for example')
+    return AgentHome(folder=folder, name=name, settings=read_agent_settings(path))

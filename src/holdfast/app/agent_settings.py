@@ -1,0 +1,64 @@
+"""The parts of holdfast.toml that are about the agent rather than about a worker.
+
+    [identity]   where the vault, its second place, the witnesses and the arbiter lie
+    [memory]     how much of its files an agent is given when it starts
+    [backup]     how often, how long kept, and what counts as too old
+
+Paths may begin with `~`; a relative one is counted from the agent's folder. None of it is secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import BadSettings
+
+SECTIONS = ("identity", "memory", "backup")
+
+
+class IdentitySettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    vault: str = ""  # empty: the agent has no identity yet
+    second: str = ""  # the place of the next key
+    witnesses: tuple[str, ...] = ()  # folders of witnesses; relays follow
+    arbiter: str = ""  # the folder of the arbiter that grants incarnations
+    signer: str = ""  # the socket of a signer process; empty: the vault is opened here
+
+
+class MemorySettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    tokens: int = 6_000  # of the agent's own files, given to the model on a start
+
+
+class BackupSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    hourly: int = 24
+    daily: int = 14
+    weekly: int = 8
+    monthly: int = 12
+    stale_after_h: float = 26.0  # a verified backup older than this is a notice
+    accept_old_borg: bool = False  # versions before 1.4, with a known hole
+
+
+class AgentSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    identity: IdentitySettings = msgspec.field(default_factory=IdentitySettings)
+    memory: MemorySettings = msgspec.field(default_factory=MemorySettings)
+    backup: BackupSettings = msgspec.field(default_factory=BackupSettings)
+
+
+def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSettings:
+    """Of a parsed holdfast.toml; its other sections are settings_file.py's. Raises BadSettings."""
+    own = {name: parsed[name] for name in SECTIONS if name in parsed}
+    try:
+        return msgspec.convert(own, AgentSettings)
+    except msgspec.ValidationError as error:
+        raise BadSettings(f"{where}: {error}", hint="see docs/reference/settings.md") from None
