@@ -6,6 +6,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import msgspec
+
+from holdfast.app.agent_settings import SECTIONS, AgentSettings
 from holdfast.app.metrics import METRICS, PREFIX
 from holdfast.app.settings_file import KEYS, make_settings, read_fields
 from holdfast.runtime.settings import Settings
@@ -19,16 +22,24 @@ NOT_IN_THE_FILE = {"pace"}  # for tests; the page says so
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     page = (REFERENCE / "settings.md").read_text().partition("## Environment")[0]
     rows = {(section, key): default for section, key, default in TABLE.findall(page)}
-    assert set(rows) == set(KEYS)
     defaults = Settings()
-    for place, (field, _) in KEYS.items():
+    wanted = {place: getattr(defaults, field) for place, (field, _) in KEYS.items()}
+    of_the_agent = AgentSettings()
+    for section in SECTIONS:
+        for one in msgspec.structs.fields(getattr(of_the_agent, section)):
+            wanted[section, one.name] = getattr(getattr(of_the_agent, section), one.name)
+    assert set(rows) == set(wanted)
+    for place, value in wanted.items():
         if place[1] not in IN_WORDS:
-            value = getattr(defaults, field)
-            assert rows[place].strip('"` ') == (
-                str(value).lower() if isinstance(value, bool)
-                else f"{value:g}" if isinstance(value, float)
-                else str(value)
-            ), place  # fmt: skip
+            assert rows[place].strip('"` ') == _shown(value), place
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "[]" if value == () else str(value)
 
 
 def test_every_field_of_settings_can_be_set() -> None:
