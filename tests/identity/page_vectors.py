@@ -18,6 +18,7 @@ from cast import NOW, Owner, certificate, key, receipt, take, vouched
 from holdfast.identity import drafts
 from holdfast.identity.claim import Claim, How, Yield
 from holdfast.identity.encodings import digest_of, key_digest
+from holdfast.identity.head import Head, JournalMark, sign_head
 from holdfast.identity.profile import Profile, Relay
 from holdfast.identity.records import Why
 from holdfast.identity.signed import Family, message, sealed
@@ -74,6 +75,19 @@ def made() -> dict[str, Any]:
         policy=(),
         exp=NOW + 86_400,
     )
+    head = Head(
+        id=log.id,
+        g=0,
+        s=1,
+        e=1,
+        seq=1,
+        at=NOW,
+        manifest=digest_of(b"manifest"),
+        archive="ada-1-1-20270115T080000Z",
+        bytes=5,
+        files=1,
+        journal=JournalMark(id="0123456789abcdef", sequence=42, incarnation=1),
+    )
     lines = {
         "icp": inception,
         "rot": rotation,
@@ -82,6 +96,7 @@ def made() -> dict[str, Any]:
         "prf": sealed(profile, profile.to_json(), Family.PROF, (owner.op(1),)),
         "clm": sealed(claim, claim.to_json(), Family.LEASE, (instance,)),
         "yld": sealed(given, given.to_json(), Family.LEASE, (instance,)),
+        "bkh": sign_head(head, owner.op(1)),
         "rcv": recovery,
         "rot after rcv": after,
         "rtr": retirement,

@@ -39,6 +39,7 @@ class Family(StrEnum):
     LEASE = "lease"
     ENV = "env"
     RCPT = "rcpt"
+    HEAD = "head"
 
 
 Signature = tuple[PublicKey, bytes]
