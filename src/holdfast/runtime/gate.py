@@ -216,25 +216,15 @@ def _over(limit: Limit, args: Mapping[str, object], past: Past) -> Verdict | Non
         return Verdict(True, "calls", why)
     if not limit.argument:
         return None
-    amount = amount_of(args, limit.argument)
-    if isinstance(amount, str):
-        return Verdict(True, "amount", amount)
-    name = limit.argument
-    if limit.per_call is not None and amount > exact(limit.per_call):
-        why = f"{name}: {shown(amount)} is above {limit.per_call:,}, the most of one call"
-        return Verdict(True, "amount", why)
-    if limit.per_task is None:
-        return None
-    spent = _spent(past, name)
-    if isinstance(spent, str):
-        return Verdict(True, "amount", spent)
-    if spent + amount > exact(limit.per_task):
-        why = (
-            f"{name}: {shown(amount)} would make {shown(spent + amount)} in this task; "
-            f"the most is {limit.per_task:,}"
-        )
-        return Verdict(True, "amount", why)
-    return None
+    found = _beyond(limit.argument, limit.per_call, limit.per_task, args, past)
+    if found is None or isinstance(found, Verdict):
+        return found
+    why = f"{found.name}: {shown(found.amount)} "
+    if found.total is None:
+        why += f"is above {limit.per_call:,}, the most of one call"
+    else:
+        why += f"would make {shown(found.total)} in this task; the most is {limit.per_task:,}"
+    return Verdict(True, "amount", why)
 
 
 def _asked(
@@ -245,22 +235,40 @@ def _asked(
         return None
     if rule is True:
         return Verdict(False, "approve", "every call needs a yes")
-    amount = amount_of(args, rule.argument)
+    found = _beyond(rule.argument, rule.per_call, rule.per_task, args, past)
+    if found is None or isinstance(found, Verdict):
+        return found
+    if found.total is None:
+        why = f"{found.name}: {shown(found.amount)} is above {rule.per_call:,}"
+    else:
+        why = f"{found.name}: {shown(found.total)} in this task is above {rule.per_task:,}"
+    return Verdict(False, "approve", why)
+
+
+class _Beyond(NamedTuple):
+    """An amount above a bound: of one call, or with a total, of the task."""
+
+    name: str
+    amount: Fraction
+    total: Fraction | None = None
+
+
+def _beyond(
+    name: str, per_call: float | None, per_task: float | None,
+    args: Mapping[str, object], past: Past,
+) -> _Beyond | Verdict | None:  # fmt: skip
+    """What lies above a bound, or a refusal where the amount cannot be told."""
+    amount = amount_of(args, name)
     if isinstance(amount, str):
         return Verdict(True, "amount", amount)
-    name = rule.argument
-    if rule.per_call is not None and amount > exact(rule.per_call):
-        why = f"{name}: {shown(amount)} is above {rule.per_call:,}"
-        return Verdict(False, "approve", why)
-    if rule.per_task is None:
+    if per_call is not None and amount > exact(per_call):
+        return _Beyond(name, amount)
+    if per_task is None:
         return None
     spent = _spent(past, name)
     if isinstance(spent, str):
         return Verdict(True, "amount", spent)
-    if spent + amount > exact(rule.per_task):
-        why = f"{name}: {shown(spent + amount)} in this task is above {rule.per_task:,}"
-        return Verdict(False, "approve", why)
-    return None
+    return _Beyond(name, amount, spent + amount) if spent + amount > exact(per_task) else None
 
 
 def _too_fast(calls: int, within_s: float, past: Past) -> Verdict | None:

@@ -15,8 +15,9 @@ import ssl
 from dataclasses import dataclass
 from email import message_from_bytes
 from email.message import Message
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
+
+from holdfast.testing.far_ends.door import Door
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,66 +44,25 @@ class Taken:
         return str(self.mail["Message-ID"])
 
 
-class SubmissionServer:
+class SubmissionServer(Door):
     def __init__(
         self, *, user: str = "", password: str = "", tls: ssl.SSLContext | None = None,
         from_the_start: bool = False, words: str = "PLAIN LOGIN",
     ) -> None:  # fmt: skip
+        super().__init__(tls=tls if from_the_start else None)
         self._login = (user, password)
         self._tls = tls
-        self._from_the_start = from_the_start
         self._words = words
         self.taken: list[Taken] = []
         self.talks = 0
         self.troubles: list[SmtpTrouble] = []
-        self.inside = 0
-        self.port = 0
-        self._changed = asyncio.Condition()
-        self._released = asyncio.Event()
-        self._server: asyncio.Server | None = None
 
-    async def start(self, port: int = 0) -> None:
-        context = self._tls if self._from_the_start else None
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=context)
-        name: tuple[str, int] = self._server.sockets[0].getsockname()
-        self.port = name[1]
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.release()
-        if self._server is not None:
-            self._server.close()
-
-    async def wait_inside(self) -> None:
-        async with asyncio.timeout(30), self._changed:
-            await self._changed.wait_for(lambda: self.inside > 0)
-
-    def release(self) -> None:
-        self._released.set()
-        self._released = asyncio.Event()
-
-    async def hold(self) -> None:
-        self.inside += 1
-        async with self._changed:
-            self._changed.notify_all()
-        try:
-            await self._released.wait()
-        finally:
-            self.inside -= 1
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.talks += 1
         trouble = self.troubles.pop(0) if self.troubles else None
-        talk = _Talk(self, reader, writer, trouble, tls=self._from_the_start)
+        talk = _Talk(self, reader, writer, trouble, tls=self._from_the_start is not None)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             await talk.serve()
-        writer.close()
 
     # used by a conversation
 

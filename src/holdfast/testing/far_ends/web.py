@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import json
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
+
+from holdfast.testing.far_ends.door import Door
 
 # Any in this file: JSON, as it came.
 
@@ -65,18 +67,14 @@ class Trouble:
     body: object = None
 
 
-class WebFarEnd:
+class WebFarEnd(Door):
     """Base of the HTTP far ends: subclasses say what is an effect, and do it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests: list[Ask] = []
         self.troubles: list[Trouble] = []
-        self.inside = 0
         self.skew_s = 0.0  # of this far end's clock
-        self._changed = asyncio.Condition()
-        self._released = asyncio.Event()
-        self._server: asyncio.Server | None = None
-        self.port = 0
 
     # what a far end of one kind says
 
@@ -87,24 +85,15 @@ class WebFarEnd:
         """An answer that needs no work: not allowed, known already, under way."""
         return None
 
+    @abstractmethod
     def work(self, ask: Ask, trouble: Trouble | None) -> Answer:
         """Do it, and keep what has to be kept; nothing is awaited."""
-        raise NotImplementedError
 
     # the way of a request
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    async def wait_inside(self, count: int = 1) -> None:
-        """Until that many requests are held."""
-        async with asyncio.timeout(30), self._changed:
-            await self._changed.wait_for(lambda: self.inside >= count)
-
-    def release(self) -> None:
-        self._released.set()
-        self._released = asyncio.Event()
 
     async def handle(self, ask: Ask) -> Answer | None:
         """None where the connection is to be closed without an answer."""
@@ -117,45 +106,17 @@ class WebFarEnd:
             return Answer(trouble.status, trouble.body, trouble.headers)
         answer = self.enter(ask)
         if kind == "wait":
-            await self._hold()
+            await self.hold()
         answer = answer or self.work(ask, trouble)
         if kind == "hold":
-            await self._hold()
+            await self.hold()
         if kind == "lose":
             return None
         if trouble and kind == "after":
             return Answer(trouble.status, trouble.body, trouble.headers)
         return answer
 
-    async def _hold(self) -> None:
-        self.inside += 1
-        async with self._changed:
-            self._changed.notify_all()
-        try:
-            await self._released.wait()
-        finally:
-            self.inside -= 1
-
-    # the socket
-
-    async def start(self, port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=256)
-        name: tuple[str, int] = self._server.sockets[0].getsockname()
-        self.port = name[1]
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.release()
-        if self._server is not None:
-            self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, h11.ProtocolError, asyncio.CancelledError):
             parser = h11.Connection(h11.SERVER)
             ask = await _read(parser, reader)
@@ -163,7 +124,6 @@ class WebFarEnd:
             if ask is not None and answer is not None:
                 writer.write(_raw(parser, answer, self.skew_s, bare=ask.method == "HEAD"))
                 await writer.drain()
-        writer.close()
 
 
 async def _read(parser: h11.Connection, reader: asyncio.StreamReader) -> Ask | None:
