@@ -14,12 +14,12 @@
          |   |         ToolNotImportable, Misuse, NoSchema, BadReference, BadSecret, SecretInInput,
          |   |         BadEvent, BadRecord
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
-         |   |          NotAnAgent
+         |   |          NotAnAgent, LogMissing
          |   +- conflict: RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow,
          |   |             NotSettleable, SecretInUse
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
          |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged,
-         |   |           SecretsDamaged, WitnessDamaged
+         |   |           SecretsDamaged, WitnessDamaged, LogDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
          |   +- identity: BadPhrase, BadShare, BadSheet, VaultMissing, VaultExists, VaultLocked,
@@ -456,6 +456,17 @@ class NotAnAgent(Terminal):
     default_hint = "name its folder with --home, or make one with `holdfast init NAME`"
 
 
+class LogMissing(Terminal):
+    """The folder holds no key log, or no identity.json, of an agent."""
+
+    code = "log-missing"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = (
+        "an agent whose set-up was cut short is finished by the same `holdfast init`; one whose "
+        "home is lost comes back by `holdfast identity recover`"
+    )
+
+
 class SecretNotFound(Terminal):
     code = "secret-not-found"
     exit_code = EXIT_NOT_FOUND
@@ -631,6 +642,14 @@ class WitnessDamaged(Terminal):
         "this witness signs nothing more for that agent: it may have forgotten what it saw first; "
         "put its folder back from the newest copy, or name another witness"
     )
+
+
+class LogDamaged(Terminal):
+    """The agent's own copy of its key log, or identity.json, does not read back."""
+
+    code = "log-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = "`holdfast identity show --fetch` writes it anew from what the witnesses hold"
 
 
 class SecretsDamaged(Terminal):

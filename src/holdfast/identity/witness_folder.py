@@ -33,14 +33,11 @@ from holdfast.core.private_files import (
 from holdfast.errors import BadRecord, WitnessDamaged
 from holdfast.identity.canonical import LINE_BYTES_MAX
 from holdfast.identity.ed25519 import SEED_BYTES, SeedSigner, Signatures
-from holdfast.identity.encodings import AgentId, Digest, parse_agent_id
+from holdfast.identity.encodings import AgentId, parse_agent_id
 from holdfast.identity.keeping import Change
-from holdfast.identity.log import NOBODY, accept, witnesses_to_ask
 from holdfast.identity.log_state import Log
-from holdfast.identity.receipt import Receipt, parse_receipt
-from holdfast.identity.records import Record, parse_record
 from holdfast.identity.refusal import Refusal
-from holdfast.identity.signed import Signed
+from holdfast.identity.replay import replay
 from holdfast.identity.witness import Judged, copy_of
 
 FILE_BYTES_MAX = 256 * 1024 * 1024  # a log of the longest generation is a hundredth of it
@@ -144,38 +141,20 @@ def witness_signer(folder: Path) -> SeedSigner:
 
 
 def _replayed(raw: bytes, path: Path, port: Signatures) -> Log:
-    records, receipts = _parsed(raw, path)
-    log: Log | None = None
-    for number, signed in records:
-        asked = NOBODY if log is None else witnesses_to_ask(log, signed.record)
-        after = accept(
-            log, signed, port=port, receipts=receipts.get(signed.digest, ()), asked=asked
-        )
-        if isinstance(after, Refusal):
-            raise WitnessDamaged(f"{path}: line {number}: {after.message}")
-        log = after
+    lines = list(enumerate(raw.splitlines(), 1))
+    receipts = [one for one in lines if _is_receipt(one[1])]
+    records = [one for one in lines if not _is_receipt(one[1])]
+    try:
+        log = replay(records, receipts, port=port)
+    except BadRecord as error:
+        raise WitnessDamaged(f"{path}: {error.message}") from error
     if log is None:
         raise WitnessDamaged(f"{path}: holds no record")
-    if len(copy_of(log).receipts) != sum(map(len, receipts.values())):
-        raise WitnessDamaged(f"{path}: a receipt that is for none of its records")
     return log
 
 
-def _parsed(
-    raw: bytes, path: Path
-) -> tuple[list[tuple[int, Signed[Record]]], dict[Digest, list[Signed[Receipt]]]]:
-    records: list[tuple[int, Signed[Record]]] = []
-    receipts: dict[Digest, list[Signed[Receipt]]] = {}
-    for number, line in enumerate(raw.splitlines(), 1):
-        try:
-            if len(line) <= LINE_BYTES_MAX and line.startswith(_RECEIPT):
-                receipt = parse_receipt(line)
-                receipts.setdefault(receipt.record.d, []).append(receipt)
-            else:
-                records.append((number, parse_record(line)))
-        except BadRecord as error:
-            raise WitnessDamaged(f"{path}: line {number}: {error.message}") from error
-    return records, receipts
+def _is_receipt(line: bytes) -> bool:
+    return len(line) <= LINE_BYTES_MAX and line.startswith(_RECEIPT)
 
 
 def _added(before: Log | None, after: Log) -> list[bytes]:
