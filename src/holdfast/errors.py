@@ -7,6 +7,8 @@
          |   +- JournalFull          no space; no new step begins until there is
          |   +- SessionLost          this process's lease is over
          |   +- CommitUnknown        the journal cannot say whether the write is durable
+         |   +- backup: PlaceMissing, PlaceUnreachable, PlaceFull, RepositoryLocked,
+         |   |           BackupInterrupted
          |   +- ModelUnavailable     no endpoint of a model gave a reply; the same request may later
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
@@ -24,6 +26,10 @@
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
          |   +- identity: BadPhrase, BadShare, BadSheet, VaultMissing, VaultExists, VaultLocked,
          |   |             VaultDamaged
+         |   +- backup: EngineMissing, EngineTooOld, BadPlace, PlaceNotFound, PlaceTaken,
+         |   |           PlaceRefused, PassphraseRefused, RepositoryMoved, RepositoryRolledBack,
+         |   |           RepositoryKeyMissing, RepositoryDamaged, SnapshotNotFound, SnapshotExists,
+         |   |           SnapshotIncomplete, PruneRefused, BackupFailed
          |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
          |   |          ModelNotFound, ModelQuotaSpent, ModelRefused, StateHeldElsewhere
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
@@ -126,6 +132,44 @@ class SessionLost(Retryable):
 class CommitUnknown(Retryable):
     code = "commit-unknown"
     default_hint = "the row is read again under a lock before anything is sent"
+
+
+class PlaceMissing(Retryable):
+    """A place of backups is not there: not mounted, or another disk is where it was."""
+
+    code = "place-missing"
+    exit_code = EXIT_PLACE
+    default_hint = "mount or plug in the disk; the next run catches up by itself"
+
+
+class PlaceUnreachable(Retryable):
+    code = "place-unreachable"
+    exit_code = EXIT_PLACE
+    default_hint = "try the same ssh address by hand; the next run catches up by itself"
+
+
+class PlaceFull(Retryable):
+    code = "place-full"
+    exit_code = EXIT_PLACE
+    default_hint = (
+        "free some space there first: a full disk lets Borg neither prune nor check; "
+        "then `holdfast backup prune`"
+    )
+
+
+class RepositoryLocked(Retryable):
+    """Another client holds the repository's lock, or died holding it on another machine."""
+
+    code = "repository-locked"
+    default_hint = (
+        "wait for the other backup to end; a restore needs no lock. If the machine that held it "
+        "is gone for good: `holdfast place break-lock NAME`"
+    )
+
+
+class BackupInterrupted(Retryable):
+    code = "backup-interrupted"
+    default_hint = "nothing half made counts; the next run does it again"
 
 
 class ModelUnavailable(Retryable):
@@ -393,6 +437,139 @@ class VaultDamaged(Terminal):
     code = "vault-damaged"
     exit_code = EXIT_JOURNAL
     default_hint = "put the file back from a copy; escrow.age lies beside every backup"
+
+
+# Terminal: backups
+
+
+class EngineMissing(Terminal):
+    """Borg is not installed. The agent goes on; its backups do not."""
+
+    code = "engine-missing"
+    exit_code = EXIT_PLACE
+    default_hint = (
+        "`scripts/setup` builds it; else `sudo apt-get install borgbackup` (Debian 13 or "
+        "backports), `brew install borgbackup`"
+    )
+
+
+class EngineTooOld(Terminal):
+    code = "engine-too-old"
+    exit_code = EXIT_PLACE
+    default_hint = (
+        "install Borg 1.4 (`scripts/setup` builds it); before 1.2.5 whoever can write to the "
+        "repository can fake archives (CVE-2023-36811). `accept_old_borg` under [backup] takes it"
+    )
+
+
+class BadPlace(Terminal):
+    """A name, an address or a line of places.json that cannot be taken."""
+
+    code = "bad-place"
+    exit_code = EXIT_USAGE
+    default_hint = "see docs/reference/places.md"
+
+
+class PlaceNotFound(Terminal):
+    code = "place-not-found"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "`holdfast place list` shows the places of this agent"
+
+
+class PlaceTaken(Terminal):
+    """Something that is not ours lies where the place would be."""
+
+    code = "place-taken"
+    exit_code = EXIT_CONFLICT
+    default_hint = "choose another folder; nothing there was changed"
+
+
+class PlaceRefused(Terminal):
+    """The far end does not let this agent use that path."""
+
+    code = "place-refused"
+    exit_code = EXIT_PLACE
+    default_hint = "compare the path with `borg serve --restrict-to-path` on that host"
+
+
+class PassphraseRefused(Terminal):
+    code = "passphrase-refused"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "the repository belongs to another agent or vault: compare its id with places.json; "
+        "it is never asked for twice"
+    )
+
+
+class RepositoryMoved(Terminal):
+    code = "repository-moved"
+    exit_code = EXIT_CONFLICT
+    default_hint = (
+        "if you moved it yourself: `holdfast place check NAME --moved`; "
+        "never go on with a copy and its original"
+    )
+
+
+class RepositoryRolledBack(Terminal):
+    """The repository is older than what this machine has seen of it."""
+
+    code = "repository-rolled-back"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "somebody put an older copy in its place: look into it first. Then remove this place and "
+        "add a new, empty one; keep the old copy, restores can read it"
+    )
+
+
+class RepositoryKeyMissing(Terminal):
+    code = "repository-key-missing"
+    exit_code = EXIT_JOURNAL
+    default_hint = "`holdfast place mend-key NAME` puts the kept copy of the key block back"
+
+
+class RepositoryDamaged(Terminal):
+    code = "repository-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "restore from another place; look at the disk. Then make a new place there, "
+        "or see docs/how-to/restore-with-borg.md"
+    )
+
+
+class SnapshotNotFound(Terminal):
+    code = "snapshot-not-found"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "`holdfast backup list` shows the snapshots of each place"
+
+
+class SnapshotExists(Terminal):
+    code = "snapshot-exists"
+    exit_code = EXIT_CONFLICT
+    default_hint = "names are made of a number that only rises: is another copy of this agent live?"
+
+
+class SnapshotIncomplete(Terminal):
+    """Borg made or gave a snapshot with a warning: something is missing in it."""
+
+    code = "snapshot-incomplete"
+    exit_code = EXIT_JOURNAL
+    default_hint = "it does not count as a backup; the lines of Borg say what is missing"
+
+
+class PruneRefused(Terminal):
+    """Snapshots that must exist are gone, or none is verified: nothing is removed."""
+
+    code = "prune-refused"
+    exit_code = EXIT_CONFLICT
+    default_hint = "`holdfast backup verify` first; a missing snapshot is looked into by a person"
+
+
+class BackupFailed(Terminal):
+    """Borg failed in a way that has no name of its own."""
+
+    code = "backup-failed"
+    exit_code = EXIT_PLACE
+    default_hint = "`holdfast place check NAME` says more; the lines of Borg are in the message"
 
 
 # Terminal: scratch files

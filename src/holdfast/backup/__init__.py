@@ -1,0 +1,1 @@
+"""Backups: places, Borg, staging and manifest, heads, verified restores, retention."""

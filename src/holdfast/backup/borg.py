@@ -1,0 +1,302 @@
+"""Borg's verbs, as Holdfast uses them.
+
+Routine verbs wait a minute for the repository's lock and refuse a repository that moved or went
+back in time. Verbs of a restore (`rescue=True`) pass by the lock, because its holder may be a
+machine that is gone, and take the repository wherever it lies; they must be given a fresh base
+folder, or they rely on what the lost machine would have had.
+
+There is no `extract`: what comes out of a repository goes through our own reader, never straight
+to the disk. There is no `prune`: Borg's rules do not know which snapshot was verified, so
+retention.py decides and `delete` gets names.
+
+A snapshot is one archive, cut every 4 KiB: see docs/decisions/0033.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.backup.borg_log import Verb
+from holdfast.backup.borg_process import OnProgress, Run, environment, running
+from holdfast.backup.borg_program import Version, ask_version, check_version, find_program
+from holdfast.core.private_files import ensure_private_folder
+from holdfast.errors import BackupFailed, BadInput
+from holdfast.identity.hidden import Hidden
+
+ENCRYPTION = "repokey-blake2"
+CHUNKER = "fixed,4096"  # the page of SQLite: a changed page is one new chunk
+COMPRESSION = "zstd,3"
+LOCK_WAIT_S = 60
+SHORT_S = 300.0  # verbs that read little; above the wait for the lock
+LONG_S = 6 * 3600.0  # verbs that read or write everything, over a slow line
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15"
+_ARCHIVE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """Where Borg finds it and what opens it. `name` is what a person calls the place."""
+
+    name: str
+    address: str
+    passphrase: Hidden = field(repr=False)
+    rsh: str = ""
+    remote_borg: str = ""  # the program's name on the far host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    name: str
+    id: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What a repository says of itself. Anyone who can write to it can shorten or rewind it."""
+
+    repository_id: str
+    encryption: str
+    archives: tuple[Archive, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    archive: str
+    id: str
+    repository_id: str
+    files: int
+    original_bytes: int
+    stored_bytes: int  # new in the repository by this archive, compressed
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    original_bytes: int
+    stored_bytes: int
+
+
+class Borg:
+    """A Borg program with a base folder of its own: cache, and what it knows of repositories.
+
+    One base folder for each agent; a drill or a restore takes a fresh one.
+    """
+
+    def __init__(self, program: Path, *, base: Path, version: Version = ()) -> None:
+        self.program = program
+        self.base = base
+        self.version = version
+
+    async def init(self, repository: Repository) -> None:
+        """A new, encrypted repository. Raises PlaceTaken, PlaceMissing."""
+        arguments = ["--encryption", ENCRYPTION, repository.address]
+        await self._run(Verb.INIT, repository, arguments)
+
+    async def create(
+        self, repository: Repository, archive: str, folder: Path, *,
+        on_progress: OnProgress | None = None, timeout_s: float = LONG_S,
+    ) -> Created:  # fmt: skip
+        """Everything in the folder as a new archive, with names relative to it.
+
+        A warning of Borg is an error here: the folder is a frozen copy, in which nothing can
+        change or go missing. That the archive exists does not mean that it can be read: an older
+        damaged chunk may be shared. Only a test restore shows it.
+
+        Raises SnapshotIncomplete, SnapshotExists and all that a place can raise.
+        """
+        arguments = [
+            "--json", "--chunker-params", CHUNKER, "--compression", COMPRESSION,
+            "--numeric-ids", "--noflags", "--noacls", "--noxattrs", "--files-cache", "disabled",
+            *(["--progress"] if on_progress else []), _target(repository, archive), ".",
+        ]  # fmt: skip
+        raw = await self._run(
+            Verb.CREATE, repository, arguments, cwd=folder, on_progress=on_progress,
+            timeout_s=timeout_s,
+        )  # fmt: skip
+        answer = _parsed(raw, Verb.CREATE, repository)
+        try:
+            made, stats = answer["archive"], answer["archive"]["stats"]
+            return Created(
+                archive=str(made["name"]), id=str(made["id"]),
+                repository_id=str(answer["repository"]["id"]), files=int(stats["nfiles"]),
+                original_bytes=int(stats["original_size"]),
+                stored_bytes=int(stats["deduplicated_size"]), seconds=float(made["duration"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise _odd(Verb.CREATE, repository) from error
+
+    async def list_archives(
+        self, repository: Repository, *, glob: str = "", rescue: bool = False
+    ) -> Listing:
+        """The archives, oldest first, and the repository's own id."""
+        only = ["--glob-archives", glob] if glob else []
+        raw = await self._run(
+            Verb.LIST, repository, ["--json", *only, repository.address], rescue=rescue
+        )
+        answer = _parsed(raw, Verb.LIST, repository)
+        try:
+            return Listing(
+                repository_id=str(answer["repository"]["id"]),
+                encryption=str(answer["encryption"]["mode"]),
+                archives=tuple(
+                    Archive(
+                        name=str(one["name"]), id=str(one["id"]),
+                        at=datetime.fromisoformat(one["start"]).replace(tzinfo=UTC),
+                    )
+                    for one in answer["archives"]
+                ),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise _odd(Verb.LIST, repository) from error
+
+    async def info(self, repository: Repository) -> Sizes:
+        """How much the repository holds, and how much of the disk that takes."""
+        raw = await self._run(
+            Verb.INFO, repository, ["--json", repository.address], timeout_s=LONG_S
+        )
+        try:
+            stats = _parsed(raw, Verb.INFO, repository)["cache"]["stats"]
+            return Sizes(
+                original_bytes=int(stats["total_size"]), stored_bytes=int(stats["unique_csize"])
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _odd(Verb.INFO, repository) from error
+
+    @asynccontextmanager
+    async def export_tar(
+        self, repository: Repository, archive: str, *, rescue: bool = False,
+        on_progress: OnProgress | None = None, timeout_s: float = LONG_S,
+    ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:  # fmt: skip
+        """The archive as a tar stream, piece by piece.
+
+        The stream raises where its end is not a good one: read it to the end before believing
+        anything in it. Leaving earlier ends Borg.
+        """
+        arguments = [
+            *(["--progress"] if on_progress else []), _target(repository, archive), "-",
+        ]  # fmt: skip
+        async with self._running(
+            Verb.EXPORT, repository, arguments, rescue=rescue, on_progress=on_progress,
+            timeout_s=timeout_s,
+        ) as run:  # fmt: skip
+            yield _checked_pieces(run)
+
+    async def check(
+        self, repository: Repository, *, verify_data: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> None:  # fmt: skip
+        """Every chunk is there and, with verify_data, says what it said when it was written.
+
+        Raises RepositoryDamaged.
+        """
+        arguments = [
+            *(["--verify-data"] if verify_data else []),
+            *(["--progress"] if on_progress else []), repository.address,
+        ]  # fmt: skip
+        await self._run(
+            Verb.CHECK, repository, arguments, timeout_s=LONG_S, on_progress=on_progress
+        )
+
+    async def delete(self, repository: Repository, archives: Sequence[str]) -> None:
+        """Remove these archives from the list; `compact` frees their space.
+
+        An append-only place answers the same and keeps the data.
+        """
+        if not archives:
+            return
+        first, *rest = archives
+        arguments = [_target(repository, first), *map(_checked_name, rest)]
+        await self._run(Verb.DELETE, repository, arguments, timeout_s=LONG_S)
+
+    async def compact(self, repository: Repository) -> None:
+        await self._run(Verb.COMPACT, repository, [repository.address], timeout_s=LONG_S)
+
+    async def export_key(self, repository: Repository) -> str:
+        """The key block, sealed by the passphrase: for a repository that has lost its own."""
+        raw = await self._run(Verb.KEY_EXPORT, repository, [repository.address])
+        text = raw.decode(errors="replace")
+        if not text.startswith("BORG_KEY "):
+            raise _odd(Verb.KEY_EXPORT, repository)
+        return text
+
+    async def import_key(self, repository: Repository, key_file: Path) -> None:
+        """Put a kept key block back. Raises BackupFailed where it is of another repository."""
+        await self._run(Verb.KEY_IMPORT, repository, [repository.address, str(key_file)])
+
+    async def break_lock(self, repository: Repository) -> None:
+        """Remove the lock of a holder that is known to be dead."""
+        await self._run(Verb.BREAK_LOCK, repository, [repository.address])
+
+    async def _run(
+        self, verb: Verb, repository: Repository, arguments: Sequence[str], *,
+        rescue: bool = False, cwd: Path | None = None, on_progress: OnProgress | None = None,
+        timeout_s: float = SHORT_S,
+    ) -> bytes:  # fmt: skip
+        async with self._running(
+            verb, repository, arguments, rescue=rescue, cwd=cwd, on_progress=on_progress,
+            timeout_s=timeout_s,
+        ) as run:  # fmt: skip
+            return await run.read()
+
+    @asynccontextmanager
+    async def _running(
+        self, verb: Verb, repository: Repository, arguments: Sequence[str], *, rescue: bool,
+        on_progress: OnProgress | None, timeout_s: float, cwd: Path | None = None,
+    ) -> AsyncGenerator[Run, None]:  # fmt: skip
+        ensure_private_folder(self.base)
+        lock = ["--bypass-lock"] if rescue else ["--lock-wait", str(LOCK_WAIT_S)]
+        remote = ["--remote-path", repository.remote_borg] if repository.remote_borg else []
+        rsh = (repository.rsh or SSH) if repository.address.startswith("ssh://") else ""
+        async with running(
+            self.program, verb, [*lock, *remote, *arguments], where=repository.name,
+            env=environment(base=self.base, rescue=rescue, rsh=rsh),
+            passphrase=repository.passphrase, timeout_s=timeout_s, cwd=cwd,
+            on_progress=on_progress,
+        ) as run:  # fmt: skip
+            yield run
+
+
+async def open_borg(*, base: Path, program: str = "", accept_old: bool = False) -> Borg:
+    """The Borg of this machine, if it is one we rely on. Raises EngineMissing, EngineTooOld."""
+    path = find_program(program)
+    version = await ask_version(path)
+    check_version(version, accept_old=accept_old)
+    return Borg(path, base=base, version=version)
+
+
+async def _checked_pieces(run: Run) -> AsyncGenerator[bytes, None]:
+    async for piece in run.pieces():
+        yield piece
+    await run.wait()
+
+
+def _target(repository: Repository, archive: str) -> str:
+    return f"{repository.address}::{_checked_name(archive)}"
+
+
+def _checked_name(archive: str) -> str:
+    # Borg would read braces as placeholders and a leading dash as an option.
+    if not _ARCHIVE.fullmatch(archive):
+        raise BadInput(f"{archive!r} cannot be the name of a snapshot")
+    return archive
+
+
+# Any: a border; the callers take out what they need and check it
+def _parsed(raw: bytes, verb: Verb, repository: Repository) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise _odd(verb, repository) from error
+
+
+def _odd(verb: Verb, repository: Repository) -> BackupFailed:
+    return BackupFailed(f"{repository.name}: borg {verb} answered something else than it should")
