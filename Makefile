@@ -66,6 +66,7 @@ fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
 	$(BIN)/python -m holdfast.testing.fuzz $(if $(RUNS),--runs $(RUNS)) --report build/fuzz.json
 
 mutants: setup ## change the deciding modules in small wrong ways; some test must notice
+	$(BIN)/python -m holdfast.testing.mutants --defences --report build/defences.json
 	$(BIN)/python -m holdfast.testing.mutants --report build/mutants.json
 
 bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n)

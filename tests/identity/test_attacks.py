@@ -256,6 +256,9 @@ def test_row_09_a_lying_relay_is_outvoted_and_named() -> None:
     assert (seen.forked, seen.behind) == (("two",), ("three",))
     assert seen.liars == {key("w2").public: Position(0, 1)}
     assert find_liars(true) == {}
+    liar_first = look(answers[::-1], id=log.id, port=SODIUM)
+    assert isinstance(liar_first, Sight)
+    assert liar_first.log.head.digest == mine.digest
     mark = Mark(position=true.position, digest=true.head.digest)
     assert refused(find_roll_back(mark, log)) is Reason.ROLLED_BACK
     assert find_roll_back(mark, seen.log) is None

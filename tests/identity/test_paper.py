@@ -117,7 +117,7 @@ def test_pages_are_black_and_white_whole_and_hold_everything(sheet: Sheet, card:
     shares = share_sheets(
         split(new_phrase(SeededEntropy(24)), needed=3, total=5),
         number=4,
-        holders=["Grace"],
+        holders=["Grace, whose name and titles are as long as a holder can have"],
         has_passphrase=True,
         **long,
     )

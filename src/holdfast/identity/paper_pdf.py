@@ -38,8 +38,8 @@ def sheet_pdf(sheet: Sheet) -> bytes:
     """One secret page."""
     page = Page(heading(sheet))
     page.title("SECRET", heading(sheet))
-    page.line(facts(sheet), 11)
-    page.gap(2)
+    page.text(facts(sheet), 11)
+    page.gap(1.4)
     page.text(power(sheet), 11)
     page.gap(4)
     _words(page, sheet)

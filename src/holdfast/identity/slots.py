@@ -43,6 +43,7 @@ from holdfast.identity.mounted import read_mounted
 FORMAT = 1
 SALT_BYTES = 16
 NONCE_BYTES = 24
+TAG_BYTES = 16
 KEY_BYTES = 32
 SLOTS_MAX = 16
 PASSPHRASE_CHARS_MIN = 8
@@ -158,7 +159,7 @@ def close_slot(key: Key, payload: bytes, *, vault_id: str, entropy: Entropy) -> 
 
 def open_slot(slot: Slot, key: Key, *, vault_id: str) -> bytes | None:
     """What is sealed, or None where this key is another one. Raises VaultDamaged."""
-    check_slot(slot)
+    check_closed(slot)
     if slot.kind != key.kind:
         return None
     try:
@@ -178,7 +179,7 @@ def open_any(
     """
     slots = list(slots)
     for slot in slots:
-        check_slot(slot)
+        check_closed(slot)
     for key in [given] if given else find_unattended(slots):
         for slot in slots:
             payload = open_slot(slot, key, vault_id=vault_id)
@@ -192,6 +193,13 @@ def open_any(
         return open_any(slots, None, vault_id=vault_id, given=key)
     kinds = ", ".join(sorted({slot.kind for slot in slots}))
     raise VaultLocked(f"no slot of the vault could be opened (there are: {kinds})")
+
+
+def check_closed(slot: Slot) -> None:
+    """As check_slot, of one that is sealed."""
+    check_slot(slot)
+    if len(_raw(slot.sealed)) <= TAG_BYTES:
+        raise VaultDamaged("slots.json has a slot that seals nothing")
 
 
 def check_slot(slot: Slot) -> None:
@@ -257,6 +265,9 @@ def _text(raw: bytes) -> str:
 
 def _raw(text: str) -> bytes:
     try:
-        return base64.b64decode(text.encode("ascii"), validate=True)
+        raw = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         raise VaultDamaged("slots.json holds malformed base64") from None
+    if _text(raw) != text:  # the decoder lets further padding and stray last bits through
+        raise VaultDamaged("slots.json holds base64 that is not in its one proper form")
+    return raw

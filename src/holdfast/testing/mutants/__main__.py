@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from holdfast.testing.mutants.campaign import Result, command, run_module
+from holdfast.testing.mutants.defences import Outcome, read_defences, run_defences
 from holdfast.testing.mutants.modules import MODULES, read_explained
 from holdfast.testing.mutants.operators import Mutant, find_mutants, mutated
 from holdfast.testing.mutants.run import Child, Ending, load_tools
@@ -21,6 +22,8 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if not Path("tests/unit").is_dir():
         raise SystemExit("run this in a clone of the project: the tests are what is tried")
+    if options.defences:
+        return _defences(options)
     load_tools()
     names: list[str] = options.module or [*MODULES]
     if options.mutant is not None:
@@ -36,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         results.append(result)
         _tell(result)
     green = all(_is_green(result) for result in results)
-    shown = {
+    shown: dict[str, object] = {
         "mutants": sum(one.mutants for one in results),
         "killed": sum(one.killed + one.timed_out for one in results),
         "survived": sum(len(one.survivors) for one in results),
@@ -44,11 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         "seconds": round(time.monotonic() - began, 1),
         "modules": [one.to_json() for one in results],
     }
-    if options.report is not None:
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(json.dumps(shown, indent=2) + "\n")
-    if options.json:
-        print(json.dumps(shown))
+    _report(shown, options)
     return 0 if green else 1
 
 
@@ -62,11 +61,45 @@ def _parser() -> argparse.ArgumentParser:
         help=f"only this module, may be repeated: {', '.join(MODULES)}",
     )  # fmt: skip
     parser.add_argument("--mutant", type=int, metavar="N", help="one mutant, with its tests' words")
+    parser.add_argument(
+        "--defences", action="store_true",
+        help="take out each defence of the attack table; the test of its row must fail",
+    )  # fmt: skip
+    parser.add_argument("--row", action="append", type=int, metavar="N", help="only these defences")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--verbose", action="store_true", help="say how each mutant ended")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--report", type=Path, help="write the JSON object to this file too")
     return parser
+
+
+def _defences(options: argparse.Namespace) -> int:
+    chosen = [one for one in read_defences() if not options.row or one.row in options.row]
+    began = time.monotonic()
+    outcomes = run_defences(chosen, root=Path.cwd(), each=_tell_defence)
+    red = sum(one.verdict == "red" for one in outcomes)
+    sys.stderr.write(f"{red} of {len(outcomes)} defences are missed by the test of their row\n")
+    shown: dict[str, object] = {
+        "defences": len(outcomes), "red": red, "seconds": round(time.monotonic() - began, 1),
+        "outcomes": [one.to_json() for one in outcomes],
+    }  # fmt: skip
+    _report(shown, options)
+    return 0 if outcomes and red == len(outcomes) else 1
+
+
+def _tell_defence(outcome: Outcome) -> None:
+    one = outcome.defence
+    sys.stderr.write(f"row {one.row:>2}  {outcome.verdict:<7}  without: {one.what}\n")
+    if outcome.verdict != "red":
+        sys.stderr.write(f"        {one.test}: {outcome.said}\n")
+
+
+def _report(shown: dict[str, object], options: argparse.Namespace) -> None:
+    if options.report is not None:
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        options.report.write_text(json.dumps(shown, indent=2) + "\n")
+    if options.json:
+        print(json.dumps(shown))
 
 
 def _is_green(result: Result) -> bool:
