@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.models.price import Price
     from holdfast.runtime.models.reply import Reply, ToolCall, Usage
     from holdfast.runtime.plan import Plan, PlanItem
+    from holdfast.runtime.remembering import recall, remember
     from holdfast.runtime.run import Approval, Run
     from holdfast.runtime.scope import Scope
     from holdfast.runtime.scratch import Scratch
@@ -90,6 +91,7 @@ _WHERE = {
     "holdfast.runtime.models.price": ("Price",),
     "holdfast.runtime.models.reply": ("Reply", "ToolCall", "Usage"),
     "holdfast.runtime.plan": ("Plan", "PlanItem"),
+    "holdfast.runtime.remembering": ("recall", "remember"),
     "holdfast.runtime.run": ("Approval", "Run"),
     "holdfast.runtime.scope": ("Scope",),
     "holdfast.runtime.scratch": ("Scratch",),
@@ -111,7 +113,7 @@ __all__ = [
     "ResultErased", "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings",
     "StepFailed", "StepSkipped", "Talk", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked",
     "TaskType", "TextDelta", "Tool", "ToolCall", "ToolFailed", "Transactional", "Unrepeatable",
-    "Unsure", "Usage", "open", "task", "tool",
+    "Unsure", "Usage", "open", "recall", "remember", "task", "tool",
 ]  # fmt: skip
 
 

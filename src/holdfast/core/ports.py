@@ -84,7 +84,36 @@ class Arbiter(Protocol):
     async def grant(self, *, at_least: int) -> int: ...
 
 
-class Outbox(Protocol):
-    """Rows that another room ships later; written in the same commit as the step."""
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the agent's memory files."""
 
-    async def put(self, *, kind: str, body: bytes) -> None: ...
+    file: str  # MEMORY.md or memory/2026-11-15.md
+    line: int  # from 1
+    text: str
+    origin: str  # who said it; "file" where a person or another tool wrote the line
+    day: str = ""  # YYYY-MM-DD where it is known
+    id: str = ""  # of a line that Holdfast wrote
+    score: float = 0.0
+
+
+class Memory(Protocol):
+    """The agent's memory files, as whoever runs its tasks sees them."""
+
+    async def remember(self, *, remark_id: str, to: str, text: str, origin: str) -> None:
+        """Keep a line for MEMORY.md (`to` "MEMORY") or for today's log ("day").
+
+        On return it is durable in the journal; the file follows. The same id again is the same
+        line. Raises BadInput, TooLarge, JournalFull, JournalBusy.
+        """
+        ...
+
+    async def recall(self, words: str, *, limit: int, since: str = "") -> list[Recalled]:
+        """The lines that fit these words best, the best first. `since`: a day, YYYY-MM-DD."""
+        ...
+
+    async def tell(self) -> str:
+        """What an agent that starts is told of its own files, within its token budget.
+
+        Empty where there is nothing to tell. It is quoted memory, not instructions.
+        """
+        ...

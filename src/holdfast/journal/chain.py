@@ -36,3 +36,20 @@ def place(task_id: bytes, *, seq: int, kind: int, ordinal: str, epoch: int) -> b
         ordinal.encode(),
         epoch,
     )
+
+
+_REMARK = struct.Struct(">QQIH")
+
+
+def first_remark_link(journal_id: str) -> bytes:
+    """What the first remark of a journal follows."""
+    return sha256(b"holdfast/remarks/1\0" + journal_id.encode()).digest()
+
+
+def next_remark_link(
+    before: bytes, *, number: int, at_ms: int, key_id: int, remark_id: str, body: bytes
+) -> bytes:
+    """A remark's hash: over the one before, its numbers, its id and its sealed bytes."""
+    name = remark_id.encode()
+    head = _REMARK.pack(number, at_ms, key_id, len(name))
+    return sha256(b"".join((before, head, name, body))).digest()

@@ -34,7 +34,8 @@ from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView
 
 __all__ = [
     "Capabilities", "Change", "Claimed", "Filter", "Hold", "InboxItem", "InboxKind", "Journal",
-    "Outcome", "Session", "SessionRow", "Statement", "Submission", "Submitted", "TaskRow",
+    "KeptRemark", "Outcome", "Remark", "RemarkTo", "Session", "SessionRow", "Statement",
+    "Submission", "Submitted", "TaskRow",
 ]  # fmt: skip
 
 
@@ -120,6 +121,29 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
     sql: str
     params: Sequence[object] = ()
+
+
+class RemarkTo(StrEnum):
+    """Which of the agent's memory files a remark is for."""
+
+    MEMORY = "MEMORY"
+    DAY = "day"
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """A line for the agent's memory files."""
+
+    remark_id: str  # of a task's: its id, a slash, the ordinal
+    to: RemarkTo
+    text: str
+    origin: str  # who said it: "user", "model", "tool NAME", "task NAME"
+
+
+class KeptRemark(msgspec.Struct, frozen=True, kw_only=True):
+    number: int  # only rises
+    remark: Remark
+    at_ms: int
+    link: bytes  # its hash over the one before
 
 
 class InboxKind(StrEnum):
@@ -330,6 +354,31 @@ class Journal(Protocol):
         """Raises BlobNotFound, JournalDamaged."""
         ...
 
+    # remarks: what goes into the agent's memory files
+    async def add_remarks(self, remarks: Sequence[Remark], /) -> list[int]:
+        """Keep lines for the memory files, all or none; returns their numbers.
+
+        The same id again is the same remark: the first text stays. A task's remarks need no
+        verb: a record of kind REMARK becomes one in the commit that appends it.
+        """
+        ...
+
+    async def remarks_after(self, number: int, *, limit: int) -> list[KeptRemark]:
+        """Those with a higher number, in order. Raises JournalDamaged."""
+        ...
+
+    async def find_remark_link(self, number: int) -> bytes | None:
+        """The hash of that remark; None where it is not there (any more)."""
+        ...
+
+    async def remarks_written(self) -> int:
+        """Up to which number they are known to be in their files; 0 where none is."""
+        ...
+
+    async def close_remarks(self, number: int) -> None:
+        """They are in their files up to this one: retention may erase them. Only rises."""
+        ...
+
     # upkeep
     def notice_turn(self) -> AbstractContextManager[bool]:
         """True where it is this process's turn to tell notices; until the block is left nobody
@@ -349,6 +398,7 @@ class Journal(Protocol):
 
         Never touches a task that is open or whose key window is; the id and fingerprint stay as
         a tombstone for `tombstone_ms` more, so that a late resubmission finds the same task.
+        Remarks go when they are as old and in their files; the newest one stays.
         """
         ...
 

@@ -39,7 +39,9 @@ from holdfast.journal.contract import (
     Filter,
     Hold,
     InboxItem,
+    KeptRemark,
     Outcome,
+    Remark,
     Session,
     SessionRow,
     Statement,
@@ -285,6 +287,9 @@ class MemoryJournal:
             for entry, raw in zip(entries, raws, strict=True)
         ]
         hold.seq, hold.head, hold.last = task.seq, task.head, task.last
+        for entry in entries:
+            if entry.kind is Kind.REMARK:
+                store.add_remark(rules.remark_of(hold.task_id, entry), now_ms=now_ms)
         for item in self._inbox_cells(hold.task_id):
             item.applied = item.applied or item.number in applied
         if change is not None:
@@ -471,6 +476,30 @@ class MemoryJournal:
             raise JournalDamaged(f"blob {digest} does not fit its digest")
         return cell.content
 
+    # remarks
+
+    async def add_remarks(self, remarks: Sequence[Remark], /) -> list[int]:
+        for remark in remarks:
+            rules.check_remark(remark)
+        numbers = [self._store.add_remark(remark, now_ms=self.now_ms()) for remark in remarks]
+        self._changed()
+        return numbers
+
+    async def remarks_after(self, number: int, *, limit: int) -> list[KeptRemark]:
+        return [kept for kept in self._store.read_remarks() if kept.number > number][:limit]
+
+    async def find_remark_link(self, number: int) -> bytes | None:
+        found = [kept.link for kept in self._store.read_remarks() if kept.number == number]
+        return found[0] if found else None
+
+    async def remarks_written(self) -> int:
+        return self._store.remarks_written
+
+    async def close_remarks(self, number: int) -> None:
+        newest = self._store.remarks[-1].number if self._store.remarks else 0
+        written = min(number, newest)
+        self._store.remarks_written = max(self._store.remarks_written, written)
+
     # upkeep
 
     def notice_turn(self) -> AbstractContextManager[bool]:
@@ -503,6 +532,7 @@ class MemoryJournal:
             ):  # fmt: skip
                 self._store.erase(task, now_ms=now_ms)
                 erased += 1
+        self._store.erase_remarks(before_ms=now_ms - keep_ms)
         return erased
 
     async def check(self) -> AsyncIterator[str]:
@@ -516,6 +546,10 @@ class MemoryJournal:
                 continue
             if view.epoch != task.epoch:
                 yield f"task {task.task_id}: epoch {task.epoch} is not its chain's, {view.epoch}"
+        try:
+            self._store.read_remarks()
+        except HoldfastError as error:
+            yield error.message
 
     def now_ms(self) -> int:
         return self._time.now_ms(Moment(self._store.newest_ms, self._store.newest_boot_ms))

@@ -20,8 +20,15 @@ from holdfast.core.ports import Notice
 from holdfast.core.values import decode, encode
 from holdfast.errors import JournalDamaged, TaskNotFound
 from holdfast.journal import rules
-from holdfast.journal.chain import first_link, next_link
-from holdfast.journal.contract import InboxItem, InboxKind, Statement, TaskRow
+from holdfast.journal.chain import first_link, first_remark_link, next_link, next_remark_link
+from holdfast.journal.contract import (
+    InboxItem,
+    InboxKind,
+    KeptRemark,
+    Remark,
+    Statement,
+    TaskRow,
+)
 from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView, fold
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.statements import apply_statements
@@ -143,6 +150,15 @@ class BlobCell(msgspec.Struct):
     pinned: bool  # put by nobody's task: retention leaves it
 
 
+class RemarkCell(msgspec.Struct):
+    number: int
+    remark_id: str
+    raw: bytes
+    at_ms: int
+    before: bytes
+    link: bytes
+
+
 class MemoryContents:
     """One journal's contents. Each verb of a handle changes them without a pause inside."""
 
@@ -154,6 +170,8 @@ class MemoryContents:
         self.inbox: list[InboxCell] = []
         self.notices: dict[str, tuple[Notice, bool]] = {}  # told
         self.blobs: dict[str, BlobCell] = {}
+        self.remarks: list[RemarkCell] = []
+        self.remarks_written = 0
         self.effects: dict[bytes, tuple[TaskId, str]] = {}
         self.sequence = 0
         self.newest_ms = 0
@@ -247,6 +265,39 @@ class MemoryContents:
             if not blob.tasks and not blob.pinned:
                 del self.blobs[digest]
 
+    def add_remark(self, remark: Remark, *, now_ms: int) -> int:
+        for cell in self.remarks:
+            if cell.remark_id == remark.remark_id:
+                return cell.number
+        newest = self.remarks[-1] if self.remarks else None
+        before = first_remark_link(self.journal_id) if newest is None else newest.link
+        number, raw = 1 if newest is None else newest.number + 1, msgspec.json.encode(remark)
+        link = _remark_link(before, number, now_ms, remark.remark_id, raw)
+        self.remarks.append(RemarkCell(number, remark.remark_id, raw, now_ms, before, link))
+        return number
+
+    def read_remarks(self) -> list[KeptRemark]:
+        """All that are kept, their chain verified. Raises JournalDamaged."""
+        found: list[KeptRemark] = []
+        before: bytes | None = None
+        for cell in self.remarks:
+            link = _remark_link(cell.before, cell.number, cell.at_ms, cell.remark_id, cell.raw)
+            if link != cell.link or before not in (None, cell.before):
+                raise JournalDamaged(f"remark {cell.number} does not fit its hash")
+            before = link
+            remark = msgspec.json.decode(cell.raw, type=Remark)
+            found.append(KeptRemark(number=cell.number, remark=remark, at_ms=cell.at_ms, link=link))
+        return found
+
+    def erase_remarks(self, *, before_ms: int) -> None:
+        """Forget those that are in their files since before then; the newest stays."""
+        newest = self.remarks[-1:]
+        self.remarks = [
+            cell
+            for cell in self.remarks[:-1]
+            if cell.at_ms >= before_ms or cell.number > self.remarks_written
+        ] + newest
+
     def add_notice(self, notice: Notice, *, now_ms: int) -> None:
         stamped = msgspec.structs.replace(notice, at_ms=notice.at_ms or now_ms)
         self.notices.setdefault(notice.notice_id, (stamped, False))
@@ -264,6 +315,12 @@ class MemoryContents:
         """Apply a Transactional tool's statements, all or none. Raises StatementFailed."""
         if statements:
             apply_statements(self.db, statements)
+
+
+def _remark_link(before: bytes, number: int, at_ms: int, remark_id: str, raw: bytes) -> bytes:
+    return next_remark_link(
+        before, number=number, at_ms=at_ms, key_id=0, remark_id=remark_id, body=raw
+    )
 
 
 def encode_body(body: Body) -> bytes:

@@ -20,6 +20,7 @@ from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
 from holdfast.errors import InvariantViolated, JournalDamaged
 
 FORMAT = 1
+REMARK = "remark"  # what a note in the view is that came from a record of that kind
 RECORDS_MAX = 1_000_000  # per task; below the 2^20 rows that one data key may seal
 
 Body = dict[str, Any]  # Any: JSON read back from a sealed payload; fields are checked where used
@@ -38,6 +39,7 @@ class Kind(IntEnum):
     RESTORED = 8
     FILES = 9  # what the scratch folder held: a manifest's digest
     CONTENT = 10  # a value that later records name by its digest: a message, a model's head
+    REMARK = 11  # a line for the agent's memory files; the journal adds it to the remarks
 
 
 class TaskState(StrEnum):
@@ -287,6 +289,8 @@ def _fold(view: TaskView, record: Record) -> None:
             _fold_files(view, record)
         case Kind.CONTENT:
             view.contents[str(record.body["digest"])] = record.body["value"]
+        case Kind.REMARK:
+            view.notes[record.ordinal] = Note(REMARK, record.body, None, record.at_ms)
 
 
 def _fold_note(view: TaskView, record: Record) -> None:

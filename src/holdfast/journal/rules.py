@@ -25,8 +25,8 @@ import msgspec
 
 from holdfast.core.ids import TaskId
 from holdfast.core.ports import Notice
-from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
-from holdfast.journal.contract import Change, InboxKind
+from holdfast.errors import BadInput, InvariantViolated, LeaseLost, TooLarge
+from holdfast.journal.contract import Change, InboxKind, Remark, RemarkTo
 from holdfast.journal.records import ENDED, Entry, Kind, TaskState
 
 NEVER_MS = 2**63 - 1  # a due time that no clock reaches; the largest whole number SQLite keeps
@@ -275,6 +275,44 @@ BLOB_BYTES_MAX = 16 * 1024 * 1024  # larger contents are kept in chunks
 def check_blob(size: int) -> None:
     if size > BLOB_BYTES_MAX:
         raise TooLarge(f"a blob has at most {BLOB_BYTES_MAX:,} bytes, this one {size:,}")
+
+
+# Remarks
+
+
+REMARK_CHARS_MAX = 4_000  # a line that a person reads; longer texts are files
+ORIGIN_CHARS_MAX = 300  # the name of a tool has 200
+REMARK_ID_CHARS_MAX = 500
+
+
+def check_remark(remark: Remark) -> None:
+    """Raises BadInput, TooLarge."""
+    if not remark.text.strip():
+        raise BadInput("a remark has a text")
+    if len(remark.text) > REMARK_CHARS_MAX:
+        raise TooLarge(
+            f"a remark has at most {REMARK_CHARS_MAX:,} characters, this one {len(remark.text):,}"
+        )
+    if not remark.origin.strip() or len(remark.origin) > ORIGIN_CHARS_MAX:
+        raise BadInput(f"a remark says who made it, in 1 to {ORIGIN_CHARS_MAX} characters")
+    if not remark.remark_id or len(remark.remark_id) > REMARK_ID_CHARS_MAX:
+        raise BadInput(f"the id of a remark has 1 to {REMARK_ID_CHARS_MAX} characters")
+
+
+def remark_to(name: str) -> RemarkTo:
+    try:
+        return RemarkTo(name)
+    except ValueError:
+        raise BadInput(f"a note goes to 'MEMORY' or to the 'day', not to {name!r}") from None
+
+
+def remark_of(task_id: TaskId, entry: Entry) -> Remark:
+    """What a task's record adds to the remarks; its id is the same on every replay."""
+    body = entry.body
+    return Remark(
+        remark_id=f"{task_id}/{entry.ordinal}", to=RemarkTo(body["to"]), text=str(body["text"]),
+        origin=str(body["origin"]),
+    )  # fmt: skip
 
 
 # Retention

@@ -272,10 +272,24 @@ class Loop:
 
     # what the user says
 
+    async def _tell_memory(self) -> None:
+        """What the agent's own files say, as the first message of its talk.
+
+        It is recorded with the step that asks: a resumed run reads it back, whatever the files
+        say by then.
+        """
+        memory = self._run.steps.memory
+        if memory is None or len(self._talk):
+            return
+        text = await memory.tell()
+        if text:
+            self._talk.say(text)
+
     async def _have_something_to_answer(self) -> bool:
         """Have a message in the talk that is not answered; False where the conversation ends."""
         if not self._conversation:
             if not len(self._talk):
+                await self._tell_memory()
                 self._talk.say(self._request)
             return True
         view = self._book.view
@@ -283,6 +297,7 @@ class Loop:
             newest = view.steps.get(str(2 * self._turn - 1))
             if newest is None or newest.body.get(SAID) != self._said:
                 note = view.notes[said_at(self._said)]
+                await self._tell_memory()
                 self._tell_away()
                 self._talk.add(cast(Object, view.contents[str(note.body["digest"])]))
             return True
@@ -312,6 +327,7 @@ class Loop:
         note: Body = {"what": SAID, "id": item.body.get("id"), "digest": digest}
         entry = Entry(kind=Kind.NOTE, ordinal=said_at(self._said), body=note)
         await self._book.write([entry], applied=[item.number])
+        await self._tell_memory()
         self._tell_away()
         self._talk.add(cast(Object, message))
 

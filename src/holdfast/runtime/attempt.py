@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.core.clock import Clock
+from holdfast.core.ports import Memory
 from holdfast.core.values import Json, checked, copied, encode
 from holdfast.core.waiting import is_closed_from_outside
 from holdfast.errors import (
@@ -120,9 +121,10 @@ class Caller:
 
     def __init__(
         self, *, lease: Lease, clock: Clock, children: ChildPool, threads: Threads,
-        deadlines: Deadlines, secrets: Secrets = NO_SECRETS,
+        deadlines: Deadlines, secrets: Secrets = NO_SECRETS, memory: Memory | None = None,
     ) -> None:  # fmt: skip
         self._lease = lease
+        self._memory = memory
         self._clock = clock
         self._children = children
         self._threads = threads
@@ -148,6 +150,8 @@ class Caller:
         )  # fmt: skip
         if folder is not None:
             call.give_scratch(folder)
+        if self._memory is not None:
+            call.give_memory(self._memory, tool=tool.name)
         try:
             own = _own(args)
             if "secrets" in step.body:

@@ -24,7 +24,7 @@ from typing import Any
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
-from holdfast.core.ports import KeyRing, Notice, Notices
+from holdfast.core.ports import KeyRing, Memory, Notice, Notices
 from holdfast.errors import (
     Fenced,
     HoldfastError,
@@ -76,7 +76,9 @@ class Engine:
         tasks: Iterable[TaskType], tools: Iterable[Any] = (), settings: Settings,
         notices: Notices | None = None, log: Log | None = None, dead_man: DeadMan | None = None,
         secrets: Secrets = NO_SECRETS, scratch_root: Path | None = None,
+        memory: Memory | None = None,
     ) -> None:  # fmt: skip
+        self._memory = memory
         self.journal = journal
         self._place = None if scratch_root is None else Place(scratch_root)
         self.clock = clock
@@ -162,12 +164,13 @@ class Engine:
         )  # fmt: skip
         caller = Caller(
             lease=self.lease, clock=self.clock, children=self._children, threads=self._threads,
-            deadlines=self._deadlines, secrets=self._secrets,
+            deadlines=self._deadlines, secrets=self._secrets, memory=self._memory,
         )  # fmt: skip
         steps = Steps(
             book=book, lease=self.lease, caller=caller, clock=self.clock,
             effect_keys=self._effect_keys, fingerprint_key=self._fingerprint_key,
             pace=self.settings.pace, open_scratch=self._open_scratch if self._place else None,
+            memory=self._memory,
         )  # fmt: skip
         return book, steps
 

@@ -20,7 +20,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
@@ -34,8 +34,9 @@ from holdfast.errors import (
     StepOpen,
     Suspended,
 )
-from holdfast.journal.contract import InboxKind
-from holdfast.journal.records import Body, Entry, Kind, Note
+from holdfast.journal.contract import InboxKind, Remark
+from holdfast.journal.records import REMARK, Body, Entry, Kind, Note
+from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.book import BROKEN_OFF, Book
 from holdfast.runtime.scratch import Scratch
 from holdfast.runtime.steps import Steps
@@ -313,6 +314,30 @@ class Run:
                 return 0
             note = self._note(ordinal, "version-of", lambda: {"version": newest})
         return int(note.body["version"])
+
+    async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
+        """Add a line to the agent's memory: to today's log, or to MEMORY.md.
+
+        On return it is durable, and there once however often this code is run again: a replay
+        finds the record and adds nothing, also where it would now say something else. The file
+        is written from the journal; see docs/how-to/memory.md.
+        """
+        ordinal = self.take_ordinal()
+        view = self._book.view
+        if (known := view.notes.get(ordinal)) is not None:
+            if known.what != REMARK:
+                raise self._diverged(f"step {ordinal} was {known.what}, now it is a note")
+            return
+        if ordinal in view.steps:
+            raise self._diverged(f"step {ordinal} was a call, now it is a note")
+        remark = Remark(
+            remark_id=f"{self.task_id}/{ordinal}", to=remark_to(to),
+            text=str(checked(text, what="note")), origin=f"task {view.name}",
+        )  # fmt: skip
+        check_remark(remark)
+        body: Body = {"to": remark.to.value, "text": remark.text, "origin": remark.origin}
+        with self.open_step(ordinal):
+            await self._book.write([Entry(kind=Kind.REMARK, ordinal=ordinal, body=body)])
 
     def now(self) -> datetime:
         """The time, recorded: a replay sees the same."""

@@ -20,6 +20,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed
 from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
+from holdfast.core.ports import Memory
 from holdfast.core.step import Event, Facts, Step, StepState, next_step
 from holdfast.core.values import checked
 from holdfast.errors import (
@@ -57,9 +58,10 @@ class Steps:
     def __init__(
         self, *, book: Book, lease: Lease, caller: Caller, clock: Clock, effect_keys: EffectKeys,
         fingerprint_key: bytes, pace: float = 1.0,
-        open_scratch: Callable[[Book], Scratch] | None = None,
+        open_scratch: Callable[[Book], Scratch] | None = None, memory: Memory | None = None,
     ) -> None:  # fmt: skip
         self.book = book
+        self.memory = memory  # of an agent's folder
         self.guard: Guard | None = None  # of a task that has a gate
         self.plan: dict[int, PlanItem] = {}
         self.plan_changes = 0  # as far as this run has come

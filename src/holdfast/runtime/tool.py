@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
 from holdfast.core.ids import effect_key_from_bytes
@@ -27,6 +27,7 @@ from holdfast.runtime.child import scratch_path
 from holdfast.runtime.target import Target, locate
 
 if TYPE_CHECKING:
+    from holdfast.core.ports import Memory
     from holdfast.runtime.http import HttpClient
     from holdfast.runtime.schema import ToolSchema
 
@@ -42,8 +43,8 @@ class Call:
     """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
 
     __slots__ = (
-        "_effect", "_effect_key", "_ends", "_http", "_lookup", "_mark", "_scratch", "attempt",
-        "fence", "ordinal", "sent_ago_s", "task_id",
+        "_effect", "_effect_key", "_ends", "_http", "_lookup", "_mark", "_memory", "_noted",
+        "_scratch", "_tool", "attempt", "fence", "ordinal", "sent_ago_s", "task_id",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +103,32 @@ class Call:
 
     def give_scratch(self, folder: Path) -> None:
         self._scratch = folder
+
+    @property
+    def memory(self) -> Memory:
+        """The agent's memory files. Raises Misuse where this journal is in no agent's folder."""
+        try:
+            return self._memory
+        except AttributeError:
+            raise Misuse(
+                "this journal is not in an agent's folder: there is no memory",
+                hint="`holdfast init`, or a holdfast.toml that names the agent",
+            ) from None
+
+    def give_memory(self, memory: Memory, *, tool: str) -> None:
+        self._memory, self._tool, self._noted = memory, tool, 0
+
+    async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
+        """Add a line to the agent's memory, as this tool's word; another attempt adds no second.
+
+        Raises Misuse where this journal is in no agent's folder.
+        """
+        memory = self.memory
+        self._noted += 1
+        await memory.remember(
+            remark_id=f"effect {self.effect_key}/{self._noted}", to=to, text=text,
+            origin=f"tool {self._tool}",
+        )  # fmt: skip
 
     def sending(self) -> None:
         """Say that the next byte may leave now; for tools declared `marks_sending=True`."""

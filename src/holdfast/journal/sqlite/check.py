@@ -15,6 +15,7 @@ from holdfast.journal.chain import first_link
 from holdfast.journal.contract import InboxItem
 from holdfast.journal.records import Record, TaskView, fold
 from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite import remarks
 from holdfast.journal.sqlite.db import Db, open_db
 from holdfast.journal.sqlite.inbox import ITEM_COLUMNS, open_item
 from holdfast.journal.sqlite.row_check import ROW_COLUMNS, Row, find_odd, find_odd_item
@@ -37,6 +38,8 @@ def find_damage(path: str, wraps: KeyWraps) -> list[str]:
         chains = _check_chains(db, wraps, findings)
         _check_rows(db, chains, findings)
         _check_sealed_rows(db, wraps, findings)
+        if cast(int, db.pragma("user_version")) >= remarks.SINCE:
+            findings.extend(remarks.find_damage(db, wraps))
     except apsw.Error as error:
         findings.append(f"reading stopped: {error}")
     except (ValueError, TypeError) as error:

@@ -38,7 +38,9 @@ from holdfast.journal.contract import (
     Filter,
     Hold,
     InboxItem,
+    KeptRemark,
     Outcome,
+    Remark,
     Session,
     SessionRow,
     Statement,
@@ -48,7 +50,7 @@ from holdfast.journal.contract import (
 )
 from holdfast.journal.records import Entry, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite import check, claims, inbox, tasks, upkeep
+from holdfast.journal.sqlite import check, claims, inbox, remarks, tasks, upkeep
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.instance import Instance
 from holdfast.journal.sqlite.rows import (
@@ -345,6 +347,25 @@ class SqliteJournal:
 
     async def get_blob(self, digest: str) -> bytes:
         return self._read(lambda db: upkeep.get_blob(db, digest, self._wraps, self._digest_key))
+
+    # remarks
+
+    async def add_remarks(self, given: Sequence[Remark], /) -> list[int]:
+        numbers = await self._writer.write(lambda txn: remarks.add(txn, given, self._wraps))
+        self._changed.set()
+        return numbers
+
+    async def remarks_after(self, number: int, *, limit: int) -> list[KeptRemark]:
+        return self._read(lambda db: remarks.read_after(db, number, limit, self._wraps))
+
+    async def find_remark_link(self, number: int) -> bytes | None:
+        return self._read(lambda db: remarks.find_link(db, number))
+
+    async def remarks_written(self) -> int:
+        return self._read(remarks.written)
+
+    async def close_remarks(self, number: int) -> None:
+        await self._writer.write(lambda txn: remarks.close(txn, number))
 
     # upkeep
 

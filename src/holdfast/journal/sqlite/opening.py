@@ -63,7 +63,7 @@ from holdfast.journal.sqlite.use_lock import JournalUse
 from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES, translated, unreadable
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
-SCHEMA = 1
+SCHEMA = 2
 OPEN_BUSY_MS = 10_000
 JOURNAL_ID_CHARS = 16
 NAME = "journal-name"
@@ -72,7 +72,9 @@ LOOK_AGAIN_S = 0.002
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
 Migration = Callable[[Db], None]
-MIGRATIONS: dict[int, Migration] = {}  # from version n to n + 1
+MIGRATIONS: dict[int, Migration] = {  # from version n to n + 1
+    1: lambda db: _run_all(db, _step(2)),
+}
 
 
 async def open_journal(
@@ -225,7 +227,7 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
         db = open_db(str(temporary), flags=apsw.SQLITE_OPEN_READWRITE)
         db.pragma("synchronous", "FULL")
         db.execute("BEGIN IMMEDIATE")
-        db.execute(_schema())
+        _run_all(db, _schema())
         meta = {
             "journal_id": entropy.bytes(8).hex(),
             "incarnation": 1,
@@ -355,19 +357,37 @@ def _copy_readable(path: Path, fresh: Path) -> None:
 
 
 def _migrate(db: Db) -> None:
-    """Raise the schema step by step, each step one transaction."""
-    while (version := cast(int, db.pragma("user_version"))) < SCHEMA:
-        step = MIGRATIONS.get(version)
-        if step is None:
-            raise JournalDamaged(f"no way leads from schema {version} to {SCHEMA}")
+    """Raise the schema step by step, each step one transaction.
+
+    Two processes may open an old journal at once: the version is looked at again under the lock.
+    """
+    if _version(db) >= SCHEMA:
+        return
+    db.set_busy_timeout(OPEN_BUSY_MS)
+    while _version(db) < SCHEMA:
         db.execute("BEGIN IMMEDIATE")
         try:
-            step(db)
-            db.pragma("user_version", version + 1)
+            version = _version(db)
+            if version < SCHEMA:
+                step = MIGRATIONS.get(version)
+                if step is None:
+                    raise JournalDamaged(f"no way leads from schema {version} to {SCHEMA}")
+                step(db)
+                db.pragma("user_version", version + 1)
             db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
+    db.set_busy_timeout(BUSY_WAIT_MS)
+
+
+def _version(db: Db) -> int:
+    return cast(int, db.pragma("user_version"))
+
+
+def _run_all(db: Db, sql: str) -> None:
+    db.execute(sql).fetchall()
 
 
 def check_schema(db: Db) -> None:
@@ -389,7 +409,7 @@ def check_schema(db: Db) -> None:
 def _shipped() -> dict[str, str]:
     db = open_db(":memory:", flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     try:
-        db.execute(_schema())
+        _run_all(db, _schema())
         return _definitions(db)
     finally:
         db.close()
@@ -401,7 +421,12 @@ def _definitions(db: Db) -> dict[str, str]:
 
 
 def _schema() -> str:
-    return resources.files(__package__ or "").joinpath("schema_1.sql").read_text()
+    return "".join(_step(number) for number in range(1, SCHEMA + 1))
+
+
+def _step(number: int) -> str:
+    """What leads from the schema before to this one; the first makes it from nothing."""
+    return resources.files(__package__ or "").joinpath(f"schema_{number}.sql").read_text()
 
 
 def check_keys(db: Db, keys: KeyRing) -> None:

@@ -88,7 +88,10 @@ def _possible(view: TaskView, last: Record) -> frozenset[TaskState]:
             return frozenset((*rests, TaskState.QUEUED))
         case Kind.ACCEPTED | Kind.RESTORED:
             return frozenset((TaskState.QUEUED, *(ENDED if view.finished else ())))
-        case Kind.CLAIMED | Kind.STEP | Kind.NOTE | Kind.ANSWER | Kind.FILES | Kind.CONTENT:
+        case (
+            Kind.CLAIMED | Kind.STEP | Kind.NOTE | Kind.ANSWER | Kind.FILES | Kind.CONTENT
+            | Kind.REMARK
+        ):  # fmt: skip
             return frozenset((TaskState.RUNNING, TaskState.QUEUED))
 
 

@@ -24,7 +24,7 @@ from holdfast.journal.contract import (
 )
 from holdfast.journal.records import Entry, Kind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
-from holdfast.journal.sqlite import upkeep
+from holdfast.journal.sqlite import remarks, upkeep
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.rows import (
     TASK_COLUMNS,
@@ -127,9 +127,10 @@ class Addition(msgspec.Struct, eq=False):
         if self.statements:
             _check_held(txn, hold)
             apply_statements(db, self.statements)
-        progress = False
+        progress = remarked = False
         for entry in self.entries:
             progress = progress or _closes(entry.events)
+            remarked = remarked or entry.kind is Kind.REMARK
         moved = txn.move(
             (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
             at_once=not self.adds_only,
@@ -137,6 +138,10 @@ class Addition(msgspec.Struct, eq=False):
         if not moved:
             _check_held(txn, hold)
         txn.add_rows(rows)
+        if remarked:
+            for entry in self.entries:
+                if entry.kind is Kind.REMARK:
+                    remarks.add_of_task(txn, hold.task_id, entry, self.wraps)
         for number in self.applied:
             db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
         if self.change is not None:

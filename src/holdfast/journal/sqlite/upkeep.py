@@ -15,6 +15,7 @@ from holdfast.errors import BadReference, BlobNotFound, JournalDamaged, TaskNotF
 from holdfast.journal import rules
 from holdfast.journal.records import TaskState
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite import remarks
 from holdfast.journal.sqlite.db import Db
 from holdfast.journal.sqlite.writer import Txn
 
@@ -122,6 +123,7 @@ def retain(txn: Txn, *, keep_ms: int, tombstone_ms: int) -> int:
         _erase(txn, t)
         erased += 1
     _forget_tombstones(txn, tombstone_ms)
+    remarks.erase(txn, keep_ms=keep_ms)
     txn.db.execute("DELETE FROM notice WHERE told_ms IS NOT NULL AND told_ms < ?", (now - keep_ms,))
     txn.db.execute(
         "DELETE FROM blob WHERE at_ms < ? AND digest NOT IN (SELECT digest FROM blob_use)",

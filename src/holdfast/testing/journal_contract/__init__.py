@@ -15,6 +15,7 @@ from holdfast.testing.journal_contract.appends import Appends
 from holdfast.testing.journal_contract.claims import Claims
 from holdfast.testing.journal_contract.deaths import Deaths
 from holdfast.testing.journal_contract.facts import Facts
+from holdfast.testing.journal_contract.remarks import Remarks
 from holdfast.testing.journal_contract.sessions import Sessions
 from holdfast.testing.journal_contract.submissions import Submissions
 from holdfast.testing.journal_contract.upkeep import Upkeep
@@ -23,5 +24,5 @@ from holdfast.testing.journal_contract.world import World
 __all__ = ["JournalContract", "World"]
 
 
-class JournalContract(Submissions, Claims, Deaths, Sessions, Appends, Facts, Upkeep):
+class JournalContract(Submissions, Claims, Deaths, Sessions, Appends, Facts, Upkeep, Remarks):
     """Inherit, and supply the `world` fixture."""

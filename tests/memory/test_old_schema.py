@@ -1,0 +1,190 @@
+"""A journal that an older Holdfast made opens, is raised to today's schema, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.core.clock import ManualClock, SystemEntropy
+from holdfast.errors import JournalDamaged, JournalNewer
+from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
+from holdfast.journal.sqlite import check, opening, remarks
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.restore import restore_journal
+from holdfast.testing.journal_contract.world import planned, succeeded
+
+
+class FixedKeys:
+    k_effect = b"e" * 32
+    current_journal_key = 1
+
+    def journal_key(self, key_id: int) -> bytes:
+        return bytes([key_id]) * 32
+
+
+TASK = Submission(task_id=opening.cast(Any, "0" * 26), name="trip", args={}, args_fingerprint=b"f")
+CLOCK = ManualClock()
+
+
+async def opened(folder: Path) -> SqliteJournal:
+    return await opening.open_journal(
+        folder / "journal.db", keys=FixedKeys(), clock=CLOCK, entropy=SystemEntropy(),
+        instance_folder=folder / "instance",
+    )  # fmt: skip
+
+
+async def findings(journal: Journal) -> list[str]:
+    return [finding async for finding in journal.check()]
+
+
+def raw(folder: Path) -> Any:  # Any: apsw's own types can only be read from Python 3.12 on
+    return apsw.Connection(str(folder / "journal.db"))
+
+
+@pytest.fixture
+async def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a journal of schema 1 that has worked: a task with a finished step."""
+    tmp_path.chmod(0o700)
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "SCHEMA", 1)
+        # Code of that time knew no remarks: it neither erased nor checked them.
+        patch.setattr(remarks, "erase", lambda _txn, keep_ms: None)  # pyright: ignore
+        opening._shipped.cache_clear()
+        journal = await opened(tmp_path)
+        session = await journal.open_session(worker="old", ttl_ms=10_000)
+        await journal.submit(TASK)
+        (claimed,) = await journal.claim(session, names=None, limit=1)
+        await journal.append(claimed.hold, [planned("1"), succeeded("1", "paid")])
+        await journal.end_session(session)
+        await journal.close()
+    opening._shipped.cache_clear()
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    opening._shipped.cache_clear()
+
+
+def version(folder: Path) -> int:
+    db = raw(folder)
+    try:
+        return int(db.pragma("user_version"))
+    finally:
+        db.close()
+
+
+async def test_an_old_journal_opens_and_goes_on(old: Path) -> None:
+    assert version(old) == 1
+    journal = await opened(old)
+    try:
+        view = await journal.read_task(TASK.task_id)
+        assert view.steps["1"].result == "paid"
+        added = Remark(remark_id="a", to=RemarkTo.DAY, text="new", origin="user")
+        assert await journal.add_remarks([added]) == [1]
+        session = await journal.open_session(worker="new", ttl_ms=10_000)
+        assert len(await journal.claim(session, names=None, limit=1)) == 1
+        assert await findings(journal) == []
+    finally:
+        await journal.close()
+    assert version(old) == 2
+    again = await opened(old)
+    assert [kept.remark.text for kept in await again.remarks_after(0, limit=9)] == ["new"]
+    await again.close()
+
+
+async def test_two_processes_may_open_it_at_once(old: Path) -> None:
+    both = await asyncio.gather(opened(old), opened(old))
+    for journal in both:
+        assert await journal.remarks_after(0, limit=9) == []
+        await journal.close()
+    assert version(old) == 2
+
+
+async def test_the_full_check_of_an_old_journal_asks_for_no_remarks(old: Path) -> None:
+    assert check.find_damage(str(old / "journal.db"), opening.KeyWraps(FixedKeys())) == []
+
+
+async def test_an_old_journal_can_be_restored_from(old: Path) -> None:
+    await restore_journal(
+        old / "journal.db", keys=FixedKeys(), clock=CLOCK, instance_folder=old / "instance"
+    )
+    journal = await opened(old)
+    assert journal.incarnation == 2
+    assert await journal.remarks_after(0, limit=9) == []
+    await journal.close()
+
+
+async def test_a_newer_one_is_refused(old: Path) -> None:
+    db = raw(old)
+    db.pragma("user_version", 3)
+    db.close()
+    with pytest.raises(JournalNewer):
+        await opened(old)
+
+
+async def test_damage_of_remarks_is_found(old: Path) -> None:
+    journal = await opened(old)
+    one, two = (Remark(remark_id=name, to=RemarkTo.DAY, text=name, origin="user") for name in "ab")
+    await journal.add_remarks([one, two])
+    await journal.close()
+
+    async def damaged(sql: str) -> list[str]:
+        db = raw(old)
+        db.execute("BEGIN")
+        triggers = db.execute(
+            "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'remark'"
+        ).fetchall()
+        for name, _ in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        db.execute(sql)
+        for _, made in triggers:
+            db.execute(made)
+        db.execute("COMMIT")
+        db.close()
+        return check.find_damage(str(old / "journal.db"), opening.KeyWraps(FixedKeys()))
+
+    kept = (old / "journal.db").read_bytes()
+    for sql, word in (
+        (
+            "UPDATE remark SET body = CAST(x'00' || substr(body, 2) AS BLOB) WHERE n = 1",
+            "was changed",
+        ),
+        ("UPDATE remark SET at_ms = at_ms + 1 WHERE n = 2", "was changed"),
+        ("DELETE FROM remark WHERE n = 2", "newest is missing"),
+        ("DELETE FROM remark WHERE n = 1", "before it is missing"),
+        ("UPDATE meta SET value = x'00' WHERE key = 'remark_head'", "newest is missing"),
+        ("INSERT INTO meta VALUES ('remarks_written', 9)", "more are noted"),
+    ):
+        found = await damaged(sql)
+        assert any(word in one for one in found), (sql, found)
+        for name in ("journal.db-wal", "journal.db-shm"):
+            (old / name).unlink(missing_ok=True)
+        (old / "journal.db").write_bytes(kept)
+    db = raw(old)
+    with pytest.raises(apsw.ConstraintError, match="until it is in its file"):
+        db.execute("DELETE FROM remark WHERE n = 1")
+    db.close()
+
+
+async def test_a_remark_that_was_changed_is_not_read(old: Path) -> None:
+    journal = await opened(old)
+    await journal.add_remarks([Remark(remark_id="a", to=RemarkTo.DAY, text="x", origin="user")])
+    await journal.close()
+    db = raw(old)
+    (trigger,) = db.execute(
+        "SELECT sql FROM sqlite_schema WHERE name = 'remark_never_changes'"
+    ).fetchone()
+    db.execute("DROP TRIGGER remark_never_changes; UPDATE remark SET body = x'0000'")
+    db.execute(trigger)
+    db.close()
+    journal = await opened(old)
+    with pytest.raises(JournalDamaged):
+        await journal.remarks_after(0, limit=9)
+    await journal.close()
