@@ -59,9 +59,15 @@ class Escrow:
     places: tuple[str, ...] = ()
     others: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
-    def backup_passphrase(self, place: str) -> Hidden:
-        """Of the repository at a place: the same for as long as the vault's root is."""
+    def backup_passphrase(self, place: str, *, epoch: int = 1) -> Hidden:
+        """Of the repository at a place: the same for as long as the vault's root is.
+
+        The root is this agent's alone, so no other agent has it. A new epoch is for a new
+        repository: a passphrase that is known is not made unknown by changing it.
+        """
         info = b"holdfast/backup/1\0" + place.encode()
+        if epoch != 1:
+            info += b"\0" + str(epoch).encode()
         hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info)
         return Hidden(hkdf.derive(self.vault_root).hex().encode())
 
