@@ -173,6 +173,8 @@ class RepositoryLocked(Retryable):
 class BackupInterrupted(Retryable):
     code = "backup-interrupted"
     default_hint = "nothing half made counts; the next run does it again"
+
+
 class SignerUnavailable(Retryable):
     code = "signer-unavailable"
     default_hint = "start `holdfast identity signer`; nothing was signed"
@@ -583,6 +585,8 @@ class BackupFailed(Terminal):
     code = "backup-failed"
     exit_code = EXIT_PLACE
     default_hint = "`holdfast place check NAME` says more; the lines of Borg are in the message"
+
+
 class KeysReplaced(Terminal):
     """The log names other operational keys than those that this vault holds."""
 

@@ -345,3 +345,62 @@ def test_repeats_gaps_and_old_copies_are_no_forks() -> None:
 def test_a_line_of_another_kind_is_refused(parse: Any) -> None:
     with pytest.raises(BadRecord):
         parse(OWNER.inception().line())
+
+
+# renewals
+
+
+def renewal(**changes: Any) -> Signed[Claim]:
+    first = claim(SHOWN)
+    fields: dict[str, Any] = {
+        "after_e": 1, "after_how": How.RENEW, "ctr": 2, "chain": first.digest, **changes
+    }  # fmt: skip
+    return claim(SHOWN, **fields)
+
+
+def test_the_holder_renews_its_own_incarnation() -> None:
+    first = judged(claim(SHOWN), SHOWN)
+    held = granted(first)
+    again = judged(renewal(), SHOWN, held, chain=first.chain, clock_ms=LEASE_MS // 2)
+    assert granted(again) == replace(held, until_ms=LEASE_MS // 2 + LEASE_MS)
+    late = judged(renewal(), SHOWN, held, chain=first.chain, clock_ms=9 * LEASE_MS)
+    assert granted(late).until_ms == 10 * LEASE_MS  # nobody else was let in meanwhile
+
+
+def test_nobody_else_renews_it() -> None:
+    first = judged(claim(SHOWN), SHOWN)
+    held = granted(first)
+    theirs = claim(SECOND, OTHER, after_e=1, after_how=How.RENEW)
+    assert refused(judged(theirs, SECOND, held).refusal) is Reason.OLD_INCARNATION
+    taken = replace(held, e=2, inst=OTHER.public)
+    for lease, reason in (
+        (None, Reason.OLD_INCARNATION),
+        (taken, Reason.OLD_INCARNATION),
+        (replace(held, e=2), Reason.OLD_INCARNATION),
+        (replace(held, frozen=True), Reason.FROZEN),
+        (replace(held, yielded_to=OTHER.public), Reason.HELD),
+    ):
+        found = judged(renewal(), SHOWN, lease, chain=first.chain)
+        assert refused(found.refusal) is reason
+        assert found.lease == lease
+    other = judged(renewal(after_e=2), SHOWN, held, chain=first.chain)
+    assert refused(other.refusal) is Reason.OLD_INCARNATION
+
+
+def test_a_second_value_at_one_counter_of_a_renewal_freezes() -> None:
+    first = judged(claim(SHOWN), SHOWN)
+    second = judged(renewal(), SHOWN, granted(first), chain=first.chain)
+    twin = renewal(state_root=digest_of(b"other state"))
+    fork = judged(twin, SHOWN, granted(second), chain=second.chain)
+    assert refused(fork.refusal) is Reason.FORK
+    assert fork.lease is not None
+    assert fork.lease.frozen
+
+
+def test_who_waits_is_heard_and_gets_nothing() -> None:
+    said = claim(SECOND, OTHER, e=1, after_how=How.WAITING)
+    for held, clock_ms in ((None, 0), (granted(judged(claim(SHOWN), SHOWN)), 9 * LEASE_MS)):
+        found = judged(said, SECOND, held, clock_ms=clock_ms)
+        assert refused(found.refusal) is Reason.HELD
+        assert found.lease is held
+        assert found.chain.counter == 1

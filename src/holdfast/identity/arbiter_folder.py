@@ -32,14 +32,13 @@ from holdfast.core.private_files import (
     write_atomically,
 )
 from holdfast.errors import ArbiterDamaged, BadRecord
-from holdfast.identity.arbiter import (
-    SECRET_BYTES,
+from holdfast.identity.arbiter import SECRET_BYTES, bar_at
+from holdfast.identity.bench import (
     Bar,
     Bench,
     Contender,
     Granted,
     Seen,
-    bar_at,
     challenge_for,
     gave,
     id_of_claim,

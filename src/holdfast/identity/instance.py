@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from holdfast.identity.arbiter import Seen
+from holdfast.identity.bench import Seen
 from holdfast.identity.claim import How
 from holdfast.identity.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records import Position

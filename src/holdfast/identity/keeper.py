@@ -4,11 +4,13 @@ One round is `turn`. What it answers holds on this machine's boot clock, counted
 arbiter was asked, less a margin: whoever acts only until then stops before the arbiter gives the
 lease to somebody else, however long the answer took.
 
-The order of one round: read the log, look at the lease, decide what may be asked (instance.py),
-have a certificate, write down counter and incarnation durably, send, raise the journal to the
-incarnation, and only then answer "held". A crash after the writing leaves a counter that was
-perhaps never sent; the next message has the one after it, and nobody takes that for a fork. A
-crash after the grant leaves a lease of this very key, which the next round renews.
+The order of one round: read the log and the file of the instance (another process of this folder
+may have kept the lease meanwhile, and its counter is the one that counts), look at the lease,
+decide what may be asked (instance.py), have a certificate, write down counter and incarnation
+durably, send, raise the journal to the incarnation, and only then answer "held". A crash after the
+writing leaves a counter that was perhaps never sent; the next message has the one after it, and
+nobody takes that for a fork. A crash after the grant leaves a lease of this very key, which the
+next round renews.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from dataclasses import dataclass, replace
 
 from holdfast.core.clock import Clock
 from holdfast.errors import HoldfastError, KeysReplaced, NotNow
-from holdfast.identity.arbiter import Contender, Granted, LeaseArbiter, Seen
+from holdfast.identity.arbiter import LeaseArbiter
+from holdfast.identity.bench import Contender, Granted, Seen
 from holdfast.identity.certificate import Certificate, Role
 from holdfast.identity.claim import Claim, How
 from holdfast.identity.encodings import Digest
@@ -41,7 +44,6 @@ from holdfast.identity.witness import copy_of
 
 CERTIFICATE_S = 900  # a peer may believe a stale primary for this long
 MARGIN_PART = 10  # of a lease: its tenth is left unused
-ROUNDS_MAX = 3  # a challenge may be used up by an earlier message of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Keeper:
         self._state_root = state_root
         self._reread = reread
         self._certificate: Signed[Certificate] | None = None
+        self._begun = False
         self.kin: Kin | None = None
 
     @property
@@ -97,31 +100,26 @@ class Keeper:
 
     def _turn(self) -> Held | NotHeld:
         log = self._read()
-        held = self._file.instance
-        if held is None or (held.frozen is not None and log.position > held.frozen):
-            _, self.kin = self._file.open(log.position)
+        _, kin = self._file.open(log.position)
+        if not self._begun:
+            self._begun, self.kin = True, kin
         self._arbiter.learn(copy_of(log), log.id)
-        for _ in range(ROUNDS_MAX):
-            began_ms = self._clock.boot_ms()
-            seen = self._arbiter.look(log.id)
-            answer = self._ask(log, seen)
-            if isinstance(answer, Granted):
-                return self._held(answer, began_ms)
-            if not isinstance(answer, Refusal) or answer.reason is not Reason.WRONG_CHALLENGE:
-                break
+        began_ms = self._clock.boot_ms()
+        seen = self._arbiter.look(log.id)
+        answer = self._ask(log, seen)
+        if isinstance(answer, Granted):
+            return self._held(answer, began_ms)
         return self._not_held(log, seen, answer)
 
     def _read(self) -> Log:
         """Before this instance first speaks the witnesses are asked too: a copy has an old log."""
-        if self._reread is not None and self._file.instance is None:
+        if self._reread is not None and not self._begun:
             return self._reread()
         return self._speaker.log()
 
     def _ask(self, log: Log, seen: Seen | None) -> Granted | Refusal | Why:
         instance = self._get()
-        wish = what_to_ask(
-            instance, seen, incarnation=self._incarnation(), position=log.position
-        )
+        wish = what_to_ask(instance, seen, incarnation=self._incarnation(), position=log.position)
         if wish is Why.FROZEN:
             return wish
         answer = self._send(log, waiting(seen) if isinstance(wish, Why) else wish)
@@ -150,7 +148,8 @@ class Keeper:
         if held is not None:
             record = held.record
             fresh = record.iat <= now < record.iat + (record.exp - record.iat) // 2
-            if fresh and (record.e, record.position) == (e, log.position):
+            same = (record.inst, record.e, record.position) == (self._get().key, e, log.position)
+            if fresh and same:
                 return held
         self._certificate = self._speaker.certify(
             inst=self._get().key, role=Role.PRIMARY, incarnation=e,
