@@ -8,9 +8,7 @@
          |   +- SessionLost          this process's lease is over
          |   +- CommitUnknown        the journal cannot say whether the write is durable
          |   +- backup: PlaceMissing, PlaceUnreachable, PlaceFull, RepositoryLocked,
-         |   |           BackupInterrupted
-         |   +- SignerUnavailable    nobody answers at the socket of the signer process
-         |   +- AgentElsewhere       another instance of the agent holds its lease
+         |   |           BackupInterrupted, BackupBusy
          |   +- ModelUnavailable     no endpoint of a model gave a reply; the same request may later
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
@@ -27,12 +25,12 @@
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
          |   +- identity: BadPhrase, BadShare, BadSheet, VaultMissing, VaultExists, VaultLocked,
-         |   |             VaultDamaged, KeysReplaced, SignerRefused, AgentQuarantined,
-         |   |             InstanceDamaged, ArbiterDamaged
+         |   |             VaultDamaged
          |   +- backup: EngineMissing, EngineTooOld, BadPlace, PlaceNotFound, PlaceTaken,
          |   |           PlaceRefused, PassphraseRefused, RepositoryMoved, RepositoryRolledBack,
          |   |           RepositoryKeyMissing, RepositoryDamaged, SnapshotNotFound, SnapshotExists,
-         |   |           SnapshotIncomplete, PruneRefused, BackupFailed
+         |   |           SnapshotIncomplete, SnapshotFailed, BackupDamaged, ArchiveRefused,
+         |   |           PruneRefused, BackupFailed
          |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
          |   |          ModelNotFound, ModelQuotaSpent, ModelRefused, StateHeldElsewhere
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
@@ -175,16 +173,9 @@ class BackupInterrupted(Retryable):
     default_hint = "nothing half made counts; the next run does it again"
 
 
-class SignerUnavailable(Retryable):
-    code = "signer-unavailable"
-    default_hint = "start `holdfast identity signer`; nothing was signed"
-
-
-class AgentElsewhere(Retryable):
-    """Another instance holds the agent's lease: this one may not act."""
-
-    code = "agent-elsewhere"
-    default_hint = "it is asked for again; stop the other instance, or let it yield"
+class BackupBusy(Retryable):
+    code = "backup-busy"
+    default_hint = "one snapshot of an agent is made or restored at a time; wait for the other one"
 
 
 class ModelUnavailable(Retryable):
@@ -571,6 +562,35 @@ class SnapshotIncomplete(Terminal):
     default_hint = "it does not count as a backup; the lines of Borg say what is missing"
 
 
+class SnapshotFailed(Terminal):
+    """A snapshot of the agent's folder could not be made; no place was given anything."""
+
+    code = "snapshot-failed"
+    exit_code = EXIT_PLACE
+    default_hint = "nothing was changed; the message says what stands in the way"
+
+
+class BackupDamaged(Terminal):
+    """What came out of a place is not what the signed head says."""
+
+    code = "backup-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "nothing was put in place; restore from another place (`holdfast backup list`), and keep "
+        "this one for those who look into it"
+    )
+
+
+class ArchiveRefused(Terminal):
+    """An archive holds what no snapshot of ours holds: somebody may have made it on purpose."""
+
+    code = "archive-refused"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "nothing was put in place; restore from another place, and find out who can write here"
+    )
+
+
 class PruneRefused(Terminal):
     """Snapshots that must exist are gone, or none is verified: nothing is removed."""
 
@@ -585,44 +605,6 @@ class BackupFailed(Terminal):
     code = "backup-failed"
     exit_code = EXIT_PLACE
     default_hint = "`holdfast place check NAME` says more; the lines of Borg are in the message"
-
-
-class KeysReplaced(Terminal):
-    """The log names other operational keys than those that this vault holds."""
-
-    code = "keys-replaced"
-    exit_code = EXIT_CONFLICT
-    default_hint = (
-        "the keys were rotated elsewhere: use the vault that was rotated, or evict with the paper"
-    )
-
-
-class SignerRefused(Terminal):
-    """The signer process does not do what was asked, or not for this user."""
-
-    code = "signer-refused"
-    exit_code = EXIT_CONFLICT
-    default_hint = "its log says why; `holdfast identity signer --help` says whom it answers"
-
-
-class AgentQuarantined(Terminal):
-    """This folder may not act as the agent: a copy, one left behind, or one that is frozen."""
-
-    code = "agent-quarantined"
-    exit_code = EXIT_CONFLICT
-    default_hint = "see docs/explanation/clones.md; nothing was sent"
-
-
-class InstanceDamaged(Terminal):
-    code = "instance-damaged"
-    exit_code = EXIT_JOURNAL
-    default_hint = "remove the file: a new key is made, and the folder counts as a copy"
-
-
-class ArbiterDamaged(Terminal):
-    code = "arbiter-damaged"
-    exit_code = EXIT_JOURNAL
-    default_hint = "an arbiter that forgot grants nothing: put its folder back, or rotate the keys"
 
 
 # Terminal: scratch files

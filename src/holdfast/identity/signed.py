@@ -40,7 +40,6 @@ class Family(StrEnum):
     ENV = "env"
     RCPT = "rcpt"
     HEAD = "head"
-    ANSWER = "ans"
 
 
 Signature = tuple[PublicKey, bytes]

@@ -1,0 +1,164 @@
+"""Where heads are kept: `heads.jsonl` in the agent's folder, beside repositories, with witnesses.
+
+One form everywhere: lines of signed heads, only ever appended. Each line is written and synced
+before anything relies on it. A crash inside an append leaves a last line without its end; nobody
+was told of it, so it is cut off before the next append. Every other line that does not read back
+is a finding, told to a person, and hides none of the others: a damaged copy of the chain must not
+stop a restore for which one good line is enough.
+
+A place behind ssh has no such file, because Borg stores archives there and nothing else. There
+the head is the comment of its archive, where it lands in the same transaction as the archive;
+folders have it there too. A comment may not hold braces, which Borg would replace, so it is
+`hf1.` and the line in base64url.
+
+The order around one snapshot, which makes every kill harmless:
+
+    1. the head is signed, and appended to the file in the agent's folder: its number is used up,
+       whatever becomes of the snapshot, so no second head is ever signed for it;
+    2. the archive is made, with the head inside and as its comment;
+    3. the archive is seen in the repository's own listing;
+    4. the head is appended to the file beside the repository.
+
+Before 2 is done the place holds nothing new. Between 2 and 4 it holds a whole snapshot whose head
+is in the comment; it counts from then on. A snapshot counts in a place if its head is there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.private_files import explained, open_private, sync, sync_folder, write_all
+from holdfast.errors import BackupDamaged, BadRecord
+from holdfast.identity.canonical import LINE_BYTES_MAX
+from holdfast.identity.head import Head, parse_head
+from holdfast.identity.signed import Signed
+
+NAME = "heads.jsonl"
+COMMENT = "hf1."
+FILE_BYTES_MAX = 256 << 20
+FINDINGS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The heads of one source as it has them, not judged yet, and what could not be read."""
+
+    heads: tuple[Signed[Head], ...] = ()
+    findings: tuple[str, ...] = ()
+
+
+class HeadFile:
+    """The file of heads in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+
+    def read(self) -> Held:
+        """All lines; none where there is no file. Raises BackupDamaged for one beyond measure."""
+        try:
+            fd = open_private(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return Held()
+        with open(fd, "rb") as file:
+            if os.fstat(fd).st_size > FILE_BYTES_MAX:
+                raise BackupDamaged(f"{self.path} is larger than any chain of heads")
+            raw = file.read(FILE_BYTES_MAX)
+        return parse_lines(raw, where=str(self.path))
+
+    def append(self, head: Signed[Head]) -> None:
+        """On return the head is in the file, durably. Does nothing where it is there already."""
+        try:
+            self._append(head)
+        except OSError as error:
+            raise explained(error, self.path) from error
+
+    def _append(self, head: Signed[Head]) -> None:
+        fresh = not self.path.exists()
+        fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with os.fdopen(os.dup(fd), "rb") as file:
+                raw = file.read(FILE_BYTES_MAX)
+            line = head.line() + b"\n"
+            whole = raw.rfind(b"\n") + 1
+            if not _holds(raw, line):
+                os.ftruncate(fd, whole)  # what a crash left without its end
+                os.lseek(fd, whole, os.SEEK_SET)
+                write_all(fd, line)
+            sync(fd)
+        finally:
+            os.close(fd)
+        if fresh:
+            sync_folder(self.path.parent)
+
+    def append_missing(self, heads: Iterable[Signed[Head]]) -> None:
+        known = {one.digest for one in self.read().heads}
+        for head in heads:
+            if head.digest not in known:
+                self.append(head)
+
+
+def parse_lines(raw: bytes, *, where: str) -> Held:
+    """Heads of a file; the last line counts only with its end."""
+    heads: list[Signed[Head]] = []
+    findings: list[str] = []
+    *lines, _torn = raw.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            if len(line) > LINE_BYTES_MAX:
+                raise BadRecord("too long")
+            heads.append(parse_head(line))
+        except BadRecord as error:
+            findings.append(f"{where} line {number}: {error.message}")
+    return Held(heads=tuple(heads), findings=_bounded(findings))
+
+
+def to_comment(head: Signed[Head]) -> str:
+    return COMMENT + base64.urlsafe_b64encode(head.line()).decode().rstrip("=")
+
+
+def find_in_comment(comment: str) -> Signed[Head] | None:
+    """The head in an archive's comment; None where there is none. Raises BadRecord."""
+    if not comment.startswith(COMMENT):
+        return None
+    text = comment.removeprefix(COMMENT)
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRecord("a comment that is not base64url") from None
+    return parse_head(raw)
+
+
+def from_comments(archives: Sequence[tuple[str, str]]) -> Held:
+    """Heads out of pairs of archive name and comment; each must name its own archive."""
+    heads: list[Signed[Head]] = []
+    findings: list[str] = []
+    for name, comment in archives:
+        try:
+            head = find_in_comment(comment)
+            if head is None:
+                continue  # somebody else's archive, or one made by hand
+            if head.record.archive != name:
+                raise BadRecord(f"its head names another archive, {head.record.archive}")
+            heads.append(head)
+        except BadRecord as error:
+            findings.append(f"archive {name}: {error.message}")
+    return Held(heads=tuple(heads), findings=_bounded(findings))
+
+
+def _holds(raw: bytes, line: bytes) -> bool:
+    """Whether the file has this line, whole."""
+    return raw.startswith(line) or b"\n" + line in raw
+
+
+def _bounded(findings: list[str]) -> tuple[str, ...]:
+    if len(findings) > FINDINGS_MAX:
+        more = len(findings) - FINDINGS_MAX
+        findings = [*findings[:FINDINGS_MAX], f"and {more} more"]
+    return tuple(findings)

@@ -1,0 +1,256 @@
+"""A snapshot out of an archive, onto the disk, only if it is what the signed head says.
+
+The archive is input from outside: whoever can write to a place can hand us anything. So it is
+read as a stream by a reader of our own (tar_stream.py), into a fresh private folder that nothing
+else uses, and below it only (beneath.py):
+
+    work/HEAD            the signed head, as in the archive
+    work/MANIFEST.json   its digest must be the one in the head
+    work/state/...       the agent's files
+
+True when `read_snapshot` returns: `work/state` holds every entry of the manifest with its content
+and mode, and nothing else; the manifest is the one that the head names. Until then nobody looks
+at the folder but us; any error leaves it to be removed by the caller. A crash leaves a folder
+whose name says that it is unfinished.
+
+How much is written is bounded before it is read: by the number of members, by four times the
+bytes that the signed head speaks of, by depth and by the length of names. The stream is not
+compressed, so nothing in it can grow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.backup.beneath import Beneath
+from holdfast.backup.manifest import (
+    DEPTH_MAX,
+    ENTRIES_MAX,
+    NAME,
+    About,
+    Entry,
+    Kind,
+    ManifestReader,
+    Note,
+)
+from holdfast.backup.tar_stream import Member, TarStream
+from holdfast.core.private_files import write_all
+from holdfast.errors import ArchiveRefused, BackupDamaged
+from holdfast.identity.canonical import LINE_BYTES_MAX
+from holdfast.identity.head import Head
+from holdfast.identity.signed import Signed
+
+HEAD_NAME = "HEAD"
+STATE = "state"
+BYTES_FACTOR = 4
+MANIFEST_BYTES_MAX = 256 << 20
+_BESIDE = frozenset((HEAD_NAME, NAME))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What was read and found to be what its head says."""
+
+    state: Path
+    about: About
+    files: int
+    bytes: int
+    notes: tuple[Note, ...]
+    links: tuple[Entry, ...]  # recorded; those that stay inside were made
+
+
+@dataclass(slots=True)
+class _Came:
+    """What the archive gave for a path, until the manifest asks for it."""
+
+    mode: int
+    size: int
+    sha256: bytes  # empty for folders
+
+
+def read_snapshot(
+    stream: BinaryIO, head: Signed[Head], work: Path, *, durable: bool = False
+) -> Snapshot:
+    """Read the archive of this head into the empty folder `work`, and check it whole.
+
+    The head must be known to be valid. `durable` syncs everything before returning.
+
+    Raises:
+        ArchiveRefused: it holds what no snapshot holds, or something that the manifest does not.
+        BackupDamaged: something is missing, cut off or changed.
+    """
+    with Beneath(work) as beneath:
+        came = _extract(stream, head.record, beneath)
+        _check_head(beneath, came, head)
+        found = _compare(beneath, came, head.record, work / STATE)
+        if durable:
+            beneath.sync()
+    return found
+
+
+def _extract(stream: BinaryIO, head: Head, beneath: Beneath) -> dict[str, _Came]:
+    tar = TarStream(
+        stream,
+        bytes_max=BYTES_FACTOR * head.bytes + MANIFEST_BYTES_MAX,
+        entries_max=ENTRIES_MAX + len(_BESIDE) + 2,  # `.` and `state`
+        depth_max=DEPTH_MAX + 2,
+    )
+    came: dict[str, _Came] = {}
+    for member in tar.members():
+        if not member.path:
+            continue
+        _check_place(member)
+        if member.is_folder:
+            _folder(beneath, member, came)
+        else:
+            if member.path in came:
+                raise ArchiveRefused(f"{member.path!r} is in the archive twice")
+            came[member.path] = _file(beneath, member, tar)
+    return came
+
+
+def _check_place(member: Member) -> None:
+    path = member.path
+    if path in _BESIDE and not member.is_folder:
+        return
+    if path.partition("/")[0] != STATE or (path == STATE and not member.is_folder):
+        raise ArchiveRefused(f"{path!r} does not belong into a snapshot")
+
+
+def _folder(beneath: Beneath, member: Member, came: dict[str, _Came]) -> None:
+    if member.path in came:
+        raise ArchiveRefused(f"{member.path!r} is in the archive twice")
+    came[member.path] = _Came(member.mode, 0, b"")
+    try:
+        beneath.make_folder(member.path)
+    except OSError as error:
+        raise _collision(member, error) from None
+
+
+def _file(beneath: Beneath, member: Member, tar: TarStream) -> _Came:
+    try:
+        fd = beneath.new_file(member.path)
+    except OSError as error:
+        raise _collision(member, error) from None
+    sha256 = hashlib.sha256()
+    try:
+        for piece in tar.content():
+            sha256.update(piece)
+            write_all(fd, piece)
+    finally:
+        os.close(fd)
+    return _Came(member.mode, member.size, sha256.digest())
+
+
+def _collision(member: Member, error: OSError) -> Exception:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return ArchiveRefused(f"{member.path!r} takes the place of another member")
+    return error
+
+
+def _check_head(beneath: Beneath, came: dict[str, _Came], head: Signed[Head]) -> None:
+    for name in (HEAD_NAME, NAME):
+        if name not in came:
+            raise BackupDamaged(f"the archive has no {name}")
+    came.pop(HEAD_NAME)
+    with open(beneath.read(HEAD_NAME), "rb") as file:
+        raw = file.read(LINE_BYTES_MAX + 2)
+    if raw != head.line() + b"\n":
+        raise BackupDamaged("the archive is that of another head")
+    if came[NAME].sha256 != _manifest_hash(head.record):
+        raise BackupDamaged("the manifest in the archive is not the one that the head names")
+    came.pop(NAME)
+
+
+def _manifest_hash(head: Head) -> bytes:
+    import base64
+
+    return base64.b32decode(f"{head.manifest.upper()}====")
+
+
+def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) -> Snapshot:
+    """Every entry of the manifest against what came, in one pass over both."""
+    came.pop(STATE, None)
+    beneath.make_folder(STATE)
+    links: list[Entry] = []
+    folders: list[Entry] = []
+    with open(beneath.read(NAME), "rb") as file:
+        manifest = ManifestReader(file)
+        for entry in manifest.entries():
+            if entry.kind is Kind.LINK:
+                links.append(entry)
+                continue
+            _compare_one(entry, came.pop(f"{STATE}/{entry.path}", None))
+            if entry.kind is Kind.FOLDER:
+                folders.append(entry)
+            elif entry.mode != 0o600:
+                beneath.set_mode(f"{STATE}/{entry.path}", entry.mode)
+        if manifest.digest != head.manifest:  # it changed on our own disk
+            raise BackupDamaged("the manifest is not the one that the head names")
+    if came:
+        raise ArchiveRefused(f"{min(came)!r} is in the archive and not in its manifest")
+    _check_about(manifest, head)
+    for link in links:
+        if leads_inside(link):
+            beneath.make_link(f"{STATE}/{link.path}", link.target)
+    for folder in reversed(folders):  # what is inside first: a folder may lose its write bit
+        beneath.set_mode(f"{STATE}/{folder.path}", folder.mode)
+    return Snapshot(
+        state=state,
+        about=manifest.about,
+        files=head.files,
+        bytes=head.bytes,
+        notes=manifest.notes,
+        links=tuple(links),
+    )
+
+
+def _compare_one(entry: Entry, came: _Came | None) -> None:
+    if came is None:
+        raise BackupDamaged(f"{entry.path!r} is missing from the archive")
+    if (entry.kind is Kind.FOLDER) == bool(came.sha256):
+        raise ArchiveRefused(f"{entry.path!r} is another kind of thing than its manifest says")
+    if came.mode != entry.mode:
+        raise ArchiveRefused(
+            f"{entry.path!r} has the mode {came.mode:o}; its manifest says {entry.mode:o}"
+        )
+    if entry.is_content and (came.size, came.sha256.hex()) != (entry.size, entry.sha256):
+        raise BackupDamaged(f"{entry.path!r} is not what its manifest says")
+
+
+def _check_about(manifest: ManifestReader, head: Head) -> None:
+    about, sums, mark = manifest.about, manifest.sums, head.journal
+    journal = None if about.journal is None else about.journal
+    same = (
+        (about.id, about.e, about.seq) == (head.id, head.e, head.seq)
+        and sums is not None
+        and (sums.files, sums.bytes) == (head.files, head.bytes)
+        and (journal is None) == (mark is None)
+        and (
+            journal is None
+            or mark is None
+            or (journal.id, journal.sequence, journal.incarnation)
+            == (mark.id, mark.sequence, mark.incarnation)
+        )
+    )
+    if not same:
+        raise BackupDamaged("the manifest is about another snapshot than its head")
+
+
+def leads_inside(link: Entry) -> bool:
+    """Whether the link, by its text alone, stays inside the agent's folder."""
+    if link.target.startswith("/") or "\0" in link.target:
+        return False
+    depth = link.path.count("/")
+    for name in link.target.split("/"):
+        if name == "..":
+            depth -= 1
+        elif name not in ("", "."):
+            depth += 1
+        if depth < 0:
+            return False
+    return True

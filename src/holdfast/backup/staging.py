@@ -1,0 +1,341 @@
+"""A snapshot of an agent's folder, frozen in a private staging folder.
+
+    staging/HEAD            put there when the head is signed
+    staging/MANIFEST.json   what lies below `state`, written as it is copied
+    staging/state/...       the agent's files
+
+Every place is fed from this one folder, so all of them hold the same bytes, and what was hashed is
+what is sent: everything here is a copy that nobody else has open. (Hard links would be quicker and
+are not used: a program that writes into its file would write into ours, after it was hashed.)
+
+The barrier is the journal. Its copy is made first, by SQLite's own backup in one step, so it is
+the state after some commit, never between two; the number of its last record stands in the
+manifest. Files are copied afterwards, and so may be newer than the journal, never older: what the
+journal says about them can be projected again. Databases of others are copied the same way; a raw
+copy of a live database loses its newest rows and looks healthy.
+
+A file is copied through one descriptor, and its size, times and inode are compared before and
+after; one that changed is copied again, a few times. A file that never rests is kept as it was
+read last, and the manifest says so. A crash leaves a staging folder, which means nothing and is
+removed before the next one is made.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.backup.beneath import Beneath
+from holdfast.backup.databases import copy_database, read_mark, sequence_of
+from holdfast.backup.manifest import (
+    DEPTH_MAX,
+    ENTRIES_MAX,
+    MODE_MAX,
+    NAME,
+    About,
+    Entry,
+    Journal,
+    Kind,
+    Made,
+    ManifestWriter,
+    Note,
+)
+from holdfast.backup.reader import STATE
+from holdfast.core.manifest import PATH_BYTES_MAX
+from holdfast.core.private_files import FILE_MODE, explained, open_private, write_all
+from holdfast.core.tree import GRAIN_NS, Mark, is_settled, open_folder, seen
+from holdfast.errors import SnapshotFailed
+from holdfast.home.covered import Rules, look
+from holdfast.home.covering import Kind as Covered
+from holdfast.identity.encodings import Digest
+
+TRIES = 5  # to copy a file that changes
+PIECE_BYTES = 1 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+OnFile = Callable[[int, int], None]  # files and bytes so far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whose folder it is, and what the snapshot will be called."""
+
+    folder: Path
+    journal: Path | None  # of the folder; None where it has none
+    id: str
+    name: str
+    incarnation: int | None  # None: that of the journal
+    seq: int
+    at: int
+    holdfast: str
+    engine: str = ""
+    rules: Rules = field(default_factory=Rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    folder: Path
+    manifest: Digest
+    about: About
+    files: int
+    bytes: int
+    notes: tuple[Note, ...]
+
+
+def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> Staged:
+    """Copy what is covered into the empty private folder `staging`, and write its manifest.
+
+    Raises SnapshotFailed where a database cannot be copied whole; JournalFull, ReadOnly.
+    """
+    try:
+        with Beneath(staging) as beneath:
+            beneath.make_folder(STATE)
+            return _Stage(subject, staging, beneath, on_file).run()
+    except OSError as error:
+        raise explained(error, staging) from error
+
+
+class _Stage:
+    def __init__(
+        self, subject: Subject, staging: Path, beneath: Beneath, on_file: OnFile | None
+    ) -> None:
+        self._subject = subject
+        self._staging = staging
+        self._beneath = beneath
+        self._on_file = on_file
+        self._root = open_folder(str(subject.folder))
+
+    def run(self) -> Staged:
+        try:
+            return self._run()
+        finally:
+            os.close(self._root)
+
+    def _run(self) -> Staged:
+        subject = self._subject
+        mark, entry = self._barrier()
+        incarnation = subject.incarnation
+        if incarnation is None:
+            incarnation = 1 if mark is None else mark.incarnation
+        about = About(
+            at=subject.at, e=incarnation, id=subject.id, journal=mark, name=subject.name,
+            made=Made(engine=subject.engine, holdfast=subject.holdfast), seq=subject.seq,
+        )  # fmt: skip
+        fd = open_private(self._staging / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with open(fd, "wb") as file:
+            writer = ManifestWriter(file, about)
+            self._walk(writer, entry)
+            digest = writer.close()
+        return Staged(
+            folder=self._staging, manifest=digest, about=about, files=writer.files,
+            bytes=writer.bytes, notes=writer.notes,
+        )  # fmt: skip
+
+    def _barrier(self) -> tuple[Journal | None, Entry | None]:
+        """The journal's copy, before anything else, and how far it had come."""
+        journal = self._subject.journal
+        if journal is None or not os.path.lexists(journal):
+            return None, None
+        path = journal.relative_to(self._subject.folder).as_posix()
+        at_least = sequence_of(journal)
+        entry = self._database(path)
+        mark = read_mark(self._staging / STATE / path)
+        if mark.sequence < at_least:
+            raise SnapshotFailed(
+                f"the copy of {journal} ends at record {mark.sequence}, before {at_least}"
+            )
+        return mark, entry
+
+    def _walk(self, writer: ManifestWriter, journal: Entry | None) -> None:
+        above: list[str] = []  # folders that are left out for their depth
+        wanted = journal is not None
+        for one in look(self._subject.folder, self._subject.rules):
+            if one.kind is None:
+                text = "left out" if one.left_out is None else f"left out: {one.left_out.text}"
+                writer.note(one.path, text)
+                continue
+            if one.path.startswith(tuple(above)):
+                continue
+            if why := _find_unkeepable(one.path):
+                writer.note(one.path, f"left out: {why}")
+                above.append(f"{one.path}/")
+                continue
+            if one.remark:
+                writer.note(one.path, one.remark)
+            if journal is not None and one.path == journal.path:
+                entry: Entry | None = journal
+            else:
+                entry = self._copy(one.path, one.kind, writer)
+            if entry is None:
+                continue  # gone since
+            if writer.entries >= ENTRIES_MAX:
+                raise SnapshotFailed(
+                    f"{self._subject.folder} holds more than {ENTRIES_MAX:,} files and folders",
+                    hint="move what is not the agent's elsewhere",
+                )
+            writer.add(entry)
+            wanted = wanted and entry is not journal
+            if self._on_file is not None:
+                self._on_file(writer.files, writer.bytes)
+        if wanted:
+            raise SnapshotFailed(f"the journal in {self._subject.folder} is gone")
+
+    def _copy(self, path: str, kind: Covered, writer: ManifestWriter) -> Entry | None:
+        try:
+            match kind:
+                case Covered.FOLDER:
+                    status = self._stat(path)
+                    self._beneath.make_folder(f"{STATE}/{path}")
+                    mode = self._usable(path, stat.S_IMODE(status.st_mode) & MODE_MAX, writer)
+                    self._beneath.set_mode(f"{STATE}/{path}", mode)
+                    return Entry(kind=Kind.FOLDER, mode=mode, path=path)
+                case Covered.LINK:
+                    above, name = self._opened_above(path)
+                    try:
+                        target = os.readlink(name, dir_fd=above)
+                    finally:
+                        os.close(above)
+                    return Entry(kind=Kind.LINK, path=path, target=target)
+                case Covered.DATABASE:
+                    return self._database(path)
+                case Covered.FILE:
+                    return self._file(path, writer)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.ELOOP, errno.ENOTDIR):
+                writer.note(path, f"left out: cannot be read: {error.strerror}")
+                return None
+            raise
+
+    def _usable(self, path: str, mode: int, writer: ManifestWriter) -> int:
+        """A folder of ours that its owner cannot enter could not be filled again."""
+        if mode & 0o700 == 0o700:
+            return mode
+        writer.note(path, f"its mode was {mode:o}; its owner gets all rights")
+        return mode | 0o700
+
+    def _file(self, path: str, writer: ManifestWriter) -> Entry | None:
+        above, name = self._opened_above(path)
+        try:
+            entry, steady = self._tried(above, name, path, fresh=True)
+            for attempt in range(1, TRIES):
+                if steady or entry is None:
+                    break
+                time.sleep(GRAIN_NS / 1e9 * attempt)
+                entry, steady = self._tried(above, name, path, fresh=False)
+        finally:
+            os.close(above)
+        if entry is None:
+            writer.note(path, "left out: no file any more")
+            return None
+        if not steady:
+            writer.note(path, f"changed each of {TRIES} times it was copied; kept as last read")
+        return self._without_odd_bits(entry, writer)
+
+    def _tried(self, above: int, name: str, path: str, *, fresh: bool) -> tuple[Entry | None, bool]:
+        """One try: the entry, and whether the file did not change meanwhile."""
+        fd = os.open(name, _READ, dir_fd=above)
+        try:
+            return self._copied(fd, path, fresh=fresh)
+        finally:
+            os.close(fd)
+
+    def _copied(self, fd: int, path: str, *, fresh: bool) -> tuple[Entry | None, bool]:
+        began_ns = time.time_ns()
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None, False
+        before = seen(path, status).mark
+        where = f"{STATE}/{path}"
+        out = self._beneath.new_file(where) if fresh else self._again(where)
+        try:
+            size, sha256 = _pour(fd, out, bytes_max=before.size)
+        finally:
+            os.close(out)
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & MODE_MAX != FILE_MODE:
+            self._beneath.set_mode(where, mode & MODE_MAX)
+        steady = self._is_steady(fd, path, before, began_ns) and size == before.size
+        entry = Entry(kind=Kind.FILE, mode=mode, path=path, sha256=sha256, size=size)
+        return entry, steady
+
+    def _is_steady(self, fd: int, path: str, before: Mark, began_ns: int) -> bool:
+        return seen(path, os.fstat(fd)).mark == before and is_settled(before, read_ns=began_ns)
+
+    def _again(self, where: str) -> int:
+        self._beneath.set_mode(where, FILE_MODE)
+        os.unlink(self._staging / where)
+        return self._beneath.new_file(where)
+
+    def _without_odd_bits(self, entry: Entry, writer: ManifestWriter) -> Entry:
+        if entry.mode <= MODE_MAX:
+            return entry
+        writer.note(entry.path, f"its mode was {entry.mode:o}; the bits beyond 777 are not kept")
+        return Entry(
+            kind=entry.kind, mode=entry.mode & MODE_MAX, path=entry.path, sha256=entry.sha256,
+            size=entry.size,
+        )  # fmt: skip
+
+    def _database(self, path: str) -> Entry:
+        """A database's copy by SQLite itself, whole and checked."""
+        where = f"{STATE}/{path}"
+        os.close(self._beneath.new_file(where))
+        copy = self._staging / where
+        mode = stat.S_IMODE(self._stat(path).st_mode) & MODE_MAX
+        copy_database(self._subject.folder / path, copy)
+        fd = self._beneath.read(where)
+        try:
+            size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+        if mode != FILE_MODE:
+            self._beneath.set_mode(where, mode)
+        return Entry(kind=Kind.DATABASE, mode=mode, path=path, sha256=sha256, size=size)
+
+    def _stat(self, path: str) -> os.stat_result:
+        above, name = self._opened_above(path)
+        try:
+            return os.stat(name, dir_fd=above, follow_symlinks=False)
+        finally:
+            os.close(above)
+
+    def _opened_above(self, path: str) -> tuple[int, str]:
+        """The folder that holds the path, reached without following a link, and the last name."""
+        *names, last = path.split("/")
+        fd = os.dup(self._root)
+        for name in names:
+            try:
+                inner = open_folder(name, at=fd)
+            finally:
+                os.close(fd)
+            fd = inner
+        return fd, last
+
+
+def _pour(fd: int, out: int | None, *, bytes_max: int) -> tuple[int, str]:
+    """Read so much of it, write it on, hash it: size and SHA-256.
+
+    Never more than it had when it was opened: a file that grows would never end.
+    """
+    sha256, size = hashlib.sha256(), 0
+    while piece := os.read(fd, min(PIECE_BYTES, bytes_max - size)):
+        sha256.update(piece)
+        size += len(piece)
+        if out is not None:
+            write_all(out, piece)
+    return size, sha256.hexdigest()
+
+
+def _find_unkeepable(path: str) -> str:
+    if path.count("/") >= DEPTH_MAX:
+        return f"deeper than {DEPTH_MAX} folders"
+    if len(path.encode()) > PATH_BYTES_MAX:
+        return f"a path of more than {PATH_BYTES_MAX:,} bytes"
+    return ""

@@ -1,0 +1,320 @@
+"""A staging folder is the agent's folder at one moment, and its manifest says exactly that."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.backup import staging as module
+from holdfast.backup.databases import copy_database, open_alone
+from holdfast.backup.manifest import Entry, Kind, ManifestReader, Note
+from holdfast.backup.staging import Staged, Subject, stage
+from holdfast.core.private_files import ensure_private_folder
+from holdfast.errors import BackupDamaged, SnapshotFailed
+from holdfast.journal.sqlite.db import Db, open_db
+
+
+def staged(folder: Path, staging: Path, *, journal: Path | None = None) -> Staged:
+    ensure_private_folder(staging)
+    subject = Subject(
+        folder=folder, journal=journal, id="hf1x", name="ada", incarnation=3, seq=7, at=1,
+        holdfast="0",
+    )  # fmt: skip
+    return stage(subject, staging)
+
+
+def entries(staging: Path) -> dict[str, Entry]:
+    with open(staging / "MANIFEST.json", "rb") as file:
+        return {one.path: one for one in ManifestReader(file).entries()}
+
+
+def notes(made: Staged) -> dict[str, str]:
+    return {note.path: note.text for note in made.notes}
+
+
+def test_files_modes_and_digests_are_those_of_the_agents_folder(
+    agent: Path, tmp_path: Path
+) -> None:
+    made = staged(agent, tmp_path / "s")
+    found = entries(made.folder)
+    assert list(found) == ["MEMORY.md", "empty", "memory", "memory/2026-11-15.md", "tool.sh"]
+    raw = (agent / "MEMORY.md").read_bytes()
+    assert found["MEMORY.md"].sha256 == hashlib.sha256(raw).hexdigest()
+    assert found["tool.sh"].mode == 0o755
+    assert found["empty"].mode == 0o750
+    assert (made.folder / "state" / "MEMORY.md").read_bytes() == raw
+    assert (made.files, made.bytes) == (3, sum(one.size for one in found.values() if one.size > 0))
+    assert made.about.e == 3
+    assert made.about.journal is None
+
+
+def test_a_staged_file_is_nobody_elses(agent: Path, tmp_path: Path) -> None:
+    """No hard link: what is written into the original later is not in the snapshot."""
+    made = staged(agent, tmp_path / "s")
+    with open(agent / "MEMORY.md", "r+b") as file:
+        file.write(b"XXXX")
+    assert not (made.folder / "state" / "MEMORY.md").read_bytes().startswith(b"XXXX")
+    assert (made.folder / "state" / "MEMORY.md").stat().st_nlink == 1
+
+
+def test_what_is_left_out_is_noted(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("instance", ".ssh", "node_modules", "scratch"):
+        (agent / name).mkdir()
+        (agent / name / "x").write_text("x")
+    (agent / "keys.json").write_text("{}")
+    (agent / ".env").write_text("TOKEN=x")
+    os.mkfifo(agent / "pipe")
+    (agent / "deep").mkdir()
+    deep = agent / "deep" / "/".join("d" * 40)
+    deep.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(agent)
+        listening.bind("sock")
+    made = staged(agent, tmp_path / "s")
+    told = notes(made)
+    for name in (
+        "instance",
+        ".ssh",
+        "node_modules",
+        "scratch",
+        "keys.json",
+        ".env",
+        "pipe",
+        "sock",
+    ):
+        assert told[name].startswith("left out"), name
+        assert not (made.folder / "state" / name).exists()
+    assert sum("deeper than" in text for text in told.values()) == 1
+    assert set(entries(made.folder)).isdisjoint(told)
+
+
+def test_links_are_recorded_and_not_followed(agent: Path, tmp_path: Path) -> None:
+    (agent / "link").symlink_to("/etc/passwd")
+    made = staged(agent, tmp_path / "s")
+    found = entries(made.folder)["link"]
+    assert (found.kind, found.target) == (Kind.LINK, "/etc/passwd")
+    assert not os.path.lexists(made.folder / "state" / "link")
+    assert "not covered" in notes(made)["link"]
+
+
+def test_a_file_that_changes_while_it_is_copied_is_copied_again(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = agent / "busy.log"
+    busy.write_bytes(b"0" * 100)
+    time.sleep(0.05)
+    real, left = module._pour, [2]
+
+    def pour(fd: int, out: int | None, *, bytes_max: int) -> tuple[int, str]:
+        done = real(fd, out, bytes_max=bytes_max)
+        if bytes_max >= 100 and left[0]:
+            left[0] -= 1
+            with open(busy, "ab") as file:
+                file.write(b"more")
+        return done
+
+    monkeypatch.setattr(module, "_pour", pour)
+    made = staged(agent, tmp_path / "s")
+    assert (made.folder / "state" / "busy.log").read_bytes() == busy.read_bytes()
+    assert "busy.log" not in notes(made)
+
+
+def test_a_file_that_never_rests_is_kept_and_noted(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = agent / "busy.log"
+    busy.write_bytes(b"0" * 100)
+    real = module._pour
+
+    def pour(fd: int, out: int | None, *, bytes_max: int) -> tuple[int, str]:
+        done = real(fd, out, bytes_max=bytes_max)
+        if bytes_max >= 100:
+            with open(busy, "ab") as file:
+                file.write(b"more")
+        return done
+
+    monkeypatch.setattr(module, "_pour", pour)
+    made = staged(agent, tmp_path / "s")
+    kept = (made.folder / "state" / "busy.log").read_bytes()
+    assert busy.read_bytes().startswith(kept)
+    assert entries(made.folder)["busy.log"].sha256 == hashlib.sha256(kept).hexdigest()
+    assert "changed each of" in notes(made)["busy.log"]
+
+
+def test_a_change_in_the_same_tick_is_noticed(agent: Path, tmp_path: Path) -> None:
+    """A file's times are as coarse as a tick: one written just now is looked at again later."""
+    (agent / "fresh").write_bytes(b"x")
+    began = time.monotonic()
+    staged(agent, tmp_path / "s")
+    assert time.monotonic() - began >= 0.02
+
+
+def test_bits_beyond_the_nine_are_not_kept(agent: Path, tmp_path: Path) -> None:
+    (agent / "tool.sh").chmod(0o4755)
+    made = staged(agent, tmp_path / "s")
+    assert entries(made.folder)["tool.sh"].mode == 0o755
+    assert "4755" in notes(made)["tool.sh"]
+    assert (made.folder / "state" / "tool.sh").stat().st_mode & 0o7777 == 0o755
+
+
+def live(path: Path) -> Db:
+    """A database in use: most of its rows are in the log only."""
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+    db.pragma("journal_mode", "wal")
+    db.pragma("wal_autocheckpoint", 0)
+    db.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, x)")
+    db.execute("BEGIN")
+    db.executemany("INSERT INTO t (x) VALUES (?)", [(os.urandom(100),) for _ in range(500)])
+    db.execute("COMMIT")
+    return db
+
+
+def test_a_live_database_is_copied_with_what_is_in_its_log(agent: Path, tmp_path: Path) -> None:
+    db = live(agent / "facts.db")
+    made = staged(agent, tmp_path / "s")
+    copy = made.folder / "state" / "facts.db"
+    found = open_alone(copy)
+    assert found.execute("SELECT count(*) FROM t").fetchall() == [(500,)]
+    found.close()
+    assert entries(made.folder)["facts.db"].kind is Kind.DATABASE
+    beside = [path.name for path in copy.parent.iterdir() if path.name.startswith("facts.db-")]
+    assert beside == []
+    db.close()
+
+
+def test_a_database_is_copied_while_another_thread_writes(agent: Path, tmp_path: Path) -> None:
+    """Each copy has a prefix of the rows, and no transaction by half: rows come in pairs."""
+    db = live(agent / "facts.db")
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            db.execute("BEGIN; INSERT INTO t (x) VALUES (1); INSERT INTO t (x) VALUES (2); COMMIT")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(20):
+            copy = tmp_path / f"copy{number}"
+            copy.touch(0o600)
+            copy_database(agent / "facts.db", copy)
+            found = open_alone(copy)
+            ((count, highest),) = found.execute("SELECT count(*), max(n) FROM t").fetchall()
+            found.close()
+            assert count == highest
+            assert count % 2 == 0
+    finally:
+        stop.set()
+        writer.join()
+        db.close()
+
+
+def test_a_damaged_database_stops_the_snapshot(agent: Path, tmp_path: Path) -> None:
+    live(agent / "facts.db").close()
+    raw = bytearray((agent / "facts.db").read_bytes())
+    raw[8192:12288] = bytes(4096)
+    (agent / "facts.db").write_bytes(raw)
+    with pytest.raises(SnapshotFailed, match=r"facts\.db"):
+        staged(agent, tmp_path / "s")
+
+
+def test_every_changed_byte_of_a_manifest_is_noticed(agent: Path, tmp_path: Path) -> None:
+    """By its form, by its sums, or in the end by its digest."""
+    made = staged(agent, tmp_path / "s")
+    raw = (made.folder / "MANIFEST.json").read_bytes()
+    path = tmp_path / "changed"
+    seen = 0
+    for at in range(len(raw)):
+        path.write_bytes(raw[:at] + bytes((raw[at] ^ 1,)) + raw[at + 1 :])
+        with open(path, "rb") as file:
+            try:
+                reader = ManifestReader(file)
+                list(reader.entries())
+            except BackupDamaged:
+                seen += 1
+                continue
+            assert reader.digest != made.manifest, at
+    assert seen > len(raw) // 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"file","mode":384,"path":"../x","sha256":"%s","size":1}',
+        b'{"kind":"file","mode":384,"path":"/x","sha256":"%s","size":1}',
+        b'{"kind":"file","mode":384,"path":"a//b","sha256":"%s","size":1}',
+        b'{"kind":"file","mode":384,"path":"a/b","sha256":"%s","size":1}',
+        b'{"kind":"file","mode":2541,"path":"a","sha256":"%s","size":1}',
+        b'{"kind":"file","mode":384,"path":"a","sha256":"%s","size":-2}',
+        b'{"kind":"file","mode":384,"path":"a","sha256":"%s"}',
+        b'{"kind":"file","mode":384,"path":"a","sha256":"xx","size":1}',
+        b'{"kind":"file","mode":384, "path":"a","sha256":"%s","size":1}',
+        b'{"kind":"file","mode":384,"path":"a","sha256":"%s","size":1,"target":""}',
+        b'{"kind":"file","mode":384,"more":1,"path":"a","sha256":"%s","size":1}',
+        b'{"kind":"link","mode":384,"path":"a","target":"b"}',
+        b'{"kind":"link","path":"a"}',
+        b'{"kind":"folder","mode":448,"path":"a","size":1}',
+        b'{"kind":"pipe","mode":448,"path":"a"}',
+        b'{"kind":"folder","mode":448,"path":"."}',
+        b'{"kind":"folder","mode":448,"path":"a\\u0000"}',
+        b'{"kind":"folder","mode":448,"path":"\\u0061"}',
+    ],
+)
+def test_an_entry_that_no_writer_writes_is_refused(line: bytes, tmp_path: Path) -> None:
+    about = (
+        b'{"about":{"at":1,"e":1,"format":1,"id":"x","made":{"engine":"","holdfast":"0"},'
+        b'"name":"a","seq":1},"files":[\n'
+    )
+    path = tmp_path / "m"
+    path.write_bytes(about + line.replace(b"%s", b"a" * 64) + b'\n],"notes":[\n],"sums":{}}\n')
+    with open(path, "rb") as file, pytest.raises(BackupDamaged, match="manifest"):
+        list(ManifestReader(file).entries())
+
+
+def test_order_and_repetition_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x").write_text("x")
+    (tmp_path / "b.txt").write_text("x")
+    made = staged(tmp_path, tmp_path.parent / f"{tmp_path.name}-s")
+    raw = (made.folder / "MANIFEST.json").read_bytes()
+    lines = raw.split(b"\n")
+    assert [b'"path":"b"' in lines[1], b"b/x" in lines[2], b"b.txt" in lines[3]] == [True] * 3
+    for wrong in ((0, 2, 1, 3), (0, 1, 1, 2, 3), (0, 2, 3), (0, 1, 3, 2)):
+        text = b"\n".join([*(lines[at].rstrip(b",") + b"," if at else lines[at] for at in wrong)])
+        path = tmp_path / "m"
+        path.write_bytes(text.rstrip(b",") + b"\n" + b"\n".join(lines[4:]))
+        with open(path, "rb") as file, pytest.raises(BackupDamaged):
+            list(ManifestReader(file).entries())
+
+
+def test_notes_are_kept_in_the_manifest(agent: Path, tmp_path: Path) -> None:
+    (agent / ".env").write_text("TOKEN=x")
+    made = staged(agent, tmp_path / "s")
+    with open(made.folder / "MANIFEST.json", "rb") as file:
+        reader = ManifestReader(file)
+        list(reader.entries())
+    assert reader.notes == made.notes
+    assert reader.notes[0] == Note(path=".env", text=notes(made)[".env"])
+    assert reader.digest == made.manifest
+
+
+def test_thousands_of_files_are_staged_in_little_memory(tmp_path: Path) -> None:
+    """A tenth of the promise; `python -m holdfast.testing.backup_lab.many 100000` does it all."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.testing.backup_lab.many", "3000", str(tmp_path / "x")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    files, grown_mib = done.stdout.split()[:2]
+    assert int(files) == 3000
+    assert float(grown_mib) < 12
