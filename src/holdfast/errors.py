@@ -9,6 +9,8 @@
          |   +- CommitUnknown        the journal cannot say whether the write is durable
          |   +- backup: PlaceMissing, PlaceUnreachable, PlaceFull, RepositoryLocked,
          |   |           BackupInterrupted, BackupBusy
+         |   +- SignerUnavailable    nobody answers at the socket of the signer process
+         |   +- AgentElsewhere       another instance of the agent holds its lease
          |   +- ModelUnavailable     no endpoint of a model gave a reply; the same request may later
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
@@ -25,7 +27,8 @@
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
          |   +- identity: BadPhrase, BadShare, BadSheet, VaultMissing, VaultExists, VaultLocked,
-         |   |             VaultDamaged
+         |   |             VaultDamaged, KeysReplaced, SignerRefused, AgentQuarantined,
+         |   |             InstanceDamaged, ArbiterDamaged
          |   +- backup: EngineMissing, EngineTooOld, BadPlace, PlaceNotFound, PlaceTaken,
          |   |           PlaceRefused, PassphraseRefused, RepositoryMoved, RepositoryRolledBack,
          |   |           RepositoryKeyMissing, RepositoryDamaged, SnapshotNotFound, SnapshotExists,
@@ -176,6 +179,18 @@ class BackupInterrupted(Retryable):
 class BackupBusy(Retryable):
     code = "backup-busy"
     default_hint = "one snapshot of an agent is made or restored at a time; wait for the other one"
+
+
+class SignerUnavailable(Retryable):
+    code = "signer-unavailable"
+    default_hint = "start `holdfast identity signer`; nothing was signed"
+
+
+class AgentElsewhere(Retryable):
+    """Another instance holds the agent's lease: this one may not act."""
+
+    code = "agent-elsewhere"
+    default_hint = "it is asked for again; stop the other instance, or let it yield"
 
 
 class ModelUnavailable(Retryable):
@@ -605,6 +620,44 @@ class BackupFailed(Terminal):
     code = "backup-failed"
     exit_code = EXIT_PLACE
     default_hint = "`holdfast place check NAME` says more; the lines of Borg are in the message"
+
+
+class KeysReplaced(Terminal):
+    """The log names other operational keys than those that this vault holds."""
+
+    code = "keys-replaced"
+    exit_code = EXIT_CONFLICT
+    default_hint = (
+        "the keys were rotated elsewhere: use the vault that was rotated, or evict with the paper"
+    )
+
+
+class SignerRefused(Terminal):
+    """The signer process does not do what was asked, or not for this user."""
+
+    code = "signer-refused"
+    exit_code = EXIT_CONFLICT
+    default_hint = "its log says why; `holdfast identity signer --help` says whom it answers"
+
+
+class AgentQuarantined(Terminal):
+    """This folder may not act as the agent: a copy, one left behind, or one that is frozen."""
+
+    code = "agent-quarantined"
+    exit_code = EXIT_CONFLICT
+    default_hint = "see docs/explanation/clones.md; nothing was sent"
+
+
+class InstanceDamaged(Terminal):
+    code = "instance-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = "remove the file: a new key is made, and the folder counts as a copy"
+
+
+class ArbiterDamaged(Terminal):
+    code = "arbiter-damaged"
+    exit_code = EXIT_JOURNAL
+    default_hint = "an arbiter that forgot grants nothing: put its folder back, or rotate the keys"
 
 
 # Terminal: scratch files

@@ -23,7 +23,7 @@ from holdfast.identity.certificate import (
     parse_certificate,
 )
 from holdfast.identity.claim import (
-    LEASE_S,
+    LEASE_MS,
     Claim,
     How,
     Judged,
@@ -203,7 +203,7 @@ def judged(
     *,
     chain: Chain | None = None,
     log: Log = LOG,
-    clock: int = 0,
+    clock_ms: int = 0,
 ) -> Judged:
     return judge_claim(
         said,
@@ -212,7 +212,7 @@ def judged(
         chain or start(shown.digest),
         log,
         MOMENT,
-        clock=clock,
+        clock_ms=clock_ms,
         challenge=CHALLENGE,
         port=SODIUM,
     )
@@ -232,16 +232,16 @@ def test_a_lease_is_granted_once_and_the_next_only_when_it_is_free() -> None:
     said = claim(SHOWN)
     assert parse_claim(said.line()) == said
     held = granted(judged(said, SHOWN))
-    assert (held.e, held.until) == (1, LEASE_S)
+    assert (held.e, held.until_ms) == (1, LEASE_MS)
     second = claim(SECOND, OTHER, e=2, after_e=1)
-    early = judged(second, SECOND, held, clock=LEASE_S - 1)
+    early = judged(second, SECOND, held, clock_ms=LEASE_MS - 1)
     assert refused(early.refusal) is Reason.HELD
     assert early.lease is held
-    assert granted(judged(second, SECOND, held, clock=LEASE_S)).e == 2
-    low = judged(claim(SECOND, OTHER, e=1, after_e=1), SECOND, held, clock=LEASE_S)
+    assert granted(judged(second, SECOND, held, clock_ms=LEASE_MS)).e == 2
+    low = judged(claim(SECOND, OTHER, e=1, after_e=1), SECOND, held, clock_ms=LEASE_MS)
     assert refused(low.refusal) is Reason.OLD_INCARNATION
     wrong = claim(SECOND, OTHER, e=3, after_e=2)
-    assert refused(judged(wrong, SECOND, held, clock=LEASE_S).refusal) is Reason.HELD
+    assert refused(judged(wrong, SECOND, held, clock_ms=LEASE_MS).refusal) is Reason.HELD
 
 
 def test_a_yield_lets_the_named_instance_in_and_nobody_else() -> None:
@@ -299,13 +299,13 @@ def test_two_copies_of_the_holders_key_freeze_until_the_keys_change() -> None:
     found = judged(first, SHOWN)
     held = granted(found)
     clone = claim(SHOWN, e=2, after_e=1)  # the snapshot resumed: the same counter, other words
-    fork = judged(clone, SHOWN, held, chain=found.chain, clock=LEASE_S)
+    fork = judged(clone, SHOWN, held, chain=found.chain, clock_ms=LEASE_MS)
     assert refused(fork.refusal) is Reason.FORK
     assert fork.chain.frozen
     assert fork.lease is not None
     assert fork.lease.frozen
     third = claim(SECOND, OTHER, e=3, after_e=1)
-    stuck = judged(third, SECOND, fork.lease, clock=10 * LEASE_S)
+    stuck = judged(third, SECOND, fork.lease, clock_ms=10 * LEASE_MS)
     assert refused(stuck.refusal) is Reason.FROZEN
     record = Yield(id=LOG.id, e=1, to=OTHER.public, state_root=ROOT, handoff=ROOT)
     said = sealed(record, record.to_json(), Family.LEASE, (INSTANCE,))
@@ -345,3 +345,62 @@ def test_repeats_gaps_and_old_copies_are_no_forks() -> None:
 def test_a_line_of_another_kind_is_refused(parse: Any) -> None:
     with pytest.raises(BadRecord):
         parse(OWNER.inception().line())
+
+
+# renewals
+
+
+def renewal(**changes: Any) -> Signed[Claim]:
+    first = claim(SHOWN)
+    fields: dict[str, Any] = {
+        "after_e": 1, "after_how": How.RENEW, "ctr": 2, "chain": first.digest, **changes
+    }  # fmt: skip
+    return claim(SHOWN, **fields)
+
+
+def test_the_holder_renews_its_own_incarnation() -> None:
+    first = judged(claim(SHOWN), SHOWN)
+    held = granted(first)
+    again = judged(renewal(), SHOWN, held, chain=first.chain, clock_ms=LEASE_MS // 2)
+    assert granted(again) == replace(held, until_ms=LEASE_MS // 2 + LEASE_MS)
+    late = judged(renewal(), SHOWN, held, chain=first.chain, clock_ms=9 * LEASE_MS)
+    assert granted(late).until_ms == 10 * LEASE_MS  # nobody else was let in meanwhile
+
+
+def test_nobody_else_renews_it() -> None:
+    first = judged(claim(SHOWN), SHOWN)
+    held = granted(first)
+    theirs = claim(SECOND, OTHER, after_e=1, after_how=How.RENEW)
+    assert refused(judged(theirs, SECOND, held).refusal) is Reason.OLD_INCARNATION
+    taken = replace(held, e=2, inst=OTHER.public)
+    for lease, reason in (
+        (None, Reason.OLD_INCARNATION),
+        (taken, Reason.OLD_INCARNATION),
+        (replace(held, e=2), Reason.OLD_INCARNATION),
+        (replace(held, frozen=True), Reason.FROZEN),
+        (replace(held, yielded_to=OTHER.public), Reason.HELD),
+    ):
+        found = judged(renewal(), SHOWN, lease, chain=first.chain)
+        assert refused(found.refusal) is reason
+        assert found.lease == lease
+    other = judged(renewal(after_e=2), SHOWN, held, chain=first.chain)
+    assert refused(other.refusal) is Reason.OLD_INCARNATION
+
+
+def test_a_second_value_at_one_counter_of_a_renewal_freezes() -> None:
+    first = judged(claim(SHOWN), SHOWN)
+    second = judged(renewal(), SHOWN, granted(first), chain=first.chain)
+    twin = renewal(state_root=digest_of(b"other state"))
+    fork = judged(twin, SHOWN, granted(second), chain=second.chain)
+    assert refused(fork.refusal) is Reason.FORK
+    assert fork.lease is not None
+    assert fork.lease.frozen
+
+
+def test_who_waits_is_heard_and_gets_nothing() -> None:
+    said = claim(SECOND, OTHER, e=1, after_how=How.WAITING)
+    for held, clock_ms in ((None, 0), (granted(judged(claim(SHOWN), SHOWN)), 9 * LEASE_MS)):
+        found = judged(said, SECOND, held, clock_ms=clock_ms)
+        assert refused(found.refusal) is Reason.HELD
+        assert found.lease is held
+        assert found.chain.counter == 1

@@ -4,6 +4,11 @@ An arbiter (a relay, or a file on one machine) grants an incarnation once, and a
 when the lease before it has expired, was yielded by its holder's own key, or belongs to keys that
 a newer rotation or recovery replaced. Holding the operational key is not enough to push out a
 live holder. Time is an argument, counted on the arbiter's own clock that cannot be set.
+
+A holder renews with a claim to the incarnation that it has. That counts also after the lease has
+expired, as long as nobody else was granted a higher one: it is the same instance, which knows by
+its own clock that it had to stand still meanwhile. An instance that may not or will not hold the
+lease says that it is there by a claim that asks for nothing, so that the holder learns of it.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from holdfast.identity.signed import (
     open_line,
 )
 
-LEASE_S = 30
+LEASE_MS = 30_000
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
 
 
@@ -38,6 +43,8 @@ class How(StrEnum):
     YIELD = "yield"
     ROT = "rot"
     RCV = "rcv"
+    RENEW = "renew"  # of the incarnation that it holds
+    WAITING = "waiting"  # asks for nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +104,7 @@ class Lease:
     e: int
     inst: PublicKey
     position: Position
-    until: int
+    until_ms: int  # on the arbiter's clock
     state_root: Digest
     yielded_to: PublicKey | None = None
     frozen: bool = False
@@ -157,13 +164,14 @@ def judge_claim(
     log: Log,
     moment: Moment,
     *,
-    clock: int,
+    clock_ms: int,
     challenge: str,
     port: Signatures,
+    life_ms: int = LEASE_MS,
 ) -> Judged:
     """The lease that the claim gets, or why it gets none; the arbiter keeps what comes back.
 
-    `clock` is the arbiter's own, in seconds; `moment` holds the wall clock, which matters for the
+    `clock_ms` is the arbiter's own; `moment` holds the wall clock, which matters for the
     certificate alone. A claim that is genuine but comes too early still moves the chain on, so
     that a second copy of the key is noticed whichever of the two speaks first.
     """
@@ -181,7 +189,7 @@ def judge_claim(
     if followed.frozen:
         fork = Refusal(Reason.FORK, "two copies of this instance's key spoke: both are frozen")
         return Judged(lease=_frozen(held, said.inst), chain=followed, refusal=fork)
-    fault = _find_not_free(said, held, log, clock)
+    fault = _find_not_free(said, held, log, clock_ms)
     if fault is not None:
         return Judged(lease=held, chain=followed, refusal=fault)
     lease = Lease(
@@ -189,7 +197,7 @@ def judge_claim(
         e=said.e,
         inst=said.inst,
         position=log.position,
-        until=clock + LEASE_S,
+        until_ms=clock_ms + life_ms,
         state_root=said.state_root,
     )
     return Judged(lease=lease, chain=followed)
@@ -223,7 +231,11 @@ def _find_unlike(said: Claim, certificate: Signed[Certificate], challenge: str) 
     return None
 
 
-def _find_not_free(said: Claim, held: Lease | None, log: Log, clock: int) -> Refusal | None:
+def _find_not_free(said: Claim, held: Lease | None, log: Log, clock_ms: int) -> Refusal | None:
+    if said.after_how is How.WAITING:
+        return Refusal(Reason.HELD, "it asks for nothing")
+    if said.after_how is How.RENEW:
+        return _find_not_holder(said, held)
     if held is None:
         return None
     if said.e <= held.e:
@@ -232,13 +244,23 @@ def _find_not_free(said: Claim, held: Lease | None, log: Log, clock: int) -> Ref
     if held.frozen and not newer:
         return Refusal(Reason.FROZEN, "two copies of the holder's key were seen: rotate first")
     free = {
-        How.EXPIRED: clock >= held.until,
+        How.EXPIRED: clock_ms >= held.until_ms,
         How.YIELD: held.yielded_to == said.inst,
         How.ROT: newer and log.position.g == held.position.g,
         How.RCV: log.position.g > held.position.g,
     }
     if said.after_e != held.e or not free[said.after_how]:
-        return Refusal(Reason.HELD, f"incarnation {held.e} is held until {held.until}")
+        return Refusal(Reason.HELD, f"incarnation {held.e} is held")
+    return None
+
+
+def _find_not_holder(said: Claim, held: Lease | None) -> Refusal | None:
+    if held is None or (held.e, held.inst, held.e) != (said.e, said.inst, said.after_e):
+        return Refusal(Reason.OLD_INCARNATION, f"incarnation {said.e} is not this instance's")
+    if held.frozen:
+        return Refusal(Reason.FROZEN, "two copies of this instance's key were seen: rotate first")
+    if held.yielded_to is not None:
+        return Refusal(Reason.HELD, f"incarnation {held.e} was given to {held.yielded_to}")
     return None
 
 

@@ -40,6 +40,7 @@ class Family(StrEnum):
     ENV = "env"
     RCPT = "rcpt"
     HEAD = "head"
+    ANSWER = "ans"
 
 
 Signature = tuple[PublicKey, bytes]

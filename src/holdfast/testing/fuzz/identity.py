@@ -6,6 +6,7 @@ import contextlib
 
 from holdfast.errors import BadRecord
 from holdfast.identity import drafts
+from holdfast.identity.answer import parse_answer
 from holdfast.identity.certificate import parse_certificate
 from holdfast.identity.claim import parse_claim, parse_yield
 from holdfast.identity.log import accept, accept_line
@@ -18,7 +19,9 @@ from holdfast.identity.signed import Signed
 from holdfast.testing.fuzz.feed import law
 from holdfast.testing.identity_schedules.fake import PORT, signer
 
-_OTHERS = (parse_receipt, parse_certificate, parse_profile, parse_claim, parse_yield)
+_OTHERS = (
+    parse_receipt, parse_certificate, parse_profile, parse_claim, parse_yield, parse_answer,
+)  # fmt: skip
 
 
 def _log() -> tuple[Log, tuple[Signed[Record], ...]]:
