@@ -1,0 +1,187 @@
+"""Keeps handoff.md and HEARTBEAT.md as the journal is, while somebody works.
+
+What is true of handoff.md at all times: it is whole, and it says as of when it holds. Every fact
+that was recorded before that moment is in it (or counted, where a section is full), because the
+moment is taken before the journal is read. Facts that came later are missing until the next look:
+
+    lag <= pause + time of one look and one write,    pause = LOOK_S, or longer where looking costs
+
+The pause grows with what the last look and write have cost, so that this never takes more than
+1/50 of a core nor 1/20 of the disk's time from the work itself; up to some thousand tasks it stays
+at LOOK_S, and what is older than one second is in the file. A SIGKILL at any instant leaves the old
+text or the new one, whole; whoever starts next brings it up to date from the journal.
+
+One process at a time writes: it holds a file lock that falls with it, and reads the tasks of its
+neighbours from the journal. The tasks that it runs itself are read from its own memory, which is
+folded from the same records.
+
+HEARTBEAT.md is only written where its block changes, and then nothing but the block
+(heartbeat.py). What cannot be written is said in the log and in the hand-off itself; work goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.core.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.core.redact import safe
+from holdfast.core.waiting import wait_event
+from holdfast.errors import HoldfastError, Retryable
+from holdfast.home.gathering import Gatherer
+from holdfast.home.handoff import Handoff, render
+from holdfast.home.heartbeat import Damaged, block_of, merged
+
+LOOK_S = 0.2
+LOCK_AGAIN_S = 0.5
+PAUSE_S_MAX = 5.0
+CPU_SHARE = 50
+DISK_SHARE = 20
+HEARTBEAT_BYTES_MAX = 4 << 20
+LOCK = "handoff.lock"
+
+Report = Callable[[str, str], None]  # what, why
+
+
+class Upkeep:
+    """The background writer. `async with` it: on leaving, the files are as the journal is."""
+
+    def __init__(
+        self, gatherer: Gatherer, *, handoff: Path, heartbeat: Path, instance: Path,
+        report: Report = lambda _what, _why: None,
+    ) -> None:  # fmt: skip
+        self._gatherer = gatherer
+        self._handoff = handoff
+        self._heartbeat = heartbeat
+        self._instance = instance
+        self._report = report
+        self._lock: int | None = None
+        self._written: Handoff | None = None
+        self._block: bytes | None = None
+        self._told: dict[str, str] = {}
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Upkeep:
+        self._task = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._closing.set()
+        if self._task is not None:
+            await self._task
+        await self.refresh()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def refresh(self) -> bool:
+        """Bring both files up to date; False where another process is doing that."""
+        if not self._take_lock():
+            return False
+        await self._look_and_write()
+        return True
+
+    async def _keep(self) -> None:
+        pause_s = 0.0
+        while not await wait_event(self._closing, pause_s):
+            if not self._take_lock():
+                pause_s = LOCK_AGAIN_S
+                continue
+            pause_s = await self._look_and_write()
+
+    async def _look_and_write(self) -> float:
+        """Look, write what has changed; how long to wait before the next look."""
+        cpu, disk_s = time.thread_time(), 0.0
+        try:
+            handoff = await self._gatherer.gather()
+            block = block_of(self._gatherer.open_tasks, more=self._gatherer.more)
+            if block != self._block:
+                disk_s += await self._timed(lambda: self._write_heartbeat(block))
+            if not handoff.same_as(self._written):
+                disk_s += await self._timed(lambda: self._write_handoff(handoff))
+        except Retryable as error:
+            self._say("journal", error.message)
+        cost = (time.thread_time() - cpu) * CPU_SHARE
+        return min(max(LOOK_S, cost, disk_s * DISK_SHARE), PAUSE_S_MAX)
+
+    async def _timed(self, act: Callable[[], None]) -> float:
+        begun = time.monotonic()
+        # A cancel must not leave the write behind, running on its own: it is short, wait for it.
+        await asyncio.shield(asyncio.to_thread(act))
+        return time.monotonic() - begun
+
+    def _write_handoff(self, handoff: Handoff) -> None:
+        try:
+            write_atomically(self._handoff, safe(render(handoff)).encode())
+        except (HoldfastError, OSError) as error:
+            self._say("handoff.md", str(error))
+            return
+        self._told.pop("handoff.md", None)
+        self._written = handoff
+
+    def _write_heartbeat(self, block: bytes) -> None:
+        try:
+            why = write_heartbeat(self._heartbeat, block)
+        except (HoldfastError, OSError) as error:
+            why = str(error)
+        if why:
+            self._say("HEARTBEAT.md", why)
+        else:
+            self._told.pop("HEARTBEAT.md", None)
+        self._gatherer.troubles = (why,) if why else ()
+        self._block = None if why else block
+
+    def _say(self, what: str, why: str) -> None:
+        if self._told.get(what) != why:
+            self._told[what] = why
+            self._report(what, why)
+
+    def _take_lock(self) -> bool:
+        if self._lock is not None:
+            return True
+        with contextlib.suppress(OSError, HoldfastError):
+            ensure_private_folder(self._instance)
+            fd = open_private(self._instance / LOCK, os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(fd)
+            else:
+                self._lock = fd
+                self._written = self._block = None
+        return self._lock is not None
+
+
+def write_heartbeat(path: Path, block: bytes) -> str:
+    """Put the block into the file; why not, where its marks are damaged or it is not a file."""
+    before = _read(path)
+    after = merged(before, safe(block.decode()).encode())
+    if isinstance(after, Damaged):
+        return after.why
+    if after != before:
+        write_atomically(path, after)
+    return ""
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        raw = os.read(fd, HEARTBEAT_BYTES_MAX + 1)
+        if len(raw) > HEARTBEAT_BYTES_MAX:
+            raise OSError(f"{path.name} has more than {HEARTBEAT_BYTES_MAX:,} bytes")
+        return raw
+    finally:
+        os.close(fd)
