@@ -18,7 +18,7 @@
          |   |         ToolNotImportable, Misuse, NoSchema, BadReference, BadSecret, SecretInInput,
          |   |         BadEvent, BadRecord
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
-         |   |          NotAnAgent, LogMissing
+         |   |          NotAnAgent, NoHandoff, LogMissing
          |   +- conflict: RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow,
          |   |             NotSettleable, SecretInUse
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
@@ -719,6 +719,14 @@ class NotAnAgent(Terminal):
     code = "not-an-agent"
     exit_code = EXIT_NOT_FOUND
     default_hint = "name its folder with --home, or make one with `holdfast init NAME`"
+
+
+class NoHandoff(Terminal):
+    """The agent's folder holds neither a journal nor a hand-off."""
+
+    code = "no-handoff"
+    exit_code = EXIT_NOT_FOUND
+    default_hint = "`holdfast worker APP` begins one; `holdfast recover` brings a lost agent back"
 
 
 class LogMissing(Terminal):

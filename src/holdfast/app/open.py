@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from holdfast.app.handle import TaskHandle
+from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.notify import make_notices
 from holdfast.app.places import journal_path, open_file_journal, open_secrets, scratch_root
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -405,12 +406,16 @@ class Holdfast:
         if self._failed is not None:
             raise self._failed
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
+        """Serve no more: what is under way is finished, the rest is given back."""
         self._closing = True
         if self.engine is not None:
             self.engine.stop()
         if self._serving is not None:
             await asyncio.gather(self._serving, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.stop()
         await self.journal.close()
 
 
@@ -453,6 +458,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=list(tasks), tools=known,
         settings=settings, log=log, secrets=secrets,
     )  # fmt: skip
+    engine: Engine | None = None
     if serve:
         engine = Engine(
             journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=hf.tasks.values(),
@@ -467,7 +473,16 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     for task in bound:
         task.bind(hf)
     try:
-        yield hf
+        if engine is None:
+            yield hf
+            if opened.commits:  # it has decided or submitted something: nobody may serve here
+                await refresh_handoff(journal_path(journal), opened, log=log or Log())
+        else:
+            async with kept_handoff(
+                journal_path(journal), opened, held=engine.views, log=log or Log()
+            ):
+                yield hf
+                await hf.stop()
     finally:
         for task in bound:
             task.unbind(hf)

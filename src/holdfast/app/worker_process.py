@@ -15,6 +15,7 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
+from holdfast.app.handoff import kept_handoff
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
@@ -84,7 +85,8 @@ async def serve(order: Order, log: Log) -> None:
             port = await serve_health(order.health_port, gauges, stack)
             log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
         log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
-        await engine.serve()
+        async with kept_handoff(path, journal, held=engine.views, log=log):
+            await engine.serve()
 
 
 def _listen_to_signals(engine: Engine, log: Log) -> None:

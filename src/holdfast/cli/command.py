@@ -40,6 +40,7 @@ COMMANDS: dict[str, Entry] = {
     "secret": Entry("holdfast.cli.secret", "the secrets of tools: set, list, rotate, remove"),
     "share": Entry("holdfast.cli.share", "shares of a recovery phrase: split, combine"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
+    "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
     "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
 }  # fmt: skip
 
@@ -104,6 +105,14 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         default="",
         help="settings (default: holdfast.toml beside the journal)",
+    )
+
+
+def add_home_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--home",
+        metavar="DIR",
+        help="the agent's folder (default: $HOLDFAST_HOME, else this folder)",
     )
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from holdfast.core.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.core.redact import safe
 from holdfast.core.waiting import wait_event
-from holdfast.errors import HoldfastError, Retryable
+from holdfast.errors import HoldfastError, text_of
 from holdfast.home.gathering import Gatherer
 from holdfast.home.handoff import Handoff, render
 from holdfast.home.heartbeat import Damaged, block_of, merged
@@ -109,8 +109,8 @@ class Upkeep:
                 disk_s += await self._timed(lambda: self._write_heartbeat(block))
             if not handoff.same_as(self._written):
                 disk_s += await self._timed(lambda: self._write_handoff(handoff))
-        except Retryable as error:
-            self._say("journal", error.message)
+        except Exception as error:  # noqa: BLE001 - the work goes on, whatever is wrong here
+            self._say("hand-off", f"{type(error).__name__}: {text_of(error)}")
         cost = (time.thread_time() - cpu) * CPU_SHARE
         return min(max(LOOK_S, cost, disk_s * DISK_SHARE), PAUSE_S_MAX)
 

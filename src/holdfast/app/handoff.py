@@ -1,0 +1,145 @@
+"""Binds the hand-off to a journal in an agent's folder, and reads it back where there is none.
+
+Only folders whose holdfast.toml names an agent get the files: a journal elsewhere is somebody's
+queue, and nothing is put beside it. A folder that cannot be an agent's (too wide, say) gets none
+either, and the log says why: the work itself goes on as it did.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.app.agent_home import AgentHome, load_home
+from holdfast.app.settings_file import NAME
+from holdfast.errors import BadInput, HoldfastError, NoHandoff, NotAnAgent
+from holdfast.home.gathering import Gatherer, Views
+from holdfast.home.handoff import TEXT_CHARS_MAX, Handoff, parse
+from holdfast.home.upkeep import Upkeep
+from holdfast.journal.contract import Journal
+from holdfast.runtime.log import Log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The hand-off, and what it rests on: `journal`, or `file` where there is no journal."""
+
+    handoff: Handoff
+    source: str
+
+
+@asynccontextmanager
+async def kept_handoff(
+    path: Path, journal: Journal, *, held: Views, log: Log
+) -> AsyncGenerator[None, None]:
+    """Keep the files of the agent in whose folder this journal lies; do nothing elsewhere."""
+    home = _find_home(path, log)
+    if home is None:
+        yield
+        return
+    async with upkeep_of(home, journal, held=held, log=log):
+        yield
+
+
+async def refresh_handoff(path: Path, journal: Journal, *, log: Log) -> None:
+    """Bring the files up to date once, where an agent's they are and nobody else does."""
+    home = _find_home(path, log)
+    if home is None:
+        return
+    upkeep = upkeep_of(home, journal, log=log)
+    try:
+        await upkeep.refresh()
+    finally:
+        upkeep.close()
+
+
+def upkeep_of(
+    home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log
+) -> Upkeep:  # fmt: skip
+    return Upkeep(
+        gatherer_of(home, journal, held=held),
+        handoff=home.handoff_file, heartbeat=home.heartbeat_file, instance=home.instance,
+        report=lambda what, why: log.event("handoff-trouble", file=what, error=why),
+    )  # fmt: skip
+
+
+def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) -> Gatherer:
+    return Gatherer(journal, agent=home.name, agent_id=_IdReader(home.identity_file), held=held)
+
+
+async def read_answer(home: AgentHome) -> Answer:
+    """The hand-off as the journal has it; with the journal gone, as the file has it.
+
+    The file is brought up to date on the way. Raises NoHandoff where neither is there.
+    """
+    if not os.path.lexists(home.journal):
+        return Answer(handoff=read_handoff(home.handoff_file), source="file")
+    from holdfast.app.open import open as open_holdfast
+    from holdfast.app.settings_file import find_settings
+
+    settings = find_settings(home.journal)
+    async with open_holdfast(home.journal, settings=settings, serve=False, create=False) as hf:
+        upkeep = upkeep_of(home, hf.journal, log=Log())
+        try:
+            await upkeep.refresh()
+        finally:
+            upkeep.close()
+        return Answer(handoff=await gatherer_of(home, hf.journal).gather(), source="journal")
+
+
+def read_handoff(path: Path) -> Handoff:
+    """What the file says. Raises NoHandoff, BadInput."""
+    try:
+        with open(path, "rb", opener=_opener) as file:
+            raw = file.read(4 * TEXT_CHARS_MAX)
+    except FileNotFoundError:
+        raise NoHandoff(f"there is no journal and no {path.name} in {path.parent}") from None
+    except OSError as error:
+        raise NoHandoff(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return parse(raw.decode())
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is not text") from None
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _find_home(path: Path, log: Log) -> AgentHome | None:
+    folder = path.parent
+    if not os.path.lexists(folder / NAME):
+        return None
+    try:
+        home = load_home(folder)
+    except NotAnAgent:
+        return None
+    except HoldfastError as error:
+        log.event("handoff-off", code=error.code, error=error.message)
+        return None
+    return home if home.journal == path else None
+
+
+class _IdReader:
+    """The agent's id from identity.json, read again where the file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mark: tuple[int, int] | None = None
+        self._id = ""
+
+    def __call__(self) -> str:
+        try:
+            found = os.lstat(self._path)
+            mark = (found.st_ino, found.st_mtime_ns)
+            if mark != self._mark:
+                from holdfast.identity.public_file import read_identity
+
+                self._id = read_identity(self._path).id
+                self._mark = mark
+        except (OSError, HoldfastError):
+            pass  # none yet, or damaged: `holdfast identity show` says so; the last one stands
+        return self._id

@@ -1,0 +1,60 @@
+"""HEARTBEAT.md: what people wrote is never touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.home.heartbeat import BEGIN, END, Damaged, merged
+from holdfast.home.upkeep import write_heartbeat
+
+FREE = st.binary(max_size=200).filter(lambda raw: b"<!-- holdfast:tasks" not in raw)
+BLOCK = b"- [ ] one\n"
+
+
+def outside(raw: bytes) -> tuple[bytes, bytes]:
+    before, _, rest = raw.partition(BEGIN)
+    return before, rest.partition(END)[2]
+
+
+@given(before=FREE, after=FREE, old=FREE)
+def test_every_byte_outside_of_the_marks_stays(before: bytes, after: bytes, old: bytes) -> None:
+    raw = before + BEGIN + b"\n" + old + END + after
+    new = merged(raw, BLOCK)
+    assert isinstance(new, bytes)
+    assert outside(new) == (before, after)
+    assert BEGIN + b"\n" + BLOCK + END in new
+    assert merged(new, BLOCK) == new
+
+
+@given(before=FREE)
+def test_without_marks_the_block_goes_to_the_end(before: bytes) -> None:
+    new = merged(before, BLOCK)
+    assert isinstance(new, bytes)
+    assert new.startswith(before)
+    assert new.endswith(BEGIN + b"\n" + BLOCK + END + b"\n")
+    assert not new[len(before) :].partition(BEGIN)[0].strip()
+
+
+def test_there_is_a_file_where_there_was_none() -> None:
+    new = merged(None, BLOCK)
+    assert isinstance(new, bytes)
+    assert new.startswith(b"# Heartbeat")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        BEGIN + b"\nmine", b"mine\n" + END, END + b"\n" + BEGIN, BEGIN + BEGIN + END,
+        BEGIN + b"\n" + END + b"\n" + BEGIN + b"\n" + END,
+    ],
+)  # fmt: skip
+def test_damaged_marks_are_reported_and_nothing_is_written(raw: bytes, tmp_path: Path) -> None:
+    assert isinstance(merged(raw, BLOCK), Damaged)
+    path = tmp_path / "HEARTBEAT.md"
+    path.write_bytes(raw)
+    assert "mark" in write_heartbeat(path, BLOCK)
+    assert path.read_bytes() == raw
