@@ -41,7 +41,7 @@ from holdfast.identity.replay import replay
 from holdfast.identity.witness import Judged, copy_of
 
 FILE_BYTES_MAX = 256 * 1024 * 1024  # a log of the longest generation is a hundredth of it
-_SEED = "witness.seed"
+SEED = "witness.seed"
 _LOCK = "lock"
 _RECEIPT = b'{"b":{"at":'  # how the canonical line of a receipt begins
 
@@ -128,7 +128,7 @@ class FolderShelf:
 def witness_signer(folder: Path) -> SeedSigner:
     """The witness's own key, made on first use; it signs receipts and nothing else."""
     ensure_private_folder(folder)
-    path = folder / _SEED
+    path = folder / SEED
     create_durably(path, os.urandom(SEED_BYTES))
     fd = open_private(path, os.O_RDONLY)
     try:

@@ -1,0 +1,118 @@
+"""A record at all witnesses: receipts, rounds, those who are behind, down, or hold another one."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cast import NOW, SODIUM, Owner, take
+
+from holdfast.errors import LogDamaged
+from holdfast.identity.log_state import Log, Standing, is_final
+from holdfast.identity.pending import clear_pending, find_pending, write_pending
+from holdfast.identity.publishing import Published, ask, publish
+from holdfast.identity.records import Keys, Record, Why
+from holdfast.identity.signed import Signed
+from holdfast.identity.witness_places import Reached, enough_of, reach
+
+
+def reached(folder: Path, *names: str, make: bool = False) -> Reached:
+    return reach([folder / name for name in names], port=SODIUM, clock=lambda: NOW, make=make)
+
+
+def published(log: Log, signed: Signed[Record], found: Reached) -> Published:
+    return asyncio.run(publish(log, signed, found.by_key, port=SODIUM))
+
+
+def test_how_many_must_vouch() -> None:
+    assert [enough_of(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+
+
+def test_every_witness_ends_with_all_receipts_and_one_that_is_down_is_named(tmp_path: Path) -> None:
+    found = reached(tmp_path, "a", "b", "c", make=True)
+    owner = Owner(wit=found.keys())
+    done = published(owner.begun(), owner.inception(), found)
+    assert (done.final, done.receipts, done.refused) == (True, 3, {})
+    for key in found.by_key:
+        alone = {key: found.by_key[key]}
+        log, silent = asyncio.run(ask(None, done.log.id, alone, port=SODIUM))
+        assert log is not None
+        assert set(log.head.receipts) == set(done.log.head.receipts)
+        assert not silent
+    shutil.rmtree(tmp_path / "c")
+    fewer = reached(tmp_path, "a", "b", "c")
+    assert list(fewer.gone.values()) == ["no witness is there"]
+    rotation = owner.rotation(done.log, 1)
+    after = published(take(done.log, rotation), rotation, fewer)
+    assert (after.final, after.receipts) == (True, 2)
+    again = published(after.log, rotation, fewer)
+    assert again.log == after.log
+
+
+def test_a_witness_that_is_behind_gets_the_earlier_records_first(tmp_path: Path) -> None:
+    found = reached(tmp_path, "a", "b", "c", make=True)
+    owner = Owner(wit=found.keys())
+    some = reached(tmp_path, "a", "b")
+    log = published(owner.begun(), owner.inception(), some).log
+    rotation = owner.rotation(log, 1)
+    done = published(take(log, rotation), rotation, found)
+    assert (done.receipts, done.refused) == (3, {})
+
+
+def test_new_witnesses_sign_in_the_second_round(tmp_path: Path) -> None:
+    old = reached(tmp_path, "a", make=True)
+    owner = Owner(wit=old.keys())
+    log = published(owner.begun(), owner.inception(), old).log
+    fresh = reached(tmp_path, "b", "c", "d", make=True)
+    both = reached(tmp_path, "a", "b", "c", "d")
+    rotation = owner.rotation(log, 1, wit=fresh.keys())
+    done = published(take(log, rotation), rotation, both)
+    assert (done.final, done.receipts, done.refused) == (True, 4, {})
+    without = published(take(log, rotation), rotation, fresh)
+    assert without.final  # they were told by the round before
+
+
+def test_a_thief_who_was_first_is_seen(tmp_path: Path) -> None:
+    found = reached(tmp_path, "a", make=True)
+    owner, thief = Owner(wit=found.keys()), Owner(name="thief", wit=found.keys())
+    log = published(owner.begun(), owner.inception(), found).log
+    his = thief.rotation(log, 1, by=owner.next(1))
+    published(take(log, his), his, found)
+    mine = owner.rotation(log, 1, why=Why.STOLEN)
+    done = published(take(log, mine), mine, found)
+    assert not done.final
+    assert "another record was here first" in next(iter(done.refused.values()))
+    assert done.log.head.digest == his.digest
+    assert is_final(done.log, his.record.position)
+    assert done.log.standing is Standing.ACTIVE
+
+
+def test_nobody_is_asked_forever(tmp_path: Path) -> None:
+    found = reached(tmp_path, "a", make=True)
+    (tmp_path / "a" / "lock").chmod(0o644)
+    owner = Owner(wit=Keys(tuple(found.by_key), 1))
+    done = published(owner.begun(), owner.inception(), found)
+    assert (done.final, done.receipts) == (False, 0)
+    assert "no answer" in next(iter(done.refused.values()), "") or "can be used by others" in next(
+        iter(done.refused.values())
+    )
+
+
+def test_a_pending_record_is_kept_until_it_is_cleared(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    owner = Owner()
+    assert find_pending(tmp_path) is None
+    clear_pending(tmp_path)
+    write_pending(tmp_path, owner.inception())
+    assert find_pending(tmp_path) == owner.inception()
+    (tmp_path / "pending.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(LogDamaged):
+        find_pending(tmp_path)
+    clear_pending(tmp_path)
+    assert find_pending(tmp_path) is None
