@@ -11,6 +11,7 @@
          |   |           BackupInterrupted, BackupBusy
          |   +- SignerUnavailable    nobody answers at the socket of the signer process
          |   +- AgentElsewhere       another instance of the agent holds its lease
+         |   +- NotFinal             too few witnesses vouch for a record; sent again, it may pass
          |   +- ModelUnavailable     no endpoint of a model gave a reply; the same request may later
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
@@ -20,15 +21,15 @@
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
          |   |          NotAnAgent, NoHandoff, LogMissing
          |   +- conflict: RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow,
-         |   |             NotSettleable, SecretInUse
+         |   |             NotSettleable, SecretInUse, AgentExists
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
          |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged,
          |   |           SecretsDamaged, WitnessDamaged, LogDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |          NetworkFileSystem, LocksMissing, BootIdMissing
-         |   +- identity: BadPhrase, BadShare, BadSheet, VaultMissing, VaultExists, VaultLocked,
-         |   |             VaultDamaged, KeysReplaced, SignerRefused, AgentQuarantined,
-         |   |             InstanceDamaged, ArbiterDamaged
+         |   +- identity: BadPhrase, BadShare, BadSheet, BadKeyFile, VaultMissing, VaultExists,
+         |   |             VaultLocked, VaultDamaged, KeysReplaced, SignerRefused,
+         |   |             AgentQuarantined, InstanceDamaged, ArbiterDamaged
          |   +- backup: EngineMissing, EngineTooOld, BadPlace, PlaceNotFound, PlaceTaken,
          |   |           PlaceRefused, PassphraseRefused, RepositoryMoved, RepositoryRolledBack,
          |   |           RepositoryKeyMissing, RepositoryDamaged, SnapshotNotFound, SnapshotExists,
@@ -123,6 +124,13 @@ class JournalFull(Retryable):
     code = "journal-full"
     exit_code = EXIT_PLACE
     default_hint = "free some space on the journal's disk; work goes on by itself, nothing was lost"
+
+
+class NotFinal(Retryable):
+    """A record was sent, and too few witnesses vouch for it. It is kept and sent again."""
+
+    code = "not-final"
+    default_hint = "run the same command again when the witnesses can be reached; it goes on there"
 
 
 class SessionLost(Retryable):
@@ -430,6 +438,17 @@ class BadSheet(Terminal):
     code = "bad-sheet"
     exit_code = EXIT_USAGE
     default_hint = "scan the code again, or type the words that stand beside it"
+
+
+class BadKeyFile(Terminal):
+    """A file that should hold a signing key to import does not."""
+
+    code = "bad-key-file"
+    exit_code = EXIT_USAGE
+    default_hint = (
+        "an OpenSSH private key of type ed25519, or a seed of 32 bytes (64 with the public half "
+        "behind it); other kinds of keys cannot speak for an agent"
+    )
 
 
 class VaultMissing(Terminal):
@@ -751,6 +770,12 @@ class SecretNotFound(Terminal):
 
 
 # Terminal: conflict
+
+
+class AgentExists(Terminal):
+    code = "agent-exists"
+    exit_code = EXIT_CONFLICT
+    default_hint = "choose another folder; an agent is never made over another one"
 
 
 class RequestConflict(Terminal):

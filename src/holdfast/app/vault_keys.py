@@ -23,7 +23,7 @@ from typing import cast
 
 from holdfast.app.keyfile import POINTER, is_pointer, parse, read
 from holdfast.app.secret_file import lock_keys
-from holdfast.core.private_files import sync, write_all, write_atomically
+from holdfast.core.private_files import create_durably, sync, write_all, write_atomically
 from holdfast.errors import KeysWrong, VaultDamaged
 from holdfast.identity.ring import Keys, VaultRing, read_escrow
 from holdfast.identity.vault import Vault, open_vault
@@ -56,15 +56,38 @@ def move_keys(path: Path, vault: Vault) -> None:
                 f"the vault in {vault.folder} does not hold the keys of {path}",
                 hint="make the vault with these keys; nothing was moved",
             )
-        fields = {"format": POINTER, "vault": str(vault.folder.absolute()), "id": vault.vault_id}
         old = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            write_atomically(path, json.dumps(fields, indent=1).encode() + b"\n")
+            write_atomically(path, _pointing_to(vault))
             _overwrite(old, len(raw))
         finally:
             os.close(old)
     finally:
         os.close(fd)
+
+
+def point_keys(path: Path, vault: Vault) -> None:
+    """From now on this keys.json leads to the vault: a new one, or one whose vault was lost.
+
+    A keys.json that holds keys itself is moved. Safe to repeat.
+    """
+    if not os.path.lexists(path) and create_durably(path, _pointing_to(vault)):
+        return
+    fd = lock_keys(path)
+    try:
+        raw = read(path)
+        if is_pointer(raw):
+            if _pointer(raw, path) != (vault.folder.absolute(), vault.vault_id):
+                write_atomically(path, _pointing_to(vault))
+            return
+    finally:
+        os.close(fd)
+    move_keys(path, vault)
+
+
+def _pointing_to(vault: Vault) -> bytes:
+    fields = {"format": POINTER, "vault": str(vault.folder.absolute()), "id": vault.vault_id}
+    return json.dumps(fields, indent=1).encode() + b"\n"
 
 
 def open_ring(raw: bytes, *, where: Path, ask: Callable[[], str] | None = None) -> VaultRing:

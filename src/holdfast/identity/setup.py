@@ -4,13 +4,17 @@ The agent's own vault is built whole but not yet in its place, then the second o
 second is moved to its place and at last the first, which is the moment the agent's keys exist.
 A set-up that was killed is simply run again: what it left behind is recognised by the id that
 both folders share with the one that was never moved, so it was never used, and is removed.
+
+Whoever needs a record signed by the new keys makes it in `ready`, which is called when both vaults
+are built, read back and tried out, and before either is moved: it may write the record where only
+this command reads it, and may send it to nobody.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.core.clock import Entropy
@@ -36,13 +40,15 @@ VAULT_ID_BYTES = 8
 def create_vaults(
     folder: Path, second: Path, *, escrow: str, keys: Sequence[Key], second_keys: Sequence[Key],
     entropy: Entropy, ring: Keys | None = None, op: KeyPair | None = None,
-    places: Sequence[Path] = (),
+    places: Sequence[Path] = (), kept: Escrow | None = None,
+    ready: Callable[[KeySet], None] | None = None,
 ) -> tuple[Vault, Vault]:  # fmt: skip
     """The agent's vault and the second one, with a first key set; both open.
 
     `escrow` is the paper's age recipient; `ring` the keys of a journal that exists already; `op`
-    a key that was imported; `places` folders for further copies of escrow.age. The second folder
-    should lie on another disk, or belong to another user: the running agent never needs it.
+    a key that was imported; `places` folders for further copies of escrow.age; `kept` an escrow
+    that a recovery found: its keys, root and other secrets go on. The second folder should lie on
+    another disk, or belong to another user: the running agent never needs it.
 
     Raises:
         VaultExists: one of the places is taken; nothing was changed.
@@ -63,12 +69,18 @@ def create_vaults(
     ):  # fmt: skip
         vault.write(OP, op_contents)
         nexts.write(NEXT, next_contents)
-        kept = Escrow(
-            vault_key=vault.identity.reveal(), vault_root=entropy.bytes(32),
-            keys=ring or new_keys(entropy), places=tuple(str(place) for place in places),
+        escrow_contents = Escrow(
+            vault_key=vault.identity.reveal(),
+            vault_root=entropy.bytes(32) if kept is None else kept.vault_root,
+            keys=ring or (new_keys(entropy) if kept is None else kept.keys),
+            places=tuple(str(place) for place in places),
+            others={} if kept is None else kept.others,
         )  # fmt: skip
-        store(vault, kept, also=[nexts.folder])
-        KeySet(ops=vault, nexts=nexts).settle(op=first.public_bytes)
+        store(vault, escrow_contents, also=[nexts.folder])
+        made = KeySet(ops=vault, nexts=nexts)
+        made.settle(op=first.public_bytes)
+        if ready is not None:
+            ready(made)
         try:
             move_nexts()
             move_vault()
