@@ -545,7 +545,7 @@ class RepositoryMoved(Terminal):
     code = "repository-moved"
     exit_code = EXIT_CONFLICT
     default_hint = (
-        "if you moved it yourself: `holdfast place check NAME --moved`; "
+        "if you moved it yourself: `holdfast place move NAME ADDRESS`; "
         "never go on with a copy and its original"
     )
 

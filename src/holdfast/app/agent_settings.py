@@ -45,6 +45,7 @@ class BackupSettings(
     monthly: int = 12
     stale_after_h: float = 26.0  # a verified backup older than this is a notice
     accept_old_borg: bool = False  # versions before 1.4, with a known hole
+    borg: str = ""  # the program; empty: the one beside this Python, else that of the PATH
 
 
 class AgentSettings(

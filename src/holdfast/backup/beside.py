@@ -17,6 +17,7 @@ whole; on a far host the set before. The next run compares and puts them again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import io
 import os
@@ -113,10 +114,8 @@ async def _archive(borg: Borg, place: Place, files: Mapping[str, bytes]) -> None
         archives = [one.name for one in listed.archives]
     except PlaceMissing:
         archives = []
-        try:
+        with contextlib.suppress(PlaceTaken):  # a run at the same time was quicker
             await borg.init(repository)
-        except PlaceTaken:
-            pass  # a run at the same time was quicker
     ensure_private_folder(borg.base)
     with tempfile.TemporaryDirectory(prefix="beside-", dir=borg.base) as scratch:
         _write(Path(scratch), files)

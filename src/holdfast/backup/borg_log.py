@@ -187,7 +187,6 @@ _RCS: dict[int, Kind] = {
 _TEXTS: tuple[tuple[str, Kind], ...] = (
     ("No space left on device", PlaceFull),
     ("Disk quota exceeded", PlaceFull),
-    ("File too large", PlaceFull),
     ("Read-only file system", PlaceRefused),
     ("Permission denied", PlaceRefused),
     ("Input/output error", RepositoryDamaged),

@@ -6,9 +6,12 @@ and compared. Only the third counts as a backup.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 OK = "ok"
+SNAPSHOTS_MAX = 5_000  # far above what the rules keep
 
 
 class PlaceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,10 +23,11 @@ class PlaceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failures: int = 0  # in a row
     made_ms: int = 0
     made: str = ""  # the newest snapshot that was made
+    snapshots: tuple[str, ...] = ()  # all that were made here and not removed by us, oldest first
     verified_ms: int = 0
     verified: str = ""  # the newest snapshot that was restored for a test
     told: str = ""  # the trouble that a person was told of last; "" when all is well
-    beside: dict[str, str] = {}  # file beside the repository: SHA-256 of what was put there
+    beside: str = ""  # digest of the files that lie beside the repository
 
 
 def tried(state: PlaceState, *, now_ms: int, result: str = OK, message: str = "") -> PlaceState:
@@ -35,7 +39,14 @@ def tried(state: PlaceState, *, now_ms: int, result: str = OK, message: str = ""
 
 
 def made(state: PlaceState, *, now_ms: int, snapshot: str) -> PlaceState:
-    return msgspec.structs.replace(state, made_ms=now_ms, made=snapshot)
+    kept = (*(one for one in state.snapshots if one != snapshot), snapshot)[-SNAPSHOTS_MAX:]
+    return msgspec.structs.replace(state, made_ms=now_ms, made=snapshot, snapshots=kept)
+
+
+def removed(state: PlaceState, snapshots: Collection[str]) -> PlaceState:
+    """Before snapshots are removed: what a kill leaves in the place is then only not asked for."""
+    kept = tuple(one for one in state.snapshots if one not in snapshots)
+    return msgspec.structs.replace(state, snapshots=kept)
 
 
 def verified(state: PlaceState, *, now_ms: int, snapshot: str) -> PlaceState:

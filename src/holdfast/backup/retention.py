@@ -6,10 +6,10 @@ Of the rest the rules keep the newest of each of the last N hours, days, weeks a
 periods of the calendar, counted from now, with the times that the heads say, so that back-dated
 archives cannot push good ones out.
 
-What must exist is what the rules keep, worked out from the heads alone. The newest of a past
-period never changes and windows only close, so what an earlier run removed is never asked for
-again, and no list of removed snapshots is needed. Where something that must exist is gone from
-the listing, somebody else removed it: nothing is removed, a person is told.
+What must exist is what this machine made there and the rules still keep. The newest of a past
+period never changes and windows only close, so what an earlier run removed is not asked for again.
+Where something that must exist is gone from the listing, somebody else removed it: then nothing
+is removed, and a person is told.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A snapshot that a head names in this place. `order` only rises: incarnation and number."""
+    """A snapshot that a head names. `order` only rises: the rank of the head."""
 
     archive: str
-    order: tuple[int, int]
+    order: tuple[int, ...]
     at: datetime
-    verified: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +49,20 @@ class Plan:
 
 
 def plan(
-    named: Sequence[Named], listed: Iterable[str], *, rules: Rules, now: datetime,
-    newest_verified: str = "",
+    heads: Sequence[Named], listed: Iterable[str], *, made_here: Iterable[str],
+    verified: str, rules: Rules, now: datetime,
 ) -> Plan:  # fmt: skip
-    """What may go. `newest_verified` may name one that is verified besides those marked so."""
-    present = frozenset(listed)
-    known = sorted(named, key=lambda one: one.order)
-    verified = [one for one in known if one.verified or one.archive == newest_verified]
-    floor = verified[-1].order if verified else None
-    must_exist = _by_rules(known, rules, now) | {one.archive for one in verified[-1:]}
+    """What may go from one place.
+
+    `heads` are those of the agent, whose signatures somebody has checked; `listed` what the
+    repository says it holds; `made_here` what this machine made there; `verified` the newest
+    snapshot of this place that was restored for a test.
+    """
+    present, made = frozenset(listed), frozenset(made_here)
+    here = (one for one in heads if one.archive in present or one.archive in made)
+    known = sorted(here, key=lambda one: one.order)
+    floor = next((one.order for one in reversed(known) if one.archive == verified), None)
+    must_exist = _by_rules(known, rules, now) | {verified}
     may_go = {
         one.archive for one in known
         if floor is not None and one.order < floor and one.archive not in must_exist
