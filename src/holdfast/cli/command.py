@@ -38,6 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "approval": Entry("holdfast.cli.approval", "what waits for a person's yes or no"),
     "tool": Entry("holdfast.cli.tool", "try whether a tool's far end keeps what it promises"),
     "secret": Entry("holdfast.cli.secret", "the secrets of tools: set, list, rotate, remove"),
+    "paper": Entry("holdfast.cli.paper", "recovery sheets and public card: print, verify, revoke"),
     "share": Entry("holdfast.cli.share", "shares of a recovery phrase: split, combine"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),

@@ -49,11 +49,11 @@ def _run(words: list[str]) -> int:
     try:
         args = parser.parse_args(words)
     except BadInput as error:
-        if command_of(words) in ("secret ", "share ") and "unrecognized" in error.message:
+        if command_of(words) in ("secret ", "share ", "paper ") and "unrecognized" in error.message:
             # Not repeated: it may be a value.
             raise BadInput(
                 "a word too many",
-                hint="what is secret is typed, or read with --from-fd; never a word",
+                hint="what is secret is typed, or read from a descriptor; never a word",
             ) from None
         raise
     except SystemExit as stop:  # --help and --version

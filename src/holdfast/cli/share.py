@@ -9,7 +9,6 @@ import sys
 from holdfast.cli.command import Commands, add_verbs, new_command
 
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
-TRIES = 5  # at one share, before the person is sent away to look again
 
 
 def add_parser(commands: Commands) -> None:
@@ -50,7 +49,9 @@ def run_split(args: argparse.Namespace) -> int:
     from holdfast.cli.words_in import ask_words, read_words
     from holdfast.identity.phrase import read_phrase
     from holdfast.identity.shares import split
+    from holdfast.runtime.hardening import harden
 
+    harden()
     needed, total = _number("--needed", args.needed), _number("--total", args.total)
     text = read_words(args.from_fd) if args.from_fd is not None else ask_words("the 24 words")
     with read_phrase(text) as phrase:
@@ -65,46 +66,23 @@ def run_split(args: argparse.Namespace) -> int:
 
 
 def run_combine(args: argparse.Namespace) -> int:
-    from holdfast.cli.words_in import read_words
+    from holdfast.cli.paper_in import ask_shares
+    from holdfast.cli.words_in import ask_words, read_words
     from holdfast.identity.shares import combine
+    from holdfast.runtime.hardening import harden
 
+    harden()
     if args.from_fd is not None:
         # What `split` prints can be given back as it is.
         lines = [line.strip() for line in read_words(args.from_fd).splitlines()]
         shares = [line for line in lines if line and not _HEADING.match(line)]
     else:
-        shares = _asked()
+        shares = [" ".join(one.words) for one in ask_shares(ask_words)]
     with combine(shares) as phrase:
         print(" ".join(phrase.words))
     print("secret: the whole phrase; if this machine has a network, print a new one soon",
           file=sys.stderr)  # fmt: skip
     return 0
-
-
-def _asked() -> list[str]:
-    """Shares from a person until there are enough; one that is damaged is asked for again."""
-    from holdfast.cli.words_in import ask_words
-    from holdfast.errors import BadShare
-    from holdfast.identity.shares import read_share
-
-    kept: dict[int, str] = {}
-    needed, tries = 0, 0
-    while not needed or len(kept) < needed:
-        number = len(kept) + 1
-        text = ask_words(f"share {number}" + (f" of {needed} needed" if needed else ""))
-        try:
-            share = read_share(text, number=number)
-        except BadShare as error:
-            tries += 1
-            if tries == TRIES:
-                raise
-            print(f"{error}; once more", file=sys.stderr)
-            continue
-        needed, tries = share.needed, 0
-        if share.number in kept:
-            print(f"share {share.number} was given before", file=sys.stderr)
-        kept[share.number] = text
-    return list(kept.values())
 
 
 def _number(option: str, word: str) -> int:

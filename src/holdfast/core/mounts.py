@@ -31,6 +31,15 @@ def find_network_fs(path: Path) -> str | None:
     return kind if kind in NETWORK else None
 
 
+def is_in_memory(path: Path) -> bool:
+    """Whether the path lies in memory, gone with the power; swap is another matter."""
+    try:
+        text = MOUNTINFO.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return False
+    return find_fs_type(text, os.path.realpath(path)) in ("tmpfs", "ramfs")
+
+
 def find_fs_type(mountinfo: str, path: str) -> str | None:
     """The file system type at a real path: the deepest mount above it, the newest where two tie."""
     best, depth = None, -1

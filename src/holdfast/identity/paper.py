@@ -104,11 +104,11 @@ class Secret:
 
 def phrase_sheet(
     phrase: Phrase, *, name: str, agent_id: str, number: int, date: str, generation: int,
-    has_passphrase: bool = False,
+    has_passphrase: bool = False, holder: str = "",
 ) -> Sheet:  # fmt: skip
     return Sheet(
         name=name, agent_id=agent_id, number=number, date=date, generation=generation,
-        words=phrase.words, has_passphrase=has_passphrase,
+        words=phrase.words, has_passphrase=has_passphrase, holder=holder,
     )  # fmt: skip
 
 

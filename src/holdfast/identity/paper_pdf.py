@@ -34,9 +34,17 @@ QUIET_MODULES = 4
 LOG_ROWS = 4
 
 
-def sheet_pdf(sheet: Sheet) -> bytes:
-    """One secret page."""
-    page = Page(heading(sheet))
+def sheet_pdf(*sheets: Sheet) -> bytes:
+    """Secret pages, one for each sheet."""
+    page = Page(heading(sheets[0]))
+    for number, sheet in enumerate(sheets):
+        if number:
+            page.turn()
+        _sheet(page, sheet)
+    return page.done()
+
+
+def _sheet(page: Page, sheet: Sheet) -> None:
     page.title("SECRET", heading(sheet))
     page.text(facts(sheet), 11)
     page.gap(1.4)
@@ -46,7 +54,6 @@ def sheet_pdf(sheet: Sheet) -> bytes:
     page.gap(4)
     _code_and_checks(page, sheet)
     _log(page)
-    return page.done()
 
 
 def card_pdf(card: Card) -> bytes:
@@ -120,6 +127,12 @@ class Page:
         self.right = RIGHT
         self.y = 14.0
 
+    def turn(self) -> None:
+        """Begin another page."""
+        self._check_fits()
+        self._pdf.add_page()
+        self.y = 14.0
+
     def title(self, mark: str, text: str) -> None:
         self._pdf.set_line_width(0.6)
         self._font(12, bold=True)
@@ -186,9 +199,12 @@ class Page:
 
     def done(self) -> bytes:
         """Raises BadSheet where something would lie beyond the page."""
+        self._check_fits()
+        return bytes(self._pdf.output())
+
+    def _check_fits(self) -> None:
         if self.y > 290:
             raise BadSheet("there is more to print than a page holds")
-        return bytes(self._pdf.output())
 
     def _font(self, size: float, *, bold: bool = False, font: str = "Helvetica") -> None:
         self._pdf.set_font(font, "B" if bold else "", size)

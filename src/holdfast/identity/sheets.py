@@ -1,13 +1,15 @@
 """Which sheets exist: numbered, verified, revoked. Public: it says nothing about the words.
 
 A number is used once. A sheet counts only after it was read back from paper, and again every 90
-days. Printing a phrase anew revokes the sheets of the phrase before it; shares of one split are
-revoked together.
+days. A new phrase revokes the sheets of the phrase before it; shares of one split are revoked
+together, and numbered in the order of their shares. Printing the same words again revokes
+nothing: the older sheet still has its power, and a register that said otherwise would lie.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from enum import StrEnum
 
 import msgspec
 
@@ -15,6 +17,13 @@ from holdfast.errors import BadInput
 
 FRESH_DAYS = 90
 SHEETS_MAX = 1_000
+
+
+class SheetState(StrEnum):
+    UNVERIFIED = "not verified"  # printed, and never read back from the paper
+    VERIFIED = "verified"
+    STALE = "stale"  # read back more than 90 days ago
+    REVOKED = "revoked"
 
 
 class PrintedSheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,13 +79,21 @@ class SheetRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 return one
         raise BadInput(f"there is no sheet {number}")
 
+    def find_share(self, document: str, number: int) -> PrintedSheet | None:
+        """The sheet of this share: those of one split are numbered in their order."""
+        together = sorted(
+            (one for one in self.sheets if document and one.document == document),
+            key=lambda one: one.number,
+        )
+        return together[number - 1] if 1 <= number <= len(together) else None
+
+    def current(self) -> tuple[PrintedSheet, ...]:
+        """Those that are not revoked."""
+        return tuple(one for one in self.sheets if not one.revoked)
+
     def is_fresh(self, today: str) -> bool:
         """Whether a sheet, or enough shares of one split, were read back within 90 days."""
-        since = dt.date.fromisoformat(_date(today)) - dt.timedelta(days=FRESH_DAYS)
-        fresh = [
-            one for one in self.sheets
-            if one.verified and not one.revoked and dt.date.fromisoformat(one.verified) >= since
-        ]  # fmt: skip
+        fresh = [one for one in self.sheets if state_of(one, today) is SheetState.VERIFIED]
         for one in fresh:
             together = [other for other in fresh if other.document == one.document]
             if not one.document or len(together) >= one.needed:
@@ -86,6 +103,15 @@ class SheetRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def _with(self, sheet: PrintedSheet) -> SheetRegister:
         kept = (sheet if one.number == sheet.number else one for one in self.sheets)
         return SheetRegister(sheets=tuple(kept))
+
+
+def state_of(sheet: PrintedSheet, today: str) -> SheetState:
+    if sheet.revoked:
+        return SheetState.REVOKED
+    if not sheet.verified:
+        return SheetState.UNVERIFIED
+    age = dt.date.fromisoformat(_date(today)) - dt.date.fromisoformat(sheet.verified)
+    return SheetState.VERIFIED if age.days <= FRESH_DAYS else SheetState.STALE
 
 
 def parse_register(raw: bytes) -> SheetRegister:

@@ -1,0 +1,70 @@
+"""Where secret pages go: a pipe, a terminal, or a file in memory; never to a disk.
+
+A disk keeps what was deleted, and backups copy it. So a file is written only where memory is
+mounted (/dev/shm), and a redirection to a file on a disk is refused before any word is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from holdfast.core.mounts import is_in_memory
+from holdfast.core.private_files import write_all
+from holdfast.errors import BadInput
+
+WARNING = (
+    "secret: use a printer of your own; many keep what they printed on a disk, and print services "
+    "of the cloud always do"
+)
+
+
+def check_way_out(out: str | None, *, text: bool) -> None:
+    """Refuse a place that would keep the words, or a terminal that would show a PDF."""
+    if out is not None:
+        _check_file(Path(out))
+        return
+    number = sys.stdout.fileno()
+    if os.isatty(number) and not text:
+        raise BadInput(
+            "a PDF is not for a terminal",
+            hint="pipe it to a printer (`| lp`), or give --text or --out /dev/shm/FILE",
+        )
+    regular = stat.S_ISREG(os.fstat(number).st_mode)
+    if regular and not is_in_memory(Path(f"/proc/self/fd/{number}")):
+        raise BadInput(
+            "standard output is a file on a disk, which keeps what is deleted",
+            hint="pipe it to a printer (`| lp`), or write to /dev/shm",
+        )
+
+
+def put_secret(data: bytes, out: str | None) -> None:
+    """Hand the pages out, after check_way_out."""
+    if out is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(out)
+    _check_file(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+    print(f"{path}: in memory; print it, then remove it", file=sys.stderr)
+
+
+def _check_file(path: Path) -> None:
+    if os.path.lexists(path):
+        raise BadInput(f"{path} is there already", hint="remove it, or name another file")
+    if not path.parent.is_dir():
+        raise BadInput(f"there is no folder {path.parent}")
+    if not is_in_memory(path.parent):
+        raise BadInput(
+            f"{path} would lie on a disk, which keeps what is deleted",
+            hint="write to /dev/shm, or pipe it to a printer (`| lp`)",
+        )

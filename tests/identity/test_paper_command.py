@@ -1,0 +1,321 @@
+"""`holdfast paper`: printed by a pipe, read back from paper, registered; never on a disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from homes import Home, with_relays
+
+from holdfast.app.paper import fit_phrase, make_card, mark_verified, print_sheets, today
+from holdfast.app.scan import scan
+from holdfast.cli.main import main
+from holdfast.core.clock import SeededEntropy
+from holdfast.core.mounts import is_in_memory
+from holdfast.errors import BadSheet, ModeTooWide
+from holdfast.identity.paper import read_card, read_secret
+from holdfast.identity.paper_pdf import sheet_pdf
+from holdfast.identity.paper_words import card_text
+from holdfast.identity.phrase import Phrase, new_phrase
+from holdfast.identity.records import parse_record
+from holdfast.identity.sheets import state_of
+from holdfast.testing.command_line import Commands, Done, command_line, environment
+from holdfast.testing.scanner import rendered, scanned
+
+
+@pytest.fixture
+def home(tmp_path: Path, phrase: Phrase) -> Home:
+    return Home(tmp_path / "home", phrase)
+
+
+@pytest.fixture
+def hf(home: Home) -> Commands:
+    return Commands(home.folder, main)
+
+
+def words_of(phrase: Phrase) -> str:
+    return " ".join(phrase.words)
+
+
+def raw(home: Home, *words: str, stdin: bytes = b"", code: int = 0) -> bytes:
+    done = subprocess.run(
+        command_line("paper", *words), cwd=home.folder, env=environment(home.folder), input=stdin,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def leaked(phrase: Phrase, said: str) -> list[str]:
+    pairs = zip(phrase.words, phrase.words[1:], strict=False)
+    return [f"{a} {b}" for a, b in pairs if f"{a} {b}" in said.lower()]
+
+
+def states(home: Home) -> list[str]:
+    return [state_of(one, today()).value for one in home.desk().register.sheets]
+
+
+def test_a_sheet_is_printed_by_a_pipe_scanned_back_and_registered(
+    home: Home, hf: Commands, phrase: Phrase, tmp_path: Path
+) -> None:
+    """PDF, then image, then code, then words, then key: its digest is the one in the log."""
+    pdf = raw(home, "print", "--words-fd", "0", stdin=words_of(phrase).encode())
+    assert states(home) == ["not verified"]
+    image = tmp_path / "scan.png"
+    page = rendered(pdf, dpi=150)
+    page.save(image)
+    assert read_secret(scanned(page)).phrase == phrase
+    said = hf("paper", "verify", "--scan", str(image), "--json").json
+    assert (said["sheets"], said["generation"], said["mended"]) == ([1], 1, "")
+    (tmp_path / "page.pdf").write_bytes(pdf)
+    assert read_secret(scan(tmp_path / "page.pdf")).phrase == phrase
+    hf("paper", "verify", "--words-fd", "0", stdin=scanned(page))
+    assert states(home) == ["verified"]
+    rendered(pdf, dpi=20).save(image)
+    assert "no code was found" in hf("paper", "verify", "--scan", str(image), code=2).err
+
+
+def test_typed_words_with_one_mistake_are_mended_and_two_refused(
+    home: Home, hf: Commands, phrase: Phrase
+) -> None:
+    print_sheets(home.desk(), phrase, date=today())
+    one = ["zoo", *phrase.words[1:]]
+    said = hf("paper", "verify", "--words-fd", "0", "--json", stdin=" ".join(one))
+    assert said.json["mended"] == "word 1 was wrong"
+    two = ["zoo", "zoo", *phrase.words[2:]]
+    refused = hf("paper", "verify", "--words-fd", "0", stdin=" ".join(two), code=2)
+    assert not leaked(phrase, refused.err)
+    stranger = words_of(new_phrase(SeededEntropy(99)))
+    hf("paper", "print", "--text", "--words-fd", "0", stdin=stranger, code=2)
+    assert len(states(home)) == 1
+
+
+def test_shares_are_printed_and_enough_of_them_verify(
+    home: Home, hf: Commands, phrase: Phrase
+) -> None:
+    made = hf(
+        "paper", "print", "--text", "--shares", "2of3", "--holder", "Grace", "--holder", "Alan",
+        "--words-fd", "0", stdin=words_of(phrase),
+    )  # fmt: skip
+    pages = made.out.split("\f")
+    assert ["for Grace" in page for page in pages] == [True, False, False]
+    shares = [read_secret(page).share for page in pages]
+    texts = [" ".join(one.words) for one in shares if one is not None]
+    hf("paper", "verify", "--words-fd", "0", stdin=texts[0], code=2)
+    assert states(home) == ["not verified"] * 3
+    hf("paper", "verify", "--words-fd", "0", stdin="\n".join(texts[::2]))
+    assert states(home) == ["verified", "not verified", "verified"]
+    codes = "\n".join(re.findall(r"^HF1S:.*$", made.out, re.M)[1:])
+    hf("paper", "verify", "--words-fd", "0", stdin=codes)
+    assert hf("paper", "list", "--json").json["fresh"] is True
+    pdf = sheet_pdf(*print_sheets(home.desk(), phrase, date=today(), parts=(2, 3)))
+    assert pdf.count(b"/Type /Page\n") == 3
+    documents = [one.document for one in home.desk().register.sheets]
+    assert documents[0] != documents[3]
+
+
+def test_nothing_secret_is_written_to_a_disk(
+    home: Home, hf: Commands, phrase: Phrase, tmp_path: Path
+) -> None:
+    with (tmp_path / "out.pdf").open("wb") as file:
+        done = subprocess.run(
+            command_line("paper", "print", "--words-fd", "0"), cwd=home.folder, stdout=file,
+            env=environment(home.folder), input=words_of(phrase).encode(), stderr=subprocess.PIPE,
+            check=False,
+        )  # fmt: skip
+    memory = is_in_memory(tmp_path)
+    assert done.returncode == (0 if memory else 2)
+    if not memory:
+        assert b"a file on a disk" in done.stderr
+        hf("paper", "print", "--out", str(tmp_path / "x"), "--words-fd", "0", code=2)
+        assert not (tmp_path / "x").exists()
+        assert states(home) == []  # refused before a number was taken
+    there = Path("/dev/shm")
+    if not is_in_memory(there) or not os.access(there, os.W_OK):
+        pytest.skip("no memory is mounted here")
+    file = there / f"holdfast-test-{os.getpid()}"
+    try:
+        hf("paper", "print", "--text", "--out", str(file), "--words-fd", "0",
+           stdin=words_of(phrase))  # fmt: skip
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert read_secret(file.read_text()).phrase == phrase
+        hf("paper", "print", "--out", str(file), "--words-fd", "0", code=2)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def test_words_in_the_command_line_are_refused_and_not_repeated(
+    hf: Commands, phrase: Phrase
+) -> None:
+    said = hf("paper", "verify", *phrase.words, code=2).err
+    assert "never a word" in said
+    assert not leaked(phrase, said)
+
+
+def test_a_paper_outlives_its_recovery_and_says_when_it_was_replaced(
+    home: Home, phrase: Phrase
+) -> None:
+    """The same words fit generation g+1; other words, and the old ones are told so."""
+    home.recover()
+    assert fit_phrase(home.desk(), words_of(phrase)).phrase == phrase
+    assert home.desk().generation == 2
+    successor = new_phrase(SeededEntropy(7))
+    home.recover(successor)
+    assert fit_phrase(home.desk(), words_of(successor)).phrase == successor
+    with pytest.raises(BadSheet, match="replaced: the recovery of generation 2"):
+        fit_phrase(home.desk(), words_of(phrase))
+
+
+def test_a_sheet_of_another_agent_is_named(
+    home: Home, hf: Commands, tmp_path: Path, phrase: Phrase
+) -> None:
+    other = Home(tmp_path / "other", new_phrase(SeededEntropy(5)))
+    sheet = print_sheets(other.desk(), other.phrase, date="2026-11-15")[0]
+    said = hf("paper", "verify", "--words-fd", "0", stdin=sheet.code, code=2)
+    assert f"of the agent {other.log.id[:8]}..." in said.err
+
+
+def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: Phrase) -> None:
+    desk = home.desk()
+    for _ in range(2):
+        print_sheets(desk, phrase, date="2020-01-01")
+    mark_verified(desk, [1], date="2020-01-01")
+    assert states(home) == ["stale", "not verified"]
+    said = hf("paper", "verify", "--words-fd", "0", stdin=words_of(phrase), code=2)
+    assert "there are sheets 1, 2" in said.err
+    hf("paper", "verify", "--sheet", "2", "--words-fd", "0", stdin=words_of(phrase))
+    hf("paper", "revoke", "1", code=2)  # nobody confirms
+    done = hf("paper", "revoke", "1", "--yes")
+    assert done.out == "revoked: 1\n"
+    assert "keep their power" in done.err
+    said = hf("paper", "verify", "--sheet", "1", "--words-fd", "0", stdin=words_of(phrase), code=2)
+    assert "was revoked" in said.err
+    hf("paper", "revoke", "9", "--yes", code=2)
+    table = hf("paper", "list").out
+    assert [line.split()[1] for line in table.splitlines()[1:]] == ["revoked", "verified"]
+
+
+def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Commands) -> None:
+    with_relays(home.folder, "https://relay.example.org")
+    (home.folder / "places.json").touch(0o600)
+    places = {"places": [{"name": "usb", "address": "/mnt/usb"}]}
+    (home.folder / "places.json").write_text(json.dumps(places))
+    text = hf("paper", "card", "--text", "--contact", "keeper@example.org").out
+    records = [parse_record(line) for line in read_card(text)]
+    assert [one.digest for one in records] == [home.log.generations[0].tier.digest]
+    for shown in ("https://relay.example.org", "usb: /mnt/usb", "keeper@example.org", "m/7233'"):
+        assert shown in text
+    signed = home.recover()
+    card = make_card(home.desk(), date=today())
+    records = [parse_record(line) for line in read_card(card_text(card))]
+    assert records[1].digest == signed.digest
+    page = rendered(raw(home, "card"), dpi=150)
+    assert read_card(scanned(page)) == tuple(one.line() for one in records)
+
+
+def test_words_with_a_passphrase_need_it(tmp_path: Path, phrase: Phrase) -> None:
+    home = Home(tmp_path / "home", phrase, passphrase="in the other safe")
+    done = _with_fds(home, ["print", "--text"], words_of(phrase), "in the other safe\n")
+    assert done.code == 0, done.err
+    assert "Passphrase: yes, kept at" in done.out
+    assert "other safe" not in done.out + done.err
+    assert _with_fds(home, ["verify"], words_of(phrase), "another one").code == 2
+    assert _with_fds(home, ["verify"], words_of(phrase), "in the other safe").code == 0
+
+
+def _with_fds(home: Home, words: list[str], phrase: str, passphrase: str) -> Done:
+    ends = [os.pipe(), os.pipe()]
+    for (_, write), text in zip(ends, (phrase, passphrase), strict=True):
+        os.write(write, text.encode())
+        os.close(write)
+    reads = [read for read, _ in ends]
+    done = subprocess.run(
+        command_line(
+            "paper", *words, "--words-fd", str(reads[0]), "--passphrase-fd", str(reads[1])
+        ),
+        cwd=home.folder, env=environment(home.folder), pass_fds=reads, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    for read in reads:
+        os.close(read)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+class Terminal:
+    """A command at a terminal of its own, answered as a person would."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.seen = ""
+        self.process = subprocess.Popen(
+            command_line(*words), cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs,
+            stderr=theirs, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+
+    def wait(self, pattern: str) -> re.Match[str]:
+        """What matches behind everything that was matched before."""
+        buffer = io.StringIO()
+        while True:
+            found = re.search(pattern, buffer.getvalue(), re.S)
+            if found:
+                return found
+            try:
+                part = os.read(self._ours, 4096).decode()
+            except OSError:
+                raise AssertionError(f"ended before {pattern!r}: {self.seen}") from None
+            self.seen += part
+            buffer.write(part)
+
+    def answer(self, text: str) -> None:
+        os.write(self._ours, text.encode() + b"\n")
+
+    def close(self) -> int:
+        code = self.process.wait(30)
+        os.close(self._ours)
+        return code
+
+
+def test_words_are_copied_by_hand_and_asked_back(
+    home: Home, hf: Commands, phrase: Phrase, tmp_path: Path
+) -> None:
+    person = Terminal(home.folder, "paper", "print", "--hand-copy")
+    person.wait(r"\(not shown\): $")
+    person.answer(words_of(phrase))
+    copied: list[str] = []
+    for number in range(1, 25):
+        found = person.wait(rf"word {number} of 24: (\w+)   \[Enter\] $")
+        copied.append(found[1])
+        person.answer("")
+    assert tuple(copied) == phrase.words
+    for wrong in (True, False):  # the first time one of the four is wrong
+        for at in range(4):
+            place = int(person.wait(r"word (\d+) \(not shown\): $")[1])
+            person.answer("zoo" if wrong and at == 0 else copied[place - 1][:4])
+    person.wait(r"all 24 words.*: $")
+    person.answer(" ".join(copied))
+    person.wait(r"copied and typed again in full")
+    assert person.close() == 0
+    assert "not the same: word" in person.seen
+    assert states(home) == ["verified"]
+
+
+def test_a_wide_home_is_refused_at_start(home: Home, hf: Commands) -> None:
+    for path in (home.folder, home.folder / "identity.json", home.folder / "kel.jsonl"):
+        kept = path.stat().st_mode
+        path.chmod(kept | 0o044)
+        with pytest.raises(ModeTooWide):
+            home.desk()
+        path.chmod(kept)
+    home.folder.chmod(0o755)
+    assert "mode" in hf("paper", "list", code=7).err
