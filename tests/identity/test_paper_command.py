@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import re
@@ -19,6 +18,8 @@ from homes import Home, with_relays
 
 from holdfast.app.paper import fit_phrase, make_card, mark_verified, print_sheets, today
 from holdfast.app.scan import scan
+from holdfast.backup.address import Kind
+from holdfast.backup.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.core.clock import SeededEntropy
 from holdfast.core.mounts import is_in_memory
@@ -207,13 +208,20 @@ def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: P
 
 def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Commands) -> None:
     with_relays(home.folder, "https://relay.example.org")
-    (home.folder / "places.json").touch(0o600)
-    places = {"places": [{"name": "usb", "address": "/mnt/usb"}]}
-    (home.folder / "places.json").write_text(json.dumps(places))
+    usb = Place(
+        name="usb", kind=Kind.FOLDER, address="/mnt/usb", place_id="1", repository_id="2",
+        agent="ada", added_ms=1,
+    )  # fmt: skip
+    write_places(home.folder / "places.json", [usb])
     text = hf("paper", "card", "--text", "--contact", "keeper@example.org").out
     records = [parse_record(line) for line in read_card(text)]
     assert [one.digest for one in records] == [home.log.generations[0].tier.digest]
-    for shown in ("https://relay.example.org", "usb: /mnt/usb", "keeper@example.org", "m/7233'"):
+    for shown in (
+        "https://relay.example.org",
+        "usb (/mnt/usb/ada/repository)",
+        "keeper@example.org",
+        "m/7233'",
+    ):
         assert shown in text
     signed = home.recover()
     card = make_card(home.desk(), date=today())

@@ -13,16 +13,15 @@ the log names. Nothing here signs.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from holdfast.app.agent_home import AgentHome, load_home
-from holdfast.core.private_files import check_private_file
+from holdfast.backup.places import read_places
 from holdfast.errors import BadInput, BadPhrase, BadSheet
 from holdfast.identity.derive import PaperKeys
 from holdfast.identity.ed25519 import Sodium
@@ -43,8 +42,6 @@ from holdfast.identity.shares import Share, combine, split
 from holdfast.identity.sheets import PrintedSheet, SheetRegister
 
 HOLDER_CHARS_MAX = 64
-PLACES_BYTES_MAX = 1 << 20
-PLACES_SHOWN_MAX = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,20 +256,4 @@ def _each(register: SheetRegister, numbers: Sequence[int], verb: str, date: str)
 
 
 def _backups(home: AgentHome) -> tuple[str, ...]:
-    """Where backups lie, as places.json names them: a card without them is better than none."""
-    path = home.places_file
-    if not path.is_file():
-        return ()
-    check_private_file(path)
-    with path.open("rb") as file:
-        raw = file.read(PLACES_BYTES_MAX)
-    try:
-        found = cast("dict[str, Any]", json.loads(raw))  # Any: JSON
-        places = cast("list[dict[str, Any]]", found["places"])
-    except (ValueError, KeyError, TypeError):
-        raise BadInput(f"{path} is malformed") from None
-    shown: list[str] = []
-    for one in places[:PLACES_SHOWN_MAX]:
-        parts = [str(one[name]) for name in ("name", "address", "url", "path") if one.get(name)]
-        shown.append(": ".join(parts[:2]))
-    return tuple(shown)
+    return tuple(f"{one.name} ({one.repository})" for one in read_places(home.places_file))
