@@ -31,6 +31,7 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("holdfast.cli.demo", "killed inside a payment, resumed: one charge, one mail"),
+    "init": Entry("holdfast.cli.init", "a new agent: folder, identity, vault, words for paper"),
     "submit": Entry("holdfast.cli.submit", "submit a task and follow it to its end"),
     "worker": Entry("holdfast.cli.worker", "serve the tasks of an app"),
     "task": Entry("holdfast.cli.task", "list, show, cancel and retry tasks"),
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Entry] = {
     "secret": Entry("holdfast.cli.secret", "the secrets of tools: set, list, rotate, remove"),
     "paper": Entry("holdfast.cli.paper", "recovery sheets and public card: print, verify, revoke"),
     "share": Entry("holdfast.cli.share", "shares of a recovery phrase: split, combine"),
+    "identity": Entry("holdfast.cli.identity", "who the agent is: show, rotate, evict, recover"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
     "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),

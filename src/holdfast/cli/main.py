@@ -16,6 +16,7 @@ from holdfast.cli.parser import build_parser
 from holdfast.cli.report import report_error, report_internal
 from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
+SECRETIVE = ("secret ", "share ", "paper ", "identity ", "init ")  # a stray word may be a value
 EXIT_INTERNAL = 1
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
@@ -49,7 +50,7 @@ def _run(words: list[str]) -> int:
     try:
         args = parser.parse_args(words)
     except BadInput as error:
-        if command_of(words) in ("secret ", "share ", "paper ") and "unrecognized" in error.message:
+        if command_of(words) in SECRETIVE and "unrecognized" in error.message:
             # Not repeated: it may be a value.
             raise BadInput(
                 "a word too many",

@@ -1,0 +1,57 @@
+"""`holdfast identity answer` and `check-answer`."""
+
+from __future__ import annotations
+
+import argparse
+
+from holdfast.app.agent_home import home_folder, load_home
+from holdfast.cli.agent_places import path_of
+from holdfast.cli.log_in import read_log_file
+from holdfast.cli.screen import print_fields, print_json
+from holdfast.cli.slots_in import open_existing
+from holdfast.cli.values_in import read_text
+from holdfast.core.clock import SystemClock
+from holdfast.errors import BadInput, BadRecord, VaultMissing
+from holdfast.identity.answer import find_fault_in_answer, parse_answer
+from holdfast.identity.ed25519 import Sodium
+from holdfast.identity.own_log import read_own_log
+from holdfast.identity.replay import replay
+from holdfast.identity.vault_speaker import VaultSpeaker
+
+
+def run_answer(args: argparse.Namespace) -> int:
+    home = load_home(home_folder(args.home))
+    if home.vault is None:
+        raise VaultMissing(f"{home.settings_file} names no vault")
+    with open_existing(
+        home.vault, "--passphrase-fd", args.passphrase_fd, what="the vault"
+    ) as vault:
+        speaker = VaultSpeaker(
+            vault, read_log=lambda: read_own_log(home.folder, Sodium()), clock=SystemClock()
+        )
+        print(speaker.answer(args.challenge, asker=args.asker).line().decode())
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    copy = read_log_file(path_of(args.log))
+    try:
+        log = replay(enumerate(copy.records, 1), enumerate(copy.receipts, 1), port=Sodium())
+        answer = parse_answer(read_text(args.answer, what="--answer").encode())
+    except BadRecord as error:
+        raise BadInput(error.message) from error
+    if log is None:
+        raise BadInput(f"{args.log} holds no log")
+    if args.id and args.id.lower() != log.id:
+        raise BadInput(f"that is the log of {log.id}")
+    now = SystemClock().wall_ms() // 1000
+    fault = find_fault_in_answer(
+        answer, log, challenge=args.challenge, now=now, port=Sodium(), asker=args.asker
+    )
+    if fault is not None:
+        raise BadInput(f"no answer of {log.id}: {fault.message}", hint="nothing was proven")
+    shown = {"id": log.id, "g": log.position.g, "s": log.position.s, "at": answer.record.at}
+    print_json(shown) if args.json else print_fields(
+        [("id", log.id), ("answers", "yes"), ("head", f"({log.position.g}, {log.position.s})")]
+    )
+    return 0

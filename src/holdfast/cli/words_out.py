@@ -1,0 +1,50 @@
+"""How the words of a new agent reach a person: copied by hand at a terminal, or by a descriptor.
+
+They are never data on standard output and never in a file of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.identity.phrase import Phrase
+
+
+def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
+    """What shows the words; refused before anything is made where nobody would see them."""
+    if fd is None:
+        if not sys.stdin.isatty() or not sys.stderr.isatty():
+            raise BadInput(
+                "nobody is there to write the 24 words down",
+                hint="run it at a terminal, or give --words-fd N and take them from there",
+            )
+        return lambda phrase: _by_hand(phrase, name)
+    if not fd.isascii() or not fd.isdigit() or int(fd) in (0, 1):
+        raise BadInput(f"--words-fd: {fd!r} is no descriptor for secrets", hint="3 or higher")
+    try:
+        os.fstat(int(fd))
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"--words-fd {fd} is not open") from error
+    return lambda phrase: _written(phrase, int(fd))
+
+
+def _written(phrase: Phrase, fd: int) -> None:
+    from holdfast.core.private_files import write_all
+
+    try:
+        write_all(fd, (" ".join(phrase.words) + "\n").encode())
+    except OSError as error:
+        raise BadInput(f"--words-fd {fd} cannot be written: {error.strerror}") from error
+
+
+def _by_hand(phrase: Phrase, name: str) -> None:
+    from holdfast.cli.hand_copying import copy_by_hand
+    from holdfast.identity.phrase import english
+
+    copy_by_hand(f"recovery words of {name}", phrase.words, english())
