@@ -43,9 +43,9 @@ def read_given(args: argparse.Namespace) -> Given:
     if args.sheet_passphrase_fd is not None:
         passphrase = read_line("--sheet-passphrase-fd", args.sheet_passphrase_fd)
     if args.words_fd is not None:
-        text = read_words(args.words_fd)
+        text = read_words(args.words_fd, "--words-fd")
         return sorted_paper(text, passphrase)
-    found = sorted_paper(ask_words("the 24 words, or the 33 of a share"), passphrase)
+    found = sorted_paper(ask_words("the 24 words, or the 33 of a share", "--words-fd"), passphrase)
     if not found.shares:
         return found
     return _more_shares(found)
@@ -80,5 +80,5 @@ def _more_shares(found: Given) -> Given:
     shares = list(found.shares)
     needed = read_share(shares[0]).needed
     while len(shares) < needed:
-        shares.append(ask_words(f"share {len(shares) + 1} of {needed} needed"))
+        shares.append(ask_words(f"share {len(shares) + 1} of {needed} needed", "--words-fd"))
     return Given(shares=tuple(shares), passphrase=found.passphrase)
