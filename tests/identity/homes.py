@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from cast import SODIUM, Owner, key, receipt, take, taken, witnesses
 
-from holdfast.app.paper import Desk, open_desk
+from holdfast.app.paper import PaperDesk, open_paper
 from holdfast.identity import drafts
 from holdfast.identity.derive import PaperKeys
 from holdfast.identity.log import add_receipt
@@ -46,8 +46,8 @@ class Home:
         extend_own_log(self.folder, self.log, SODIUM)
         write_identity(self.folder / "identity.json", identity_of(self.log, name="ada"))
 
-    def desk(self) -> Desk:
-        return open_desk(self.folder)
+    def desk(self) -> PaperDesk:
+        return open_paper(self.folder)
 
     def recover(self, successor: Phrase | None = None) -> Signed[Record]:
         """A recovery by the paper; with a successor it commits to other words."""

@@ -5,9 +5,11 @@ The table itself is in docs/explanation/identity.md; its rows link to these name
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import random
+import sys
 import time
 from collections.abc import Generator
 from itertools import combinations
@@ -17,6 +19,12 @@ from unittest.mock import patch
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from agents import World
+
+from holdfast.app.identity_watch import watch_log
+from holdfast.cli.main import main
 from holdfast.core.clock import SeededEntropy, SystemEntropy
 from holdfast.errors import BadPhrase, BadShare, HoldfastError, VaultDamaged, VaultLocked
 from holdfast.identity import age_file, slots
@@ -25,12 +33,14 @@ from holdfast.identity.age_keys import AgeIdentity
 from holdfast.identity.derive import PaperKeys
 from holdfast.identity.drafts import committed
 from holdfast.identity.encodings import key_digest
+from holdfast.identity.monitor import Power
 from holdfast.identity.phrase import Phrase, english, read_phrase
 from holdfast.identity.repair import repair
 from holdfast.identity.setup import create_vaults
 from holdfast.identity.shares import combine, read_share, slip39_words, split
 from holdfast.identity.slots import file_key, new_unlock_text, passphrase_key
 from holdfast.identity.vault import open_vault
+from holdfast.testing.command_line import Commands
 
 PASSPHRASE = "correct horse battery staple"
 UNLOCK = new_unlock_text(SeededEntropy(1))
@@ -170,6 +180,24 @@ def test_row_25_one_share_alone_tells_nothing(phrase: Phrase) -> None:
         both = [{one[at] for one in seen} == {"0", "1"} for at in range(len(seen[0]))]
         assert sum(both) >= len(both) - 4 - 1
         assert len(set(seen)) == len(seen)
+
+
+def test_row_25_a_recovery_by_a_stolen_paper_alarms_the_owner(tmp_path: Path) -> None:
+    """The thief recovers on a machine of his own; the owner's doctor sees it at the witness."""
+    owner = World(tmp_path)
+    owner.make()
+    assert asyncio.run(watch_log(owner.home())).strange == ()
+    hf = Commands(owner.folder, main)
+    assert "not made here" not in hf("doctor", code=1).out  # the paper was not read back yet
+    thief = World(tmp_path, home_name="elsewhere")
+    thief.recover(owner.words[0], witnesses=owner.witnesses)
+    strange = asyncio.run(watch_log(owner.home())).strange
+    assert [(one.power, one.stands) for one in strange] == [
+        (Power.PAPER, True), (Power.NEXT, True)
+    ]  # fmt: skip
+    said = hf("doctor", code=6).out
+    assert "a recovery at (1, 0) was not made here" in said
+    assert "the paper is in other hands" in said
 
 
 def test_row_26_one_mistake_is_found_and_no_wrong_identity_is_ever_taken(phrase: Phrase) -> None:

@@ -14,13 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.clock import SeededEntropy
-from holdfast.errors import BadInput, BadPhrase, BadShare, BadSheet
+from holdfast.errors import BadPhrase, BadShare, BadSheet
 from holdfast.identity.derive import PaperKeys
 from holdfast.identity.encodings import agent_id
 from holdfast.identity.hand_copy import places_to_ask, retyped_wrong, wrong_places
@@ -38,7 +37,6 @@ from holdfast.identity.paper_words import card_text, sheet_text
 from holdfast.identity.phrase import Phrase, english, new_phrase, read_phrase
 from holdfast.identity.repair import repair
 from holdfast.identity.shares import combine, split
-from holdfast.identity.sheets import PrintedSheet, SheetRegister, parse_register
 from holdfast.testing.scanner import dark_box, printed, rendered, scanned, worn
 from holdfast.testing.vectors import CHECKOUT
 
@@ -228,40 +226,6 @@ def test_a_copy_by_hand_is_asked_back(phrase: Phrase) -> None:
     assert retyped_wrong(phrase.words, text.upper(), english()) == []
     assert retyped_wrong(phrase.words, text.replace(phrase.words[4], "zoo"), english()) == [5]
     assert retyped_wrong(phrase.words, text + " zoo", english()) == [0]
-
-
-def test_sheets_are_numbered_verified_and_revoked() -> None:
-    register = SheetRegister().printed(
-        PrintedSheet(number=1, date="2026-11-15", generation=1),
-        *(
-            PrintedSheet(number=n, date="2026-11-15", generation=1, document="22bf", needed=2)
-            for n in (2, 3, 4)
-        ),
-    )
-    assert register.next_number == 5
-    assert not register.is_fresh("2026-11-15")
-    one = register.verified(1, date="2026-11-15")
-    assert one.is_fresh("2027-02-13")
-    assert not one.is_fresh("2027-02-14")
-    share = register.verified(2, date="2026-11-15")
-    assert not share.is_fresh("2026-11-16")
-    assert share.verified(3, date="2026-11-15").is_fresh("2026-11-16")
-    gone = share.verified(3, date="2026-11-15").revoked(3, date="2026-11-16")
-    assert [bool(sheet.revoked) for sheet in gone.sheets] == [False, True, True, True]
-    assert not gone.is_fresh("2026-11-16")
-    with pytest.raises(BadInput, match="was revoked"):
-        gone.verified(2, date="2026-11-17")
-    with pytest.raises(BadInput, match="used once"):
-        register.printed(PrintedSheet(number=4, date="2026-11-15", generation=1))
-    assert parse_register(msgspec.json.encode(gone)) == gone
-    for wrong in (
-        b"{",
-        b"[]",
-        b'{"format":9}',
-        b'{"sheets":[{"number":1,"date":"x","generation":1}]}',
-    ):
-        with pytest.raises(BadInput):
-            parse_register(wrong)
 
 
 def test_a_sheet_shows_no_word_in_its_repr(

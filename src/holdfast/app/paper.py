@@ -45,7 +45,7 @@ HOLDER_CHARS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class PaperDesk:
     """An agent whose paper is worked on: its log, every signature checked, and what it shows."""
 
     home: AgentHome
@@ -71,10 +71,10 @@ class Words:
     shares: tuple[Share, ...] = ()
 
 
-def open_desk(folder: Path) -> Desk:
+def open_paper(folder: Path) -> PaperDesk:
     """Raises NotAnAgent, LogMissing, LogDamaged, ModeTooWide and what a wide folder does."""
     home = load_home(folder)
-    return Desk(
+    return PaperDesk(
         home=home, log=read_own_log(folder, Sodium()), identity=read_identity(home.identity_file)
     )
 
@@ -83,7 +83,7 @@ def today() -> str:
     return dt.datetime.now(dt.UTC).date().isoformat()
 
 
-def fit_phrase(desk: Desk, text: str, passphrase: str = "") -> Words:
+def fit_phrase(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
     """The words behind a typed text, one mistake mended, if they are this agent's.
 
     Raises:
@@ -103,7 +103,7 @@ def fit_phrase(desk: Desk, text: str, passphrase: str = "") -> Words:
     return Words(phrase=mended.phrase, change=mended.change)
 
 
-def fit_shares(desk: Desk, shares: Sequence[Share], passphrase: str = "") -> Words:
+def fit_shares(desk: PaperDesk, shares: Sequence[Share], passphrase: str = "") -> Words:
     """The words behind shares. Raises BadShare; BadPhrase and BadSheet as fit_phrase does."""
     phrase = combine([" ".join(one.words) for one in shares])
     found = _fitting(desk, phrase, passphrase)
@@ -116,7 +116,7 @@ def fit_shares(desk: Desk, shares: Sequence[Share], passphrase: str = "") -> Wor
     return Words(phrase=phrase, shares=tuple(shares))
 
 
-def check_same_agent(desk: Desk, secret: Secret) -> None:
+def check_same_agent(desk: PaperDesk, secret: Secret) -> None:
     """Raises BadSheet where a code names another agent than this one."""
     if not desk.log.id.startswith(secret.id_start):
         raise BadSheet(
@@ -126,7 +126,7 @@ def check_same_agent(desk: Desk, secret: Secret) -> None:
 
 
 def print_sheets(
-    desk: Desk, phrase: Phrase, *, date: str, parts: tuple[int, int] | None = None,
+    desk: PaperDesk, phrase: Phrase, *, date: str, parts: tuple[int, int] | None = None,
     holders: Sequence[str] = (), has_passphrase: bool = False,
 ) -> list[Sheet]:  # fmt: skip
     """New sheets, numbered in the register; `parts` is how many of how many shares are needed."""
@@ -152,7 +152,7 @@ def print_sheets(
     return made
 
 
-def sheets_read(desk: Desk, words: Words, number: int | None) -> list[int]:
+def sheets_read(desk: PaperDesk, words: Words, number: int | None) -> list[int]:
     """The numbers of the sheets that were read back.
 
     Raises BadInput where it cannot be told which, or the one that is named is another.
@@ -182,16 +182,16 @@ def sheets_read(desk: Desk, words: Words, number: int | None) -> list[int]:
     raise BadInput(f"there are sheets {named}", hint="say which it is, by --sheet NUMBER")
 
 
-def mark_verified(desk: Desk, numbers: Sequence[int], *, date: str) -> SheetRegister:
+def mark_verified(desk: PaperDesk, numbers: Sequence[int], *, date: str) -> SheetRegister:
     return _changed(desk.home, lambda register: _each(register, numbers, "verified", date))
 
 
-def mark_revoked(desk: Desk, numbers: Sequence[int], *, date: str) -> SheetRegister:
+def mark_revoked(desk: PaperDesk, numbers: Sequence[int], *, date: str) -> SheetRegister:
     """These sheets count no more; shares of one split go together."""
     return _changed(desk.home, lambda register: _each(register, numbers, "revoked", date))
 
 
-def make_card(desk: Desk, *, date: str, contact: str = "") -> Card:
+def make_card(desk: PaperDesk, *, date: str, contact: str = "") -> Card:
     """The public card: the inception, the newest recovery, and where to look."""
     tiers = [desk.log.generations[0].tier]
     if len(desk.log.generations) > 1:
@@ -203,7 +203,7 @@ def make_card(desk: Desk, *, date: str, contact: str = "") -> Card:
     )  # fmt: skip
 
 
-def _fitting(desk: Desk, phrase: Phrase, passphrase: str) -> Fitting:
+def _fitting(desk: PaperDesk, phrase: Phrase, passphrase: str) -> Fitting:
     with PaperKeys(phrase, passphrase) as keys:
         return fitting(keys, desk.log)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_journal_option, add_json_option, new_command
 
 if TYPE_CHECKING:
     from holdfast.app.examine import Finding
+    from holdfast.runtime.settings import Settings
 
 EXIT_CLEAN = 0
 EXIT_PROBLEMS = 1
@@ -42,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from holdfast.app.examine import Level, examine
+    from holdfast.app.examine import Level
     from holdfast.app.settings_file import find_settings
     from holdfast.cli.place import journal_of
     from holdfast.cli.screen import print_json
@@ -51,7 +54,7 @@ async def _run(args: argparse.Namespace) -> int:
     path = journal_of(args)
     settings = find_settings(path)
     found: list[Finding] = []
-    async for finding in examine(path, settings=settings, deep=args.deep):
+    async for finding in _all(path, settings=settings, deep=args.deep):
         found.append(finding)
         if not args.json:
             _print(finding)
@@ -64,6 +67,19 @@ async def _run(args: argparse.Namespace) -> int:
     if Level.DAMAGE in levels:
         return EXIT_JOURNAL
     return EXIT_CLEAN if clean else EXIT_PROBLEMS
+
+
+async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
+    """About the journal, and about the agent whose folder it lies in, if it has an identity."""
+    from holdfast.app.agent_home import load_home
+    from holdfast.app.examine import examine
+    from holdfast.app.identity_watch import examine_identity
+
+    async for finding in examine(path, settings=settings, deep=deep):
+        yield finding
+    if (path.parent / "identity.json").is_file():
+        async for finding in examine_identity(load_home(path.parent)):
+            yield finding
 
 
 def _print(finding: Finding) -> None:

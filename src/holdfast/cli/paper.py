@@ -11,7 +11,7 @@ from holdfast.cli.command import Commands, add_json_option, add_verbs, new_comma
 from holdfast.cli.paper_options import add_paper_options
 
 if TYPE_CHECKING:
-    from holdfast.app.paper import Desk
+    from holdfast.app.paper import PaperDesk
     from holdfast.identity.paper import Sheet
 
 _PARTS = re.compile(r"([0-9]{1,2})of([0-9]{1,2})")
@@ -271,13 +271,13 @@ def run_card(args: argparse.Namespace) -> int:
     return 0
 
 
-def _desk(args: argparse.Namespace) -> Desk:
+def _desk(args: argparse.Namespace) -> PaperDesk:
     from holdfast.app.agent_home import home_folder
-    from holdfast.app.paper import open_desk
+    from holdfast.app.paper import open_paper
     from holdfast.runtime.hardening import harden
 
     harden()  # no dump of a process that has words in its memory
-    return open_desk(home_folder(args.home))
+    return open_paper(home_folder(args.home))
 
 
 def _put(sheets: list[Sheet], args: argparse.Namespace) -> None:
@@ -291,7 +291,7 @@ def _put(sheets: list[Sheet], args: argparse.Namespace) -> None:
         put_secret(sheet_pdf(*sheets), args.out)
 
 
-def _copied(desk: Desk, sheets: list[Sheet]) -> None:
+def _copied(desk: PaperDesk, sheets: list[Sheet]) -> None:
     from holdfast.app.paper import mark_verified, today
     from holdfast.cli.hand_copying import copy_by_hand
     from holdfast.identity.paper_words import facts

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast.app.paper import Desk, Words, check_same_agent, fit_phrase, fit_shares
+from holdfast.app.paper import PaperDesk, Words, check_same_agent, fit_phrase, fit_shares
 from holdfast.cli.words_in import ask_words, read_words
 from holdfast.errors import BadInput, BadShare
 from holdfast.identity.paper import Secret, read_secret
@@ -33,7 +33,7 @@ def read_passphrase(args: argparse.Namespace) -> str:
     return ask_words("passphrase of the words", "--passphrase-fd") if args.passphrase else ""
 
 
-def read_paper(desk: Desk, args: argparse.Namespace, passphrase: str) -> Words:
+def read_paper(desk: PaperDesk, args: argparse.Namespace, passphrase: str) -> Words:
     """Words that fit this agent. Raises BadInput, BadPhrase, BadShare, BadSheet."""
     if args.scan and args.words_fd is not None:
         raise BadInput("--scan and --words-fd: one of them")
@@ -47,7 +47,7 @@ def read_paper(desk: Desk, args: argparse.Namespace, passphrase: str) -> Words:
     return _typed(desk, passphrase)
 
 
-def fit_text(desk: Desk, text: str, passphrase: str = "") -> Words:
+def fit_text(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
     """A phrase, shares in lines, or the texts of codes."""
     if _CODE.search(text):
         return _fit_codes(desk, text, passphrase)
@@ -59,7 +59,7 @@ def fit_text(desk: Desk, text: str, passphrase: str = "") -> Words:
                       passphrase)  # fmt: skip
 
 
-def _fit_codes(desk: Desk, text: str, passphrase: str) -> Words:
+def _fit_codes(desk: PaperDesk, text: str, passphrase: str) -> Words:
     """The codes in these lines; the same one twice counts once."""
     codes = {line.strip(): None for line in text.splitlines() if _CODE.search(line)}
     if len(codes) <= 1:
@@ -71,7 +71,7 @@ def _fit_codes(desk: Desk, text: str, passphrase: str) -> Words:
     return _fit_secrets(desk, secrets, passphrase)
 
 
-def _fit_secrets(desk: Desk, secrets: Sequence[Secret], passphrase: str) -> Words:
+def _fit_secrets(desk: PaperDesk, secrets: Sequence[Secret], passphrase: str) -> Words:
     phrases = [one.phrase for one in secrets if one.phrase is not None]
     shares = [one.share for one in secrets if one.share is not None]
     if phrases and (shares or len(phrases) > 1):
@@ -81,7 +81,7 @@ def _fit_secrets(desk: Desk, secrets: Sequence[Secret], passphrase: str) -> Word
     return fit_shares(desk, shares, passphrase)
 
 
-def _typed(desk: Desk, passphrase: str) -> Words:
+def _typed(desk: PaperDesk, passphrase: str) -> Words:
     text = ask_words(f"the {WORDS} words, or the {SHARE_WORDS} of a share", "--words-fd")
     if _CODE.search(text) or len(split(text)) <= _BETWEEN:
         return fit_text(desk, text, passphrase)

@@ -15,6 +15,11 @@ _CONTRACT = "tests/contract/test_memory_journal.py"
 _RECORDS = "tests/unit/test_records.py"
 _STEP = "tests/unit/test_step.py"
 _TRANSITIONS = "tests/unit/test_transitions.py"
+_ATTACKS = "tests/identity/test_attacks.py"
+_LOG = "tests/identity/test_log.py"
+_INSTANCES = "tests/identity/test_instances.py"
+_WITNESSES = "tests/identity/test_witnesses.py"
+_SCHEDULES = "tests/identity/test_schedules.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,24 @@ MODULES: dict[str, Module] = {
         ),
         Module(
             name="journal.records", quick=("tests/unit/test_views.py",), wide=(_RECORDS, _CONTRACT)
+        ),
+        *(
+            Module(name=f"identity.{name}", quick=quick, wide=wide, simulated=False)
+            for name, quick, wide in (
+                ("rules", (_LOG, _ATTACKS), (_WITNESSES, _SCHEDULES)),
+                ("log", (_LOG, _ATTACKS), (_WITNESSES, _SCHEDULES)),
+                ("log_state", (_LOG, _ATTACKS), (_WITNESSES, _SCHEDULES)),
+                ("records", (_LOG, "tests/identity/test_vectors.py"), (_ATTACKS,)),
+                ("certificate", (_INSTANCES, _ATTACKS), ()),
+                ("claim", (_INSTANCES,), (_ATTACKS,)),
+                ("instance_chain", (_INSTANCES,), (_ATTACKS,)),
+                ("receipt", (_LOG, "tests/identity/test_vectors.py"), (_ATTACKS, _WITNESSES)),
+                ("witness", (_WITNESSES,), (_ATTACKS, _SCHEDULES)),
+                ("sight", (_ATTACKS, _WITNESSES), (_SCHEDULES,)),
+                ("paper_fit", ("tests/identity/test_paper_fit.py",), ()),
+                ("monitor", ("tests/identity/test_monitor.py",), ()),
+                ("sheets", ("tests/identity/test_sheets.py",), ()),
+            )
         ),
     )
 }  # fmt: skip

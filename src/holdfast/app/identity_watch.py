@@ -1,0 +1,85 @@
+"""What an agent's witnesses hold beside what its home has: for `holdfast doctor` and monitors.
+
+Reads only. A record that the home did not make is the alarm of a stolen paper or next key, so it
+is looked for at every witness that answers, and one that does not answer is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from holdfast.app.agent_home import AgentHome
+from holdfast.app.examine import Finding, Level
+from holdfast.app.key_record import Desk, refresh
+from holdfast.app.paper import today
+from holdfast.errors import HoldfastError
+from holdfast.identity.ed25519 import Signatures, Sodium
+from holdfast.identity.monitor import Power, Strange, find_strange
+from holdfast.identity.own_log import read_own_log
+from holdfast.identity.pending import find_pending
+from holdfast.identity.public_file import read_identity
+from holdfast.identity.witness_places import reach
+
+_MEND = {
+    Power.PAPER: "if it was not you: the paper is in other hands; recover with newer words if you "
+    "have them, and see docs/how-to/lose-everything.md",
+    Power.NEXT: "if it was not you: `holdfast identity recover` throws the thief out",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What the witnesses showed, and which did not answer, by place."""
+
+    strange: tuple[Strange, ...]
+    answered: int
+    silent: dict[str, str]
+
+
+async def watch_log(home: AgentHome, *, port: Signatures | None = None) -> Watched:
+    """Ask every witness that the home names. Raises LogMissing, LogDamaged."""
+    port = port or Sodium()
+    own = read_own_log(home.folder, port)
+    reached = reach(home.witnesses, port=port)
+    desk = Desk(home=home, port=port, reached=reached, log=own)
+    silent = await refresh(desk)
+    pending = find_pending(home.folder)
+    return Watched(
+        strange=find_strange(own, desk.log, () if pending is None else (pending.digest,)),
+        answered=sum(place not in silent for place in reached.places.values()),
+        silent={**reached.gone, **silent},
+    )
+
+
+async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
+    """Findings about log, witnesses and paper, for an agent that has an identity."""
+    try:
+        watched = await watch_log(home)
+        identity = read_identity(home.identity_file)
+    except HoldfastError as error:
+        yield Finding(check="identity", level=Level.DAMAGE, text=error.message, mend=error.hint)
+        return
+    for one in watched.strange:
+        yield Finding(
+            check="identity", level=Level.DAMAGE,
+            text=f"{one.what} at {tuple(one.position)} was not made here"
+            + ("" if one.stands else ", and does not stand"),
+            mend=_MEND[one.power],
+        )  # fmt: skip
+    for place, why in watched.silent.items():
+        yield Finding(
+            check="witness", level=Level.WARNING, text=f"{place} does not answer: {why}",
+            mend="mount it, or name others at the next rotation",
+        )  # fmt: skip
+    if not watched.strange:
+        text = f"{identity.id}: {identity.standing}; {watched.answered} witnesses hold nothing else"
+        yield Finding(check="identity", level=Level.OK, text=text)
+    if identity.paper.is_fresh(today()):
+        yield Finding(check="paper", level=Level.OK, text="read back within 90 days")
+    else:
+        why = "no sheet was read back" + (" in 90 days" if identity.paper.sheets else "")
+        yield Finding(
+            check="paper", level=Level.WARNING, text=why,
+            mend="`holdfast paper verify`" if identity.paper.sheets else "`holdfast paper print`",
+        )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Whether a paper still has its power: current, replaced, retired, another's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cast import Owner, take
+
+from holdfast.core.clock import SeededEntropy
+from holdfast.identity import drafts
+from holdfast.identity.derive import PaperKeys
+from holdfast.identity.log_state import Log
+from holdfast.identity.paper_fit import Fit, Fitting, fitting
+from holdfast.identity.phrase import new_phrase
+
+OWNER = Owner()
+OWNER_WIT = OWNER.wit
+FIRST, SECOND, OTHER = (PaperKeys(new_phrase(SeededEntropy(n))) for n in (1, 2, 3))
+
+
+def begun() -> Log:
+    return take(
+        None,
+        drafts.inception(
+            op=(OWNER.op(0),), nxt=drafts.committed((OWNER.next(1).public,)),
+            rec=drafts.committed((FIRST.recovery(1).public,)), wit=OWNER_WIT,
+            nonce="AAAAAAAAAAAAAAAAAAAAAA",
+        ),
+    )  # fmt: skip
+
+
+def recovered(log: Log, by: PaperKeys, after: PaperKeys) -> Log:
+    g = len(log.generations)
+    signed = drafts.recovery(
+        id=log.id, g=g, rp=log.generations[-1].tier.digest, by=(by.recovery(g),),
+        nxt=drafts.committed((by.next(g).public,)),
+        rec=drafts.committed((after.recovery(g + 1).public,)),
+    )  # fmt: skip
+    return take(log, signed)
+
+
+def test_a_paper_is_current_until_other_words_are_named() -> None:
+    log = begun()
+    assert fitting(FIRST, log) == Fitting(fit=Fit.CURRENT, generation=1)
+    log = recovered(log, FIRST, FIRST)
+    assert fitting(FIRST, log) == Fitting(fit=Fit.CURRENT, generation=2)
+    log = recovered(log, FIRST, SECOND)
+    assert fitting(FIRST, log) == Fitting(fit=Fit.REPLACED, generation=2)
+    assert fitting(SECOND, log) == Fitting(fit=Fit.CURRENT, generation=3)
+    log = recovered(log, SECOND, SECOND)
+    assert fitting(FIRST, log) == Fitting(fit=Fit.REPLACED, generation=2)
+    assert fitting(OTHER, log) == Fitting(fit=Fit.OTHER)
+
+
+def test_a_paper_that_comes_back_is_current_again() -> None:
+    log = recovered(recovered(begun(), FIRST, SECOND), SECOND, FIRST)
+    assert fitting(FIRST, log) == Fitting(fit=Fit.CURRENT, generation=3)
+    assert fitting(SECOND, log) == Fitting(fit=Fit.REPLACED, generation=2)
+
+
+def test_no_paper_has_a_say_after_the_retirement() -> None:
+    log = begun()
+    retired = drafts.retirement(
+        id=log.id, g=1, rp=log.generations[0].tier.digest, by=(FIRST.recovery(1),)
+    )
+    log = take(log, retired)
+    assert fitting(FIRST, log) == Fitting(fit=Fit.RETIRED, generation=1)
+    assert fitting(OTHER, log) == Fitting(fit=Fit.OTHER)
+
+
+@pytest.mark.parametrize("wrong", [2, 3])
+def test_a_key_of_another_generation_of_the_same_words_does_not_fit(wrong: int) -> None:
+    odd = drafts.inception(
+        op=(OWNER.op(0),), nxt=drafts.committed((OWNER.next(1).public,)),
+        rec=drafts.committed((FIRST.recovery(wrong).public,)), wit=OWNER_WIT,
+        nonce="AAAAAAAAAAAAAAAAAAAAAA",
+    )  # fmt: skip
+    assert fitting(FIRST, take(None, odd)).fit is Fit.OTHER
