@@ -249,7 +249,7 @@ def _with_fds(home: Home, words: list[str], phrase: str, passphrase: str) -> Don
     reads = [read for read, _ in ends]
     done = subprocess.run(
         command_line(
-            "paper", *words, "--words-fd", str(reads[0]), "--passphrase-fd", str(reads[1])
+            "paper", *words, "--words-fd", str(reads[0]), "--sheet-passphrase-fd", str(reads[1])
         ),
         cwd=home.folder, env=environment(home.folder), pass_fds=reads, capture_output=True,
         text=True, check=False,

@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         _make_tolerant(stream)
     as_json = "--json" in words
+    if argv is None and command_of(words) in SECRETIVE:
+        _harden()
     try:
         return _run(words)
     except HoldfastError as error:
@@ -64,6 +66,13 @@ def _run(words: list[str]) -> int:
     code = args.run(args)
     _flush()
     return int(code)
+
+
+def _harden() -> None:
+    """No dump of a process of our own that may have words and keys in its memory."""
+    from holdfast.runtime.hardening import harden
+
+    harden()
 
 
 def command_of(words: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_json_option, add_verbs, new_command
-from holdfast.cli.paper_options import add_paper_options
+from holdfast.cli.paper_text import add_words_options
 
 if TYPE_CHECKING:
     from holdfast.app.paper import PaperDesk
@@ -130,6 +130,19 @@ def _add_card(verbs: Commands) -> None:
     add_home_option(parser)
     parser.add_argument("--text", action="store_true", help="plain text instead of PDF")
     parser.add_argument("--contact", metavar="TEXT", default="", help="whom to ask about the agent")
+
+
+def add_paper_options(parser: argparse.ArgumentParser) -> None:
+    """Where the words of a sheet come from; without them they are typed, unseen."""
+    add_words_options(parser)
+    parser.add_argument(
+        "--sheet-passphrase", action="store_true",
+        help="the sheet says that it has a passphrase: ask for it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scan", metavar="FILE", action="append", default=[],
+        help="a scanned page, picture or PDF; repeat it for shares (needs zbarimg)",
+    )  # fmt: skip
 
 
 def add_home_option(parser: argparse.ArgumentParser) -> None:
@@ -274,9 +287,7 @@ def run_card(args: argparse.Namespace) -> int:
 def _desk(args: argparse.Namespace) -> PaperDesk:
     from holdfast.app.agent_home import home_folder
     from holdfast.app.paper import open_paper
-    from holdfast.runtime.hardening import harden
 
-    harden()  # no dump of a process that has words in its memory
     return open_paper(home_folder(args.home))
 
 

@@ -1,7 +1,7 @@
-"""Paper as it comes back: typed, from a descriptor, or scanned; words, or the text of a code.
+"""Paper as it comes back to `holdfast paper`: typed, from a descriptor, or scanned.
 
-A whole phrase is 24 words, a share 33. Shares are asked for until there are enough; from a
-descriptor each is a line of its own, and what `holdfast share split` prints is taken as it is.
+Beyond paper_text.py, which all commands share: pages are scanned, a code must be of this agent,
+and a share that was mistyped is asked for again.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.app.paper import PaperDesk, Words, check_same_agent, fit_phrase, fit_shares
+from holdfast.cli.paper_text import sorted_paper
+from holdfast.cli.slots_in import read_line
 from holdfast.cli.words_in import ask_words, read_words
 from holdfast.errors import BadInput, BadShare
-from holdfast.identity.paper import Secret, read_secret
+from holdfast.identity.paper import read_secret
 from holdfast.identity.phrase import WORDS
 from holdfast.identity.shares import SHARE_WORDS, Share, read_share
-from holdfast.identity.words import split
 
 TRIES = 5  # at one share, before the person is sent away to look again
 _CODE = re.compile(r"HF1[RS]:", re.I)
-_HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
-_BETWEEN = (WORDS + SHARE_WORDS) // 2  # so many words or fewer are meant as a phrase
 
 
 def read_passphrase(args: argparse.Namespace) -> str:
     """The passphrase of the words; empty where they have none."""
-    if args.passphrase_fd is not None:
-        return read_words(args.passphrase_fd, "--passphrase-fd").removesuffix("\n")
-    return ask_words("passphrase of the words", "--passphrase-fd") if args.passphrase else ""
+    option = "--sheet-passphrase-fd"
+    if args.sheet_passphrase_fd is not None:
+        return read_line(option, args.sheet_passphrase_fd)
+    return ask_words("passphrase of the sheet", option) if args.sheet_passphrase else ""
 
 
 def read_paper(desk: PaperDesk, args: argparse.Namespace, passphrase: str) -> Words:
@@ -40,8 +40,7 @@ def read_paper(desk: PaperDesk, args: argparse.Namespace, passphrase: str) -> Wo
     if args.scan:
         from holdfast.app.scan import scan
 
-        texts = [scan(Path(file)) for file in args.scan]
-        return _fit_codes(desk, "\n".join(texts), passphrase)
+        return fit_text(desk, "\n".join(scan(Path(file)) for file in args.scan), passphrase)
     if args.words_fd is not None:
         return fit_text(desk, read_words(args.words_fd, "--words-fd"), passphrase)
     return _typed(desk, passphrase)
@@ -49,45 +48,24 @@ def read_paper(desk: PaperDesk, args: argparse.Namespace, passphrase: str) -> Wo
 
 def fit_text(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
     """A phrase, shares in lines, or the texts of codes."""
-    if _CODE.search(text):
-        return _fit_codes(desk, text, passphrase)
-    if len(split(text)) <= _BETWEEN:
-        return fit_phrase(desk, text, passphrase)
-    lines = [line.strip() for line in text.splitlines()]
-    given = [line for line in lines if line and not _HEADING.match(line)]
-    return fit_shares(desk, [read_share(one, number=at) for at, one in enumerate(given, 1)],
-                      passphrase)  # fmt: skip
-
-
-def _fit_codes(desk: PaperDesk, text: str, passphrase: str) -> Words:
-    """The codes in these lines; the same one twice counts once."""
-    codes = {line.strip(): None for line in text.splitlines() if _CODE.search(line)}
-    if len(codes) <= 1:
-        secrets = [read_secret(text.upper())]
-    else:
-        secrets = [read_secret(code.upper()) for code in codes]
-    for one in secrets:
-        check_same_agent(desk, one)
-    return _fit_secrets(desk, secrets, passphrase)
-
-
-def _fit_secrets(desk: PaperDesk, secrets: Sequence[Secret], passphrase: str) -> Words:
-    phrases = [one.phrase for one in secrets if one.phrase is not None]
-    shares = [one.share for one in secrets if one.share is not None]
-    if phrases and (shares or len(phrases) > 1):
-        raise BadInput("several sheets at once: read back one sheet, or shares of one split")
-    if phrases:
-        return fit_phrase(desk, " ".join(phrases[0].words), passphrase)
+    for line in text.splitlines():
+        if _CODE.search(line):
+            check_same_agent(desk, read_secret(line.upper()))
+    given = sorted_paper(text)
+    if not given.shares:
+        return fit_phrase(desk, given.words, passphrase)
+    shares = [read_share(one, number=at) for at, one in enumerate(given.shares, 1)]
     return fit_shares(desk, shares, passphrase)
 
 
 def _typed(desk: PaperDesk, passphrase: str) -> Words:
-    text = ask_words(f"the {WORDS} words, or the {SHARE_WORDS} of a share", "--words-fd")
-    if _CODE.search(text) or len(split(text)) <= _BETWEEN:
+    def ask(what: str) -> str:
+        return ask_words(what, "--words-fd")
+
+    text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share")
+    if _CODE.search(text) or not sorted_paper(text).shares:
         return fit_text(desk, text, passphrase)
-    return fit_shares(
-        desk, ask_shares(lambda what: ask_words(what, "--words-fd"), text), passphrase
-    )
+    return fit_shares(desk, ask_shares(ask, text), passphrase)
 
 
 def ask_shares(ask: Callable[[str], str], first: str = "") -> list[Share]:

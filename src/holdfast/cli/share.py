@@ -49,9 +49,7 @@ def run_split(args: argparse.Namespace) -> int:
     from holdfast.cli.words_in import ask_words, read_words
     from holdfast.identity.phrase import read_phrase
     from holdfast.identity.shares import split
-    from holdfast.runtime.hardening import harden
 
-    harden()
     needed, total = _number("--needed", args.needed), _number("--total", args.total)
     text = read_words(args.from_fd) if args.from_fd is not None else ask_words("the 24 words")
     with read_phrase(text) as phrase:
@@ -69,9 +67,7 @@ def run_combine(args: argparse.Namespace) -> int:
     from holdfast.cli.paper_in import ask_shares
     from holdfast.cli.words_in import ask_words, read_words
     from holdfast.identity.shares import combine
-    from holdfast.runtime.hardening import harden
 
-    harden()
     if args.from_fd is not None:
         # What `split` prints can be given back as it is.
         lines = [line.strip() for line in read_words(args.from_fd).splitlines()]
