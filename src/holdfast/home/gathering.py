@@ -20,7 +20,13 @@ from holdfast.home.handoff import (
     bounded,
     first_lines,
 )
-from holdfast.home.handoff_facts import RANK_DECIDE, TaskFacts, ended_facts, facts_of
+from holdfast.home.handoff_facts import (
+    RANK_DECIDE,
+    TaskFacts,
+    death_facts,
+    ended_facts,
+    facts_of,
+)
 from holdfast.journal.contract import Filter, InboxItem, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
 
@@ -83,7 +89,9 @@ class Gatherer:
             where=first_lines([task.where for task in tasks], limit=TASKS_MAX, more=self.more),
             pending=bounded(pending, "pending", more=self.more),
             decided=bounded((fact for task in every for fact in task.decided), "decided"),
-            changed=_newest([fact for task in every for fact in task.changed]),
+            changed=_newest(
+                [*(fact for task in every for fact in task.changed), *death_facts(every)]
+            ),
         )
 
     async def _open_rows(self) -> list[TaskRow]:

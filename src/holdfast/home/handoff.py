@@ -22,7 +22,7 @@ from holdfast.errors import BadInput
 
 FORMAT = 1
 TASKS_MAX = 20
-LINES_MAX = {"pending": 30, "decided": 20, "changed": 20}
+LINES_MAX = {"pending": 30, "decided": 20, "changed": 30}
 LINE_CHARS_MAX = 400
 QUOTED_CHARS_MAX = 160
 TEXT_CHARS_MAX = 100_000  # more than all bounds together: what is larger is not ours

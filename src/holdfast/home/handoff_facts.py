@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from holdfast.core.effect import CLASSES
 from holdfast.core.step import Event, StepState
@@ -38,6 +38,15 @@ _SETTLED = {
 }
 
 
+class Death(NamedTuple):
+    """A worker that left no word, and the one that took the task over from it."""
+
+    worker: str
+    session_id: str
+    after: str
+    at_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFacts:
     """One task's part of the four answers."""
@@ -52,6 +61,7 @@ class TaskFacts:
     pending: tuple[Fact, ...] = ()
     decided: tuple[Fact, ...] = ()
     changed: tuple[Fact, ...] = ()
+    deaths: tuple[Death, ...] = ()
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -77,7 +87,21 @@ def facts_of(
         pending=() if ended else tuple(pending),
         decided=tuple(_decided(row, view, inbox)),
         changed=tuple(_changed(row, view)),
+        deaths=tuple(_deaths(view)),
     )  # fmt: skip
+
+
+def death_facts(tasks: Iterable[TaskFacts]) -> Iterable[Fact]:
+    """One line for each worker that died, however many tasks it held."""
+    found: dict[str, list[Death]] = {}
+    for task in tasks:
+        for death in task.deaths:
+            found.setdefault(death.session_id, []).append(death)
+    for deaths in found.values():
+        first = min(deaths, key=lambda death: death.at_ms)
+        held = counted(len(deaths), "tasks")
+        text = f"{quoted(first.worker)} died with {held}; {quoted(first.after)} took over"
+        yield _at(first.at_ms, text)
 
 
 def ended_facts(row: TaskRow, newest: Record | None) -> TaskFacts:
@@ -288,11 +312,6 @@ def _dropped(row: TaskRow, item: InboxItem) -> Iterable[Fact]:
 
 
 def _changed(row: TaskRow, view: TaskView) -> Iterable[Fact]:
-    for lost, taken in view.lost.items():
-        claim, after = view.claims.get(lost), view.claims.get(taken)
-        if claim is not None and after is not None:
-            text = f"{_named(row)}: {quoted(claim.worker)} died, {quoted(after.worker)} took over"
-            yield _at(after.at_ms, text)
     if row.state in ENDED:
         yield _at(
             view.ended_ms or row.changed_ms, f"{_named(row)} ended: {_end_words(row, view.outcome)}"
@@ -302,6 +321,13 @@ def _changed(row: TaskRow, view: TaskView) -> Iterable[Fact]:
             text = f"{row.task_id}/{step.ordinal} ({step.tool}) {_closed_words(step)}"
             yield _at(step.closed_ms, text)
     yield _at(view.accepted_ms, f"{_named(row)} was submitted")
+
+
+def _deaths(view: TaskView) -> Iterable[Death]:
+    for lost, taken in view.lost.items():
+        claim, after = view.claims.get(lost), view.claims.get(taken)
+        if claim is not None and after is not None:
+            yield Death(claim.worker, claim.session_id, after.worker, after.at_ms)
 
 
 def _closed_words(step: StepView) -> str:

@@ -6,10 +6,11 @@ moment is taken before the journal is read. Facts that came later are missing un
 
     lag <= pause + time of one look and one write,    pause = LOOK_S, or longer where looking costs
 
-The pause grows with what the last look and write have cost, so that this never takes more than
-1/50 of a core nor 1/20 of the disk's time from the work itself; up to some thousand tasks it stays
-at LOOK_S, and what is older than one second is in the file. A SIGKILL at any instant leaves the old
-text or the new one, whole; whoever starts next brings it up to date from the journal.
+The pause grows with what the last look and write have cost: looking takes at most 1/20 of a core
+from the work itself, writing at most 1/5 of the disk's time and never half a second's pause more.
+Up to some thousand tasks it stays at LOOK_S, about a hundredth of a core, and what is older than
+one second is in the file. A SIGKILL at any instant leaves the old text or the new one, whole;
+whoever starts next brings it up to date from the journal.
 
 One process at a time writes: it holds a file lock that falls with it, and reads the tasks of its
 neighbours from the journal. The tasks that it runs itself are read from its own memory, which is
@@ -40,8 +41,9 @@ from holdfast.home.heartbeat import Damaged, block_of, merged
 LOOK_S = 0.2
 LOCK_AGAIN_S = 0.5
 PAUSE_S_MAX = 5.0
-CPU_SHARE = 50
-DISK_SHARE = 20
+DISK_PAUSE_S_MAX = 0.5
+CPU_SHARE = 20
+DISK_SHARE = 5
 HEARTBEAT_BYTES_MAX = 4 << 20
 LOCK = "handoff.lock"
 
@@ -111,8 +113,8 @@ class Upkeep:
                 disk_s += await self._timed(lambda: self._write_handoff(handoff))
         except Exception as error:  # noqa: BLE001 - the work goes on, whatever is wrong here
             self._say("hand-off", f"{type(error).__name__}: {text_of(error)}")
-        cost = (time.thread_time() - cpu) * CPU_SHARE
-        return min(max(LOOK_S, cost, disk_s * DISK_SHARE), PAUSE_S_MAX)
+        for_cpu = min((time.thread_time() - cpu) * CPU_SHARE, PAUSE_S_MAX)
+        return max(LOOK_S, for_cpu, min(disk_s * DISK_SHARE, DISK_PAUSE_S_MAX))
 
     async def _timed(self, act: Callable[[], None]) -> float:
         begun = time.monotonic()
