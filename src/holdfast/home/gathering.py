@@ -9,6 +9,7 @@ remembered, for what changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from holdfast.core.ids import TaskId
 from holdfast.errors import JournalDamaged, TaskNotFound
@@ -36,6 +37,7 @@ PRESSING = frozenset((TaskState.PARKED, TaskState.WAITING, TaskState.RUNNING))
 ROWS_MAX = 200
 ENDED_LOOKED_AT = 200
 ENDED_KEPT = 20
+SHORT_RECORDS = 100
 
 Views = Callable[[], Iterable[TaskView]]
 
@@ -88,7 +90,16 @@ class Gatherer:
             at_ms=at_ms,
             where=first_lines([task.where for task in tasks], limit=TASKS_MAX, more=self.more),
             pending=bounded(pending, "pending", more=self.more),
-            decided=bounded((fact for task in every for fact in task.decided), "decided"),
+            # What was decided in open tasks first: it still has to be acted on.
+            decided=bounded(
+                (
+                    replace(fact, rank=rank)
+                    for rank, part in enumerate((tasks, self._ended.values()))
+                    for task in part
+                    for fact in task.decided
+                ),
+                "decided",
+            ),
             changed=_newest(
                 [*(fact for task in every for fact in task.changed), *death_facts(every)]
             ),
@@ -114,6 +125,8 @@ class Gatherer:
         self, row: TaskRow, view: TaskView | None, alive: set[str], waiting: Sequence[InboxItem]
     ) -> TaskFacts:
         held = row.session_id in alive or view is not None
+        if view is not None and view.seq + 1 < row.records:
+            view = None  # its newest commit is not folded yet: the journal knows more
         mark = (
             row.records if view is None else view.seq, row.state, row.cancel_asked, row.due_ms,
             held, tuple(item.number for item in waiting),
@@ -136,8 +149,8 @@ class Gatherer:
             return None  # its worker parks it and tells a person; here it is only named
 
     async def _note_ended(self, still_open: set[TaskId]) -> None:
-        """Remember what has ended: whole where it was seen open here or on the first look, by
-        its last word alone where it came and went between two looks."""
+        """Remember what has ended; a long one that came and went between two looks by its last
+        word alone."""
         limit = ENDED_LOOKED_AT if self._first else ENDED_KEPT
         found = await self._journal.list_tasks(Filter(states=ENDED, limit=limit))
         newest = sorted(found, key=lambda row: row.changed_ms)[-ENDED_KEPT:]
@@ -152,7 +165,8 @@ class Gatherer:
                 whole.add(task_id)
         for task_id, row in rows.items():
             if task_id not in self._ended or task_id in whole:
-                self._ended[task_id] = await self._ended_facts(row, whole=task_id in whole)
+                short = row.records <= SHORT_RECORDS
+                self._ended[task_id] = await self._ended_facts(row, whole=short or task_id in whole)
         if len(self._ended) > ENDED_KEPT:
             by_age = sorted(self._ended.values(), key=lambda one: one.ended_ms)
             self._ended = {TaskId(one.task_id): one for one in by_age[-ENDED_KEPT:]}

@@ -290,7 +290,7 @@ def _answer(row: TaskRow, ordinal: str, note: Note) -> Fact:
     said = "granted" if answer.get("granted") else "refused"
     why = f"; {quoted(answer['note'])}" if answer.get("note") else ""
     return Fact(
-        at_ms=note.at_ms,
+        at_ms=note.answered_ms,
         text=f"{row.task_id}/{ordinal} ({row.name}): {quoted(note.body.get('question'))} "
         f"was {said} by {quoted(answer.get('by'))}{why}",
     )

@@ -6,7 +6,7 @@ moment is taken before the journal is read. Facts that came later are missing un
 
     lag <= pause + time of one look and one write,    pause = LOOK_S, or longer where looking costs
 
-The pause grows with what the last look and write have cost: looking takes at most 1/20 of a core
+The pause grows with what the last look and write have cost: looking takes at most 1/30 of a core
 from the work itself, writing at most 1/5 of the disk's time and never half a second's pause more.
 Up to some thousand tasks it stays at LOOK_S, about a hundredth of a core, and what is older than
 one second is in the file. A SIGKILL at any instant leaves the old text or the new one, whole;
@@ -42,7 +42,7 @@ LOOK_S = 0.2
 LOCK_AGAIN_S = 0.5
 PAUSE_S_MAX = 5.0
 DISK_PAUSE_S_MAX = 0.5
-CPU_SHARE = 20
+CPU_SHARE = 30
 DISK_SHARE = 5
 HEARTBEAT_BYTES_MAX = 4 << 20
 LOCK = "handoff.lock"
@@ -66,6 +66,7 @@ class Upkeep:
         self._written: Handoff | None = None
         self._block: bytes | None = None
         self._told: dict[str, str] = {}
+        self._cost = 0.0  # of the last look, in seconds of processor time
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -113,7 +114,9 @@ class Upkeep:
                 disk_s += await self._timed(lambda: self._write_handoff(handoff))
         except Exception as error:  # noqa: BLE001 - the work goes on, whatever is wrong here
             self._say("hand-off", f"{type(error).__name__}: {text_of(error)}")
-        for_cpu = min((time.thread_time() - cpu) * CPU_SHARE, PAUSE_S_MAX)
+        # One expensive look, such as the first, is no reason to look away; two in a row are.
+        before, self._cost = self._cost, time.thread_time() - cpu
+        for_cpu = min(min(before, self._cost) * CPU_SHARE, PAUSE_S_MAX)
         return max(LOOK_S, for_cpu, min(disk_s * DISK_SHARE, DISK_PAUSE_S_MAX))
 
     async def _timed(self, act: Callable[[], None]) -> float:

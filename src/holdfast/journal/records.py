@@ -156,6 +156,7 @@ class Note(NamedTuple):
     body: Body
     answer: Body | None
     at_ms: int
+    answered_ms: int = 0
 
 
 class Kept(NamedTuple):
@@ -270,7 +271,7 @@ def _fold(view: TaskView, record: Record) -> None:
             _fold_note(view, record)
         case Kind.ANSWER:
             note = view.notes[record.ordinal]
-            view.notes[record.ordinal] = note._replace(answer=record.body)
+            view.notes[record.ordinal] = note._replace(answer=record.body, answered_ms=record.at_ms)
         case Kind.CLAIMED:
             _fold_claim(view, record)
         case Kind.ACCEPTED:

@@ -10,7 +10,7 @@ from holdfast.home.handoff import Handoff
 from holdfast.home.heartbeat import BEGIN, END
 from holdfast.testing.handoff_kills.truth import Event, Truth, What
 
-NEWEST = 10  # of each kind: the sections are bounded, and old news may have left them
+NEWEST = 8  # of each kind: the sections are bounded, and old news may have left them
 ENDED_SINCE = 5  # so many tasks that ended later make one old news
 
 
@@ -35,7 +35,7 @@ def judge(
             continue
         age = killed_ms - event.at_ms
         verdict.lag_ms = max(verdict.lag_ms, age)
-        if event.at_ms <= handoff.at_ms:
+        if event.at_ms < handoff.at_ms:
             verdict.findings.append(
                 f"{event.what} {event.place} is missing, {handoff.at_ms - event.at_ms} ms older "
                 "than its as-of"
