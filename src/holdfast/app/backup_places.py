@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.agent_home import AgentHome
+from holdfast.app.vault_keys import terminal_prompt
 from holdfast.backup.address import Address, Kind, check_place_name, parse_address
 from holdfast.backup.beside import digest, put_beside
 from holdfast.backup.borg import Borg, Listing, Repository, open_borg
@@ -216,6 +217,7 @@ class BackupPlaces:
         for name, path in (
             ("escrow.age", self.vault.folder / f"{ESCROW}.age"),
             ("heads.jsonl", self.home.heads_file), ("kel.jsonl", self.home.log_file),
+            ("receipts.jsonl", self.home.receipts_file),
         ):  # fmt: skip
             if path.is_file():
                 found[name] = path.read_bytes()
@@ -318,7 +320,7 @@ async def open_places(
                 f"agent {home.name} has no vault: the passphrases of its places come from there",
                 hint="`holdfast init NAME` makes an agent with one",
             )
-        vault = open_vault(home.vault, ask=ask)
+        vault = open_vault(home.vault, ask=ask or terminal_prompt())
     settings = home.settings.backup
     borg = await open_borg(
         base=home.instance / "borg", program=settings.borg, accept_old=settings.accept_old_borg

@@ -96,12 +96,15 @@ def open_ring(raw: bytes, *, where: Path, ask: Callable[[], str] | None = None) 
     Opened by the machine's own slots; else, at a terminal, by asking a person.
     """
     folder, vault_id = _pointer(raw, where)
-    if ask is None and sys.stdin.isatty():
-        ask = _prompt
-    vault = open_vault(folder, ask=ask)
+    vault = open_vault(folder, ask=ask or terminal_prompt())
     if vault.vault_id != vault_id:
         raise KeysWrong(f"{folder} is another vault than {where} names")
     return VaultRing(vault)
+
+
+def terminal_prompt() -> Callable[[], str] | None:
+    """How a person is asked for the vault's passphrase; None where nobody sits there."""
+    return _prompt if sys.stdin.isatty() else None
 
 
 def _prompt() -> str:

@@ -3,6 +3,7 @@
     place.json           the place's name and key epoch, to derive the passphrase
     escrow.age           the vault's keys, which the paper opens
     heads.jsonl          the chain of signed heads
+    kel.jsonl            the agent's key log, by which heads are judged, and receipts.jsonl for it
     keys/PLACE.key       the key blocks of the other places, each sealed by its own passphrase
 
 None of it is readable or forgeable by itself, so it needs no secret to be fetched. In a folder

@@ -42,6 +42,7 @@ COMMANDS: dict[str, Entry] = {
     "paper": Entry("holdfast.cli.paper", "recovery sheets and public card: print, verify, revoke"),
     "share": Entry("holdfast.cli.share", "shares of a recovery phrase: split, combine"),
     "identity": Entry("holdfast.cli.identity", "who the agent is: show, rotate, evict, recover"),
+    "place": Entry("holdfast.cli.backup_places", "where backups go: add, list, check, remove"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
     "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),

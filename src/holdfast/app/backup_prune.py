@@ -1,0 +1,99 @@
+"""Removing old snapshots, place by place, after looking whether all that must exist does.
+
+The order at a place: the listing is compared with the heads (retention.py), what is to go is
+first taken off the list of what must exist, then deleted, then the space is freed. A kill in
+between leaves snapshots that are removed by the next run, never a false alarm.
+
+At an append-only place the same is asked for and means less: the far end hides the snapshots and
+keeps their data, until somebody with rights on that host compacts the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from holdfast.app.backup_places import BackupPlaces
+from holdfast.backup import place_state
+from holdfast.backup.chain import valid_heads
+from holdfast.backup.heads import HeadFile
+from holdfast.backup.places import Place, check_there
+from holdfast.backup.retention import Named, Plan, Rules, check_plan, plan
+from holdfast.errors import HoldfastError, PruneRefused
+from holdfast.identity.ed25519 import Sodium
+from holdfast.identity.own_log import read_own_log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    place: Place
+    plan: Plan | None = None
+    error: HoldfastError | None = None
+
+
+async def prune(
+    places: BackupPlaces, *, names: Sequence[str] = (), dry_run: bool = False,
+    accept_missing: bool = False, now: datetime | None = None,
+) -> tuple[Pruned, ...]:  # fmt: skip
+    """Prune every place, or these. What goes wrong at one is in its answer and stops no other."""
+    heads = read_named(places)
+    done: list[Pruned] = []
+    for place in places.read():
+        if names and place.name not in names:
+            continue
+        try:
+            decided = await _prune_one(
+                places, place, heads, dry_run=dry_run, accept_missing=accept_missing,
+                now=now or datetime.now(UTC),
+            )  # fmt: skip
+            done.append(Pruned(place=place, plan=decided))
+        except HoldfastError as error:
+            done.append(Pruned(place=place, error=error))
+    return tuple(done)
+
+
+def read_named(places: BackupPlaces) -> tuple[Named, ...]:
+    """The snapshots that valid heads of this agent name."""
+    port = Sodium()
+    held = HeadFile(places.home.folder).read()
+    log = read_own_log(places.home.folder, port)
+    good, _ = valid_heads(held.heads, log, port=port)
+    return tuple(
+        Named(
+            archive=one.record.archive, order=one.record.rank,
+            at=datetime.fromtimestamp(one.record.at, UTC),
+        )
+        for one in good
+    )  # fmt: skip
+
+
+async def _prune_one(
+    places: BackupPlaces, place: Place, heads: Sequence[Named], *, dry_run: bool,
+    accept_missing: bool, now: datetime,
+) -> Plan:  # fmt: skip
+    check_there(place)
+    repository = places.repository(place)
+    listing = await places.borg.list_archives(repository)
+    state = places.states.of(place.name)
+    settings = places.home.settings.backup
+    decided = plan(
+        heads, [one.name for one in listing.archives], made_here=state.snapshots,
+        verified=state.verified, now=now,
+        rules=Rules(
+            hourly=settings.hourly, daily=settings.daily, weekly=settings.weekly,
+            monthly=settings.monthly,
+        ),
+    )  # fmt: skip
+    check_plan(decided, place=place.name, accept_missing=accept_missing)
+    if not state.verified:
+        raise PruneRefused(
+            f"place {place.name}: no snapshot there was verified by this machine yet",
+            hint="`holdfast backup verify` restores the newest one for a test; then prune",
+        )
+    gone = {*decided.remove, *(decided.missing if accept_missing else ())}
+    if gone and not dry_run:
+        places.states.change(place.name, lambda state: place_state.removed(state, gone))
+        await places.borg.delete(repository, decided.remove)
+        await places.borg.compact(repository)
+    return decided
