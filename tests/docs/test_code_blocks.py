@@ -129,13 +129,16 @@ def end_group(group: int) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """`python` and `holdfast` are those under test."""
+    """`python` and `holdfast` are those under test, `borg` the one that set-up built."""
     programs = folder / ".programs"
     programs.mkdir()
     for name, words in (("python", []), ("holdfast", ["-m", "holdfast"])):
         command = shlex.join([sys.executable, *words])
         (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (programs / name).chmod(0o700)
+    borg = Path(sys.executable).parent / "borg"
+    if borg.exists():
+        (programs / "borg").symlink_to(borg)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
