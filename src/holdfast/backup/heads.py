@@ -6,30 +6,29 @@ was told of it, so it is cut off before the next append. Every other line that d
 is a finding, told to a person, and hides none of the others: a damaged copy of the chain must not
 stop a restore for which one good line is enough.
 
-A place behind ssh has no such file, because Borg stores archives there and nothing else. There
-the head is the comment of its archive, where it lands in the same transaction as the archive;
-folders have it there too. A comment may not hold braces, which Borg would replace, so it is
-`hf1.` and the line in base64url.
+Beside a repository lies a copy of the file in the agent's folder (beside.py); it says what is
+known, not what that repository holds. A place holds a snapshot if its repository lists the archive
+that a head names.
 
 The order around one snapshot, which makes every kill harmless:
 
     1. the head is signed, and appended to the file in the agent's folder: its number is used up,
        whatever becomes of the snapshot, so no second head is ever signed for it;
-    2. the archive is made, with the head inside and as its comment;
+    2. the archive is made, with the head inside;
     3. the archive is seen in the repository's own listing;
-    4. the head is appended to the file beside the repository.
+    4. the heads are put beside that repository, then beside the others and with the witnesses.
 
-Before 2 is done the place holds nothing new. Between 2 and 4 it holds a whole snapshot whose head
-is in the comment; it counts from then on. A snapshot counts in a place if its head is there.
+Before 2 is done the place holds nothing new: Borg lists an archive when it is whole, or not at
+all. Between 2 and 4 it holds an archive that no head outside the agent's folder names: with the
+folder lost, it counts for nothing. So a head that is found outside means that some place once held
+its snapshot, and one that no place holds any more was lost there.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import fcntl
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +39,6 @@ from holdfast.identity.head import Head, parse_head
 from holdfast.identity.signed import Signed
 
 NAME = "heads.jsonl"
-COMMENT = "hf1."
 FILE_BYTES_MAX = 256 << 20
 FINDINGS_MAX = 20
 
@@ -54,10 +52,10 @@ class Held:
 
 
 class HeadFile:
-    """The file of heads in one folder."""
+    """A file of heads."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def read(self) -> Held:
         """All lines; none where there is no file. Raises BackupDamaged for one beyond measure."""
@@ -116,39 +114,6 @@ def parse_lines(raw: bytes, *, where: str) -> Held:
             heads.append(parse_head(line))
         except BadRecord as error:
             findings.append(f"{where} line {number}: {error.message}")
-    return Held(heads=tuple(heads), findings=_bounded(findings))
-
-
-def to_comment(head: Signed[Head]) -> str:
-    return COMMENT + base64.urlsafe_b64encode(head.line()).decode().rstrip("=")
-
-
-def find_in_comment(comment: str) -> Signed[Head] | None:
-    """The head in an archive's comment; None where there is none. Raises BadRecord."""
-    if not comment.startswith(COMMENT):
-        return None
-    text = comment.removeprefix(COMMENT)
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise BadRecord("a comment that is not base64url") from None
-    return parse_head(raw)
-
-
-def from_comments(archives: Sequence[tuple[str, str]]) -> Held:
-    """Heads out of pairs of archive name and comment; each must name its own archive."""
-    heads: list[Signed[Head]] = []
-    findings: list[str] = []
-    for name, comment in archives:
-        try:
-            head = find_in_comment(comment)
-            if head is None:
-                continue  # somebody else's archive, or one made by hand
-            if head.record.archive != name:
-                raise BadRecord(f"its head names another archive, {head.record.archive}")
-            heads.append(head)
-        except BadRecord as error:
-            findings.append(f"archive {name}: {error.message}")
     return Held(heads=tuple(heads), findings=_bounded(findings))
 
 

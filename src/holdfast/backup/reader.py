@@ -24,7 +24,6 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from holdfast.backup.beneath import Beneath
 from holdfast.backup.manifest import (
@@ -37,6 +36,7 @@ from holdfast.backup.manifest import (
     ManifestReader,
     Note,
 )
+from holdfast.backup.piped import Readable
 from holdfast.backup.tar_stream import Member, TarStream
 from holdfast.core.private_files import write_all
 from holdfast.errors import ArchiveRefused, BackupDamaged
@@ -73,7 +73,7 @@ class _Came:
 
 
 def read_snapshot(
-    stream: BinaryIO, head: Signed[Head], work: Path, *, durable: bool = False
+    stream: Readable, head: Signed[Head], work: Path, *, durable: bool = False
 ) -> Snapshot:
     """Read the archive of this head into the empty folder `work`, and check it whole.
 
@@ -92,7 +92,7 @@ def read_snapshot(
     return found
 
 
-def _extract(stream: BinaryIO, head: Head, beneath: Beneath) -> dict[str, _Came]:
+def _extract(stream: Readable, head: Head, beneath: Beneath) -> dict[str, _Came]:
     tar = TarStream(
         stream,
         bytes_max=BYTES_FACTOR * head.bytes + MANIFEST_BYTES_MAX,

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
 
+from holdfast.backup.piped import Readable
 from holdfast.core.manifest import PATH_BYTES_MAX, find_bad_name
 from holdfast.errors import ArchiveRefused, BackupDamaged
 
@@ -44,7 +44,7 @@ class Member:
 class TarStream:
     """Members one after another; of each the content must be read before the next."""
 
-    def __init__(self, file: BinaryIO, *, bytes_max: int, entries_max: int, depth_max: int) -> None:
+    def __init__(self, file: Readable, *, bytes_max: int, entries_max: int, depth_max: int) -> None:
         self._file = file
         self._left = bytes_max
         self._entries_left = entries_max

@@ -78,6 +78,11 @@ int fsync(int fd) { SYNC(fsync); }
 
 int fdatasync(int fd) { SYNC(fdatasync); }
 
+int syncfs(int fd) {
+    REAL(int, syncfs, int);
+    WRAP(int, at_fd("syncfs", fd, NULL, 0), real(fd));
+}
+
 int ftruncate64(int fd, off64_t length) {
     REAL(int, ftruncate64, int, off64_t);
     struct point here = at_fd("ftruncate", fd, NULL, (size_t)length);
@@ -178,6 +183,18 @@ int rename(const char *from, const char *to) {
 int renameat(int from_folder, const char *from, int to_folder, const char *to) {
     REAL(int, renameat, int, const char *, int, const char *);
     RENAMED(from_folder, from, to_folder, to, real(from_folder, from, to_folder, to));
+}
+
+/* What is exchanged is numbered and not kept: nobody plays a loss of power over it. */
+int renameat2(int from_folder, const char *from, int to_folder, const char *to,
+              unsigned int flags) {
+    REAL(int, renameat2, int, const char *, int, const char *, unsigned int);
+    WRAP(int, at_path("rename", to_folder, to), real(from_folder, from, to_folder, to, flags));
+}
+
+int symlinkat(const char *target, int folder, const char *file) {
+    REAL(int, symlinkat, const char *, int, const char *);
+    WRAP(int, at_path("symlink", folder, file), real(target, folder, file));
 }
 
 #define LINKED(to_folder, to, called)                                                              \
