@@ -2,12 +2,15 @@
 
 The kernel exchanges the two names at once (`renameat2` with RENAME_EXCHANGE), so at every instant
 the name leads to the old folder or to the new one, whole. Afterwards the old one is renamed to
-where it is kept. A crash between the two leaves the old folder under the name the new one had,
-beside; `find_left` finds it.
+where it is kept. Where the exchange is missing (other kernels, some file systems) there are two
+renames, and a crash between them leaves no folder under the name.
 
-Where the exchange is missing (other kernels, some file systems) there are two renames, and a crash
-between them leaves no folder under the name. `settle`, run before every restore, then puts the old
-one back.
+Before either, a note beside the folder says what is about to happen: where the new folder lies,
+which inode it is, where the old one is to be kept. `settle`, run before every restore, reads the
+note that a crash has left and finishes or undoes: if the name leads to the new inode the exchange
+was done, and the old folder is moved to where it is kept; if nothing is under the name the old
+folder is put back; otherwise nothing had happened yet. So after a kill anywhere the name leads to
+one whole folder, and the old one is never removed.
 """
 
 from __future__ import annotations
@@ -20,14 +23,29 @@ import shutil
 import sys
 from pathlib import Path
 
-from holdfast.core.private_files import explained, sync_folder
+import msgspec
+
+from holdfast.core.private_files import (
+    explained,
+    open_private,
+    remove_durably,
+    sync_folder,
+    write_atomically,
+)
 from holdfast.core.tree import open_folder
 from holdfast.core.tree_io import empty
-from holdfast.errors import BackupFailed
+from holdfast.errors import BackupDamaged, BackupFailed
 
+NOTE_BYTES_MAX = 64 * 1024
 _EXCHANGE = 2
 _AT_FDCWD = -100
 _MISSING = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    fresh: str
+    inode: int
+    aside: str
 
 
 def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
@@ -37,21 +55,45 @@ def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
     """
     if os.path.lexists(aside):
         raise BackupFailed(f"{aside} is there already")
+    note = _Note(fresh=str(fresh), inode=fresh.stat().st_ino, aside=str(aside))
     try:
-        if not os.path.lexists(home):
-            os.rename(fresh, home)
-            _sync(home, fresh)
-            return False
-        if exchange(fresh, home):
+        write_atomically(_note_path(home), msgspec.json.encode(note))
+        kept = os.path.lexists(home)
+        if kept and exchange(fresh, home):
             _sync(home, fresh)
             os.rename(fresh, aside)
-        else:
+        elif kept:
             os.rename(home, aside)
             os.rename(fresh, home)
-        _sync(home, aside, fresh)
+        else:
+            os.rename(fresh, home)
+        _sync(home, fresh)
+        remove_durably(_note_path(home))
     except OSError as error:
         raise explained(error, home) from error
-    return True
+    return kept
+
+
+def settle(home: Path) -> None:
+    """Finish or undo a swap that a crash has cut off. Raises BackupDamaged for a note not ours."""
+    path = _note_path(home)
+    try:
+        fd = open_private(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    with open(fd, "rb") as file:
+        raw = file.read(NOTE_BYTES_MAX)
+    try:
+        note = msgspec.json.decode(raw, type=_Note)
+    except msgspec.DecodeError as error:
+        raise BackupDamaged(f"{path}: {error}", hint="look at the folders beside it") from None
+    fresh, aside = Path(note.fresh), Path(note.aside)
+    if not os.path.lexists(home):
+        os.rename(aside if os.path.lexists(aside) else fresh, home)
+    elif home.stat().st_ino == note.inode and os.path.lexists(fresh):
+        os.rename(fresh, aside)
+    _sync(home, aside)
+    remove_durably(path)
 
 
 def exchange(one: Path, other: Path) -> bool:
@@ -71,18 +113,6 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(other))
 
 
-def settle(home: Path, *, aside_of: str) -> Path | None:
-    """Put the newest folder that was kept back, if a crash has left none under the name."""
-    if os.path.lexists(home):
-        return None
-    kept = sorted(home.parent.glob(f"{aside_of}*"))
-    if not kept:
-        return None
-    os.rename(kept[-1], home)
-    sync_folder(home.parent)
-    return kept[-1]
-
-
 def remove_tree(path: Path) -> None:
     """Remove a folder of ours with all it holds, also what lost its write bit."""
     with contextlib.suppress(FileNotFoundError):
@@ -95,9 +125,14 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _note_path(home: Path) -> Path:
+    return home.with_name(f".{home.name}.swap")
+
+
 def _sync(*paths: Path) -> None:
     for folder in {path.parent for path in paths}:
-        sync_folder(folder)
+        if folder.exists():
+            sync_folder(folder)
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

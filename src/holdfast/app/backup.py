@@ -1,0 +1,412 @@
+"""Snapshots of an agent: made in all its places at once, listed, and restored for a test.
+
+One snapshot is staged, and every place is fed from it, each at its own pace and with its own
+result. In each place, in this order (heads.py says why): the archive is made; it is seen in the
+repository's listing; the heads are put beside it; it is restored for a test and compared. What a
+kill leaves is either an archive that no head names, or a snapshot that is whole. `made` and
+`verified` are different facts, and only the second counts.
+
+One process at a time makes or checks snapshots of an agent, by a lock in its instance folder.
+Staging and scratch lie there too; what a kill left of them is removed before the next run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.app.agent_home import AgentHome
+from holdfast.app.backup_places import BackupPlaces, open_places
+from holdfast.app.backup_report import Made, NowReport, PlaceResult, VerifyReport, result_of
+from holdfast.app.keyfile import KeyFile
+from holdfast.app.metrics import find_version
+from holdfast.backup import place_state
+from holdfast.backup.beside import read_beside
+from holdfast.backup.chain import Chain, joined, valid_heads
+from holdfast.backup.heads import NAME as HEADS
+from holdfast.backup.heads import HeadFile, Held, parse_lines
+from holdfast.backup.jobs import Done, Outcome, run_jobs
+from holdfast.backup.manifest import ENTRIES_MAX
+from holdfast.backup.place_state import OK
+from holdfast.backup.places import Place, get_place
+from holdfast.backup.reader import HEAD_NAME
+from holdfast.backup.sources import HOME, Overview, look_around, overview, witness_file
+from holdfast.backup.staging import Staged, Subject, stage
+from holdfast.backup.swap import remove_tree
+from holdfast.backup.verify import Check, Verified, verify
+from holdfast.core.clock import Clock, SystemClock
+from holdfast.core.ports import KeyRing
+from holdfast.core.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.errors import (
+    BackupBusy,
+    BackupDamaged,
+    BackupFailed,
+    HoldfastError,
+    PlaceNotFound,
+    RepositoryRolledBack,
+    SnapshotFailed,
+    SnapshotNotFound,
+)
+from holdfast.home.covered import Rules
+from holdfast.identity.ed25519 import Signatures, Sodium
+from holdfast.identity.head import Head, JournalMark
+from holdfast.identity.own_log import read_own_log
+from holdfast.identity.ring import ESCROW, Escrow, read_escrow
+from holdfast.identity.signed import Signed
+from holdfast.identity.speaker import Speaker
+from holdfast.identity.vault_speaker import VaultSpeaker
+
+LOCK = "snapshot.lock"
+STAGING = "staging"
+SCRATCH = "scratch-"
+NAME_CHARS_MAX = 80
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+
+Say = Callable[[str], None]
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+class Backups:
+    """The snapshots of one agent, with its places and its speaker at hand."""
+
+    def __init__(
+        self, places: BackupPlaces, speaker: Speaker, *, keys: KeyRing | None,
+        clock: Clock | None = None, port: Signatures | None = None, checks: Sequence[Check] = (),
+        say: Say = _silent,
+    ) -> None:  # fmt: skip
+        self.home = places.home
+        self.places = places
+        self._speaker = speaker
+        self._keys = keys
+        self._clock = clock or SystemClock()
+        self._port = port or Sodium()
+        self._checks = checks
+        self._say = say
+        self._folder = self.home.instance / "backup"
+
+    async def now(self, only: Sequence[str] = (), *, check: bool = True) -> NowReport:
+        """A snapshot of the agent as it is now, in all places or these, each restored for a test.
+
+        What happens in a place is in the report and in its state, and stops no other place.
+
+        Raises:
+            BackupBusy: another process is at it.
+            SnapshotFailed: the folder could not be staged, or a newer incarnation has backups.
+        """
+        with self._alone():
+            chosen = self._chosen(only)
+            began = time.monotonic()
+            chain = self._own_chain(chosen)
+            staged, head = await self._snapshot(chain)
+            staged_s = time.monotonic() - began
+            results = await self._to_places(chosen, staged, head, check=check)
+            return NowReport(
+                snapshot=Made.of(head, staged), staging_s=round(staged_s, 3),
+                places=tuple(results), seconds=round(time.monotonic() - began, 3),
+            )  # fmt: skip
+
+    async def look(self) -> Overview:
+        """What there is, where, and how far each place is behind."""
+        listed = await look_around(self.places.borg, self.places.read(), self._escrow())
+        return overview(listed, self._others(), self._speaker.log(), port=self._port)
+
+    async def verify(self, only: Sequence[str] = (), *, archive: str = "") -> VerifyReport:
+        """Restore the newest snapshot of each place for a test, or this one.
+
+        Raises BackupBusy, SnapshotNotFound where no place has any.
+        """
+        with self._alone():
+            chosen = self._chosen(only)
+            found = await self.look()
+            standing = {one.place.name: one for one in found.places}
+            results = await asyncio.gather(
+                *(self._verify_place(place, standing[place.name].held, archive,
+                                     error=standing[place.name].error) for place in chosen)
+            )  # fmt: skip
+            return VerifyReport(places=tuple(results), findings=self._findings(found))
+
+    def states(self) -> dict[str, place_state.PlaceState]:
+        return self.places.states.read()
+
+    async def _snapshot(self, chain: Chain) -> tuple[Staged, Signed[Head]]:
+        newest = chain.newest
+        subject = self._subject(newest)
+        folder = self._folder / STAGING
+        ensure_private_folder(folder)
+        staged = await asyncio.to_thread(stage, subject, folder)
+        self._say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
+        about = staged.about
+        if newest is not None and about.e < newest.record.e:
+            raise SnapshotFailed(
+                f"this agent is of incarnation {about.e}; incarnation {newest.record.e} has made "
+                "snapshots since: this copy of the agent was replaced by another one",
+                hint="stop this one; `holdfast recover` makes it the agent again",
+            )
+        mark = about.journal
+        journal = None
+        if mark is not None:
+            journal = JournalMark(id=mark.id, sequence=mark.sequence, incarnation=mark.incarnation)
+        head = self._speaker.seal_head(
+            incarnation=about.e, seq=about.seq, manifest=staged.manifest,
+            archive=archive_name(self.home.name, about.e, about.seq, about.at),
+            size_bytes=staged.bytes, files=staged.files, journal=journal,
+            prev=None if newest is None else newest.digest,
+        )  # fmt: skip
+        write_atomically(folder / HEAD_NAME, head.line() + b"\n")
+        HeadFile(self.home.heads_file).append(head)
+        return staged, head
+
+    def _subject(self, newest: Signed[Head] | None) -> Subject:
+        home, journal = self.home, self.home.journal
+        has_journal = os.path.lexists(journal)
+        before = None if newest is None else newest.record
+        version = ".".join(map(str, self.places.borg.version))
+        return Subject(
+            folder=home.folder, journal=journal if has_journal else None,
+            id=self._speaker.id, name=home.name,
+            incarnation=None if has_journal else (before.e if before else 1),
+            seq=before.seq + 1 if before else 1, at=self._clock.wall_ms() // 1000,
+            holdfast=find_version(), engine=f"borg {version}",
+            rules=Rules(apart=self._apart(), entries_max=ENTRIES_MAX),
+        )  # fmt: skip
+
+    def _apart(self) -> tuple[str, ...]:
+        home = self.home
+        found = [home.vault, home.second, home.arbiter, *home.witnesses]
+        folders = [Path(place.address) for place in self.places.read() if place.place_id]
+        return tuple(str(path) for path in (*found, *folders) if path is not None)
+
+    async def _to_places(
+        self, chosen: Sequence[Place], staged: Staged, head: Signed[Head], *, check: bool
+    ) -> list[PlaceResult]:
+        done: dict[str, PlaceResult] = {}
+
+        async def job(place: Place) -> Done:
+            result = PlaceResult(place=place.name, archive=head.record.archive)
+            done[place.name] = result
+            await self._make(place, staged, head, result)
+            if check:
+                await self._check(place, head, result)
+            return Done()
+
+        outcomes = await run_jobs(
+            chosen, job, states=self.places.states, now_ms=self._clock.wall_ms
+        )
+        await self._spread(head, done)
+        return [_judged(one, done) for one in outcomes]
+
+    async def _make(
+        self, place: Place, staged: Staged, head: Signed[Head], result: PlaceResult
+    ) -> None:
+        repository, borg, archive = (
+            self.places.repository(place),
+            self.places.borg,
+            head.record.archive,
+        )
+        created = await borg.create(repository, archive, staged.folder)
+        listing = await borg.list_archives(repository, glob=archive)
+        if place.repository_id and listing.repository_id != place.repository_id:
+            raise RepositoryRolledBack(f"place {place.name}: its repository is another one")
+        if archive not in {one.name for one in listing.archives}:
+            raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
+        refused = await self.places.refresh_beside((place.name,))
+        if place.name in refused:
+            raise _told(refused[place.name], place)
+        self.places.states.change(
+            place.name,
+            lambda state: place_state.made(
+                state, now_ms=self._clock.wall_ms(), snapshot=archive
+            ),
+        )  # fmt: skip
+        result.made = True
+        result.stored_bytes = created.stored_bytes
+        result.backup_s = round(created.seconds, 3)
+        self._say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
+
+    async def _check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
+        """The test restore, and that what paper needs lies beside."""
+        files = await read_beside(self.places.borg, place)
+        known = parse_lines(files.get(HEADS, b""), where=HEADS)
+        if head.digest not in {one.digest for one in known.heads}:
+            raise BackupDamaged(f"place {place.name}: its {HEADS} lacks head {head.record.seq}")
+        if files.get(f"{ESCROW}.age") != (self.places.vault.folder / f"{ESCROW}.age").read_bytes():
+            raise BackupDamaged(f"place {place.name}: its {ESCROW}.age is not the vault's")
+        found = await self._restored(place, head)
+        self.places.states.change(
+            place.name, lambda state: _after_verify(state, found, self._clock.wall_ms())
+        )
+        result.verified = True
+        result.verify_s = round(found.fetch_s + found.check_s, 3)
+        self._say(f"{place.name}: restored for a test, {found.files:,} files equal")
+
+    async def _restored(self, place: Place, head: Signed[Head]) -> Verified:
+        scratch = self._folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
+        repository = self.places.repository(place)  # the passphrase anew, from the escrow
+        return await verify(
+            self.places.borg, repository, head, scratch, keys=self._keys, checks=self._checks
+        )
+
+    async def _verify_place(
+        self, place: Place, held: Sequence[Signed[Head]], archive: str, *,
+        error: HoldfastError | None,
+    ) -> PlaceResult:  # fmt: skip
+        result = PlaceResult(place=place.name)
+        try:
+            if error is not None:
+                raise error
+            wanted = [one for one in held if not archive or one.record.archive == archive]
+            if not wanted:
+                what = f"no snapshot {archive}" if archive else "no snapshot"
+                raise SnapshotNotFound(f"place {place.name} holds {what}")
+            result.archive = wanted[-1].record.archive
+            await self._check(place, wanted[-1], result)
+        except HoldfastError as failed:
+            code, message = failed.code, failed.message
+            self.places.states.change(
+                place.name,
+                lambda state: place_state.tried(
+                    state, now_ms=self._clock.wall_ms(), result=code, message=message
+                ),
+            )  # fmt: skip
+            result_of(result, failed)
+        return result
+
+    async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
+        """The head to the places that do not hold its snapshot, and to witnesses in folders.
+
+        Only once some place holds it. Whoever cannot be reached gets it with the next one.
+        """
+        if not any(one.made for one in done.values()):
+            return
+        await self.places.refresh_beside()
+        for folder in self.home.witnesses:
+            try:
+                await asyncio.to_thread(witness_file(folder, head.record.id).append, head)
+            except (HoldfastError, OSError) as error:
+                self._say(f"witness {folder}: {error}")
+
+    def _own_chain(self, chosen: Sequence[Place]) -> Chain:
+        """What this machine can know without asking a far host."""
+        log = self._speaker.log()
+        sources = dict(self._others())
+        for place in chosen:
+            if place.place_id and (place.own / HEADS).is_file():
+                raw = (place.own / HEADS).read_bytes()
+                sources[place.name] = parse_lines(raw, where=str(place.own / HEADS))
+        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in sources.values())
+
+    def _others(self) -> dict[str, Held]:
+        found = {HOME: HeadFile(self.home.heads_file).read()}
+        for folder in self.home.witnesses:
+            try:
+                found[f"witness {folder}"] = witness_file(folder, self._speaker.id).read()
+            except (HoldfastError, OSError) as error:
+                found[f"witness {folder}"] = Held(findings=(f"cannot be read: {error}",))
+        return found
+
+    def _findings(self, found: Overview) -> tuple[str, ...]:
+        gaps = tuple(f"head {seq} is known by the next one only" for seq in found.chain.gaps)
+        places = tuple(
+            f"place {one.place.name}: {text}" for one in found.places for text in one.findings
+        )
+        return (*found.findings, *gaps, *places)
+
+    def _chosen(self, only: Sequence[str]) -> tuple[Place, ...]:
+        places = self.places.read()
+        if not places:
+            raise PlaceNotFound(
+                f"agent {self.home.name} has no place for backups",
+                hint="`holdfast place add NAME FOLDER` makes one",
+            )
+        return tuple(get_place(places, name) for name in only) if only else places
+
+    def _escrow(self) -> Escrow:
+        return read_escrow(self.places.vault)
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        with alone(self._folder):
+            self._clear()
+            try:
+                yield
+            finally:
+                self._clear()
+
+    def _clear(self) -> None:
+        for path in (*self._folder.glob(f"{SCRATCH}*"), self._folder / STAGING):
+            remove_tree(path)
+
+
+@contextmanager
+def alone(folder: Path) -> Generator[None]:
+    """One process at a time makes, checks or restores snapshots of an agent. Raises BackupBusy."""
+    ensure_private_folder(folder)
+    fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BackupBusy("another process makes or restores a snapshot of this agent") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+async def open_backups(
+    home: AgentHome, *, ask: Callable[[], str] | None = None, say: Say = _silent
+) -> Backups:
+    """The snapshots of the agent in this folder, with its vault open.
+
+    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
+    """
+    places = await open_places(home, ask=ask)
+    port = Sodium()
+    speaker = VaultSpeaker(
+        places.vault, read_log=lambda: read_own_log(home.folder, port), clock=SystemClock()
+    )
+    return Backups(places, speaker, keys=ring_of(read_escrow(places.vault)), say=say)
+
+
+def ring_of(escrow: Escrow) -> KeyFile:
+    """The keys of the journal as a ring, out of the escrow alone."""
+    keys = escrow.keys
+    return KeyFile(k_effect=keys.k_effect, journal_keys=keys.journal_keys, current=keys.current)
+
+
+def archive_name(agent: str, incarnation: int, seq: int, at: int) -> str:
+    """`ada-1-7-20261115T190000Z`: unique, because the number is."""
+    name = _ODD.sub("-", agent)[:NAME_CHARS_MAX].lstrip("-._") or "agent"
+    return f"{name}-{incarnation}-{seq}-{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _after_verify(
+    state: place_state.PlaceState, found: Verified, now_ms: int
+) -> place_state.PlaceState:
+    """A test restore that went well ends whatever trouble was told before it."""
+    import msgspec
+
+    after = place_state.verified(state, now_ms=now_ms, snapshot=found.archive)
+    return msgspec.structs.replace(after, result=OK, message="", failures=0)
+
+
+def _judged(outcome: Outcome, done: dict[str, PlaceResult]) -> PlaceResult:
+    result = done.get(outcome.place, PlaceResult(place=outcome.place))
+    if outcome.error is not None:
+        result_of(result, outcome.error)
+    return result
+
+
+def _told(error: Exception, place: Place) -> HoldfastError:
+    if isinstance(error, HoldfastError):
+        return error
+    return BackupFailed(f"place {place.name}: {error}")

@@ -1,0 +1,352 @@
+"""An agent's folder out of its snapshots.
+
+The newest valid head that any source knows says how far the backups had come; the newest snapshot
+that some place still holds is taken, and the distance between the two is reported. It is fetched
+past a lock that a dead machine may hold, into a folder beside the target, compared whole with its
+signed manifest, its journal checked; then the caller's own preparation is done on it (a new
+incarnation, a new identity); and only then it takes the place of the target in one act (swap.py),
+whose old state is kept under another name. A kill anywhere leaves the target as it was or as it
+was restored, never a mixture; what lies beside it is finished or removed by the next run.
+
+Where a place turns out to be damaged the next one that holds the same snapshot is taken, then an
+older snapshot, and the report says so.
+
+What a snapshot never holds is taken over from the old folder, where there is one: this host's
+`instance/`, with its high-water mark of the journal, and the pointer to the vault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app.backup import SCRATCH, STAGING, alone
+from holdfast.app.backup_report import LagShape, lag_shape
+from holdfast.backup.beneath import Beneath
+from holdfast.backup.borg import Borg
+from holdfast.backup.chain import behind
+from holdfast.backup.heads import NAME as HEADS
+from holdfast.backup.heads import HeadFile, Held
+from holdfast.backup.places import Place, repository_of
+from holdfast.backup.reader import Snapshot, leads_inside
+from holdfast.backup.sources import Overview, look_around, overview
+from holdfast.backup.swap import remove_tree, settle, swap_in
+from holdfast.backup.verify import Check, check_snapshot, fetch
+from holdfast.core.manifest import find_bad_name
+from holdfast.core.ports import KeyRing
+from holdfast.core.private_files import ensure_private_folder, open_private, sync_folder
+from holdfast.errors import BackupBusy, BadInput, HoldfastError, SnapshotNotFound
+from holdfast.identity.ed25519 import Signatures, Sodium
+from holdfast.identity.head import Head
+from holdfast.identity.log_state import Log
+from holdfast.identity.ring import Escrow
+from holdfast.identity.signed import Signed
+from holdfast.journal.sqlite.use_lock import JournalUse
+
+INSTANCE = "instance"
+CARRIED = ("keys.json",)
+BUSY_WAIT_S = 5.0
+
+Prepare = Callable[[Path], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a restore needs: where to look, what opens it, and whose heads count."""
+
+    borg: Borg  # its program; a restore takes a fresh base folder
+    places: Sequence[Place]
+    escrow: Escrow
+    log: Log
+    keys: KeyRing | None = None
+    others: Mapping[str, Held] = field(default_factory=dict[str, Held])  # heads from elsewhere
+    checks: Sequence[Check] = ()
+    port: Signatures = field(default_factory=Sodium)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Which snapshot; the newest that there is, unless something is said."""
+
+    at: int | None = None  # unix seconds: none that is newer
+    archive: str = ""
+    places: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # these alone, put below the target
+
+
+class Passed(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that should have been taken and could not be."""
+
+    place: str
+    archive: str
+    error: str
+    message: str
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    done: bool
+    seq: int
+    archive: str
+    place: str
+    at: int
+    incarnation: int
+    journal_sequence: int | None
+    files: int
+    bytes: int
+    newest_known: int  # number of the newest head that anybody has
+    behind: LagShape | None  # that head; None where it is the one that was restored
+    passed: tuple[Passed, ...] = ()
+    links_left: tuple[str, ...] = ()  # links that lead outside are not made again
+    findings: tuple[str, ...] = ()
+    kept: str = ""  # where the old state lies
+    look_s: float = 0.0
+    fetch_s: float = 0.0
+    check_s: float = 0.0
+    swap_s: float = 0.0
+
+
+async def restore_to(
+    target: Path, means: Means, wish: Wish | None = None, *, dry_run: bool = False,
+    prepare: Prepare | None = None,
+) -> RestoreReport:  # fmt: skip
+    """Put the agent's folder, or some of its files, at `target`, from the best snapshot there is.
+
+    `prepare` gets the whole restored folder before it takes its place; what it raises leaves the
+    target as it was. With `dry_run` nothing is fetched or changed.
+
+    Raises:
+        SnapshotNotFound: no place holds a snapshot that a valid head names, or not that one.
+        BackupDamaged, ArchiveRefused and others: of the last one tried, where none could be used.
+        JournalBusy, BackupBusy: somebody uses the agent's folder.
+    """
+    run = _Restore(Path(os.path.abspath(target)), means, wish or Wish())
+    return await run.plan() if dry_run else await run.run(prepare)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    head: Signed[Head]
+    place: Place
+
+
+class _Restore:
+    def __init__(self, target: Path, means: Means, wish: Wish) -> None:
+        self._target = target
+        self._means = means
+        self._wish = wish
+        self._passed: list[Passed] = []
+        self._work = target.with_name(f".{target.name}.restoring-{os.urandom(4).hex()}")
+
+    async def plan(self) -> RestoreReport:
+        try:
+            found, look_s = await self._look()
+        finally:
+            await asyncio.to_thread(remove_tree, self._work)
+        return self._report(found, self._candidates(found)[0], done=False, look_s=look_s)
+
+    async def run(self, prepare: Prepare | None) -> RestoreReport:
+        ensure_private_folder(self._target.parent)
+        async with AsyncExitStack() as held:
+            held.enter_context(_turn(self._target.with_name(f".{self._target.name}.restore.lock")))
+            await asyncio.to_thread(self._clear)
+            await self._hold(held)
+            try:
+                return await self._run(prepare)
+            finally:
+                await asyncio.to_thread(remove_tree, self._work)
+
+    async def _run(self, prepare: Prepare | None) -> RestoreReport:
+        found, look_s = await self._look()
+        began = time.monotonic()
+        chosen, snapshot = await self._fetched(self._candidates(found))
+        fetched = time.monotonic()
+        await asyncio.to_thread(check_snapshot, snapshot, self._means.keys, self._means.checks)
+        checked = time.monotonic()
+        kept = await self._put(snapshot, found, prepare)
+        report = self._report(
+            found, chosen, done=True, look_s=look_s, kept=kept, fetch_s=fetched - began,
+            check_s=checked - fetched, swap_s=time.monotonic() - checked,
+        )  # fmt: skip
+        left = tuple(one.path for one in snapshot.links if not leads_inside(one))
+        return msgspec.structs.replace(report, links_left=left)
+
+    async def _look(self) -> tuple[Overview, float]:
+        means, began = self._means, time.monotonic()
+        ensure_private_folder(self._work)
+        listed = await look_around(self._fresh(), means.places, means.escrow)
+        found = overview(listed, means.others, means.log, port=means.port)
+        return found, time.monotonic() - began
+
+    def _fresh(self) -> Borg:
+        borg = self._means.borg
+        return Borg(borg.program, base=self._work / "base", version=borg.version)
+
+    def _candidates(self, found: Overview) -> list[_Candidate]:
+        """Newest first, and each in every place that holds it."""
+        wish = self._wish
+        usable = [
+            _Candidate(head, one.place)
+            for head in reversed(found.chain.heads)
+            for one in found.places
+            if head in one.held
+            and (wish.at is None or head.record.at <= wish.at)
+            and (not wish.archive or head.record.archive == wish.archive)
+            and (not wish.places or one.place.name in wish.places)
+        ]
+        if not usable:
+            troubles = [f"{one.place.name}: {one.error}" for one in found.places if one.error]
+            raise SnapshotNotFound(
+                "no place holds a snapshot that can be restored"
+                + (f" ({'; '.join(troubles)})" if troubles else "")
+            )
+        return usable
+
+    async def _fetched(self, candidates: Sequence[_Candidate]) -> tuple[_Candidate, Snapshot]:
+        """The first that turns out to be what its head says."""
+        for at, one in enumerate(candidates):
+            work = self._work / "tree"
+            await asyncio.to_thread(remove_tree, work)
+            ensure_private_folder(work)
+            repository = repository_of(one.place, self._means.escrow)
+            try:
+                snapshot = await fetch(self._fresh(), repository, one.head, work, durable=True)
+            except HoldfastError as error:
+                if at == len(candidates) - 1:
+                    raise
+                self._passed.append(
+                    Passed(
+                        place=one.place.name, archive=one.head.record.archive, error=error.code,
+                        message=error.message,
+                    )
+                )  # fmt: skip
+                continue
+            return one, snapshot
+        raise SnapshotNotFound("no place holds a snapshot that can be restored")
+
+    async def _put(self, snapshot: Snapshot, found: Overview, prepare: Prepare | None) -> str:
+        state = snapshot.state
+        if self._wish.files:
+            await asyncio.to_thread(self._put_files, state)
+            return ""
+        await asyncio.to_thread(self._complete, state, found)
+        if prepare is not None:
+            await prepare(state)
+        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        aside = self._target.with_name(f"{self._target.name}.before-{stamp}")
+        await asyncio.to_thread(_sync_tree, state)
+        return str(aside) if await asyncio.to_thread(self._swap, state, aside) else ""
+
+    def _swap(self, state: Path, aside: Path) -> bool:
+        return swap_in(state, self._target, aside=aside)
+
+    def _complete(self, state: Path, found: Overview) -> None:
+        """What no snapshot holds: this host's own, and the heads since."""
+        os.chmod(state, 0o700)
+        HeadFile(state / HEADS).append_missing(found.chain.heads)
+        for name in CARRIED:
+            if (self._target / name).is_file() and not os.path.lexists(state / name):
+                shutil.copy2(self._target / name, state / name, follow_symlinks=False)
+        if (self._target / INSTANCE).is_dir():
+            shutil.copytree(
+                self._target / INSTANCE, state / INSTANCE, symlinks=True, ignore=_not_carried
+            )
+
+    def _put_files(self, state: Path) -> None:
+        for path in self._wish.files:
+            if any(find_bad_name(name) for name in path.split("/")):
+                raise BadInput(f"{path!r} is not a path inside the agent's folder")
+            if not os.path.lexists(state / path):
+                raise SnapshotNotFound(f"the snapshot has no {path!r}")
+        ensure_private_folder(self._target)
+        for path in self._wish.files:
+            to = self._target / path
+            ensure_private_folder(to.parent)
+            if os.path.lexists(to):
+                raise BadInput(f"{to} is there already", hint="nothing is written over; move it")
+            os.rename(state / path, to)
+            sync_folder(to.parent)
+
+    async def _hold(self, held: AsyncExitStack) -> None:
+        """Nobody else may use the folder that is about to be replaced."""
+        instance = self._target / INSTANCE
+        if self._wish.files or not instance.is_dir():
+            return
+        held.enter_context(alone(instance / "backup"))
+        for folder in sorted(instance.iterdir()):
+            if (folder / "journal-name").is_file():
+                held.enter_context(await JournalUse.exclusive(folder, timeout_s=BUSY_WAIT_S))
+
+    def _clear(self) -> None:
+        settle(self._target)
+        for path in self._target.parent.glob(f".{self._target.name}.restoring-*"):
+            remove_tree(path)
+
+    def _report(
+        self, found: Overview, chosen: _Candidate, *, done: bool, look_s: float, kept: str = "",
+        fetch_s: float = 0.0, check_s: float = 0.0, swap_s: float = 0.0,
+    ) -> RestoreReport:  # fmt: skip
+        head, newest = chosen.head.record, found.chain.newest
+        known = head if newest is None else newest.record
+        places = (
+            f"place {one.place.name}: {text}" for one in found.places for text in one.findings
+        )
+        return RestoreReport(
+            target=str(self._target), done=done, seq=head.seq, archive=head.archive,
+            place=chosen.place.name, at=head.at, incarnation=head.e,
+            journal_sequence=None if head.journal is None else head.journal.sequence,
+            files=head.files, bytes=head.bytes, newest_known=known.seq,
+            behind=lag_shape(behind(known, head)), passed=tuple(self._passed), kept=kept,
+            findings=(*found.findings, *places), look_s=round(look_s, 3),
+            fetch_s=round(fetch_s, 3), check_s=round(check_s, 3), swap_s=round(swap_s, 3),
+        )  # fmt: skip
+
+
+@contextmanager
+def _turn(path: Path) -> Generator[None]:
+    """One restore to a target at a time; the lock's file is gone afterwards. Raises BackupBusy."""
+    while True:
+        fd = open_private(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise BackupBusy(f"another process restores {path.name}") from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(fd).st_ino:
+                break
+        os.close(fd)  # whoever had it has removed its name meanwhile
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(fd)
+
+
+def _not_carried(folder: str, names: list[str]) -> list[str]:
+    """Sockets and the like, and what backups left under way."""
+    out: list[str] = []
+    for name in names:
+        mode = os.lstat(os.path.join(folder, name)).st_mode
+        kept = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        if not kept or name == STAGING or name.startswith(SCRATCH):
+            out.append(name)
+    return out
+
+
+def _sync_tree(folder: Path) -> None:
+    """Make what was added after the fetch durable too, before the name leads to it."""
+    with Beneath(folder) as beneath:
+        beneath.sync()
