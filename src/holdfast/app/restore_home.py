@@ -132,6 +132,9 @@ async def restore_to(
         BackupDamaged, ArchiveRefused and others: of the last one tried, where none could be used.
         JournalBusy, BackupBusy: somebody uses the agent's folder.
     """
+    for path in () if wish is None else wish.files:
+        if any(find_bad_name(name) for name in path.split("/")):
+            raise BadInput(f"{path!r} is not a path inside the agent's folder")
     run = _Restore(Path(os.path.abspath(target)), means, wish or Wish())
     return await run.plan() if dry_run else await run.run(prepare)
 
@@ -266,8 +269,6 @@ class _Restore:
 
     def _put_files(self, state: Path) -> None:
         for path in self._wish.files:
-            if any(find_bad_name(name) for name in path.split("/")):
-                raise BadInput(f"{path!r} is not a path inside the agent's folder")
             if not os.path.lexists(state / path):
                 raise SnapshotNotFound(f"the snapshot has no {path!r}")
         ensure_private_folder(self._target)

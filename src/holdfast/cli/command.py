@@ -45,6 +45,7 @@ COMMANDS: dict[str, Entry] = {
     "place": Entry("holdfast.cli.backup_places", "where backups go: add, list, check, remove"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
+    "backup": Entry("holdfast.cli.backup", "snapshots: made, listed, restored for a test"),
     "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
 }  # fmt: skip
 

@@ -1,0 +1,366 @@
+"""Snapshots of a whole agent, in real repositories: made, tested, lost, rolled back, restored."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.backup import Backups, alone, archive_name, ring_of
+from holdfast.app.restore_home import Means, Wish, restore_to
+from holdfast.backup.heads import HeadFile
+from holdfast.backup.sources import Overview, witness_file
+from holdfast.errors import (
+    BackupBusy,
+    BackupDamaged,
+    BadInput,
+    JournalBusy,
+    SnapshotFailed,
+    SnapshotNotFound,
+)
+from holdfast.identity.ring import read_escrow
+from holdfast.testing.backup_lab.flips import flip, segment_of
+from holdfast.testing.backup_lab.trees import tree_of
+from holdfast.testing.backup_lab.world import World
+
+
+async def both(world: World) -> tuple[Backups, Means]:
+    """The agent's own view, and what a bare machine has: escrow, log, places; no cache, no home."""
+    backups = await world.backups()
+    escrow = read_escrow(backups.places.vault)
+    means = Means(
+        borg=backups.places.borg, places=backups.places.read(), escrow=escrow,
+        log=backups._speaker.log(), keys=ring_of(escrow),
+    )  # fmt: skip
+    return backups, means
+
+
+async def means_of(world: World) -> Means:
+    return (await both(world))[1]
+
+
+async def looked(world: World) -> Overview:
+    return await (await world.backups()).look()
+
+
+def heads_beside(world: World, number: int) -> HeadFile:
+    return HeadFile(world.place(number) / "ada" / "heads.jsonl")
+
+
+def forget_newest(file: HeadFile) -> None:
+    """As if the file had been put back to an older day."""
+    file.path.write_bytes(file.read().heads[0].line() + b"\n")
+
+
+async def test_a_snapshot_is_made_and_tested_in_every_place(world: World) -> None:
+    backups = await world.backups()
+    before = (await backups.look()).places
+    assert [one.lag is None for one in before] == [True, False]
+    lag = before[1].lag
+    assert lag is not None
+    assert (lag.generations, lag.steps is not None and lag.steps >= 4) == (1, True)
+    report = await backups.now()
+    assert report.good
+    assert report.snapshot.seq == 3
+    assert [(one.made, one.verified) for one in report.places] == [(True, True)] * 2
+    found = await backups.look()
+    newest = found.chain.newest
+    assert newest is not None
+    assert [len(one.held) for one in found.places] == [3, 2]
+    assert [one.lag for one in found.places] == [None, None]
+    for source in (
+        HeadFile(world.home.heads_file), heads_beside(world, 1), heads_beside(world, 2),
+        witness_file(world.root / "witness", newest.record.id),
+    ):  # fmt: skip
+        assert [one.record.seq for one in source.read().heads] == [1, 2, 3], source.path
+    states = backups.states()
+    assert all(one.made == one.verified == newest.record.archive for one in states.values())
+    assert list((world.home.instance / "backup").glob("s*-*")) == []
+    assert not (world.home.instance / "backup" / "staging").exists()
+
+
+async def test_a_place_that_is_away_stops_no_other_and_made_is_not_verified(world: World) -> None:
+    world.place(2).rename(world.root / "away")
+    backups = await world.backups()
+    before = backups.states()["place-1"]
+    report = await backups.now(check=False)
+    assert not report.good
+    assert [(one.made, one.error) for one in report.places] == [
+        (True, ""),
+        (False, "place-missing"),
+    ]
+    after = backups.states()["place-1"]
+    assert after.made == report.snapshot.archive
+    assert after.verified == before.verified != after.made
+
+
+async def test_a_bit_that_flips_after_a_green_backup_turns_the_next_test_red(world: World) -> None:
+    """Borg itself makes the next archive without an error: it shares the damaged chunk."""
+    flip(segment_of(world.repository(1)), random.Random(7))
+    backups = await world.backups()
+    made = await backups.now(["place-1"], check=False)
+    assert made.good, "this is the point: the backup is green"
+    report = await backups.verify()
+    assert not report.good
+    assert [one.verified for one in report.places] == [False, True]
+    red = backups.states()["place-1"]
+    assert red.failures > 0
+    assert red.result == report.places[0].error != ""
+    assert red.verified != red.made
+
+
+async def test_a_rolled_back_repository_is_found_by_a_machine_that_never_saw_it(
+    world: World,
+) -> None:
+    """The second place is as it was after the first snapshot, also the heads beside it."""
+    forget_newest(heads_beside(world, 2))
+    means = await means_of(world)
+    shutil.rmtree(world.home.folder)
+    target = world.root / "new"
+    plan = await restore_to(target, means, Wish(places=("place-2",)), dry_run=True)
+    assert (plan.seq, plan.newest_known) == (1, 2)
+    assert plan.behind is not None
+    assert plan.behind.generations == 1
+    assert plan.behind.steps is not None
+    assert plan.behind.steps >= 4
+    assert plan.behind.seconds >= 0
+    assert not target.exists()
+    report = await restore_to(target, means)
+    assert (report.seq, report.place, report.behind) == (2, "place-1", None)
+
+
+async def test_where_every_repository_was_rolled_back_a_witness_knows_better(world: World) -> None:
+    for number in (1, 2):
+        forget_newest(heads_beside(world, number))
+    means = replace(await means_of(world), places=(await means_of(world)).places[1:])
+    blind = await restore_to(world.root / "new", means, dry_run=True)
+    assert blind.behind is None, "nobody else knows: this cannot be seen"
+    held = witness_file(world.root / "witness", means.log.id).read()
+    means = replace(means, others={"witness": held})
+    told = await restore_to(world.root / "new", means, dry_run=True)
+    assert told.behind is not None
+    assert (told.seq, told.newest_known) == (1, 2)
+
+
+async def test_a_swapped_repository_is_named_and_the_other_place_is_taken(world: World) -> None:
+    shutil.rmtree(world.repository(2))
+    shutil.copytree(world.repository(1), world.repository(2))
+    found = await looked(world)
+    assert found.places[1].error is not None
+    assert found.places[1].error.code == "passphrase-refused"
+    report = await restore_to(world.root / "new", await means_of(world), dry_run=True)
+    assert report.place == "place-1"
+
+
+async def test_two_heads_with_one_number_are_named_and_damaged_lines_hide_no_other(
+    world: World,
+) -> None:
+    """Somebody signs another first head: a copy of the agent that went on by itself."""
+    backups = await world.backups()
+    head = HeadFile(world.home.heads_file).read().heads[0]
+    other = backups._speaker.seal_head(
+        incarnation=1, seq=1, manifest=head.record.manifest, archive="ada-1-1-other",
+        size_bytes=1, files=1,
+    )  # fmt: skip
+    heads_beside(world, 2).append(other)
+    path = heads_beside(world, 1).path
+    path.write_bytes(b'{"b":garbage}\n' + path.read_bytes())
+    found = await backups.look()
+    (fork,) = found.chain.forks
+    assert fork.seq == 1
+    assert not fork.after_restore
+    assert any("alive twice" in text for text in found.findings)
+    assert any("line 1" in text for text in found.places[0].findings)
+    assert len(found.places[0].held) == 2
+
+
+async def test_a_copy_that_was_replaced_makes_no_snapshot(world: World) -> None:
+    """A newer incarnation has backed up: this one is a copy that should be silent."""
+    backups = await world.backups()
+    head = HeadFile(world.home.heads_file).read().heads[1]
+    newer = backups._speaker.seal_head(
+        incarnation=9, seq=3, manifest=head.record.manifest, archive="ada-9-3-x", size_bytes=1,
+        files=1, prev=head.digest,
+    )  # fmt: skip
+    heads_beside(world, 1).append(newer)
+    with pytest.raises(SnapshotFailed, match="incarnation 9"):
+        await backups.now()
+    assert len(HeadFile(world.home.heads_file).read().heads) == 2
+
+
+async def test_one_process_at_a_time(world: World) -> None:
+    backups, means = await both(world)
+    with alone(world.home.instance / "backup"):
+        with pytest.raises(BackupBusy):
+            await backups.now()
+        with pytest.raises(BackupBusy):
+            await restore_to(world.home.folder, means)
+
+
+async def test_a_restore_gives_the_agent_back_as_it_was(world: World) -> None:
+    before = tree_of(world.home.folder)
+    world.home.memory_file.write_text("overwritten by mistake")
+    shutil.rmtree(world.home.days)
+    restored = await restore_to(world.home.folder, await means_of(world))
+    assert (restored.seq, restored.done) == (2, True)
+    after = tree_of(world.home.folder)
+    assert after == before
+    kept = Path(restored.kept)
+    assert (kept / "MEMORY.md").read_text() == "overwritten by mistake"
+    assert (world.home.instance / "backup").is_dir(), "this host's own is taken over"
+    assert world.home.keys_file.is_file()
+    left = {path.name for path in world.root.iterdir() if path.name.startswith(".ada")}
+    assert left == set()
+
+
+async def test_the_restored_agent_goes_on_and_its_chain_too(world: World) -> None:
+    """The next head has the next number, also where an older snapshot was restored."""
+    backups, means = await both(world)
+    first = HeadFile(world.home.heads_file).read().heads[0].record.archive
+    restored = await restore_to(world.home.folder, means, Wish(archive=first))
+    assert restored.behind is not None
+    numbers = [one.record.seq for one in HeadFile(world.home.heads_file).read().heads]
+    assert numbers == [1, 2]
+    report = await backups.now(["place-2"], check=False)
+    assert report.snapshot.seq == 3
+    found = await backups.look()
+    assert found.chain.forks == ()
+    assert found.chain.gaps == ()
+
+
+async def test_a_restore_takes_another_moment_or_some_files(world: World) -> None:
+    first, second = (one.record for one in HeadFile(world.home.heads_file).read().heads)
+    assert first.at < second.at
+    means = await means_of(world)
+    older = await restore_to(world.root / "older", means, Wish(at=second.at - 1), dry_run=True)
+    assert older.seq == 1
+    files = await restore_to(world.root / "files", means, Wish(files=("MEMORY.md", "memory")))
+    assert files.seq == 2
+    assert sorted(path.name for path in (world.root / "files").iterdir()) == ["MEMORY.md", "memory"]
+    for wrong in ("../x", "/etc/passwd", "a//b"):
+        with pytest.raises(BadInput):
+            await restore_to(world.root / "more", means, Wish(files=(wrong,)))
+    with pytest.raises(SnapshotNotFound):
+        await restore_to(world.root / "more", means, Wish(at=1), dry_run=True)
+    assert not (world.root / "more").exists()
+
+
+async def test_the_lock_of_a_dead_machine_does_not_stop_a_restore(world: World) -> None:
+    lock = world.repository(1) / "lock.exclusive"
+    lock.mkdir()
+    (lock / "another-host@12345.1-0").touch()
+    report = await restore_to(world.root / "new", await means_of(world), Wish(places=("place-1",)))
+    assert report.done
+
+
+async def test_a_damaged_place_is_passed_by_and_told(world: World) -> None:
+    flip(segment_of(world.repository(1)), random.Random(3))
+    report = await restore_to(world.root / "new", await means_of(world))
+    assert (report.place, report.seq) == ("place-2", 1)
+    assert [one.place for one in report.passed] == ["place-1", "place-1"]
+    assert report.behind is not None
+
+
+async def test_preparation_that_fails_leaves_the_target_as_it_was(world: World) -> None:
+    before = tree_of(world.home.folder, everything=True)
+
+    async def prepare(folder: Path) -> None:
+        assert (folder / "journal.db").is_file()
+        raise BackupDamaged("not today")
+
+    with pytest.raises(BackupDamaged, match="not today"):
+        await restore_to(world.home.folder, await means_of(world), prepare=prepare)
+    assert tree_of(world.home.folder, everything=True) == before
+
+
+async def test_a_folder_in_use_is_not_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.app.restore_home.BUSY_WAIT_S", 0.1)
+    (lock,) = world.home.instance.glob("*/use.lock")
+    fd = os.open(lock, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        with pytest.raises(JournalBusy):
+            await restore_to(world.home.folder, await means_of(world))
+    finally:
+        os.close(fd)
+
+
+async def test_no_secret_lies_in_a_snapshot(world: World) -> None:
+    """Opened and searched: keys of the vault and the journal, passphrases, a tool's secret."""
+    await asyncio.to_thread(set_secret, world, b"canary-of-a-tool-0123456789")
+    (world.home.folder / ".env").write_text("TOKEN=canary-of-the-environment")
+    (world.home.folder / "id.txt").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\ncanary-pem\n")
+    backups, means = await both(world)
+    await backups.now(["place-1"], check=False)
+    await restore_to(world.root / "new", means, Wish(places=("place-1",)))
+    escrow = read_escrow(backups.places.vault)
+    keys = [escrow.vault_root, escrow.keys.k_effect, *escrow.keys.journal_keys.values()]
+    canaries = [
+        b"canary-of-a-tool-0123456789", b"canary-of-the-environment", b"canary-pem",
+        escrow.vault_key.encode(), escrow.backup_passphrase("place-1").reveal(),
+        (world.root / "unlock").read_bytes().strip(),
+        *keys, *(key.hex().encode() for key in keys),
+    ]  # fmt: skip
+    op = backups.places.vault.read("op")
+    canaries += [one.encode() for one in _texts(op)]
+    assert len(canaries) >= 14
+    searched = 0
+    for path in (world.root / "new").rglob("*"):
+        if path.is_file():
+            raw = path.read_bytes()
+            searched += 1
+            assert [one for one in canaries if one in raw] == [], path
+    assert searched > 10
+    assert any(one in (world.root / "unlock").read_bytes() for one in canaries), "it can find one"
+
+
+def set_secret(world: World, value: bytes) -> None:
+    words = ["secret", "set", "shop", "--from-fd", "0", "--journal", str(world.home.journal)]
+    subprocess.run(
+        [sys.executable, "-m", "holdfast", *words], input=value, check=True, capture_output=True
+    )
+
+
+def _texts(value: object) -> list[str]:
+    return re.findall(r"[A-Za-z0-9_-]{40,}", json.dumps(value))
+
+
+def test_the_commands_say_what_happened(world: World) -> None:
+    home = ["--home", str(world.home.folder)]
+
+    def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", "backup", *words, *home], capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+
+    made = holdfast("now", "place-1", "--json")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["places"][0]["verified"] is True
+    assert "restored for a test" in made.stderr
+    shape = json.loads(holdfast("list", "--json").stdout)
+    assert [one["newest"] for one in shape["places"]] == [3, 1]
+    assert shape["places"][1]["behind"]["generations"] == 2
+    flip(segment_of(world.repository(2)), random.Random(5))
+    red = holdfast("verify")
+    assert red.returncode == 6, red.stdout
+    assert "place-2" in red.stdout
+    assert holdfast("now", "nowhere").returncode == 3
+
+
+def test_names_of_archives_are_plain() -> None:
+    assert archive_name("ada", 1, 7, 0) == "ada-1-7-19700101T000000Z"
+    assert archive_name("-ä b/../{now}", 1, 7, 0).startswith("b-..--now-")
+    assert archive_name("ä", 1, 7, 0) == "agent-1-7-19700101T000000Z"
