@@ -331,7 +331,8 @@ def test_repeats_gaps_and_old_copies_are_no_forks() -> None:
         chain = follow(chain, counter=counter, before=before, digest=digest)
         before = digest
     assert isinstance(chain, Chain)
-    assert len(chain.seen) == WINDOW
+    assert len(chain.seen) == WINDOW == 64
+    assert Chain(seen=()).counter == 0
     repeat = digest_of(str(WINDOW + 5).encode())
     assert follow(chain, counter=WINDOW + 5, before=ROOT, digest=repeat) is chain
     old = follow(chain, counter=3, before=ROOT, digest=ROOT)

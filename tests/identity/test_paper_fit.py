@@ -54,7 +54,7 @@ def test_a_paper_is_current_until_other_words_are_named() -> None:
     assert fitting(SECOND, log) == Fitting(fit=Fit.CURRENT, generation=3)
     log = recovered(log, SECOND, SECOND)
     assert fitting(FIRST, log) == Fitting(fit=Fit.REPLACED, generation=2)
-    assert fitting(OTHER, log) == Fitting(fit=Fit.OTHER)
+    assert fitting(OTHER, log) == Fitting(fit=Fit.OTHER, generation=0)
 
 
 def test_a_paper_that_comes_back_is_current_again() -> None:

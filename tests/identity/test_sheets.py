@@ -100,3 +100,13 @@ def test_the_register_has_a_limit_and_says_what_is_not_there() -> None:
     with pytest.raises(BadInput, match="malformed"):
         parse_register(b'{"sheets":[{"number":1,"date":"2026-01-01","generation":1,'
                        b'"verified":"soon"}]}')  # fmt: skip
+
+
+def test_single_sheets_are_revoked_one_by_one() -> None:
+    register = SheetRegister().printed(sheet(1), sheet(2))
+    assert [one.number for one in register.revoked(1, date="2026-01-02").current()] == [2]
+    first = SheetRegister().printed(sheet(1, document="aa")).find_share("aa", 1)
+    assert first is not None
+    assert (first.number, first.needed) == (1, 1)
+    assert register.is_fresh("2026-01-02") is False
+    assert SHEETS_MAX == 1_000

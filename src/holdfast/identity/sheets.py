@@ -120,7 +120,7 @@ def parse_register(raw: bytes) -> SheetRegister:
         for one in found.sheets:
             for date in (one.date, one.verified, one.revoked):
                 _date(date) if date else None
-    except (msgspec.DecodeError, RecursionError, BadInput):
+    except (msgspec.DecodeError, UnicodeError, RecursionError, BadInput):
         raise BadInput("the register of sheets is malformed") from None
     if found.format != 1:
         raise BadInput(f"the register of sheets has the unknown format {found.format}")

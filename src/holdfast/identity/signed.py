@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar, cast
 
 from holdfast.errors import BadRecord
-from holdfast.identity.canonical import LINE_BYTES_MAX, Json, encode, parse
+from holdfast.identity.canonical import LINE_BYTES_MAX, RECORD_BYTES_MAX, Json, encode, parse
 from holdfast.identity.ed25519 import Signatures, Signer
 from holdfast.identity.encodings import (
     Digest,
@@ -78,7 +78,18 @@ def open_line(raw: bytes) -> tuple[Fields, bytes, tuple[Signature, ...]]:
     fields = Fields(value, "record")
     if fields.whole("v") != VERSION:
         raise BadRecord(f"record: a version other than {VERSION}")
-    return fields, encode(value), signatures
+    return fields, _body(raw), signatures
+
+
+def _body(raw: bytes) -> bytes:
+    """The body's own bytes in a line that was found canonical: `b` comes first, `sig` last.
+
+    What follows the last `,"sig":[` are keys and signatures, in which no quotation mark stands.
+    """
+    body = raw[len(b'{"b":') : raw.rindex(b',"sig":[')]
+    if len(body) > RECORD_BYTES_MAX:
+        raise BadRecord(f"record: {len(body):,} bytes; the limit is {RECORD_BYTES_MAX:,}")
+    return body
 
 
 def kind_of(fields: Fields) -> str:

@@ -297,7 +297,7 @@ def _read_slots(folder: Path) -> _SlotFile:
         raise VaultMissing(f"there is no vault in {folder}") from None
     try:
         found = msgspec.json.decode(raw, type=_SlotFile)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise VaultDamaged(f"{folder / SLOTS} is malformed") from None
     if found.format != FORMAT or not 0 < len(found.slots) <= SLOTS_MAX:
         raise VaultDamaged(f"{folder / SLOTS} has an unknown format, or no slot")

@@ -15,6 +15,7 @@ from holdfast.testing.fuzz import (
     contracts,
     identity,
     model_replies,
+    paper,
     schemas,
     seeds,
     spoken,
@@ -95,6 +96,20 @@ TARGETS: dict[str, Target] = {
             name="identity-line", run=identity.line, seeds=identity.LINES, words=identity.WORDS,
             bytes_max=9_000, json=True,
         ),
+        Target(
+            name="slots", run=paper.slots, seeds=paper.SLOTS, words=paper.WORDS, json=True,
+            share=0.5,
+        ),
+        Target(
+            name="identity-file", run=paper.identity_file, seeds=paper.IDENTITIES,
+            words=paper.WORDS, json=True, share=0.2,
+        ),
+        Target(
+            name="sheets", run=paper.sheets, seeds=paper.REGISTERS, words=paper.WORDS, json=True
+        ),
+        Target(name="sheet", run=paper.sheet, seeds=paper.TEXTS, words=paper.WORDS, share=0.5),
+        Target(name="card", run=paper.card, seeds=paper.CARDS, words=paper.WORDS),
+        Target(name="key-file", run=paper.key_file, seeds=paper.KEY_FILES, words=paper.WORDS),
         Target(
             name="payment-event", run=contracts.payment_event, seeds=contracts.PAYMENT_EVENTS,
             words=contracts.WORDS,
