@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore soak identities fuzz mutants bench bench-peers docs lock wheel clean
+.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore soak identities fuzz mutants bench bench-peers docs lock wheel clean rewind
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ agent-kills: setup ## kill the example agents at every call, resume them on anot
 
 handoff-kills: setup ## kill a working agent at random moments; its files alone must answer (POINTS=200)
 	$(BIN)/python -m holdfast.testing.handoff_kills --points $(or $(POINTS),200) --report build/handoff-kills.json
+
+rewind: setup ## an older journal comes back after effects were made, the code plans otherwise (CASES=200)
+	$(BIN)/python -m holdfast.testing.rewind --cases $(or $(CASES),200) --report build/rewind.json
 
 simulate: setup ## many schedules of faults in a simulated world (SEEDS=10000)
 	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS) --report build/simulate.json

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from holdfast.errors import (
         Busy,
+        DoneWithOtherArguments,
         GateRefused,
         HoldfastError,
         KeyReused,
@@ -73,8 +74,8 @@ _WHERE = {
         "Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable",
     ),
     "holdfast.errors": (
-        "Busy", "GateRefused", "HoldfastError", "KeyReused", "MessageConflict",
-        "ModelRefused", "NoSchema", "NotDurable", "NotSent",
+        "Busy", "DoneWithOtherArguments", "GateRefused", "HoldfastError", "KeyReused",
+        "MessageConflict", "ModelRefused", "NoSchema", "NotDurable", "NotSent",
         "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept",
         "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
     ),
@@ -106,14 +107,15 @@ _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "Above", "Absent", "Agent", "Answer", "App", "Apply", "Approval", "Busy", "Call",
-    "Conversation", "Endpoint", "Endpoints", "Fenced", "Field", "Found", "Gate", "GateRefused",
-    "Holdfast", "HoldfastError", "Idempotent", "KeyReused", "Keyed", "Limit", "Log", "Many",
-    "MessageConflict", "Model", "ModelRefused", "NoSchema", "NotDurable", "NotSent", "Plan",
-    "PlanItem", "Price", "Queryable", "Read", "Refused", "Reply", "RequestConflict", "Restarted",
-    "ResultErased", "ResultNotKept", "Run", "Scope", "Scratch", "ScratchNotKept", "Settings",
-    "StepFailed", "StepSkipped", "Talk", "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked",
-    "TaskType", "TextDelta", "Tool", "ToolCall", "ToolFailed", "Transactional", "Unrepeatable",
-    "Unsure", "Usage", "open", "recall", "remember", "task", "tool",
+    "Conversation", "DoneWithOtherArguments", "Endpoint", "Endpoints", "Fenced", "Field",
+    "Found", "Gate", "GateRefused", "Holdfast", "HoldfastError", "Idempotent", "KeyReused",
+    "Keyed", "Limit", "Log", "Many", "MessageConflict", "Model", "ModelRefused", "NoSchema",
+    "NotDurable", "NotSent", "Plan", "PlanItem", "Price", "Queryable", "Read", "Refused",
+    "Reply", "RequestConflict", "Restarted", "ResultErased", "ResultNotKept", "Run", "Scope",
+    "Scratch", "ScratchNotKept", "Settings", "StepFailed", "StepSkipped", "Talk",
+    "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked", "TaskType", "TextDelta", "Tool",
+    "ToolCall", "ToolFailed", "Transactional", "Unrepeatable", "Unsure", "Usage", "open",
+    "recall", "remember", "task", "tool",
 ]  # fmt: skip
 
 

@@ -45,6 +45,7 @@
          |       +- StepSkipped      a person decided that the step is not done
          |       +- GateRefused      the task's gate did not let the call through
          |       +- ScratchNotKept   the step ended, but the files it left could not be stored
+         |       +- DoneWithOtherArguments   a lost timeline did it, and otherwise than asked now
          |   +- TaskFailed, TaskCancelled   how a task ended, for the one who waits for it
          |   +- ResultErased         it ended long ago; only its state is still kept
          +- Unresolved               an effect or a task that reconcile or a person must settle
@@ -1130,6 +1131,28 @@ class ResultNotKept(StepFailed):
         self.tool = tool
         self.ordinal = ordinal
         self.why = why
+
+
+class DoneWithOtherArguments(StepFailed):
+    """The call was not made: before a restore the tool was called in its place, and otherwise.
+
+    `args` is what it was called with (None where the lookup does not say), `result` what came of
+    it. Recorded as succeeded: raised again on every replay.
+    """
+
+    code = "done-with-other-arguments"
+    default_hint = "nothing was sent; make another call if it is wanted beside what was done"
+
+    def __init__(self, *, tool: str, ordinal: str, args: Any, result: Any) -> None:
+        told = "arguments that its lookup does not say" if args is None else f"{args!r}"
+        super().__init__(
+            f"step {ordinal}: before the journal was restored {tool} was called with "
+            f"{told[:500]}; it is not called again"
+        )
+        self.tool = tool
+        self.ordinal = ordinal
+        self.args_done = args
+        self.result = result
 
 
 class StatementFailed(StepFailed):

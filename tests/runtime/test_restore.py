@@ -139,6 +139,24 @@ async def test_a_request_of_the_lost_timeline_is_suspect_and_a_new_one_is_not(
         assert await fresh.result(20) == [1, 2]
 
 
+async def test_a_copy_without_a_record_makes_all_requests_suspect(tmp_path: Path) -> None:
+    """The copy was made before the first task: what was submitted since may have run."""
+    world = World()
+    journal = tmp_path / "journal.db"
+    async with holdfast.open(journal, serve=False):
+        pass
+    shutil.copy2(journal, tmp_path / "old.db")
+    async with holdfast.open(journal, tasks=[world.task]) as hf:
+        await (await hf.submit(world.task, request_id="one", kind="unrepeatable")).result(20)
+    (tmp_path / "old.db").replace(journal)
+    await recover_journal(journal)
+    async with holdfast.open(journal, tasks=[world.task]) as hf:
+        again = await hf.submit(world.task, request_id="one", kind="unrepeatable")
+        with pytest.raises(TaskParked):
+            await again.result(20)
+    assert world.done == [("unrepeatable", 1), ("unrepeatable", 2)]
+
+
 async def test_a_restored_call_that_needs_a_yes_is_not_sent_without_one(tmp_path: Path) -> None:
     """The lost timeline may have been refused; parked, then run, it is asked for as usual."""
     done: list[int] = []

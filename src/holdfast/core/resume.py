@@ -9,7 +9,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import assert_never
 
-from holdfast.core.step import CLOSED, Facts, Lookup, Step, StepState, lacks_approval
+from holdfast.core.step import (
+    CLOSED,
+    Facts,
+    Lookup,
+    Step,
+    StepState,
+    is_suspect,
+    lacks_approval,
+)
 
 
 class Move(StrEnum):
@@ -20,7 +28,7 @@ class Move(StrEnum):
     START = "start"  # send, under the same key
     WAIT = "wait"  # until quiet
     ASK = "ask"  # the lookup
-    FIND = "find"  # the lookup found it
+    FIND = "find"  # the lookup found it; of a suspect row also with other arguments
     PARK = "park"
 
 
@@ -48,23 +56,23 @@ def _by_class(step: Step, facts: Facts, *, may_start: bool) -> Move:
         case "F" | "I":
             return Move.PARK if facts.key_reused else Move.START
         case "K":
-            return _keyed(facts, may_start=may_start)
+            return _keyed(step, facts, may_start=may_start)
         case "Q":
-            return _queried(facts) if facts.has_lookup else Move.PARK
+            return _queried(step, facts) if facts.has_lookup else Move.PARK
         case "N":
             return Move.START if facts.at_least_once and not facts.key_reused else Move.PARK
         case _:
             assert_never(step.letter)
 
 
-def _keyed(facts: Facts, *, may_start: bool) -> Move:
+def _keyed(step: Step, facts: Facts, *, may_start: bool) -> Move:
     # With the attempts spent a lookup may still close what a re-send no longer can.
     if facts.in_window and may_start and not facts.key_reused:
         return Move.START
-    return _queried(facts) if facts.has_lookup else Move.PARK
+    return _queried(step, facts) if facts.has_lookup else Move.PARK
 
 
-def _queried(facts: Facts) -> Move:
+def _queried(step: Step, facts: Facts) -> Move:
     if not facts.quiet:
         return Move.WAIT
     match facts.lookup:
@@ -74,7 +82,9 @@ def _queried(facts: Facts) -> Move:
             return Move.FIND
         case Lookup.ABSENT:
             return Move.PARK if facts.key_reused else Move.START
-        case Lookup.MANY | Lookup.UNSURE | Lookup.OTHER:
+        case Lookup.OTHER:
+            return Move.FIND if is_suspect(step) else Move.PARK
+        case Lookup.MANY | Lookup.UNSURE:
             return Move.PARK
         case _:
             assert_never(facts.lookup)

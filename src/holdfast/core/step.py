@@ -264,7 +264,7 @@ def _refusal(step: Step | None, event: Event, facts: Facts, letter: Letter) -> s
         case Event.RETRY:
             return _retry_refusal(step, facts, mine=mine)
         case Event.FIND:
-            return _find_refusal(facts, mine=mine)
+            return _find_refusal(step, facts, mine=mine)
         case Event.ADOPT:
             if mine:
                 return "the attempt is still under way in this run"
@@ -314,6 +314,15 @@ def lacks_approval(step: Step, facts: Facts) -> bool:
     return step.attempts == 0 and not facts.approved
 
 
+def is_suspect(step: Step) -> bool:
+    """Whether a restore left the row open and nothing of it was started since (rule 7).
+
+    What a lookup finds there was done by the lost timeline, with that timeline's arguments: it is
+    adopted as it is, because the step that asks now was never sent.
+    """
+    return step.state is StepState.UNKNOWN and step.attempts == 0
+
+
 def _retry_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
     if not mine:
         return "that attempt was started under another epoch"
@@ -324,11 +333,13 @@ def _retry_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
     return "the far end stores refusals: a retry slot is needed" if facts.refusals_stored else None
 
 
-def _find_refusal(facts: Facts, *, mine: bool) -> str | None:
+def _find_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
     if mine:
         return "the attempt is still under way in this run"
     if not facts.quiet:
         return "a request may still be under way"
+    if facts.lookup is Lookup.OTHER and is_suspect(step):
+        return None
     return None if facts.lookup is Lookup.FOUND else "it was not found exactly once"
 
 

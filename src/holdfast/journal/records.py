@@ -139,6 +139,7 @@ class StepView(msgspec.Struct, gc=False, eq=False):
     unkept: str = ""  # why the result of a success could not be kept
     ending: Event | None = None  # the event that closed it
     by: str = ""  # who said so, where that was not its own call
+    found: Body = {}  # where, and with which arguments, a lost timeline had done it
 
     @property
     def state(self) -> StepState:
@@ -378,6 +379,7 @@ def _take_success(step: StepView, record: Record) -> None:
     step.note = record.body.get("note", "")
     step.unkept = record.body.get("unkept", "")
     step.by = record.body.get("by", "")
+    step.found = record.body.get("found", {})
 
 
 def _take_failure(step: StepView, record: Record) -> None:

@@ -23,6 +23,7 @@ from holdfast.core.values import Json, checked
 from holdfast.errors import (
     BadInput,
     BadValue,
+    DoneWithOtherArguments,
     GateRefused,
     HoldfastError,
     Misuse,
@@ -182,6 +183,16 @@ def _failure(tool: str, error: HoldfastError) -> Told:
         case ResultNotKept():
             # Said as a success: a model that is told of a failure would try again.
             text = f"done; its result could not be kept ({error.why}). Do not repeat it"
+            return Told(text=text)
+        case DoneWithOtherArguments():
+            # A success too: what it says is done, and the model decides what that means.
+            done = as_text(checked({"arguments": error.args_done, "result": error.result},
+                                   what="what was done"))  # fmt: skip
+            text = (
+                f"this call was not made: before the journal was restored {tool} had been called "
+                f"in its place, and that was done: {done}. Call it again only if your call is "
+                "wanted beside that"
+            )
             return Told(text=text)
         case Refused():
             return Told(text=f"refused: {as_text(checked(error.proof, what='proof'))}", failed=True)

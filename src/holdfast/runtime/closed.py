@@ -11,6 +11,7 @@ from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
 from holdfast.core.values import copied
 from holdfast.errors import (
+    DoneWithOtherArguments,
     GateRefused,
     InvariantViolated,
     Refused,
@@ -30,6 +31,11 @@ def outcome_of(step: StepView) -> object:
         case StepState.SUCCEEDED:
             if step.unkept:
                 raise ResultNotKept(tool=step.tool, ordinal=step.ordinal, why=step.unkept)
+            if "args" in step.found:
+                raise DoneWithOtherArguments(
+                    tool=step.tool, ordinal=step.ordinal, args=copied(step.found["args"]),
+                    result=copied(step.result),
+                )  # fmt: skip
             return copied(step.result)
         case StepState.FAILED:
             if "proof" in step.error:

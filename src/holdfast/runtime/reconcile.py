@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed, Unrepeatable
 from holdfast.core.ids import fingerprint
-from holdfast.core.ordinal import retry_slot
 from holdfast.core.resume import QUESTIONS, Move, decide, question
-from holdfast.core.step import Event, Facts, Lookup, Step, StepState, next_step
+from holdfast.core.step import Event, Facts, Lookup, Step, StepState, is_suspect, next_step
 from holdfast.core.values import canonical_within, checked, encode
 from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, Cancelled, InvariantViolated, Suspended, TooLarge
@@ -40,9 +39,10 @@ from holdfast.runtime.facts import (
     sent_ago_s,
 )
 from holdfast.runtime.gone import Gone
+from holdfast.runtime.lost import LostEffects, opens_slots, retry_slots, slot_at
 from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import NOT_SENT, Args, Sender, check_allowed
-from holdfast.runtime.tool import Absent, Found, Many, Tool, Unsure
+from holdfast.runtime.tool import Absent, FindAnswer, Found, Many, Tool, Unsure
 
 UNSURE_ASKS_MAX = 5
 ASK_AGAIN_S = 2.0
@@ -71,6 +71,7 @@ class Reconciler:
         self._clock = clock
         self._fingerprint_key = fingerprint_key
         self._pace = pace  # 1 in production; tests with shorter leases wait shorter too
+        self._lost = LostEffects(book.view, key_of)
 
     def fingerprint(self, tool: Tool[..., Any], args: object) -> bytes:
         """Raises TooLarge."""
@@ -109,7 +110,7 @@ class Reconciler:
                 case Move.ASK:
                     lookup, found = await self._ask(tool, step, args)
                 case Move.FIND:
-                    body = {"result": found, "by": "lookup"}
+                    body = found_body(found)
                     await self._sender.record(step, Event.FIND, facts, body)
                 case Move.PARK:
                     await self._park(tool, step, facts, found)
@@ -308,8 +309,12 @@ class Reconciler:
         reason = ""
         task_id = self._book.view.task_id
         ago_s = sent_ago_s(self._book.view, step, self._book.journal, self._clock)
+
+        async def ask_at(slot: StepView) -> FindAnswer:
+            return await self._caller.find(tool, slot, args, task_id=task_id, sent_ago_s=ago_s)
+
         for slot in self._lost_slots(tool, step):
-            answer = await self._caller.find(tool, slot, args, task_id=task_id, sent_ago_s=ago_s)
+            answer = await ask_at(slot)
             if isinstance(answer, Found):
                 return self._found(tool, step, answer)
             if not isinstance(answer, Absent):
@@ -319,10 +324,15 @@ class Reconciler:
                 await self._pause(ASK_AGAIN_S * ask * self._pace, lambda: self._is_decided(step))
                 if self._evidence(step) is not None:
                     return Lookup.NONE, None
-            answer = await self._caller.find(tool, step, args, task_id=task_id, sent_ago_s=ago_s)
+            answer = await ask_at(step)
+            place = step.ordinal
+            if isinstance(answer, Absent) and is_suspect(_row(step)) and step.restored_ms:
+                place, answer = await self._lost.elsewhere(
+                    tool, step, ask_at, same=lambda found: self._is_same(tool, step, found)
+                )
             match answer:
                 case Found():
-                    return self._found(tool, step, answer)
+                    return self._found(tool, step, answer, at=place)
                 case Absent():
                     return Lookup.ABSENT, None
                 case Many():
@@ -337,32 +347,39 @@ class Reconciler:
     def _lost_slots(self, tool: Tool[..., Any], step: StepView) -> list[StepView]:
         """Retry slots after this one that a lost timeline may have used: asked before it is
         touched, because past its window the far end no longer repeats the refusals between."""
-        if not step.restored_ms or not _opens_slots(tool):
+        if not step.restored_ms or not opens_slots(tool):
             return []
-        names = [retry_slot(step.ordinal, number) for number in range(1, tool.retries + 1)]
-        if step.ordinal in names:
-            names = names[names.index(step.ordinal) + 1 :]
-        slots: list[StepView] = []
-        for name in names:
-            slot = StepView(name, step.letter)
-            slot.effect_key = self._key_of(name)
-            slot.body = step.body
-            slots.append(slot)
-        return slots
+        names = retry_slots(tool, step.ordinal)
+        return [slot_at(step, name, self._key_of(name)) for name in names]
 
-    def _found(self, tool: Tool[..., Any], step: StepView, answer: Found) -> tuple[Lookup, object]:
+    def _found(
+        self, tool: Tool[..., Any], step: StepView, answer: Found, *, at: str = ""
+    ) -> tuple[Lookup, object]:
+        place: Body = {"at": at} if at and at != step.ordinal else {}
         try:
             clean = self._book.secrets.value
             result = clean(checked(answer.result, what=f"lookup result of {tool.name}"))
             encode(result, what=f"lookup result of {tool.name}")
-            if answer.args is not None:
-                other = clean(checked(answer.args, what="arguments the lookup found"))
-                mark = self.fingerprint(tool, other)
-                if pinned_mark(mark, step.body.get("secrets")) != step.fingerprint:
-                    return Lookup.OTHER, {"found": other, "result": result}
+            other = self._other_args(tool, step, answer)
         except (BadValue, TooLarge) as error:
             return Lookup.UNSURE, error.message
-        return Lookup.FOUND, result
+        if other is not None or (place and answer.args is None):
+            return Lookup.OTHER, {**place, "found": other, "result": result}
+        return Lookup.FOUND, {**place, "result": result}
+
+    def _other_args(self, tool: Tool[..., Any], step: StepView, answer: Found) -> object | None:
+        """The arguments it was done with, where they are not the step's. Raises BadValue."""
+        if answer.args is None:
+            return None
+        other = self._book.secrets.value(checked(answer.args, what="arguments the lookup found"))
+        mark = pinned_mark(self.fingerprint(tool, other), step.body.get("secrets"))
+        return None if mark == step.fingerprint else other
+
+    def _is_same(self, tool: Tool[..., Any], step: StepView, answer: Found) -> bool:
+        try:
+            return answer.args is not None and self._other_args(tool, step, answer) is None
+        except (BadValue, TooLarge):
+            return False
 
     async def _park(
         self, tool: Tool[..., Any], step: StepView, facts: Facts, found: object
@@ -402,9 +419,15 @@ def _must_ask_first(tool: Tool[..., Any], step: StepView) -> bool:
     effect = tool.effect
     if not isinstance(effect, Keyed) or not step.restored_ms or step.attempts:
         return False
-    return effect.fingerprint == "ignored" or tool.finder is not None or _opens_slots(tool)
+    return effect.fingerprint == "ignored" or tool.finder is not None or opens_slots(tool)
 
 
-def _opens_slots(tool: Tool[..., Any]) -> bool:
-    effect = tool.effect
-    return isinstance(effect, Keyed) and effect.refusals_stored and tool.retries > 0
+def found_body(found: object) -> Body:
+    """What a lookup's find leaves in the record: the result, and what was done in truth."""
+    seen = cast(Body, found)
+    body: Body = {"result": seen["result"], "by": "lookup"}
+    if "found" in seen or "at" in seen:
+        body["found"] = {"at": seen.get("at", "")}
+    if "found" in seen:
+        body["found"]["args"] = seen["found"]
+    return body

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.errors import AttemptTimedOut
+from holdfast.journal import records
 from holdfast.journal.records import Entry
 from holdfast.journal.sqlite import tasks, writer
 from holdfast.journal.sqlite.writer import Txn
@@ -22,7 +23,8 @@ from holdfast.runtime import attempt
 from holdfast.runtime.attempt import Caller, Outcome, RefusedBy
 from holdfast.runtime.book import Book
 from holdfast.runtime.http_message import AnswerUnknown
-from holdfast.runtime.tool import Call, Tool
+from holdfast.runtime.lost import LostEffects
+from holdfast.runtime.tool import Absent, Call, Tool
 
 # Any in this file: the replaced functions' own arguments, handed through unread.
 
@@ -33,6 +35,8 @@ class Weakness(StrEnum):
     NO_EPOCH_CHECK = "no epoch check"
     TIMEOUT_AS_FAILURE = "timeout taken as failure"
     FIND_BEFORE_QUIET = "find before quiet"
+    BLIND_RESTORE = "restored journal taken for the newest"
+    OWN_PLACE_ONLY = "a lost timeline is asked about its own places only"
 
 
 def weaken(weakness: Weakness | None) -> None:
@@ -116,6 +120,24 @@ def _find_before_quiet() -> None:
         _replace(module, "quiet_in_ms", quiet_in_ms)
 
 
+def _blind_restore() -> None:
+    """Slots after the head of a restored copy are fresh, open steps are what they were (rule 7)."""
+
+    def fold_restore(*_args: Any) -> None:
+        pass
+
+    _replace(records, "_fold_restore", fold_restore)
+
+
+def _own_place_only() -> None:
+    """What a lost timeline did elsewhere in the task is not asked for (rule 7)."""
+
+    async def elsewhere(*_args: Any, **_rest: Any) -> tuple[str, Absent]:
+        return "", Absent()
+
+    _replace(LostEffects, "elsewhere", elsewhere)
+
+
 def _modules_with(name: str) -> list[ModuleType]:
     """The runtime's modules that know this function, each by a name of its own."""
     found = [
@@ -143,4 +165,6 @@ _WEAKEN: dict[Weakness, Callable[[], None]] = {
     Weakness.NO_EPOCH_CHECK: _no_epoch_check,
     Weakness.TIMEOUT_AS_FAILURE: _timeout_as_failure,
     Weakness.FIND_BEFORE_QUIET: _find_before_quiet,
+    Weakness.BLIND_RESTORE: _blind_restore,
+    Weakness.OWN_PLACE_ONLY: _own_place_only,
 }

@@ -39,6 +39,7 @@ from holdfast.journal.sqlite.use_lock import JournalUse
 from holdfast.journal.sqlite.writer import Txn, translated
 
 ALONE_WAIT_S = 20.0
+SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +137,7 @@ def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
 
 def _newest(db: Db) -> tuple[int, int]:
     row = db.execute("SELECT n, at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
-    return (0, 0) if row is None else (cast(int, row[0]), cast(int, row[1]))
+    return (0, SINCE_EVER_MS) if row is None else (cast(int, row[0]), cast(int, row[1]))
 
 
 def _set_meta(db: Db, key: str, value: int) -> None:

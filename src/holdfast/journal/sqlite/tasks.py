@@ -96,7 +96,7 @@ def _suspicion(txn: Txn) -> list[Entry]:
     restored_ms = found.get("restored_ms")
     if restored_ms is None or txn.at_ms - restored_ms > SUSPECT_MS:
         return []
-    return [Entry(kind=Kind.RESTORED, body={"lost_after_ms": found["lost_after_ms"]})]
+    return [Entry(kind=Kind.RESTORED, body={"lost_after_ms": max(found["lost_after_ms"], 1)})]
 
 
 HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"

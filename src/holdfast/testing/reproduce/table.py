@@ -225,4 +225,16 @@ TABLE: tuple[Reproduction, ...] = (
         what="Flipped names, due times, marks and applied facts were found by no check.",
         test="tests/unit/test_row_check.py",
     ),
+    Reproduction(
+        name="copy-without-a-record", found_by="rewind",
+        what="A restored copy without any record made no request suspect: effects were repeated.",
+        test="tests/runtime/test_restore.py"
+        "::test_a_copy_without_a_record_makes_all_requests_suspect",
+    ),
+    Reproduction(
+        name="lost-effect-at-another-place", found_by="rewind",
+        what="After a restore a call at another place of the task repeated what was done.",
+        test="tests/rewind/test_rewind.py"
+        "::test_nothing_is_done_twice_and_what_was_lost_is_adopted",
+    ),
 )  # fmt: skip
