@@ -129,9 +129,10 @@ def repository_of(place: Place, escrow: Escrow) -> Repository:
 def check_there(place: Place) -> None:
     """The place is the one that was added. Raises PlaceMissing.
 
-    Of a far host nothing can be seen without connecting: there Borg itself compares the id.
+    Of a far host nothing can be seen without connecting: there Borg itself compares the id. Nor
+    is a folder without a sentinel doubted that a person names on a bare machine.
     """
-    if place.kind is Kind.SSH:
+    if place.kind is Kind.SSH or not place.place_id:
         return
     found = find_place_id(Path(place.address))
     if found is None:

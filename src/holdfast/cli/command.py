@@ -46,7 +46,7 @@ COMMANDS: dict[str, Entry] = {
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
     "backup": Entry("holdfast.cli.backup", "snapshots: made, listed, restored for a test"),
-    "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
+    "recover": Entry("holdfast.cli.recover", "bring an agent back from paper and one backup"),
 }  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from holdfast.cli.parser import build_parser
 from holdfast.cli.report import report_error, report_internal
 from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
-SECRETIVE = ("secret ", "share ", "paper ", "identity ", "init ")  # a stray word may be a value
+# Commands of which a stray word may be a secret.
+SECRETIVE = ("secret ", "share ", "paper ", "identity ", "init ", "recover ")
 EXIT_INTERNAL = 1
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141

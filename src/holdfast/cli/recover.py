@@ -1,72 +1,104 @@
-"""`holdfast recover`: the front door at night. In this version: a journal that was put back."""
+"""`holdfast recover`: the front door at night, and the one that is printed on paper."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 
-from holdfast.cli.command import Commands, add_journal_option, add_json_option, new_command
-from holdfast.cli.place import journal_of
-
-WORD = "restore"
+from holdfast.cli.command import Commands, add_home_option, add_json_option, new_command
+from holdfast.cli.paper_text import add_words_options
+from holdfast.cli.slots_in import add_slot_options
 
 
 def add_parser(commands: Commands) -> None:
     parser = new_command(
-        commands,
-        "recover",
-        run=run,
+        commands, "recover", run=run,
         purpose=(
-            "Make an older copy of the journal a proper restore.\n\n"
-            "The incarnation rises, so that no epoch or fence is used twice. Every open task\n"
-            "becomes suspect: what it may have done after the copy was made is looked up with\n"
-            "its effect key, or parked for a person; nothing is repeated on a guess. So are\n"
-            "tasks submitted again under an old request id."
+            "Bring an agent back: from the words of its sheet, or shares, and one place of its\n"
+            "backups, on a machine that has nothing of it.\n\n"
+            "The newest snapshot that any place knows of is restored and compared, byte by byte,\n"
+            "with what the agent signed. The id stays the same; whoever had the old keys is out.\n"
+            "Every open task becomes suspect: what it may have done after the snapshot is looked\n"
+            "up with its effect key, or parked for a person; nothing is repeated on a guess. What\n"
+            "was in the folder before is kept beside it. A run that was cut short is finished by\n"
+            "the same command.\n\n"
+            "With --keep-keys the vault at --vault was not lost: nobody is evicted.\n"
+            "With --journal FILE only an older copy of the journal that was put back becomes a\n"
+            "proper restore."
         ),
         examples=(
-            "holdfast recover --journal journal.db --dry-run",
+            "holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada",
+            "holdfast recover --place ssh://u1@backup.example.org/./ada --home ~/agents/ada \\\n"
+            "    --second /media/stick/ada",
+            "holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada --dry-run --json",
+            "holdfast recover --place /mnt/nas/holdfast --file MEMORY.md --to ~/looked-at",
             "holdfast recover --journal journal.db --yes",
         ),
+    )  # fmt: skip
+    parser.add_argument(
+        "--place", metavar="ADDRESS", action="append", default=[],
+        help="where backups are: a folder, ssh://user@host/path; repeat it for all that you can "
+        "reach (also: those that the folder's own places.json names)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--agent", metavar="NAME", default="", help="which agent, where a place holds several"
     )
-    add_journal_option(parser)
+    add_home_option(parser)
+    parser.add_argument("--vault", metavar="DIR", help="default: ~/.config/holdfast/vault/NAME")
+    parser.add_argument(
+        "--second", metavar="DIR", help="the place of the next key: another disk, or another user"
+    )
+    parser.add_argument(
+        "--keep-keys", action="store_true", help="the vault was not lost; do not ask for paper"
+    )
+    add_words_options(parser)
+    add_slot_options(parser, new=True)
+    parser.add_argument(
+        "--card", metavar="FILE", action="append", default=[],
+        help="the text of the public card, or of its code",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log", metavar="FILE", action="append", default=[], help="a copy of kel.jsonl"
+    )
+    parser.add_argument(
+        "--witness", metavar="DIR", action="append", default=[],
+        help="the folder of a witness that the agent had",
+    )  # fmt: skip
+    parser.add_argument(
+        "--new-witness", metavar="DIR", action="append", default=[],
+        help="name this witness instead of the old ones "
+        "(default where too few of these answer: ~/.config/holdfast/witness/NAME)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--at", metavar="TIME", help="as it was then: 2026-11-15 or 2026-11-15T14:30 (UTC)"
+    )
+    parser.add_argument(
+        "--to", metavar="FOLDER", help="only unpack, into this new folder; nothing is made to run"
+    )
+    parser.add_argument(
+        "--file", metavar="PATH", action="append", default=[],
+        help="with --to: only this file or folder of the agent",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rsh", metavar="COMMAND", default="", help="instead of ssh, for places on a far host"
+    )
+    parser.add_argument(
+        "--again", action="store_true",
+        help="restore once more, or evict keys of an earlier recovery that are not here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--start", metavar="APP", help="afterwards serve the tasks of this app, as `worker` does"
+    )
+    parser.add_argument("--journal", metavar="FILE", help="only this journal, already put back")
     add_json_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would happen, do nothing")
-    parser.add_argument("--yes", action="store_true", help=f"do not ask for the word {WORD!r}")
+    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
 
 
 def run(args: argparse.Namespace) -> int:
-    import asyncio
+    if args.journal is not None:
+        from holdfast.cli import recover_journal
 
-    import msgspec
+        return recover_journal.run(args)
+    from holdfast.cli import recover_agent
 
-    from holdfast.app.recover import recover_journal
-    from holdfast.errors import BadInput
-
-    path = journal_of(args)
-    plan = asyncio.run(recover_journal(path, dry_run=True))
-    lost = max(plan.mark_sequence - plan.sequence, 0)
-    if not args.json:
-        print(
-            f"{path} ends at record {plan.sequence}; this machine has committed "
-            f"{plan.mark_sequence}: {lost} records are lost.\n"
-            f"Incarnation {plan.incarnation} would begin; {plan.open_tasks} open tasks become "
-            "suspect: looked up or parked before anything is sent.",
-            file=sys.stderr,
-        )
-    if not args.dry_run:
-        if not args.yes and not _agreed():
-            raise BadInput("nothing was changed", hint=f"type {WORD!r}, or give --yes")
-        plan = asyncio.run(recover_journal(path))
-    fields = {**msgspec.to_builtins(plan), "records_lost": lost, "done": not args.dry_run}
-    if args.json:
-        print(msgspec.json.encode(fields).decode())
-    elif not args.dry_run:
-        print(f"restored: incarnation {plan.incarnation}, {plan.open_tasks} tasks suspect")
-    return 0
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        return False
-    print(f"type {WORD!r} to go on: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() == WORD
+    return recover_agent.run(args)

@@ -54,9 +54,13 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def restore_journal(
-    path: Path, *, keys: KeyRing, clock: Clock, instance_folder: Path, dry_run: bool = False
-) -> Restored:
+    path: Path, *, keys: KeyRing, clock: Clock, instance_folder: Path, dry_run: bool = False,
+    above: int = 0,
+) -> Restored:  # fmt: skip
     """Take the file at this path as the journal from now on, under a new incarnation.
+
+    It is higher than every one that the file and this machine know of, and than `above`: what
+    somebody else has seen, such as the head of a newer backup.
 
     Raises JournalDamaged where the copy itself is damaged; JournalBusy while anyone uses it.
     """
@@ -67,12 +71,14 @@ async def restore_journal(
         ensure_private_folder(instance_folder)
         ensure_private_folder(folder)
         with await JournalUse.exclusive(folder, timeout_s=ALONE_WAIT_S):
-            return _restore(path, folder, keys=keys, clock=clock, dry_run=dry_run)
+            return _restore(path, folder, keys=keys, clock=clock, dry_run=dry_run, above=above)
     except apsw.Error as error:
         raise translated(error) from error
 
 
-def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool) -> Restored:
+def _restore(
+    path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool, above: int
+) -> Restored:
     wraps = KeyWraps(keys)
     findings = check.find_damage(str(path), wraps)
     if findings:
@@ -81,7 +87,7 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
     try:
         check_keys(db, keys)
         mark = high_water(folder)
-        incarnation = max(int(str(get_meta(db, "incarnation"))), mark.incarnation) + 1
+        incarnation = max(int(str(get_meta(db, "incarnation"))), mark.incarnation, above) + 1
         db.execute("BEGIN IMMEDIATE")
         number, newest_ms = _newest(db)
         txn = Txn(db, number=number, at_ms=max(newest_ms, clock.wall_ms()), boot_ms=clock.boot_ms())

@@ -1,0 +1,279 @@
+"""`holdfast recover --place ADDRESS`: what is asked, what is shown, in this order.
+
+Rules of the screen: what was found comes before any question; a figure for everything that took
+time; the one thing to do next at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime as dt
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app.agent_home import home_folder
+from holdfast.app.recover_agent import (
+    Have,
+    Recovered,
+    Target,
+    View,
+    look,
+    perform,
+)
+from holdfast.app.restore_home import Wish, restore_to
+from holdfast.backup.borg import open_borg
+from holdfast.cli.agent_places import default_place, path_of, paths_of, second_place
+from holdfast.cli.confirm import confirm
+from holdfast.cli.log_in import read_card_file, read_log_file
+from holdfast.cli.paper_text import read_given
+from holdfast.cli.screen import ago, iso, print_fields, print_json, talk
+from holdfast.cli.slots_in import new_slots, open_existing
+from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.errors import BadInput
+from holdfast.identity.ed25519 import Sodium
+from holdfast.identity.log_state import Standing
+from holdfast.identity.vault import exists
+
+
+def run(args: argparse.Namespace) -> int:
+    began = time.monotonic()
+    folder = home_folder(args.home)
+    name = args.agent or folder.name.lower()
+    vault = path_of(args.vault) if args.vault else default_place("vault", name)
+    _check_words(args, vault)
+    if not args.place and not os.path.lexists(folder / "places.json"):
+        args.place = [_ask_place()]
+    at = None if args.at is None else _moment(args.at)
+    with _borg_base() as base:
+        have = _have(args, vault)
+        borg = asyncio.run(open_borg(base=base))
+        view = asyncio.run(look(have, folder, borg=borg, port=Sodium(), at=at))
+        _show(view, as_json=args.json)
+        if args.dry_run:
+            if args.json:
+                print_json({**_view_json(view), "done": False})
+            return 0
+        if args.to:
+            return _unpack(args, view)
+        target = _target(args, folder, name, vault)
+        _confirm(args, view, folder)
+        done = asyncio.run(
+            perform(
+                view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(),
+                tell=talk,
+            )
+        )  # fmt: skip
+    _report(args, view, done, seconds=time.monotonic() - began)
+    return _start(args, done) if args.start else 0
+
+
+def _check_words(args: argparse.Namespace, vault: Path) -> None:
+    if args.file and not args.to:
+        raise BadInput("--file needs --to FOLDER")
+    if args.keep_keys and not exists(vault):
+        raise BadInput(f"--keep-keys: there is no vault in {vault}", hint="name it with --vault")
+
+
+def _ask_place() -> str:
+    if not sys.stdin.isatty():
+        raise BadInput(
+            "where are the backups?", hint="give --place FOLDER or --place ssh://user@host/path"
+        )
+    talk("Where are backups of the agent? A folder, or ssh://user@host/path (see the public card).")
+    print("place: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
+    if not answer:
+        raise BadInput("no place was given: nothing was changed")
+    return answer
+
+
+def _have(args: argparse.Namespace, vault: Path) -> Have:
+    have = Have(
+        places=tuple(args.place), agent=args.agent, rsh=args.rsh, witnesses=paths_of(args.witness),
+        copies=tuple([read_card_file(path_of(one)) for one in args.card]
+                     + [read_log_file(path_of(one)) for one in args.log]),
+    )  # fmt: skip
+    if args.keep_keys:
+        opened = open_existing(vault, "--passphrase-fd", args.passphrase_fd, what="the vault")
+        return replace(have, vault=opened)
+    given = read_given(args)
+    return replace(have, words=given.words, shares=given.shares, passphrase=given.passphrase)
+
+
+def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> Target:
+    spare = default_place("witness", name)
+    if args.keep_keys:
+        second = path_of(args.second) if args.second else default_place("second", name)
+        return Target(folder=folder, vault=vault, second=second, again=args.again)
+    second = second_place(args.second, vault, name)
+    keys, second_keys = new_slots(args)
+    return Target(
+        folder=folder, vault=vault, second=second, keys=keys, second_keys=second_keys,
+        spare_witness=spare, new_witnesses=paths_of(args.new_witness),
+        arbiter=str(default_place("arbiter", name)), again=args.again,
+    )  # fmt: skip
+
+
+def _show(view: View, *, as_json: bool) -> None:
+    if as_json:
+        return
+    log = view.log
+    changed = f" ({view.change}: look at the sheet)" if view.change else ""
+    talk(f"agent {log.id}{changed}")
+    talk(f"its log stands at {tuple(log.position)}, {log.standing.value}")
+    newest = view.overview.chain.newest
+    for one in view.overview.places:
+        if one.error is not None:
+            talk(f"place {one.place.name}: cannot be read: {one.error.message}")
+        elif one.newest is None:
+            talk(f"place {one.place.name}: holds no snapshot that the agent signed")
+        else:
+            head = one.newest.record
+            lag = "the newest" if one.lag is None else (
+                f"{one.lag.generations} snapshots behind, {ago(one.lag.seconds * 1000)}"
+                + ("" if one.lag.steps is None else f", {one.lag.steps} records of the journal")
+            )  # fmt: skip
+            talk(f"place {one.place.name}: snapshot {head.seq} of {iso(head.at * 1000)}: {lag}")
+        for finding in one.findings:
+            talk(f"place {one.place.name}: {finding}")
+    for finding in view.overview.findings:
+        talk(finding)
+    for place, why in view.failed.items():
+        talk(f"{place}: {why}")
+    if newest is None or view.chosen is None:
+        return
+    chosen = view.chosen.record
+    if chosen.seq < newest.record.seq:
+        talk(f"snapshot {newest.record.seq} is known of, and no place that answers holds it")
+    talk(
+        f"to be restored: snapshot {chosen.seq} of {iso(chosen.at * 1000)}, "
+        f"{chosen.files:,} files, {chosen.bytes:,} bytes"
+    )
+
+
+def _confirm(args: argparse.Namespace, view: View, folder: Path) -> None:
+    if view.chosen is None:
+        return  # perform says why
+    what = [f"{folder} becomes the agent's folder"]
+    if os.path.lexists(folder):
+        what.append("what is there now is kept beside it")
+    if not args.keep_keys and view.log.standing is not Standing.LOCKED:
+        what.append("whoever holds the agent's keys is evicted")
+    confirm("recover", "; ".join(what), yes=args.yes)
+
+
+def _unpack(args: argparse.Namespace, view: View) -> int:
+    """Look at a snapshot without making it run."""
+    to = path_of(args.to)
+    if os.path.lexists(to) and not args.file:
+        raise BadInput(f"{to} is there already", hint="name a new folder")
+    wish = Wish(at=view.at, files=tuple(args.file))
+    report = asyncio.run(restore_to(to, view.means(Sodium()), wish))
+    if args.json:
+        print_json(msgspec.to_builtins(report))
+    else:
+        print(to)
+    return 0
+
+
+def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: float) -> None:
+    restored, journal = done.restored, done.journal
+    fields: dict[str, object] = {
+        **_view_json(view), "done": True, "home": str(done.home.folder), "evicted": done.evicted,
+        "position": list(done.log.position),
+        "restored": None if restored is None else msgspec.to_builtins(restored),
+        "incarnation": None if journal is None else journal.incarnation,
+        "suspect_tasks": 0 if journal is None else journal.open_tasks,
+        "secrets_to_rotate": list(done.secrets), "restore_s": round(done.restore_s, 3),
+        "identity_s": round(done.identity_s, 3), "seconds": round(seconds, 3),
+    }  # fmt: skip
+    if args.json:
+        print_json(fields)
+        return
+    print_fields([
+        ("agent", done.home.name), ("id", done.log.id), ("home", str(done.home.folder)),
+        ("state", _state(view, done)),
+        ("suspect", f"{fields['suspect_tasks']} open tasks: looked up or parked before anything "
+                    "is sent"),
+        ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, "
+                 f"in all {seconds:.1f} s"),
+    ])  # fmt: skip
+    if restored is not None and restored.kept:
+        talk(f"what was there before: {restored.kept}")
+    for one in () if restored is None else restored.passed:
+        talk(f"passed over at {one.place}: {one.archive}: {one.message}")
+    if done.secrets:
+        talk("whoever had the old machine may know these secrets of tools; rotate them: "
+             + ", ".join(done.secrets))  # fmt: skip
+    if done.evicted:
+        talk("the words were typed on this machine: if it has a network, print a new sheet soon")
+    if not args.start:
+        talk(f"next: holdfast worker APP --journal {done.home.journal}")
+
+
+def _state(view: View, done: Recovered) -> str:
+    if done.restored is not None:
+        seq, at = done.restored.seq, done.restored.at
+    elif view.chosen is not None:
+        seq, at = view.chosen.record.seq, view.chosen.record.at
+    else:
+        return ""
+    return f"snapshot {seq} of {iso(at * 1000)}; what was done after that is lost here"
+
+
+def _view_json(view: View) -> dict[str, object]:
+    newest = view.overview.chain.newest
+    return {
+        "id": view.log.id, "standing": view.log.standing.value, "words_repaired": view.change,
+        "newest": None if newest is None else newest.record.seq,
+        "places": [
+            {
+                "name": one.place.name,
+                "error": None if one.error is None else one.error.message,
+                "newest": None if one.newest is None else one.newest.record.seq,
+                "behind": None if one.lag is None else {
+                    "snapshots": one.lag.generations, "records": one.lag.steps,
+                    "seconds": one.lag.seconds,
+                },
+                "findings": list(one.findings),
+            }
+            for one in view.overview.places
+        ],
+        "findings": list(view.overview.findings),
+        "unreachable": dict(view.failed),
+    }  # fmt: skip
+
+
+def _start(args: argparse.Namespace, done: Recovered) -> int:
+    """Serve from here on; the worker's own parent takes the place of this process."""
+    talk(f"starting: holdfast worker {args.start}")
+    sys.stdout.flush()
+    words = ["worker", args.start, "--journal", str(done.home.journal)]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "holdfast", *words])
+
+
+def _moment(text: str) -> int:
+    try:
+        when = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(
+            f"--at: {text!r} is no time", hint="2026-11-15 or 2026-11-15T14:30"
+        ) from None
+    if len(text) == len("2026-11-15"):
+        when = when.replace(hour=23, minute=59, second=59)
+    return int((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp())
+
+
+@contextmanager
+def _borg_base() -> Generator[Path]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as name:
+        yield Path(name) / "borg"

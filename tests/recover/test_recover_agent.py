@@ -1,0 +1,170 @@
+"""Paper and one surviving backup are the agent again: on a bare machine, by one command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from lost import APP, CARD, COMMAND, FACT, BareMachine, Lost, live_and_die
+
+from holdfast.downstream.process import BlockingFarEnd, start_blocking
+from holdfast.identity.phrase import english
+
+pytestmark = pytest.mark.xdist_group("recover")
+
+
+@pytest.fixture(scope="module")
+def far_end() -> Generator[BlockingFarEnd]:
+    with start_blocking("payment") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def remains(far_end: BlockingFarEnd, tmp_path_factory: pytest.TempPathFactory) -> Lost:
+    return live_and_die(tmp_path_factory.mktemp("lost"), far_end)
+
+
+@pytest.fixture
+def lost(remains: Lost, tmp_path: Path) -> Lost:
+    return remains.copy(tmp_path)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> BareMachine:
+    return BareMachine(tmp_path / "bare")
+
+
+def test_words_and_one_place_bring_the_agent_back_and_it_finishes_its_task(
+    lost: Lost, machine: BareMachine, far_end: BlockingFarEnd, measured: Callable[[str], None]
+) -> None:
+    """Same id, memory, tool secrets; the task is finished with a real call, and charged once."""
+    done = machine.recover(lost, "--place", str(lost.place))
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["id"], seen["done"], seen["evicted"]) == (lost.id, True, True)
+    assert (seen["suspect_tasks"], seen["secrets_to_rotate"]) == (1, ["billing"])
+    assert seen["position"] == [1, 1]
+    assert (machine.home / "MEMORY.md").read_text() == FACT
+    measured(f"bare machine: recovered in {seen['seconds']:.1f} s, of it {seen['restore_s']:.1f} s"
+             " restore")  # fmt: skip
+    before = far_end.ledger()
+    view = _finished(machine, lost.task_id, far_end)
+    after = far_end.ledger()
+    assert view["state"] == "succeeded"
+    assert after.count == 1, "charged again"
+    assert len(after.requests) > len(before.requests), "the far end was not asked"
+    assert CARD in json.dumps([effect.body for effect in after.effects], default=str)
+
+
+def _finished(machine: BareMachine, task_id: str, far_end: BlockingFarEnd) -> dict[str, object]:
+    worker = subprocess.Popen(
+        [*COMMAND, "worker", APP, "--journal", str(machine.home / "journal.db")],
+        env=machine.environment(SHOP=far_end.url), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 90
+        while time.monotonic() < end:
+            journal = str(machine.home / "journal.db")
+            view = machine.json("task", "show", task_id, "--journal", journal)
+            if view["state"] in ("succeeded", "failed", "parked"):
+                return view
+            assert worker.poll() is None, worker.communicate()[1]
+            time.sleep(0.5)
+        raise AssertionError("the task did not end")
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=30)
+
+
+def test_a_look_changes_nothing_and_tells_what_is_there(lost: Lost, machine: BareMachine) -> None:
+    done = machine.recover(lost, "--place", str(lost.place), "--dry-run", keys=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["id"], seen["newest"], seen["done"]) == (lost.id, 1, False)
+    assert [one["name"] for one in seen["places"]] == ["place-2"]
+    assert not machine.home.exists()
+    assert sorted(os.listdir(machine.root)) == []
+
+
+def test_words_of_another_agent_are_refused_and_nothing_is_made(
+    lost: Lost, machine: BareMachine
+) -> None:
+    other = lost.words.split()
+    other[0], other[3] = other[3], other[0]
+    other[1] = next(word for word in english().words if word != other[1])
+    done = machine.recover(lost, "--place", str(lost.place), words=" ".join(other))
+    assert done.returncode != 0
+    assert not machine.home.exists()
+    assert not any(word in done.stderr for word in lost.words.split() if len(word) > 6)
+
+
+def test_one_wrong_word_is_found(lost: Lost, machine: BareMachine) -> None:
+    words = lost.words.split()
+    words[5] = next(word for word in english().words if word != words[5])
+    done = machine.recover(
+        lost, "--place", str(lost.place), "--dry-run", words=" ".join(words), keys=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "6" in json.loads(done.stdout)["words_repaired"]
+
+
+def test_cut_short_after_the_restore_it_goes_on_with_the_identity(
+    lost: Lost, machine: BareMachine
+) -> None:
+    """The second place cannot be made: the state is there, no worker can run it, then all is."""
+    machine.root.mkdir(mode=0o700)
+    blocker = machine.root / "second"
+    blocker.write_text("in the way")
+    done = machine.recover(lost, "--place", str(lost.place))
+    assert done.returncode != 0
+    assert machine.home.is_dir()
+    assert not (machine.home / "keys.json").exists()
+    refused = machine.run("task", "list", "--journal", str(machine.home / "journal.db"))
+    assert refused.returncode != 0
+    blocker.unlink()
+    done = machine.recover(lost, "--place", str(lost.place))
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["id"], seen["restored"]) == (lost.id, None)
+    again = machine.recover(lost, "--place", str(lost.place))
+    assert again.returncode != 0
+    assert json.loads(again.stderr.splitlines()[-1])["error"]["code"] == "too-early"
+
+
+def test_single_files_and_whole_folders_can_be_looked_at(lost: Lost, machine: BareMachine) -> None:
+    to = machine.root / "looked-at"
+    done = machine.recover(
+        lost, "--place", str(lost.place), "--file", "MEMORY.md", "--to", str(to), keys=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (to / "MEMORY.md").read_text() == FACT
+    assert os.listdir(to) == ["MEMORY.md"]
+    whole = machine.root / "whole"
+    done = machine.recover(lost, "--place", str(lost.place), "--to", str(whole), keys=False)
+    assert done.returncode == 0, done.stderr
+    assert (whole / "journal.db").is_file()
+    assert not (whole / "keys.json").exists()
+
+
+def test_an_agent_folder_without_its_root_is_enough(lost: Lost, machine: BareMachine) -> None:
+    """Somebody copied PLACE/AGENT from the disk: no sentinel, another path."""
+    machine.root.mkdir(mode=0o700)
+    copied = machine.root / "copied"
+    shutil.copytree(lost.place / "ada", copied)
+    done = machine.recover(lost, "--place", str(copied), "--dry-run", keys=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["newest"] == 1
+
+
+def test_a_place_that_is_not_there_is_told(lost: Lost, machine: BareMachine) -> None:
+    done = machine.recover(lost, "--place", str(machine.root / "nowhere"), "--dry-run", keys=False)
+    assert done.returncode != 0
+    assert "place-missing" in done.stderr + done.stdout
