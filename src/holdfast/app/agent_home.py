@@ -9,9 +9,11 @@ from pathlib import Path
 from holdfast.app.agent_settings import AgentSettings
 from holdfast.app.settings_file import NAME, read_agent_settings, read_fields
 from holdfast.core.private_files import check_place, check_private_folder
-from holdfast.errors import NotAnAgent
+from holdfast.errors import BadSettings, NotAnAgent
+from holdfast.home.covering import Rules
 
 ENVIRONMENT = "HOLDFAST_HOME"
+ADOPTED = ".holdfast"  # in the folder of an agent that was there before
 NAME_CHARS_MAX = 64
 
 
@@ -22,6 +24,17 @@ class AgentHome:
     folder: Path
     name: str
     settings: AgentSettings = field(default_factory=AgentSettings)
+
+    @property
+    def state(self) -> Path:
+        """What a backup covers: this folder, or that of an adopted agent, which holds this one."""
+        return self._path(self.settings.adopted.folder) or self.folder
+
+    def covering(self) -> Rules:
+        """What of it is left out: keys, wherever they lie, and what is this host's own."""
+        given = (self.vault, self.second, *self.witnesses, self.arbiter, self.signer)
+        own = "" if self.state == self.folder else self.folder.relative_to(self.state).as_posix()
+        return Rules(apart=tuple(str(path) for path in given if path is not None), own=own)
 
     @property
     def settings_file(self) -> Path:
@@ -108,8 +121,15 @@ class AgentHome:
 
 
 def home_folder(given: str | None) -> Path:
-    """The folder that a command means: the option, else $HOLDFAST_HOME, else this one."""
-    return Path(os.path.abspath(given or os.environ.get(ENVIRONMENT) or "."))
+    """The folder that a command means: the option, else $HOLDFAST_HOME, else this one.
+
+    Of an adopted agent it is the one that Holdfast has made in its folder.
+    """
+    folder = Path(os.path.abspath(given or os.environ.get(ENVIRONMENT) or "."))
+    inner = folder / ADOPTED
+    if not os.path.lexists(folder / NAME) and os.path.lexists(inner / NAME):
+        return inner
+    return folder
 
 
 def load_home(folder: Path) -> AgentHome:
@@ -127,4 +147,10 @@ def load_home(folder: Path) -> AgentHome:
     name = str(read_fields(path).get("agent", ""))
     if not name:
         raise NotAnAgent(f"{path} names no agent", hint='it says `agent = "ada"`, for example')
-    return AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
+    home = AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
+    if home.state not in (folder, folder.parent):
+        raise BadSettings(
+            f"{path}: [adopted] folder is {home.state}, which does not hold {folder}",
+            hint='of an adopted agent it is ".."',
+        )
+    return home

@@ -1,5 +1,6 @@
 """The parts of holdfast.toml that are about the agent rather than about a worker.
 
+    [adopted]    where the files of an agent lie that was there before Holdfast
     [identity]   where the vault, its second place, the witnesses and the arbiter lie
     [memory]     how much of its files an agent is given when it starts
     [backup]     how often, how long kept, and what counts as too old
@@ -17,7 +18,13 @@ import msgspec
 
 from holdfast.errors import BadSettings
 
-SECTIONS = ("identity", "memory", "backup")
+SECTIONS = ("adopted", "identity", "memory", "backup")
+
+
+class AdoptedSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    folder: str = ""  # of an agent that was there before: Holdfast's files lie in one inside it
 
 
 class IdentitySettings(
@@ -51,6 +58,7 @@ class BackupSettings(
 class AgentSettings(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
+    adopted: AdoptedSettings = msgspec.field(default_factory=AdoptedSettings)
     identity: IdentitySettings = msgspec.field(default_factory=IdentitySettings)
     memory: MemorySettings = msgspec.field(default_factory=MemorySettings)
     backup: BackupSettings = msgspec.field(default_factory=BackupSettings)

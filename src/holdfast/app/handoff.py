@@ -15,9 +15,13 @@ from pathlib import Path
 
 from holdfast.app.agent_home import AgentHome, load_home
 from holdfast.app.settings_file import NAME
+from holdfast.core.clock import SystemClock
+from holdfast.core.private_files import write_atomically
+from holdfast.core.redact import safe
 from holdfast.errors import BadInput, HoldfastError, NoHandoff, NotAnAgent
+from holdfast.home.foreign import foreign_handoff
 from holdfast.home.gathering import Gatherer, Views
-from holdfast.home.handoff import TEXT_CHARS_MAX, Handoff, parse
+from holdfast.home.handoff import TEXT_CHARS_MAX, Handoff, parse, render
 from holdfast.home.upkeep import Upkeep
 from holdfast.journal.contract import Journal
 from holdfast.runtime.log import Log
@@ -25,7 +29,10 @@ from holdfast.runtime.log import Log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The hand-off, and what it rests on: `journal`, or `file` where there is no journal."""
+    """The hand-off, and what it rests on.
+
+    `journal`; `file`: there is no journal, handoff.md was read; `files`: those of an adopted agent.
+    """
 
     handoff: Handoff
     source: str
@@ -76,6 +83,8 @@ async def read_answer(home: AgentHome) -> Answer:
     The file is brought up to date on the way. Raises NoHandoff where neither is there.
     """
     if not os.path.lexists(home.journal):
+        if home.state != home.folder:
+            return Answer(handoff=write_foreign(home), source="files")
         return Answer(handoff=read_handoff(home.handoff_file), source="file")
     from holdfast.app.open import open as open_holdfast
     from holdfast.app.settings_file import find_settings
@@ -88,6 +97,16 @@ async def read_answer(home: AgentHome) -> Answer:
         finally:
             upkeep.close()
         return Answer(handoff=await gatherer_of(home, hf.journal).gather(), source="journal")
+
+
+def write_foreign(home: AgentHome) -> Handoff:
+    """The hand-off of an adopted agent without a journal, from its own files; handoff.md too."""
+    handoff = foreign_handoff(
+        home.state, home.covering(), agent=home.name, agent_id=_IdReader(home.identity_file)(),
+        at_ms=SystemClock().wall_ms(),
+    )  # fmt: skip
+    write_atomically(home.handoff_file, safe(render(handoff)).encode())
+    return handoff
 
 
 def read_handoff(path: Path) -> Handoff:

@@ -32,6 +32,7 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("holdfast.cli.demo", "killed inside a payment, resumed: one charge, one mail"),
     "init": Entry("holdfast.cli.init", "a new agent: folder, identity, vault, words for paper"),
+    "adopt": Entry("holdfast.cli.adopt", "cover an agent that was there before; nothing moves"),
     "submit": Entry("holdfast.cli.submit", "submit a task and follow it to its end"),
     "worker": Entry("holdfast.cli.worker", "serve the tasks of an app"),
     "task": Entry("holdfast.cli.task", "list, show, cancel and retry tasks"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from holdfast.cli.command import Commands, add_json_option, new_command
 from holdfast.cli.slots_in import add_slot_options
@@ -29,6 +30,12 @@ def add_parser(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("name", metavar="NAME", help="small letters, digits, - and _")
     parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: ./NAME)")
+    add_identity_options(parser)
+    add_json_option(parser)
+
+
+def add_identity_options(parser: argparse.ArgumentParser) -> None:
+    """Where the keys of a new agent lie, and how its words are shown."""
     parser.add_argument(
         "--vault", metavar="DIR", help="default: ~/.config/holdfast/vault/NAME; never in the home"
     )
@@ -57,27 +64,42 @@ def add_parser(commands: Commands) -> None:
         help="write the 24 words to this descriptor instead of showing them; at a terminal they "
         "are copied by hand and typed back",
     )  # fmt: skip
-    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from holdfast.app.make_agent import check_name
+    from holdfast.cli.agent_places import path_of
+    from holdfast.cli.screen import print_fields, print_json, talk
+
+    name = check_name(args.name)
+    fields = make(args, name=name, home=path_of(args.home or name))
+    if args.json:
+        print_json(fields)
+    else:
+        print_fields([(key, value if isinstance(value, str) else "\n".join(value))
+                      for key, value in fields.items()])  # fmt: skip
+        talk("next: `holdfast paper print | lp`, then `holdfast paper verify`")
+    return 0
+
+
+def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | list[str]]:
+    """Make the agent as the identity options say; what there is then."""
     import asyncio
     import dataclasses
 
-    from holdfast.app.make_agent import Plan, check_name, check_plan, make_agent
+    from holdfast.app.make_agent import Plan, check_plan, make_agent
     from holdfast.cli.agent_places import default_place, path_of, paths_of, second_place
-    from holdfast.cli.screen import print_fields, print_json, talk
+    from holdfast.cli.screen import talk
     from holdfast.cli.slots_in import new_slots
     from holdfast.cli.words_out import words_out
     from holdfast.core.clock import SystemEntropy
     from holdfast.identity.ed25519 import Sodium
 
-    name = check_name(args.name)
     show = words_out(args.words_fd, name)
     vault = path_of(args.vault) if args.vault else default_place("vault", name)
     arbiter = path_of(args.arbiter) if args.arbiter else default_place("arbiter", name)
     plan = Plan(
-        name=name, folder=path_of(args.home or name), vault=vault,
+        name=name, folder=home, vault=vault,
         second=second_place(args.second, vault, name),
         witnesses=paths_of(args.witness) or (default_place("witness", name),),
         arbiter=str(arbiter), keys=(), second_keys=(), today=_today(),
@@ -92,17 +114,10 @@ def run(args: argparse.Namespace) -> int:
         talk("an earlier run had made the vault: the words that it showed are the ones that count")
     if len(log.head.witnesses.members) == 1:
         talk("risk: one witness bears no loss; name three with --witness when you can")
-    fields = {
+    return {
         "name": name, "id": log.id, "home": str(plan.folder), "vault": str(plan.vault),
         "second": str(plan.second), "witnesses": [str(path) for path in plan.witnesses],
     }  # fmt: skip
-    if args.json:
-        print_json(fields)
-    else:
-        print_fields([(key, value if isinstance(value, str) else "\n".join(value))
-                      for key, value in fields.items()])  # fmt: skip
-        talk("next: `holdfast paper print | lp`, then `holdfast paper verify`")
-    return 0
 
 
 def _imported(given: str | None):

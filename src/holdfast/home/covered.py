@@ -122,7 +122,7 @@ class _Walk:
                     yield _out(path, Reason.UNKEEPABLE, f"a {found.kind}")
 
     def _judge(self, path: str, *, folder: bool) -> LeftOut | None:
-        judged = judge_name(path, folder=folder)
+        judged = judge_name(path, folder=folder, own=self._rules.own)
         if judged is None and os.path.join(self._root, path) in self._rules.apart:
             judged = LeftOut(reason=Reason.SECRET, text="kept apart: a vault, place or witness")
         return judged

@@ -42,9 +42,11 @@ class Rules:
     """What is left out beside the names below.
 
     `apart` holds absolute paths: the vault, repositories and witnesses, should they lie inside.
+    `own` is where Holdfast's own files lie: in the folder itself, or in one inside it.
     """
 
     apart: tuple[str, ...] = ()
+    own: str = ""
     file_bytes_max: int = FILE_BYTES_MAX
     entries_max: int = ENTRIES_MAX
 
@@ -55,7 +57,7 @@ class LeftOut:
     text: str
 
 
-# Of the folder itself, by whole path.
+# Of Holdfast's own folder, by whole path.
 _OWN: dict[str, LeftOut] = {
     "instance": LeftOut(reason=Reason.HOST, text="this host's own keys and lease"),
     "keys.json": LeftOut(reason=Reason.SECRET, text="keys of the journal: in the vault"),
@@ -83,11 +85,12 @@ HEAD_BYTES = 64
 VAULT_NAME = "slots.json"  # a folder that holds it is a vault
 
 
-def judge_name(path: str, *, folder: bool) -> LeftOut | None:
+def judge_name(path: str, *, folder: bool, own: str = "") -> LeftOut | None:
     """Why the entry with this relative path is left out; None where it is covered."""
-    own = _OWN.get(path)
-    if own is not None:
-        return own
+    if not own or path.startswith(f"{own}/"):
+        ours = _OWN.get(path.removeprefix(f"{own}/"))
+        if ours is not None:
+            return ours
     name = path.rpartition("/")[2]
     if folder:
         if name in _CACHE_FOLDERS:

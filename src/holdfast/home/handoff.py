@@ -39,6 +39,8 @@ _EMPTY = {
     "decided": "nothing was decided yet",
     "changed": "nothing is recorded yet",
 }
+JOURNAL, FILES = "the journal", "its own files"  # what it was made from
+_BASIS = "Written by Holdfast from {}, again after each change; do not edit.\n"
 _HEAD = re.compile(
     r"# Hand-off of (?P<agent>[^\n]*)\n\n"
     r"Format 1, as of (?P<at>\S+ \S+) UTC\.\n"
@@ -63,6 +65,7 @@ class Handoff:
     agent: str
     agent_id: str
     at_ms: int
+    basis: str = JOURNAL
     where: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     decided: tuple[str, ...] = ()
@@ -75,7 +78,7 @@ class Handoff:
         """Whether it says the same, whenever that was."""
         return other is not None and all(
             getattr(self, name) == getattr(other, name)
-            for name in ("agent", "agent_id", *(name for name, _ in SECTIONS))
+            for name in ("agent", "agent_id", "basis", *(name for name, _ in SECTIONS))
         )
 
 
@@ -97,8 +100,8 @@ def render(handoff: Handoff) -> str:
     if handoff.agent_id:
         parts.append(f"Id: {_line(handoff.agent_id)}\n")
     parts.append(
-        "Written by Holdfast from the journal, again after each change; do not edit.\n"
-        "Read this first on every start. `holdfast handoff` prints it as it is now.\n"
+        _BASIS.format(handoff.basis)
+        + "Read this first on every start. `holdfast handoff` prints it as it is now.\n"
     )
     for name, title in SECTIONS:
         lines = handoff.lines(name) or (_EMPTY[name],)
@@ -115,7 +118,7 @@ def parse(text: str) -> Handoff:
         at = datetime.strptime(head["at"], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
     except ValueError:
         raise BadInput("the hand-off does not say when it was written") from None
-    _, *parts = _TITLE.split(text[head.end() :])
+    intro, *parts = _TITLE.split(text[head.end() :])
     if parts[::2] != [title for _, title in SECTIONS]:
         raise BadInput("the hand-off has not its four sections")
     found: dict[str, tuple[str, ...]] = {}
@@ -123,8 +126,9 @@ def parse(text: str) -> Handoff:
         lines = tuple(line[2:] for line in body.split("\n") if line.startswith("- "))
         found[name] = () if lines == (_EMPTY[name],) else lines
     return Handoff(
-        agent=head["agent"], agent_id=head["id"] or "", at_ms=round(at.timestamp() * 1000), **found
-    )
+        agent=head["agent"], agent_id=head["id"] or "", at_ms=round(at.timestamp() * 1000),
+        basis=FILES if _BASIS.format(FILES) in intro else JOURNAL, **found,
+    )  # fmt: skip
 
 
 def quoted(value: object, *, chars_max: int = QUOTED_CHARS_MAX) -> str:
