@@ -11,9 +11,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from holdfast.cli.paper_text import sorted_paper
 from holdfast.core.clock import SeededEntropy
-from holdfast.errors import BadSheet
+from holdfast.errors import BadPhrase, BadSheet
 from holdfast.identity.age_keys import AgeIdentity
 from holdfast.identity.import_key import read_key_file
 from holdfast.identity.paper import (
@@ -24,9 +23,10 @@ from holdfast.identity.paper import (
     read_secret,
     share_sheets,
 )
-from holdfast.identity.phrase import Phrase
+from holdfast.identity.phrase import WORDS as WORDS_IN_PHRASE
+from holdfast.identity.phrase import Phrase, read_phrase
 from holdfast.identity.public_file import identity_of, read_identity, write_identity
-from holdfast.identity.shares import split
+from holdfast.identity.shares import read_share, split
 from holdfast.identity.sheets import PrintedSheet, SheetRegister, parse_register
 from holdfast.identity.slots import file_key, new_unlock_text
 from holdfast.identity.vault import Vault, open_vault
@@ -81,8 +81,10 @@ def sheet(raw: bytes) -> None:
     with contextlib.suppress(BadSheet):
         read = read_secret(text)
         law((read.phrase is None) != (read.share is None), "neither or both")
-    given = sorted_paper(text)
-    law(bool(given.words) != bool(given.shares) or not text.strip(), "neither words nor shares")
+    with contextlib.suppress(BadPhrase):
+        law(len(read_phrase(text).words) == WORDS_IN_PHRASE, "a phrase of another length")
+    share = read_share(text)
+    law(read_share(" ".join(share.words)) == share, "a share that changed")
 
 
 def card(raw: bytes) -> None:
@@ -137,8 +139,8 @@ IDENTITIES = (
 )
 REGISTERS = (msgspec.json.encode(_REGISTER),)
 TEXTS = (
-    *(one.code.encode() for one in _SHEETS), " ".join(_PHRASE.words).encode(),
-    "\n".join(" ".join(one.words) for one in _SHEETS[1:]).encode(),
+    " ".join(_SHEETS[1].words).encode(), " ".join(_SHEETS[2].words).encode(),
+    " ".join(_PHRASE.words).encode(), *(one.code.encode() for one in _SHEETS),
 )  # fmt: skip
 CARDS = (_card(LINES[0]).code.encode(),)
 KEY_FILES = (
