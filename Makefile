@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore soak identities fuzz mutants bench bench-peers docs lock wheel clean rewind
+.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities fuzz mutants bench bench-peers docs lock wheel clean rewind
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ explore: setup ## every interleaving of small worlds over the transition functio
 
 identities: setup ## the identity log under random schedules of owner, thieves and liars (SCHEDULES=100000)
 	$(BIN)/python -m holdfast.testing.identity_schedules --schedules $(or $(SCHEDULES),100000) --report build/identities.json
+
+backup-kills: setup ## kill backups, test restores and restores at every call (POINTS=n for a sample)
+	$(BIN)/python -m holdfast.testing.backup_kills $(if $(POINTS),--points $(POINTS)) --report build/backup-kills.json
+
+backup-flips: setup ## one wrong bit in repositories, staging, streams and heads (FLIPS=2000)
+	$(BIN)/python -m holdfast.testing.backup_flips $(if $(FLIPS),--flips $(FLIPS)) --report build/backup-flips.json
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
 	$(BIN)/python -m holdfast.testing.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json

@@ -56,7 +56,7 @@ async def prune(
 def read_named(places: BackupPlaces) -> tuple[Named, ...]:
     """The snapshots that valid heads of this agent name."""
     port = Sodium()
-    held = HeadFile(places.home.folder).read()
+    held = HeadFile(places.home.heads_file).read()
     log = read_own_log(places.home.folder, port)
     good, _ = valid_heads(held.heads, log, port=port)
     return tuple(
