@@ -6,6 +6,7 @@
          |   +- JournalBusy          another process holds the write lock
          |   +- JournalFull          no space; no new step begins until there is
          |   +- SessionLost          this process's lease is over
+         |   +- MemoryFileBusy       others write a memory file all the time
          |   +- CommitUnknown        the journal cannot say whether the write is durable
          |   +- backup: PlaceMissing, PlaceUnreachable, PlaceFull, RepositoryLocked,
          |   |           BackupInterrupted, BackupBusy
@@ -132,6 +133,11 @@ class NotFinal(Retryable):
 
     code = "not-final"
     default_hint = "run the same command again when the witnesses can be reached; it goes on there"
+
+
+class MemoryFileBusy(Retryable):
+    code = "memory-file-busy"
+    default_hint = "nothing is lost: what was to be written is in the journal and is written later"
 
 
 class SessionLost(Retryable):

@@ -132,6 +132,14 @@ def home_folder(given: str | None) -> Path:
     return folder
 
 
+def find_home(folder: Path) -> AgentHome | None:
+    """The agent in this folder, or None where it is none's. Raises what `load_home` does else."""
+    path = folder / NAME
+    if not os.path.lexists(path) or not read_fields(path).get("agent"):
+        return None
+    return load_home(folder)
+
+
 def load_home(folder: Path) -> AgentHome:
     """The agent in this folder.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -19,7 +19,13 @@ import msgspec
 from holdfast.app.handle import TaskHandle
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.notify import make_notices
-from holdfast.app.places import journal_path, open_file_journal, open_secrets, scratch_root
+from holdfast.app.places import (
+    journal_path,
+    memory_beside,
+    open_file_journal,
+    open_secrets,
+    scratch_root,
+)
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.ids import (
     TaskId,
@@ -32,7 +38,7 @@ from holdfast.core.ids import (
     task_id_from_bytes,
 )
 from holdfast.core.ordinal import parse_ordinal
-from holdfast.core.ports import KeyRing, Notice
+from holdfast.core.ports import KeyRing, Memory, Notice
 from holdfast.core.step import StepState
 from holdfast.core.values import canonical, checked, encode
 from holdfast.errors import (
@@ -91,9 +97,10 @@ class Holdfast:
     def __init__(
         self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
         tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]], settings: Settings,
-        log: Log | None = None, secrets: Secrets = NO_SECRETS,
+        log: Log | None = None, secrets: Secrets = NO_SECRETS, memory: Memory | None = None,
     ) -> None:  # fmt: skip
         self.journal = journal
+        self.memory = memory  # of the agent in whose folder the journal lies
         self.settings = settings
         self.tasks = _by_name(tasks, TaskType, "task")
         self.tools = _by_name(tools, Tool, "tool")
@@ -449,21 +456,27 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         journal_path(journal), clock=clock, entropy=entropy, create=create,
         allow_network_fs=settings.allow_network_fs,
     )  # fmt: skip
+    stack = AsyncExitStack()
     try:
         secrets = open_secrets(journal_path(journal), keys=keys, clock=clock, entropy=entropy)
+        memory = None
+        if serve:
+            memory = await stack.enter_async_context(
+                memory_beside(journal_path(journal), opened, secrets=secrets, log=log)
+            )
     except BaseException:
         await opened.close()
         raise
     hf = Holdfast(
         journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=list(tasks), tools=known,
-        settings=settings, log=log, secrets=secrets,
+        settings=settings, log=log, secrets=secrets, memory=memory,
     )  # fmt: skip
     engine: Engine | None = None
     if serve:
         engine = Engine(
             journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=hf.tasks.values(),
             tools=known, settings=settings, notices=make_notices(settings), log=log,
-            secrets=secrets,
+            secrets=secrets, memory=memory,
             scratch_root=scratch_root(
                 journal_path(journal), folder=settings.scratch_folder, journal_id=opened.journal_id
             ),
@@ -486,6 +499,8 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     finally:
         for task in bound:
             task.unbind(hf)
+        await hf.stop()
+        await stack.aclose()  # what the last tasks have noted is in the files
         await hf.close()
 
 

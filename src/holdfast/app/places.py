@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from holdfast.app.agent_home import find_home
 from holdfast.app.journal_path import journal_path
 from holdfast.app.keyfile import load_or_create
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
-from holdfast.core.ports import KeyRing
+from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.private_files import check_place
-from holdfast.errors import NotAJournal
+from holdfast.errors import HoldfastError, NotAJournal
+from holdfast.journal.contract import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import check_never_here, open_journal
+from holdfast.runtime.log import Log
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 KEYS = "keys.json"
@@ -22,8 +27,8 @@ INSTANCE = "instance"
 SCRATCH = "scratch"
 
 __all__ = [
-    "INSTANCE", "KEYS", "journal_path", "open_file_journal", "open_secrets", "open_secrets_alone",
-    "scratch_root",
+    "INSTANCE", "KEYS", "journal_path", "memory_beside", "open_file_journal", "open_secrets",
+    "open_secrets_alone", "scratch_root",
 ]  # fmt: skip
 
 
@@ -44,6 +49,29 @@ def open_secrets_alone(path: Path) -> Secrets:
 def scratch_root(path: Path, *, folder: str, journal_id: str) -> Path:
     """Where the scratch folders of the journal at this path lie; one root for each journal."""
     return (Path(folder) if folder else path.parent / SCRATCH) / journal_id
+
+
+@asynccontextmanager
+async def memory_beside(
+    path: Path, journal: Journal, *, secrets: Secrets, log: Log | None = None
+) -> AsyncGenerator[Memory | None]:
+    """The memory of the agent in whose folder this journal lies, kept while the block lasts.
+
+    None where the folder is no agent's, or cannot be one: the log says why, the work goes on.
+    """
+    log = log or Log()
+    try:
+        home = find_home(path.parent)
+    except HoldfastError as error:
+        log.event("memory-off", code=error.code, error=error.message)
+        home = None
+    if home is None or path.name != home.journal.name:
+        yield None
+        return
+    from holdfast.app.memory import open_memory  # only where there is an agent
+
+    async with open_memory(home, journal, secrets=secrets, log=log) as memory:
+        yield memory
 
 
 async def open_file_journal(

@@ -19,7 +19,7 @@ from holdfast.app.handoff import kept_handoff
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
-from holdfast.app.places import open_file_journal, open_secrets, scratch_root
+from holdfast.app.places import memory_beside, open_file_journal, open_secrets, scratch_root
 from holdfast.app.settings_file import find_settings
 from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
@@ -65,11 +65,14 @@ async def serve(order: Order, log: Log) -> None:
             path, clock=clock, entropy=entropy, allow_network_fs=settings.allow_network_fs
         )
         stack.push_async_callback(journal.close)
+        secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
+        memory = await stack.enter_async_context(
+            memory_beside(path, journal, secrets=secrets, log=log)
+        )
         engine = Engine(
             journal=journal, keys=keys, clock=clock, entropy=entropy, tasks=app.tasks.values(),
             tools=app.tools.values(), settings=settings, notices=notices, log=log,
-            dead_man=DeadMan.create(),
-            secrets=open_secrets(path, keys=keys, clock=clock, entropy=entropy),
+            dead_man=DeadMan.create(), secrets=secrets, memory=memory,
             scratch_root=scratch_root(
                 path, folder=settings.scratch_folder, journal_id=journal.journal_id
             ),

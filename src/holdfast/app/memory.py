@@ -1,0 +1,154 @@
+"""The memory of the agent in whose folder a journal lies: bound to the runtime, kept in its files.
+
+`open_memory` finds the agent and starts the projector, which writes remarks into the files at the
+start, when one is made here, and when another process has made one; it is awaited and closed with
+the journal. What it cannot write stays in the journal and is tried again; a person is told once a
+day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from holdfast.app.agent_home import AgentHome
+from holdfast.core.ports import Notice, Recalled
+from holdfast.core.waiting import wait_event
+from holdfast.errors import HoldfastError
+from holdfast.home.days import day_of
+from holdfast.home.place import MemoryPlace
+from holdfast.home.projection import find_position, project_now, signature
+from holdfast.home.recalling import recall
+from holdfast.home.starting import start_text
+from holdfast.journal.contract import Journal, Remark
+from holdfast.journal.rules import remark_to
+from holdfast.runtime.log import Log
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
+
+LOOK_S = 0.5  # how often remarks of other processes, and of tasks, are looked for
+AGAIN_S = 5.0  # after a file could not be written
+
+
+class HomeMemory:
+    """`core.ports.Memory` over an agent's folder and its journal."""
+
+    def __init__(
+        self, journal: Journal, place: MemoryPlace, *, tokens: int, secrets: Secrets = NO_SECRETS
+    ) -> None:
+        self.place = place
+        self._journal = journal
+        self._tokens = tokens
+        self._secrets = secrets
+        self.added = asyncio.Event()
+
+    async def remember(self, *, remark_id: str, to: str, text: str, origin: str) -> None:
+        remark = Remark(
+            remark_id=remark_id, to=remark_to(to), text=self._secrets.text(text), origin=origin
+        )
+        await self._journal.add_remarks([remark])
+        self.added.set()
+
+    async def recall(self, words: str, *, limit: int, since: str = "") -> list[Recalled]:
+        return await asyncio.to_thread(recall, self.place, words, limit=limit, since=since)
+
+    async def tell(self) -> str:
+        now_ms = self._journal.now_ms()
+        return await asyncio.to_thread(start_text, self.place, tokens=self._tokens, now_ms=now_ms)
+
+    async def project_now(self) -> None:
+        """Write what is to be written; see home/projection.py."""
+        await project_now(self._journal, self.place)
+
+
+class Projector:
+    """Writes remarks into the files for as long as the journal is open here."""
+
+    def __init__(self, memory: HomeMemory, journal: Journal, log: Log) -> None:
+        self._memory = memory
+        self._journal = journal
+        self._log = log
+        self._closing = False
+        self._seen: tuple[object, ...] = ()
+        self._task = asyncio.create_task(self._run(), name="holdfast memory")
+
+    async def close(self) -> None:
+        """Write what is left, and end."""
+        self._closing = True
+        self._memory.added.set()
+        await self._task
+
+    async def _run(self) -> None:
+        while True:
+            closing = self._closing  # before the pass: it then writes all there is
+            well, again = await self._pass()
+            if closing:
+                return
+            await self._wait(None if well and not again else AGAIN_S if not well else LOOK_S)
+
+    async def _wait(self, at_most_s: float | None) -> None:
+        """Until there is something to write, or for so long."""
+        added = self._memory.added
+        while not await wait_event(added, LOOK_S if at_most_s is None else at_most_s):
+            if at_most_s is not None or await self._has_new():
+                return
+        added.clear()
+
+    async def _has_new(self) -> bool:
+        try:
+            if signature(self._memory.place, self._journal.now_ms()) != self._seen:
+                return True
+            position = await find_position(self._journal, self._memory.place)
+            return bool(await self._journal.remarks_after(position, limit=1))
+        except (HoldfastError, OSError):
+            return True  # the pass meets it again and tells it
+
+    async def _pass(self) -> tuple[bool, bool]:
+        """Whether all went well, and whether something lies aside that must be looked at again."""
+        try:
+            told = await project_now(self._journal, self._memory.place)
+            self._seen = signature(self._memory.place, self._journal.now_ms())
+        except (HoldfastError, OSError) as error:
+            await self._tell(error)
+            return False, True
+        for one in told:
+            if one.worth_telling:
+                self._log.event(
+                    "memory-merged", file=one.file, put_back=one.put_back, removed=one.removed,
+                    near=len(one.near), joined=one.joined, was_gone=one.was_gone, torn=one.torn,
+                )  # fmt: skip
+        return True, any(one.left for one in told)
+
+    async def _tell(self, error: HoldfastError | OSError) -> None:
+        said = error.message if isinstance(error, HoldfastError) else str(error)
+        code = error.code if isinstance(error, HoldfastError) else "os-error"
+        self._log.event("memory-not-written", code=code, error=said)
+        now_ms = self._journal.now_ms()
+        notice = Notice(
+            notice_id=f"memory/{code}/{day_of(now_ms)}",
+            kind="memory",
+            text=f"the agent's memory files could not be written: {said}",
+            hint="what is to be written stays in the journal; see docs/how-to/memory.md",
+            at_ms=now_ms,
+        )
+        with contextlib.suppress(HoldfastError):
+            await self._journal.add_notice(notice)
+
+
+@asynccontextmanager
+async def open_memory(
+    home: AgentHome, journal: Journal, *, secrets: Secrets, log: Log | None = None
+) -> AsyncGenerator[HomeMemory]:
+    """The agent's memory over its open journal; its files are kept until the block is left."""
+    memory = memory_of(home, journal, secrets=secrets)
+    projector = Projector(memory, journal, log or Log())
+    try:
+        yield memory
+    finally:
+        await projector.close()
+
+
+def memory_of(home: AgentHome, journal: Journal, *, secrets: Secrets = NO_SECRETS) -> HomeMemory:
+    place = MemoryPlace(folder=home.folder)
+    return HomeMemory(journal, place, tokens=home.settings.memory.tokens, secrets=secrets)
