@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import msgspec
+from msgspec import structs
+
 from holdfast.app.agent_home import AgentHome
+from holdfast.app.places import open_file_journal, open_secrets
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ports import Notice, Recalled
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError
 from holdfast.home.days import day_of
-from holdfast.home.place import MemoryPlace
-from holdfast.home.projection import find_position, project_now, signature
+from holdfast.home.entries import entry_id
+from holdfast.home.place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.home.projection import find_position, project_now, signature, write_straight
 from holdfast.home.recalling import recall
 from holdfast.home.starting import start_text
-from holdfast.journal.contract import Journal, Remark
-from holdfast.journal.rules import remark_to
+from holdfast.journal.contract import Journal, Remark, RemarkTo
+from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.log import Log
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
@@ -152,3 +159,52 @@ async def open_memory(
 def memory_of(home: AgentHome, journal: Journal, *, secrets: Secrets = NO_SECRETS) -> HomeMemory:
     place = MemoryPlace(folder=home.folder)
     return HomeMemory(journal, place, tokens=home.settings.memory.tokens, secrets=secrets)
+
+
+class AddedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a line that a person added."""
+
+    id: str
+    file: str
+    journal: bool  # it went through the journal
+    written: bool  # it is in its file; else the next pass writes it
+
+
+async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> AddedLine:
+    """Add a line to the memory of the agent in this folder, beside its worker or without one.
+
+    It goes through the journal where there is one, else straight into the file.
+    """
+    place = MemoryPlace(folder=home.folder)
+    remark = Remark(
+        remark_id=SystemEntropy().bytes(16).hex(), to=remark_to(to), text=text, origin=origin
+    )
+    check_remark(remark)
+    now_ms = SystemClock().wall_ms()
+    in_journal = os.path.lexists(home.journal)
+    if not in_journal:
+        await asyncio.to_thread(write_straight, place, remark, now_ms=now_ms)
+        return _added(remark, now_ms, journal=False, written=True)
+    journal, keys = await open_file_journal(home.journal, create=False)
+    try:
+        secrets = open_secrets(
+            home.journal, keys=keys, clock=SystemClock(), entropy=SystemEntropy()
+        )
+        secrets.refresh()
+        now_ms = journal.now_ms()
+        await journal.add_remarks([structs.replace(remark, text=secrets.text(text))])
+        try:
+            await project_now(journal, place)
+        except (HoldfastError, OSError):
+            return _added(remark, now_ms, journal=True, written=False)
+        return _added(remark, now_ms, journal=True, written=True)
+    finally:
+        await journal.close()
+
+
+def _added(remark: Remark, now_ms: int, *, journal: bool, written: bool) -> AddedLine:
+    day = "" if remark.to is RemarkTo.MEMORY else day_of(now_ms)
+    return AddedLine(
+        id=entry_id(remark.remark_id), file=f"{DAYS}/{day}.md" if day else MEMORY_FILE,
+        journal=journal, written=written,
+    )  # fmt: skip

@@ -48,6 +48,8 @@ COMMANDS: dict[str, Entry] = {
     "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
     "backup": Entry("holdfast.cli.backup", "snapshots: made, listed, restored for a test"),
     "recover": Entry("holdfast.cli.recover", "bring an agent back from paper and one backup"),
+    "memory": Entry("holdfast.cli.memory", "what the agent remembers: add, search, show"),
+    "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
 }  # fmt: skip
 
 

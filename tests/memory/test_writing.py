@@ -1,0 +1,279 @@
+"""One file, whatever others do to it: by hand, step by step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import MemoryFileBusy, SymlinkRefused, TooLarge, WrongKind
+from holdfast.home import exchange, writing
+from holdfast.home.entries import entry_id, rendered
+from holdfast.home.place import MemoryPlace
+from holdfast.home.writing import Written, locked, write_file
+
+NOW = 1_800_000_000_000
+HEAD = ("# Memory", "")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> MemoryPlace:
+    tmp_path.chmod(0o700)
+    return MemoryPlace(folder=tmp_path)
+
+
+def entry(name: str) -> str:
+    return rendered(id=entry_id(name), at_ms=NOW, text=name, origin="model", timed=False)
+
+
+def add(place: MemoryPlace, *names: str, now_ms: int = NOW) -> Written:
+    with locked(place):
+        return write_file(
+            place, place.memory_file, [entry(name) for name in names], heading=HEAD, now_ms=now_ms
+        )
+
+
+def lines(place: MemoryPlace) -> list[str]:
+    return place.memory_file.read_text().splitlines()
+
+
+def save(place: MemoryPlace, *text: str) -> None:
+    """As an editor does: a new file under the old name."""
+    new = place.folder / "swap"
+    new.write_text("".join(f"{line}\n" for line in text))
+    new.rename(place.memory_file)
+
+
+def test_a_new_file_has_a_heading_and_is_private(place: MemoryPlace) -> None:
+    add(place, "one")
+    assert lines(place) == [*HEAD, entry("one")]
+    assert place.memory_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_entry_that_is_there_is_not_added_again(place: MemoryPlace) -> None:
+    add(place, "one")
+    assert add(place, "one").added == 0
+    (place.sidecar(place.memory_file)).unlink()
+    add(place, "one", "two")
+    assert lines(place) == [*HEAD, entry("one"), entry("two")]
+
+
+def test_a_persons_edits_stay(place: MemoryPlace) -> None:
+    add(place, "one")
+    save(place, "# My heading", "- mine", entry("one"))
+    add(place, "two")
+    assert lines(place) == ["# My heading", "- mine", entry("one"), entry("two")]
+
+
+def test_what_a_person_removed_stays_away(place: MemoryPlace) -> None:
+    save(place, "- old", "- other")
+    add(place, "one")
+    add(place, "two")
+    save(place, "- other", entry("two"))
+    told = add(place, "three")
+    assert lines(place) == ["- other", entry("two"), entry("three")]
+    assert told.removed == 1
+
+
+def test_a_save_from_before_our_write_takes_nothing_away(place: MemoryPlace) -> None:
+    add(place, "one")
+    loaded = lines(place)
+    add(place, "two")
+    save(place, *loaded, "- mine")
+    told = add(place)
+    assert sorted(lines(place)) == sorted([*loaded, "- mine", entry("two")])
+    assert told.put_back == 1
+
+
+def test_the_newest_line_can_be_removed_in_the_end(place: MemoryPlace) -> None:
+    add(place, "one")
+    save(place, *HEAD)
+    add(place)
+    assert entry("one") in lines(place)  # it may be a save from before it
+    save(place, *HEAD)
+    add(place, now_ms=NOW + 601_000)
+    assert lines(place) == [*HEAD]
+    add(place, "two", now_ms=NOW + 602_000)
+    assert entry("one") not in lines(place)
+
+
+def test_a_save_between_read_and_exchange_is_merged(
+    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(place, "one")
+    write, saves = exchange.write_aside, ["- first", "- second", "- third"]
+
+    def save_first(path: Path, data: bytes, *, asides: Path) -> Path:
+        aside = write(path, data, asides=asides)
+        if saves:
+            save(place, *lines(place), saves.pop(0))
+        return aside
+
+    monkeypatch.setattr(exchange, "write_aside", save_first)
+    told = add(place, "two")
+    assert sorted(lines(place)) == sorted(
+        [*HEAD, entry("one"), entry("two"), "- first", "- second", "- third"]
+    )
+    assert told.rounds == 4
+    assert os.listdir(place.asides) == []
+
+
+def test_without_an_exchange_the_old_file_is_linked_aside(
+    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_exchange_names", lambda _one, _other: False)  # pyright: ignore
+    add(place, "one")
+    write = exchange.write_aside
+
+    def save_first(path: Path, data: bytes, *, asides: Path) -> Path:
+        aside = write(path, data, asides=asides)
+        if "- mine" not in lines(place):
+            save(place, *lines(place), "- mine")
+        return aside
+
+    monkeypatch.setattr(exchange, "write_aside", save_first)
+    add(place, "two")
+    assert sorted(lines(place)) == sorted([*HEAD, entry("one"), entry("two"), "- mine"])
+    assert os.listdir(place.asides) == []
+
+
+def test_a_writer_in_place_that_comes_late_is_heard(place: MemoryPlace) -> None:
+    """It opened the file before the exchange, and writes into what was displaced."""
+    add(place, "one")
+    with place.memory_file.open("ab") as file:
+        told = add(place, "two")
+        assert told.left == 1
+        file.write(b"- late\n")
+    told = add(place)
+    assert (told.joined, told.left) == (1, 0)
+    assert sorted(lines(place)) == sorted([*HEAD, entry("one"), entry("two"), "- late"])
+    assert os.listdir(place.asides) == []
+
+
+def test_a_file_that_is_being_written_is_read_when_it_is_whole(place: MemoryPlace) -> None:
+    add(place, "one")
+    text = place.memory_file.read_bytes()
+    began = threading.Event()
+
+    def rewrite() -> None:
+        with place.memory_file.open("wb") as file:
+            began.set()
+            time.sleep(0.1)
+            file.write(text + b"- mine\n")
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    began.wait()
+    told = add(place, "two")
+    thread.join()
+    assert told.put_back == 0  # nothing looked removed
+    assert lines(place)[-2:] == ["- mine", entry("two")]
+
+
+def test_a_file_that_is_gone_is_written_again(place: MemoryPlace) -> None:
+    add(place, "one")
+    place.memory_file.unlink()
+    told = add(place, "two")
+    assert told.was_gone
+    assert lines(place) == [*HEAD, entry("one"), entry("two")]
+
+
+def test_an_emptied_file_stays_empty_of_old_lines(place: MemoryPlace) -> None:
+    save(place, "- old")
+    add(place)
+    save(place)
+    add(place, "one")
+    assert lines(place) == [*HEAD, entry("one")]
+
+
+def test_a_torn_tail_is_kept_and_told(place: MemoryPlace) -> None:
+    place.memory_file.write_bytes(b"- whole\n- half a li")
+    told = add(place, "one")
+    assert told.torn
+    assert lines(place) == ["- whole", "- half a li", entry("one")]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe bytes\n", b"- crlf\r\n", b"nul \0 here\n"])
+def test_bytes_that_are_no_text_come_back_as_they_are(place: MemoryPlace, content: bytes) -> None:
+    place.memory_file.write_bytes(content)
+    add(place, "one")
+    add(place, "two")
+    assert place.memory_file.read_bytes().startswith(content)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 1, "base": 7}']
+)
+def test_a_lost_sidecar_costs_no_line(place: MemoryPlace, garbage: bytes) -> None:
+    add(place, "one")
+    save(place, *lines(place), "- mine")
+    place.sidecar(place.memory_file).write_bytes(garbage)
+    add(place, "one", "two")
+    assert lines(place) == [*HEAD, entry("one"), "- mine", entry("two")]
+
+
+def test_what_is_no_file_of_ours_is_refused(place: MemoryPlace, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("- precious\n")
+    place.memory_file.symlink_to(elsewhere)
+    with pytest.raises(SymlinkRefused):
+        add(place, "one")
+    place.memory_file.unlink()
+    place.memory_file.mkdir()
+    with pytest.raises(WrongKind):
+        add(place, "one")
+    place.memory_file.rmdir()
+    with place.memory_file.open("wb") as file:
+        file.truncate(exchange.FILE_BYTES_MAX + 1)
+    with pytest.raises(TooLarge):
+        add(place, "one")
+    assert elsewhere.read_text() == "- precious\n"
+
+
+def test_an_editor_that_never_stops_is_told(
+    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "ROUNDS_MAX", 5)
+    write, count = exchange.write_aside, 0
+
+    def save_each_time(path: Path, data: bytes, *, asides: Path) -> Path:
+        nonlocal count
+        count += 1
+        aside = write(path, data, asides=asides)
+        save(place, *lines(place), f"- save {count}")
+        return aside
+
+    save(place, "- old")
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "write_aside", save_each_time)
+        with pytest.raises(MemoryFileBusy):
+            add(place, "one")
+    add(place, "one")
+    assert sorted(lines(place)) == sorted(
+        ["- old", entry("one"), *(f"- save {number}" for number in range(1, 6))]
+    )
+
+
+def test_one_process_at_a_time(place: MemoryPlace) -> None:
+    code = (
+        "import sys, pathlib; from holdfast.home.place import MemoryPlace\n"
+        "from holdfast.home.writing import locked\n"
+        "with locked(MemoryPlace(folder=pathlib.Path(sys.argv[1]))):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(place.folder)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"held\n"
+    with pytest.raises(MemoryFileBusy), locked(place, wait_s=0.05):
+        pass
+    other.communicate()
+    with locked(place):
+        pass
