@@ -25,7 +25,7 @@ GROUPS = {
         "Read", "Transactional", "Fenced", "Keyed", "Queryable", "Idempotent", "Unrepeatable",
     ),
     "Limits": ("Gate", "Limit", "Above"),
-    "Agents": ("Agent", "Conversation", "Answer"),
+    "Agents": ("Agent", "Conversation", "Answer", "remember", "recall"),
     "Models": (
         "Model", "Endpoint", "Endpoints", "Price", "Talk", "Reply", "ToolCall", "Usage",
         "TextDelta", "Restarted",

@@ -235,6 +235,22 @@ def test_what_is_no_file_of_ours_is_refused(place: MemoryPlace, tmp_path: Path) 
     assert elsewhere.read_text() == "- precious\n"
 
 
+def test_a_folder_that_a_person_made_is_used(place: MemoryPlace) -> None:
+    place.days.mkdir(mode=0o755)
+    path = place.day_file("2026-11-15")
+    with locked(place):
+        write_file(place, path, [entry("one")], heading=("# day", ""), now_ms=NOW)
+    assert entry("one") in path.read_text()
+
+
+def test_a_folder_that_leads_elsewhere_is_refused(place: MemoryPlace, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place.days.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SymlinkRefused), locked(place):
+        write_file(place, place.day_file("2026-11-15"), [entry("one")], heading=(), now_ms=NOW)
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
 def test_an_editor_that_never_stops_is_told(
     place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

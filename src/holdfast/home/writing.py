@@ -101,7 +101,6 @@ def write_file(
     `new`: whole lines, each with a mark. Raises MemoryFileBusy where somebody else's writes leave
     no room for ours; nothing is lost then.
     """
-    ensure_private_folder(path.parent)
     return _Pass(place, path, heading=heading, now_ms=now_ms).run(new)
 
 
@@ -183,6 +182,7 @@ class _Pass:
 
     def _put(self, theirs: list[str], merged: list[str]) -> list[str]:
         """Put the merged version into its place, again for each save that comes between."""
+        _ensure_folder(self._path.parent)
         base = theirs if self._state.base is None else lines.split(self._state.base)[0]
         expected = self._raw
         for number in range(ROUNDS_MAX):
@@ -235,6 +235,12 @@ class _Pass:
 
     def _tell(self, **fields: object) -> None:
         self._told = msgspec.structs.replace(self._told, **fields)
+
+
+def _ensure_folder(path: Path) -> None:
+    """Made private; one that a person has made keeps its mode, below a folder that is private."""
+    if path.is_symlink() or not path.is_dir():
+        ensure_private_folder(path)
 
 
 def _text(raw: bytes) -> str:

@@ -1,0 +1,115 @@
+"""`holdfast memory`, with and without a journal, beside a worker, and what the edits lose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.home.place import MemoryPlace
+from holdfast.testing.command_line import Commands, Done
+from holdfast.testing.memory_edits.__main__ import pair
+from holdfast.testing.memory_edits.editor import WAYS
+
+EDITS = 60
+APP = """
+import holdfast
+
+@holdfast.task
+async def noting(run: holdfast.Run, text: str) -> None:
+    await run.note(text, to="MEMORY")
+
+tasks = [noting]
+"""
+
+
+class Memory:
+    def __init__(self, home: Path) -> None:
+        self.commands = Commands(home, main)
+        self.home = home
+
+    def __call__(self, *words: str, stdin: str = "", code: int = 0) -> Done:
+        """Inside this process: the same answer, sooner."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+            patch("sys.stdin", io.StringIO(stdin)),
+        ):  # fmt: skip
+            found = main(["memory", *words, "--home", str(self.home)])
+        assert found == code, err.getvalue()
+        return Done(found, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def memory(home: Path) -> Memory:
+    return Memory(home)
+
+
+def test_without_a_journal_a_line_goes_straight_into_the_file(memory: Memory, home: Path) -> None:
+    done = memory("add", "moved the meeting", "--json").json
+    assert (done["journal"], done["written"]) == (False, True)
+    text = (home / done["file"]).read_text()
+    assert f"hf {done['id']} " in text
+    assert text.rstrip().endswith(" user -->")
+    assert not (home / "journal.db").exists()
+    memory("add", "-", "--to", "MEMORY", "--origin", "tool x", stdin="never before nine\n")
+    assert "never before nine" in memory("show").out
+    found = memory("search", "meeting", "nine", "--json").json["lines"]
+    assert {one["origin"] for one in found} == {"user", "tool x"}
+
+
+def test_beside_a_worker_a_line_goes_through_the_journal(memory: Memory, home: Path) -> None:
+    (home / "app.py").write_text(APP)
+    worker = memory.commands.worker()
+    try:
+        worker.wait_event("serving")
+        done = memory("add", "said by a person", "--to", "MEMORY", "--json").json
+        assert (done["journal"], done["written"]) == (True, True)
+        memory.commands("submit", "app.py:tasks", '{"text": "said by a task"}', "--task", "noting")
+        assert worker.stop() == 0  # what was noted is in the files when it ends
+    finally:
+        worker.close()
+    text = (home / "MEMORY.md").read_text()
+    assert text.count("said by a person") == text.count("said by a task") == 1
+
+
+def test_what_is_printed(memory: Memory, home: Path) -> None:
+    place = MemoryPlace(folder=home)
+    place.memory_file.write_text("- red \x1b[31m alert\n- half a li")
+    shown = memory("show")
+    assert "\x1b" not in shown.out
+    assert "no end" in shown.err
+    printed = memory("show", "--json").json
+    assert (printed["torn"], [one["line"] for one in printed["lines"]]) == (True, [1, 2])
+    assert "[From the runtime" in memory("show", "--start").out
+    assert memory("show", "--start", "--json").json["tokens"] == 6_000
+    assert "MEMORY.md:1" in memory("search", "alert").out
+    assert "no line fits" in memory("search", "nowhere").err
+    assert "there is no memory/2026-11-15.md yet" in memory("show", "2026-11-15").err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("add", ""), 2), (("add", "x" * 4_001), 2), (("show", "yesterday"), 2),
+     (("search", "x", "--since", "2026-13-01"), 2), (("search", "x", "--limit", "0"), 2)],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(memory: Memory, words: tuple[str, ...], code: int) -> None:
+    memory(*words, code=code)
+
+
+def test_a_folder_without_an_agent_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    Memory(tmp_path)("show", code=3)
+
+
+@pytest.mark.parametrize("how", list(WAYS))
+def test_no_edit_is_lost(how: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    outcome = asyncio.run(pair(tmp_path, how, edits=EDITS, seed=7))
+    assert outcome.well, outcome
+    assert outcome.agent_edits == outcome.editor_edits == EDITS // 2
