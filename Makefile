@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities fuzz mutants bench bench-peers docs lock wheel clean rewind
+.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities fuzz mutants bench bench-peers docs lock wheel clean rewind memory-edits
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,8 @@ backup-kills: setup ## kill backups, test restores and restores at every call (P
 
 backup-flips: setup ## one wrong bit in repositories, staging, streams and heads (FLIPS=2000)
 	$(BIN)/python -m holdfast.testing.backup_flips $(if $(FLIPS),--flips $(FLIPS)) --report build/backup-flips.json
+memory-edits: setup ## the agent and an editor write one memory file at once: no line may be lost (EDITS=10000)
+	$(BIN)/python -m holdfast.testing.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
 	$(BIN)/python -m holdfast.testing.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json
