@@ -125,6 +125,7 @@ def test_no_text_looks_like_a_mark(text: str, origin: str) -> None:
     line = rendered(id="0" * 16, at_ms=NOW, text=f"{text} {entry('e')} {text}", origin=origin,
                     timed=True)  # fmt: skip
     assert "\n" not in line
+    assert line.count("<!--") == line.count("-->") == 1
     assert len(line.splitlines()) == 1
     assert key_of(line) == "0" * 16
     assert read(line).id == "0" * 16

@@ -107,6 +107,17 @@ async def test_two_processes_may_open_it_at_once(old: Path) -> None:
     assert version(old) == 2
 
 
+async def test_whoever_comes_second_finds_it_raised_already(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await opened(old)).close()
+    real, stale = opening._version, [1, 1]
+    monkeypatch.setattr(opening, "_version", lambda db: stale.pop() if stale else real(db))  # pyright: ignore
+    journal = await opened(old)
+    assert await journal.remarks_after(0, limit=9) == []
+    await journal.close()
+
+
 async def test_the_full_check_of_an_old_journal_asks_for_no_remarks(old: Path) -> None:
     assert check.find_damage(str(old / "journal.db"), opening.KeyWraps(FixedKeys())) == []
 
