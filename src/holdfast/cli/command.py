@@ -49,7 +49,6 @@ COMMANDS: dict[str, Entry] = {
     "backup": Entry("holdfast.cli.backup", "snapshots: made, listed, restored for a test"),
     "recover": Entry("holdfast.cli.recover", "bring an agent back from paper and one backup"),
     "memory": Entry("holdfast.cli.memory", "what the agent remembers: add, search, show"),
-    "recover": Entry("holdfast.cli.recover", "make a journal that was put back a proper restore"),
 }  # fmt: skip
 
 
