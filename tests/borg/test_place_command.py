@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.app.agent_home import AgentHome
+from holdfast.app.backup_places import states_of
+from holdfast.backup.place_state import tried, verified
 from holdfast.cli.main import main
+
+NOW_MS = round(time.time() * 1000)
 
 SHAPE = {
     "name", "kind", "address", "repository", "repository_id", "domain", "append_only", "epoch",
@@ -66,3 +71,38 @@ def test_borg_that_is_missing_is_one_line(
     assert "error: `borg` under [backup] names /nowhere/borg" in said
     assert "apt-get install borgbackup" in said
     assert list((tmp_path / "nas").iterdir()) == []
+
+
+def test_doctor_names_engine_places_and_what_is_missing(
+    make_home: Callable[[], AgentHome], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = make_home()
+
+    def findings() -> dict[str, list[tuple[str, str]]]:
+        main(["doctor", "--json", "--journal", str(home.folder)])
+        found: dict[str, list[tuple[str, str]]] = {}
+        for one in json.loads(capfd.readouterr().out)["findings"]:
+            found.setdefault(one["check"], []).append((one["level"], one["text"]))
+        return found
+
+    assert findings()["backups"] == [("warning", "this agent has no place for backups")]
+    for name in ("nas", "usb"):
+        (tmp_path / name).mkdir()
+        assert main(["place", "add", name, str(tmp_path / name), "--home", str(home.folder)]) == 0
+    capfd.readouterr()
+    states_of(home).change("nas", lambda state: verified(state, now_ms=NOW_MS, snapshot="ada-1-1"))
+    (tmp_path / "usb" / "holdfast-place.json").unlink()
+    found = findings()
+    assert found["borg"][0][0] == "ok"
+    assert found["borg"][0][1].startswith("Borg 1.")
+    levels = [level for level, _ in found["backups"]]
+    assert levels == ["ok", "note", "note"]
+    texts = [text for _, text in found["backups"]]
+    assert texts[0].startswith("place nas: ada-1-1 verified 0.")
+    assert texts[1] == "place usb: none verified yet; away now (place-missing)"
+    assert "share a failure domain" in texts[2]
+    states_of(home).change(
+        "usb",
+        lambda state: tried(state, now_ms=1, result="repository-damaged", message="a bad chunk"),
+    )
+    assert findings()["backups"][1] == ("warning", "backup to usb failed: a bad chunk")

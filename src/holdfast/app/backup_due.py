@@ -1,29 +1,27 @@
 """Backups by themselves: what is due is run, and a person is told what changed.
 
 `run_due` is one look: it backs up to the places whose time has come and tells news, once per
-change. `backup_loop` looks again and again beside a worker; a timer of the system that calls
-`holdfast backup now --due` does the same without one. What was told is recorded after it was
-told, so a notice that could not be delivered is tried again with the next look.
+change. A timer of the system calls it (`holdfast backup due`), or a worker does (backup_loop.py).
+What was told is recorded after it was told, so a notice that could not be delivered is tried again
+with the next look.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from holdfast.app.agent_home import AgentHome
 from holdfast.app.backup_places import states_of
+from holdfast.app.backup_prune import Pruned
 from holdfast.backup.due import due, find_trouble, news
 from holdfast.backup.place_state import PlaceState
 from holdfast.backup.places import read_places
 from holdfast.core.clock import Clock
 from holdfast.core.ports import Notice, Notices
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, PruneRefused
 from holdfast.runtime.log import Log
-
-LOOK_S = 60.0  # how soon a disk that was plugged in is seen, at most
 
 Backup = Callable[[Sequence[str]], Awaitable[object]]
 
@@ -33,12 +31,7 @@ async def run_due(
     log: Log | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
     """Back up to what is due, by `backup(names)`; then tell news. The names that were due."""
-    places = read_places(home.places_file)
-    now_ms = clock.wall_ms()
-    names = due(
-        [place.name for place in places], states_of(home).read(),
-        now_ms=now_ms, every_ms=round(every_s * 1000),
-    )  # fmt: skip
+    names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
     if names:
         try:
             await backup(names)
@@ -49,6 +42,11 @@ async def run_due(
                 log.event("backup-failed", code=error.code, error=error.message)
     await tell_news(home, clock=clock, notices=notices, log=log)
     return names
+
+
+def due_now(home: AgentHome, *, every_s: float, now_ms: int) -> tuple[str, ...]:
+    names = [place.name for place in read_places(home.places_file)]
+    return due(names, states_of(home).read(), now_ms=now_ms, every_ms=round(every_s * 1000))
 
 
 async def tell_news(
@@ -86,17 +84,29 @@ async def tell_news(
     return told
 
 
-async def backup_loop(
-    home: AgentHome, backup: Backup, *, every_s: float, clock: Clock, notices: Notices | None,
-    log: Log, look_s: float = LOOK_S,
-) -> None:  # fmt: skip
-    """Look what is due until cancelled. No failure of a backup ends it, nor the worker."""
-    while True:
-        try:
-            await run_due(home, backup, every_s=every_s, clock=clock, notices=notices, log=log)
-        except (HoldfastError, OSError) as error:
-            log.event("backup-failed", error=str(error))
-        await asyncio.sleep(min(look_s, every_s))
+def backup_of(home: AgentHome) -> Backup:
+    """Backing up this agent: opened anew for every run, so that no key stays in memory between."""
+
+    async def backup(names: Sequence[str]) -> None:
+        from holdfast.app.backup import open_backups
+
+        backups = await open_backups(home)
+        await backups.now(names)
+
+    return backup
+
+
+async def tell_prune(refused: Sequence[Pruned], *, notices: Notices | None, clock: Clock) -> None:
+    """A prune that was refused because snapshots are gone is news at once."""
+    for one in refused:
+        if notices is not None and isinstance(one.error, PruneRefused):
+            now_ms = clock.wall_ms()
+            await notices.tell(
+                Notice(
+                    notice_id=f"prune-refused:{one.place.name}:{now_ms}", kind="prune-refused",
+                    text=one.error.message, hint=one.error.hint, at_ms=now_ms,
+                )
+            )  # fmt: skip
 
 
 def _record(home: AgentHome, names: Sequence[str], error: HoldfastError, clock: Clock) -> None:

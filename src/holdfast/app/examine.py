@@ -11,12 +11,12 @@ import os
 import platform
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import apsw
 
+from holdfast.app.examine_backup import examine_backups
+from holdfast.app.findings import Finding, Level
 from holdfast.app.keyfile import load_or_create
 from holdfast.app.metrics import find_version
 from holdfast.app.places import INSTANCE, KEYS, open_file_journal
@@ -42,24 +42,11 @@ NOTICES_MAX = 1_000
 PARKED_SHOWN_MAX = 20
 
 
-class Level(StrEnum):
-    OK = "ok"
-    NOTE = "note"  # worth knowing, nothing to mend
-    WARNING = "warning"
-    DAMAGE = "damage"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    check: str
-    level: Level
-    text: str
-    mend: str = ""
-
-
 async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """Every finding about the journal at this path, in the order a person would look."""
     yield _versions()
+    async for finding in examine_backups(path.parent):
+        yield finding
     if sys.platform != "linux":
         yield Finding(
             check="platform", level=Level.NOTE,

@@ -32,6 +32,7 @@ class Order:
     config: str = ""
     overrides: Mapping[str, object] = field(default_factory=dict[str, object])
     health_port: int | None = None
+    backup_every: str = ""
 
 
 def run_worker(order: Order) -> int:
@@ -41,6 +42,12 @@ def run_worker(order: Order) -> int:
     settings = find_settings(
         journal_path(order.journal), config=order.config, overrides=order.overrides
     )
+    if order.backup_every:
+        from holdfast.app.agent_home import load_home
+        from holdfast.app.backup_schedule import parse_every
+
+        parse_every(order.backup_every)
+        load_home(journal_path(order.journal).parent)
     from holdfast.app import worker_process  # it reads an order with this module
 
     text = json.dumps(asdict(order))

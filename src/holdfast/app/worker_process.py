@@ -87,6 +87,14 @@ async def serve(order: Order, log: Log) -> None:
             gauges = Gauges(engine=engine, journal=journal)
             port = await serve_health(order.health_port, gauges, stack)
             log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
+        if order.backup_every:
+            from holdfast.app.agent_home import load_home
+            from holdfast.app.backup_loop import kept_backups
+
+            home = load_home(path.parent)
+            await stack.enter_async_context(
+                kept_backups(home, every=order.backup_every, clock=clock, log=log)
+            )
         log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
         async with kept_handoff(path, journal, held=engine.views, log=log):
             await engine.serve()

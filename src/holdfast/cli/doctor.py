@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Commands, add_journal_option, add_json_option, new_command
 
 if TYPE_CHECKING:
-    from holdfast.app.examine import Finding
+    from holdfast.app.findings import Finding
     from holdfast.runtime.settings import Settings
 
 EXIT_CLEAN = 0

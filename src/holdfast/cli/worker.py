@@ -42,6 +42,10 @@ def add_parser(commands: Commands) -> None:
         "--health-port", type=_port, metavar="N",
         help="answer /healthz and /metrics on 127.0.0.1:N; 0 takes a free port and says which",
     )  # fmt: skip
+    parser.add_argument(
+        "--backup-every", metavar="TIME", default="",
+        help="back up the agent beside it, to every place: 30m, 1h, 1d",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         config=args.config,
         overrides={name: value for name, value in given.items() if value is not None},
         health_port=args.health_port,
+        backup_every=args.backup_every,
     )
     return run_worker(order)
 
