@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.app.examine import Level, examine
+from holdfast.app.examine import examine
+from holdfast.app.findings import Level
 from holdfast.app.places import open_file_journal
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes

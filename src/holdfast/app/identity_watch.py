@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from holdfast.app.agent_home import AgentHome
-from holdfast.app.examine import Finding, Level
+from holdfast.app.findings import Finding, Level
 from holdfast.app.key_record import Desk, refresh
 from holdfast.app.paper import today
 from holdfast.errors import HoldfastError

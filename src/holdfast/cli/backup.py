@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from holdfast.cli.backup_upkeep import add_upkeep
 from holdfast.cli.command import (
     Commands,
     add_home_option,
@@ -30,6 +31,7 @@ def add_parser(commands: Commands) -> None:
     _add_now(verbs)
     _add_list(verbs)
     _add_verify(verbs)
+    add_upkeep(verbs)
 
 
 def _add_now(verbs: Commands) -> None:

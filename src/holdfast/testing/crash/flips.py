@@ -25,7 +25,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.examine import Level, examine
+from holdfast.app.examine import examine
+from holdfast.app.findings import Level
 from holdfast.testing.crash import furnished
 from holdfast.testing.crash.flip_places import Place, places
 from holdfast.testing.crash.forks import Child, Trial, Work, fork, run_trials
