@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from holdfast.identity import log as rules_of_log
 from holdfast.identity.encodings import digest_of
 from holdfast.identity.log import accept, accept_line, add_receipt, witnesses_to_ask
 from holdfast.identity.log_state import EvidenceKind, Log, Standing, is_final
+from holdfast.identity.receipt import parse_receipt
 from holdfast.identity.records import Keys, Position, Record, Why, parse_record
 from holdfast.identity.refusal import Reason, Refusal
 from holdfast.identity.signed import Family, Signed, sealed
@@ -421,3 +423,15 @@ def test_one_key_signs_once() -> None:
     line = changed(OWNER.inception(), (OWNER.op(0), OWNER.op(0)))
     assert verdict(None, line) is Reason.MALFORMED
     assert isinstance(accept_line(None, b"[]", port=SODIUM), Refusal)
+
+
+def test_a_receipt_that_nobody_signed_or_that_says_more_is_none() -> None:
+    log = OWNER.begun()
+    signed = OWNER.inception()
+    good = receipt(log, signed, "w1")
+    bare = replace(good, signatures=())
+    assert refused(add_receipt(log, bare, port=SODIUM)) is Reason.BAD_SIGNATURE
+    more = sealed(None, {**json.loads(good.body), "more": 1}, Family.RCPT, (key("w1"),)).line()
+    assert parse_receipt(good.line()) == good
+    with pytest.raises(BadRecord, match="more"):
+        parse_receipt(more)

@@ -120,7 +120,7 @@ def test_pages_are_black_and_white_whole_and_hold_everything(sheet: Sheet, card:
         **long,
     )
     for pdf, texts in (
-        (sheet_pdf(sheet), [*sheet.words, sheet.check[:4], "holdfast identity recover", "1 of 1"]),
+        (sheet_pdf(sheet), [*sheet.words, sheet.check[:4], "holdfast recover", "1 of 1"]),
         (sheet_pdf(shares[0]), [*shares[0].words, "any 3 needed", "Grace", "kept at", "longer"]),
         (card_pdf(card), [AGENT[-5:-1], *card.relays, *card.backups, "m/7233'/2'/0'", "age -d"]),
     ):

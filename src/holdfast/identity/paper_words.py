@@ -14,7 +14,7 @@ SHARE_POWER = (
 )
 STEPS = (
     "Get Holdfast, or Python and age (see the card).",
-    "Run: holdfast identity recover (--help tells more)",
+    "Run: holdfast recover (--help tells more)",
     "Scan the code, or type the words (four letters do).",
     "Compare its name and id with this sheet.",
     "Follow the screen.",
