@@ -364,3 +364,23 @@ def test_names_of_archives_are_plain() -> None:
     assert archive_name("ada", 1, 7, 0) == "ada-1-7-19700101T000000Z"
     assert archive_name("-ä b/../{now}", 1, 7, 0).startswith("b-..--now-")
     assert archive_name("ä", 1, 7, 0) == "agent-1-7-19700101T000000Z"
+
+
+async def test_a_test_restore_projects_the_memory_again(world: World) -> None:
+    """A line that only the journal has is no fault; a file that loses lines is one."""
+    from holdfast.app.memory import add_line
+    from holdfast.app.projected import projection_check
+    from holdfast.backup.reader import read_snapshot
+    from holdfast.core.private_files import ensure_private_folder
+    from holdfast.testing.backup_lab import Owner, archive, snapshot, tree_members
+
+    await add_line(world.home, text="the flight is on Tuesday", to="MEMORY", origin="a test")
+    head = snapshot(Owner(), world.home.folder, world.root / "staging")
+    keys = ring_of(read_escrow((await world.backups()).places.vault))
+    ensure_private_folder(world.root / "work")
+    found = read_snapshot(archive(tree_members(world.root / "staging")), head, world.root / "work")
+    await asyncio.to_thread(projection_check(keys), found)
+    assert "Tuesday" in (found.state / "MEMORY.md").read_text()
+    (found.state / "journal.db").write_bytes(b"no journal")
+    with pytest.raises(BackupDamaged, match="gone on with"):
+        await asyncio.to_thread(projection_check(keys), found)

@@ -27,6 +27,7 @@ from holdfast.app.backup_places import BackupPlaces, open_places
 from holdfast.app.backup_report import Made, NowReport, PlaceResult, VerifyReport, result_of
 from holdfast.app.keyfile import KeyFile
 from holdfast.app.metrics import find_version
+from holdfast.app.projected import projection_check
 from holdfast.backup import place_state
 from holdfast.backup.beside import read_beside
 from holdfast.backup.chain import Chain, joined, valid_heads
@@ -374,7 +375,8 @@ async def open_backups(
     speaker = VaultSpeaker(
         places.vault, read_log=lambda: read_own_log(home.folder, port), clock=SystemClock()
     )
-    return Backups(places, speaker, keys=ring_of(read_escrow(places.vault)), say=say)
+    keys = ring_of(read_escrow(places.vault))
+    return Backups(places, speaker, keys=keys, checks=(projection_check(keys),), say=say)
 
 
 def ring_of(escrow: Escrow) -> KeyFile:
