@@ -190,6 +190,8 @@ def test_a_snapshot_resumed_twice_freezes_both_until_the_keys_change(
     clock.advance(10 * LEASE_MS)
     assert why(twin.turn()) is why(live.turn()) is why(copy.start().turn()) is Why.FROZEN
     copy.agent.rotate(RotationWhy.STOLEN)
+    assert why(live.turn()) is Why.COPY  # neither knows what the other did meanwhile
+    copy.incarnation = 2
     assert held(live.turn()).e == 2
 
 

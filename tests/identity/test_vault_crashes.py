@@ -44,3 +44,18 @@ def test_one_usable_key_set_is_left_wherever_it_dies(
     assert trials["EIO"] >= 5
     assert trials["SYNC_ERROR"] >= 2
     measured(f"vault, {life}: {found['calls']} calls, trials {trials}")
+
+
+def test_a_lease_is_had_again_wherever_its_keeper_or_its_arbiter_dies(
+    folder: Path, tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    library = build(tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("lease_lives.py")), str(folder), "3"],
+        env=os.environ | preloaded(library), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert found["trials"]["KILL_BEFORE"] >= found["calls"] // 3 >= 20
+    measured(f"lease: {found['calls']} calls, trials {found['trials']}")

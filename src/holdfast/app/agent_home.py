@@ -162,3 +162,17 @@ def load_home(folder: Path) -> AgentHome:
             hint='of an adopted agent it is ".."',
         )
     return home
+
+
+def peek_home(folder: Path) -> AgentHome | None:
+    """The agent that the settings in this folder name; None where they name none.
+
+    The place is not judged: a journal lies there too, whose own rules hold.
+    """
+    path = folder / NAME
+    if not os.path.lexists(path):
+        return None
+    name = str(read_fields(path).get("agent", ""))
+    if not name:
+        return None
+    return AgentHome(folder=folder, name=name, settings=read_agent_settings(path))

@@ -34,6 +34,7 @@ class IdentitySettings(
     second: str = ""  # the place of the next key
     witnesses: tuple[str, ...] = ()  # folders of witnesses; relays follow
     arbiter: str = ""  # the folder of the arbiter that grants incarnations
+    lease_s: float = 30.0  # of the agent, at its arbiter; others wait so long for one that is gone
     signer: str = ""  # the socket of a signer process; empty: the vault is opened here
 
 

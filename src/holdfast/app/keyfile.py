@@ -55,11 +55,16 @@ class KeyFile:
 
 
 def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> KeyRing:
-    """The ring at this path or in its vault; a new one where nothing exists yet.
+    """The ring at this path, in its vault or with its signer; a new one where nothing exists yet.
 
     Raises KeysMissing where the journal exists without its keys, and what opening a vault does.
     """
     check_place(path)
+    signer = find_signer(path.parent)
+    if signer is not None:
+        from holdfast.identity.signer_client import SignerClient, SignerRing
+
+        return SignerRing(SignerClient(signer))
     if not os.path.lexists(path):
         if journal_exists:
             raise KeysMissing(f"there is no {path.name} beside the journal in {path.parent}")
@@ -73,6 +78,14 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Key
 
         return open_ring(raw, where=path)
     return parse(raw, where=str(path))
+
+
+def find_signer(folder: Path) -> Path | None:
+    """The socket of the signer that has the keys of the agent in this folder."""
+    from holdfast.app.agent_home import peek_home
+
+    home = peek_home(folder)
+    return None if home is None else home.signer
 
 
 def read(path: Path) -> bytes:

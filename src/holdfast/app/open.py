@@ -12,20 +12,16 @@ import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from holdfast.app.acting import acting, open_as, watching
 from holdfast.app.handle import TaskHandle
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.notify import make_notices
-from holdfast.app.places import (
-    journal_path,
-    memory_beside,
-    open_file_journal,
-    open_secrets,
-    scratch_root,
-)
+from holdfast.app.places import journal_path, memory_beside, open_secrets, scratch_root
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.ids import (
     TaskId,
@@ -68,6 +64,9 @@ from holdfast.runtime.settings import Settings
 from holdfast.runtime.task import SCOPE_NAME, TaskType, check_gate, check_name
 from holdfast.runtime.tool import Tool, check_registered
 
+if TYPE_CHECKING:
+    from holdfast.app.agent_lease import AgentLease
+
 REQUEST_ID_CHARS_MAX = 500
 SCOPE_WAIT_S = 30.0
 SCOPE_RETRY_S = 0.02
@@ -98,7 +97,9 @@ class Holdfast:
         self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
         tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]], settings: Settings,
         log: Log | None = None, secrets: Secrets = NO_SECRETS, memory: Memory | None = None,
+        held: AgentLease | None = None,
     ) -> None:  # fmt: skip
+        self._held = held
         self.journal = journal
         self.memory = memory  # of the agent in whose folder the journal lies
         self.settings = settings
@@ -405,9 +406,16 @@ class Holdfast:
                     return
                 self._log.event("session-lost", code=error.code, error=error.message)
                 await asyncio.sleep(SERVE_AGAIN_S)
+                await self._wait_held()
             except Exception as error:  # noqa: BLE001 - raised to whoever uses this journal next
                 self._failed = error
                 return
+
+    async def _wait_held(self) -> None:
+        """No new session before the agent's lease is held again, for as long as that takes."""
+        lease = self._held
+        while lease is not None and not (lease.held or self._closing):  # noqa: ASYNC110 - a clock
+            await asyncio.sleep(lease.look_every_s)
 
     def _check_alive(self) -> None:
         if self._failed is not None:
@@ -449,27 +457,55 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     settings = settings or Settings()
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
+    path = journal_path(journal)
+    if not serve:
+        async with _opened(
+            path, tasks=tasks, tools=tools, settings=settings, serve=False, create=create,
+            clock=clock, entropy=entropy, log=log, lease=None,
+        ) as hf:  # fmt: skip
+            yield hf
+        return
+    async with (
+        acting(
+            path, clock=clock, entropy=entropy, notices=make_notices(settings), log=log or Log(),
+            patient=False,
+        ) as lease,
+        _opened(
+            path, tasks=tasks, tools=tools, settings=settings, serve=True, create=create,
+            clock=clock, entropy=entropy, log=log, lease=lease,
+        ) as hf,
+        watching(lease, hf.journal, log or Log()),
+    ):  # fmt: skip
+        yield hf
+
+
+@asynccontextmanager
+async def _opened(
+    path: Path, *, tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]], settings: Settings,
+    serve: bool, create: bool, clock: Clock, entropy: Entropy, log: Log | None,
+    lease: AgentLease | None,
+) -> AsyncGenerator[Holdfast, None]:  # fmt: skip
     known = list(tools)
     for tool in known:
         check_registered(tool)
-    opened, keys = await open_file_journal(
-        journal_path(journal), clock=clock, entropy=entropy, create=create,
+    opened, keys = await open_as(
+        lease, path, clock=clock, entropy=entropy, create=create,
         allow_network_fs=settings.allow_network_fs,
     )  # fmt: skip
     stack = AsyncExitStack()
     try:
-        secrets = open_secrets(journal_path(journal), keys=keys, clock=clock, entropy=entropy)
+        secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
         memory = None
         if serve:
             memory = await stack.enter_async_context(
-                memory_beside(journal_path(journal), opened, secrets=secrets, log=log)
+                memory_beside(path, opened, secrets=secrets, log=log)
             )
     except BaseException:
         await opened.close()
         raise
     hf = Holdfast(
         journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=list(tasks), tools=known,
-        settings=settings, log=log, secrets=secrets, memory=memory,
+        settings=settings, log=log, secrets=secrets, memory=memory, held=lease,
     )  # fmt: skip
     engine: Engine | None = None
     if serve:
@@ -478,8 +514,9 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             tools=known, settings=settings, notices=make_notices(settings), log=log,
             secrets=secrets, memory=memory,
             scratch_root=scratch_root(
-                journal_path(journal), folder=settings.scratch_folder, journal_id=opened.journal_id
+                path, folder=settings.scratch_folder, journal_id=opened.journal_id
             ),
+            right=lease,
         )  # fmt: skip
         hf.start(engine)
     bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]
@@ -489,11 +526,9 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         if engine is None:
             yield hf
             if opened.commits:  # it has decided or submitted something: nobody may serve here
-                await refresh_handoff(journal_path(journal), opened, log=log or Log())
+                await refresh_handoff(path, opened, log=log or Log())
         else:
-            async with kept_handoff(
-                journal_path(journal), opened, held=engine.views, log=log or Log()
-            ):
+            async with kept_handoff(path, opened, held=engine.views, log=log or Log()):
                 yield hf
                 await hf.stop()
     finally:

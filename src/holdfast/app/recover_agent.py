@@ -34,6 +34,7 @@ from holdfast.app.found_places import Source, Sources, find_sources
 from holdfast.app.make_agent import find_whole
 from holdfast.app.paper_acts import check_paper, find_phrase, matches
 from holdfast.app.places import INSTANCE
+from holdfast.app.recover import granted_to
 from holdfast.app.recover_identity import Order as IdentityOrder
 from holdfast.app.recover_identity import recover_identity
 from holdfast.app.restore_home import Means, RestoreReport, Wish, restore_to
@@ -292,7 +293,8 @@ class _Restoring:
         if journal.is_file():
             self.rewound = await restore_journal(
                 journal, keys=ring_of(self._view.escrow), clock=self._clock,
-                instance_folder=folder / INSTANCE, above=self._view.above,
+                instance_folder=folder / INSTANCE,
+                above=max(self._view.above, granted_to(folder)),
             )  # fmt: skip
         write_mark(folder / INSTANCE, self._mark(folder))
 

@@ -15,11 +15,12 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
+from holdfast.app.acting import acting, open_as, watching
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
-from holdfast.app.places import memory_beside, open_file_journal, open_secrets, scratch_root
+from holdfast.app.places import memory_beside, open_secrets, scratch_root
 from holdfast.app.settings_file import find_settings
 from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
@@ -61,8 +62,11 @@ async def serve(order: Order, log: Log) -> None:
     notices = make_notices(settings)
     clock, entropy = SystemClock(), SystemEntropy()
     async with AsyncExitStack() as stack:
-        journal, keys = await open_file_journal(
-            path, clock=clock, entropy=entropy, allow_network_fs=settings.allow_network_fs
+        lease = await stack.enter_async_context(
+            acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
+        )
+        journal, keys = await open_as(
+            lease, path, clock=clock, entropy=entropy, allow_network_fs=settings.allow_network_fs
         )
         stack.push_async_callback(journal.close)
         secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
@@ -76,7 +80,9 @@ async def serve(order: Order, log: Log) -> None:
             scratch_root=scratch_root(
                 path, folder=settings.scratch_folder, journal_id=journal.journal_id
             ),
+            right=lease,
         )  # fmt: skip
+        await stack.enter_async_context(watching(lease, journal, log))
         _listen_to_signals(engine, log)
         _report_lost_errors(log)
         if order.health_port is not None:

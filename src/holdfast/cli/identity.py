@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from holdfast.cli.command import Commands, add_json_option, add_verbs, new_command
+from holdfast.cli.identity_signer import add_verb as add_signer
 from holdfast.cli.paper_text import add_words_options
 from holdfast.cli.slots_in import add_slot_options
 
@@ -21,7 +22,7 @@ def add_parser(commands: Commands) -> None:
     )  # fmt: skip
     verbs = add_verbs(parser)
     for add in (_add_show, _add_rotate, _add_evict, _add_recover, _add_retire, _add_answer,
-                _add_check_answer):  # fmt: skip
+                _add_check_answer, add_signer):  # fmt: skip
         add(verbs)
 
 

@@ -16,11 +16,16 @@ from holdfast.identity.answer import find_fault_in_answer, parse_answer
 from holdfast.identity.ed25519 import Sodium
 from holdfast.identity.own_log import read_own_log
 from holdfast.identity.replay import replay
+from holdfast.identity.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.vault_speaker import VaultSpeaker
 
 
 def run_answer(args: argparse.Namespace) -> int:
     home = load_home(home_folder(args.home))
+    if home.signer is not None:
+        signer = SignerSpeaker(SignerClient(home.signer))
+        print(signer.answer(args.challenge, asker=args.asker).line().decode())
+        return 0
     if home.vault is None:
         raise VaultMissing(f"{home.settings_file} names no vault")
     with open_existing(

@@ -88,12 +88,18 @@ def successor(
     position: Position,
 ) -> Instance:  # fmt: skip
     """The instance of a new key in this folder; what the folder was is carried over, where it is
-    the same folder."""
+    the same folder.
+
+    Not from a frozen key: until it was frozen two copies may both have acted, and neither knows
+    what the other did. New keys let somebody act again, a restore says who.
+    """
     if kept is None or kin not in (Kin.SAME, Kin.REBOOTED):
         return Instance(id=id, key=key, site=site)
-    still = kept.frozen is not None and position <= kept.frozen
+    if kept.frozen is not None:
+        still = kept.frozen if position <= kept.frozen else None
+        return Instance(id=id, key=key, site=site, e=0, frozen=still)
     return Instance(
-        id=id, key=key, site=site, e=kept.e, frozen=kept.frozen if still else None,
+        id=id, key=key, site=site, e=kept.e,
         before=((kept.key, kept.counter), *kept.before)[:BEFORE_MAX],
     )  # fmt: skip
 

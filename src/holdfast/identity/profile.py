@@ -86,12 +86,12 @@ def parse_profile(raw: bytes) -> Signed[Profile]:
         g=fields.whole("g", most=GENERATION_MAX),
         s=fields.whole("s"),
         ver=fields.whole("ver"),
-        relays=tuple(_relay(item) for item in fields.members("relays", least=0)),
-        handles=_texts(fields, "handles", HANDLE_FORM),
-        enc=tuple(_encryption_key(item) for item in fields.members("enc", least=0)),
-        policy=_policy(fields),
+        relays=tuple(read_relay(item) for item in fields.members("relays", least=0)),
+        handles=read_texts(fields, "handles", HANDLE_FORM),
+        enc=tuple(read_encryption_key(item) for item in fields.members("enc", least=0)),
+        policy=read_policy(fields),
         exp=fields.whole("exp"),
-        left=_texts(fields, "left", URL_FORM) if "left" in fields else (),
+        left=read_texts(fields, "left", URL_FORM) if "left" in fields else (),
     )
     fields.end()
     return Signed(record=profile, body=body, digest=digest_of(body), signatures=signatures)
@@ -129,7 +129,7 @@ def profile_stands(profile: Profile, log: Log, *, now: int) -> bool:
     )
 
 
-def _relay(item: Json) -> Relay:
+def read_relay(item: Json) -> Relay:
     fields = Fields(item, "prf: relays")
     found = Relay(
         url=fields.text("url", form=URL_FORM),
@@ -141,7 +141,7 @@ def _relay(item: Json) -> Relay:
     return found
 
 
-def _encryption_key(item: Json) -> EncryptionKey:
+def read_encryption_key(item: Json) -> EncryptionKey:
     fields = Fields(item, "prf: enc")
     found = EncryptionKey(
         kid=fields.text("kid", chars_max=64), key=fields.text("key"), exp=fields.whole("exp")
@@ -150,7 +150,7 @@ def _encryption_key(item: Json) -> EncryptionKey:
     return found
 
 
-def _texts(fields: Fields, name: str, form: str) -> tuple[str, ...]:
+def read_texts(fields: Fields, name: str, form: str) -> tuple[str, ...]:
     found = tuple(
         Fields({name: item}, fields.what).text(name, form=form)
         for item in fields.members(name, least=0)
@@ -160,7 +160,7 @@ def _texts(fields: Fields, name: str, form: str) -> tuple[str, ...]:
     return found
 
 
-def _policy(fields: Fields) -> tuple[tuple[str, str | int | bool], ...]:
+def read_policy(fields: Fields) -> tuple[tuple[str, str | int | bool], ...]:
     value = fields.any("policy")
     if not isinstance(value, dict):
         raise fields.bad("policy", "not an object")

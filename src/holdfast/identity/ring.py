@@ -95,6 +95,11 @@ class VaultRing:
             raise KeysWrong(f"the vault has no journal key {key_id}")
         return key
 
+    def key_ids(self) -> list[int]:
+        """The journal keys that the vault holds now."""
+        self.refresh()
+        return sorted(self._escrow.keys.journal_keys)
+
     def refresh(self) -> None:
         found = read_escrow(self._vault)
         if found.keys.k_effect != self._escrow.keys.k_effect:

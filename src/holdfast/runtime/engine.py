@@ -45,7 +45,7 @@ from holdfast.runtime.book import Book, Flusher
 from holdfast.runtime.deadlines import Deadlines
 from holdfast.runtime.deadman import DeadMan
 from holdfast.runtime.execute import execute, rest_as_defect
-from holdfast.runtime.lease import Lease
+from holdfast.runtime.lease import BoundLease, Lease, Right
 from holdfast.runtime.log import Log
 from holdfast.runtime.run import Run
 from holdfast.runtime.scratch import Scratch
@@ -76,9 +76,10 @@ class Engine:
         tasks: Iterable[TaskType], tools: Iterable[Any] = (), settings: Settings,
         notices: Notices | None = None, log: Log | None = None, dead_man: DeadMan | None = None,
         secrets: Secrets = NO_SECRETS, scratch_root: Path | None = None,
-        memory: Memory | None = None,
+        memory: Memory | None = None, right: Right | None = None,
     ) -> None:  # fmt: skip
         self._memory = memory
+        self._right = right
         self.journal = journal
         self._place = None if scratch_root is None else Place(scratch_root)
         self.clock = clock
@@ -143,7 +144,10 @@ class Engine:
         session = await self.journal.open_session(
             worker=name, ttl_ms=int(self.settings.lease_ttl_s * 1000)
         )
-        self.lease = Lease(session, self.clock)
+        right = self._right
+        self.lease = (
+            Lease(session, self.clock) if right is None else BoundLease(session, self.clock, right)
+        )
         self._arm()
         self._children = ChildPool(session.lock_fd())
         self.log.event("session-begun", session=session.session_id, worker=name)
@@ -197,6 +201,8 @@ class Engine:
 
     def _loops(self) -> list[Callable[[], Any]]:
         loops = [self._renew, self._sweep, self._tell, self._upkeep]
+        if self._right is not None:
+            loops.append(self._watch_right)
         return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]
 
     async def _watch_secrets(self) -> None:
@@ -204,6 +210,14 @@ class Engine:
         while True:
             await asyncio.sleep(SECRETS_EVERY_S)
             self._secrets.refresh()
+
+    async def _watch_right(self) -> None:
+        """The agent's lease moves on beside this session's: the timer follows it."""
+        while self._right is not None and self.lease is not None:
+            self._arm()
+            if self.lease.left_ms() <= 0:
+                raise SessionLost("the agent's lease is over: another instance may act")
+            await asyncio.sleep(self._right.look_every_s)
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
         while True:
@@ -541,7 +555,7 @@ class Engine:
 
     def _arm(self) -> None:
         if self._dead_man is not None and self.lease is not None:
-            self._dead_man.arm_at(self.lease.session.deadline_boot_ms)
+            self._dead_man.arm_at(self.lease.deadline_boot_ms)
 
     def _arm_for_write(self) -> None:
         """Without a lease too: a process stopped inside a commit keeps the journal's write lock,

@@ -4,9 +4,15 @@ The deadline runs on the boot clock from the moment the last renewal was *asked 
 margin, so that it ends before the journal's (effects 1.6). It is checked before a step starts
 and again right before the first byte; in a worker process a kernel timer kills whoever sleeps
 past it. Safety does not rest on any of this: every write is checked against the epoch.
+
+Where the journal belongs to an agent with an arbiter, the agent's own lease bounds the session's:
+`BoundLease` compares with both. What holds that lease is not this room's matter; a `Right` says
+until when. An agent without one pays nothing for it.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from holdfast.core.clock import Clock
 from holdfast.errors import Fenced
@@ -27,6 +33,11 @@ class Lease:
     def ok(self) -> bool:
         """Whether a step may begin."""
         return not self.lost and self.left_ms() > min(START_MARGIN_MS, self.session.ttl_ms // 20)
+
+    @property
+    def deadline_boot_ms(self) -> int:
+        """When this process stops acting."""
+        return self.session.deadline_boot_ms
 
     def left_ms(self) -> int:
         return self.session.deadline_boot_ms - self._clock.boot_ms()
@@ -51,3 +62,38 @@ class Lease:
     def _jump_ms(self, boot_ms: int) -> int:
         """How far the wall clock has run ahead of the boot clock since it was last looked at."""
         return self._clock.wall_ms() - boot_ms - self._offset_ms
+
+
+class Right(Protocol):
+    """Until when this process may act as the agent, on the boot clock. Moves while it is read."""
+
+    @property
+    def until_boot_ms(self) -> int: ...
+
+    @property
+    def look_every_s(self) -> float:
+        """How often it may have moved."""
+        ...
+
+
+class BoundLease(Lease):
+    """A session's lease that ends with the agent's, where that ends first."""
+
+    __slots__ = ("_right",)
+
+    def __init__(self, session: Session, clock: Clock, right: Right) -> None:
+        super().__init__(session, clock)
+        self._right = right
+
+    @property
+    def deadline_boot_ms(self) -> int:
+        return min(self.session.deadline_boot_ms, self._right.until_boot_ms)
+
+    def left_ms(self) -> int:
+        return self.deadline_boot_ms - self._clock.boot_ms()
+
+    def check(self) -> None:
+        if self._clock.boot_ms() >= self._right.until_boot_ms:
+            self.lost = True
+            raise Fenced
+        super().check()

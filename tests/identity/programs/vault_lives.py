@@ -247,7 +247,8 @@ def trial(life: Life, base: Path, root: Path, act: Callable[[], None]) -> tuple[
     return "", status
 
 
-def main(name: str, folder: Path) -> None:
+def main(name: str, folder: Path, *, every: int = 1) -> None:
+    """All calls, or each so many-th."""
     life, base, root = LIVES[name](), folder / "base", folder / "trial"
     base.mkdir(mode=0o700)
     os.chdir(base)
@@ -270,14 +271,14 @@ def main(name: str, folder: Path) -> None:
 
     run(Mode.TRACE, 0)
     total = trace.count
-    for at in range(1, total + 1):
+    for at in range(1, total + 1, every):
         run(Mode.KILL_BEFORE, at)
         run(Mode.FULL_ANY, at)
     # Between two calls nothing durable changes: killed after one is killed before the next.
     run(Mode.KILL_AFTER, total)
     at = 1
     while run(Mode.SYNC_ERROR, at):
-        at += 1
+        at += every
     for at in range(1, CALLS_MAX):
         said, status = trial(life, base, root, functools.partial(fail_at, at))
         if said:

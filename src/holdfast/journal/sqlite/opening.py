@@ -117,7 +117,7 @@ def _open(
         check_schema(db)
         check_keys(db, keys)
         incarnation = int(str(get_meta(db, "incarnation")))
-        _check_not_older(db, path, folder, incarnation)
+        check_not_older(db, path, folder, incarnation)
         remember_name(folder, path)
         instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         instance.reserve.try_restore()
@@ -434,7 +434,8 @@ def check_keys(db: Db, keys: KeyRing) -> None:
         raise KeysWrong("the keys do not belong to this journal")
 
 
-def _check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> None:
+def check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> int:
+    """The number of the newest record; JournalOlderCopy where the mark is above it."""
     # The mark first: another process may commit between the two, and raises it only afterwards.
     mark = high_water(folder)
     row = db.execute("SELECT max(n) FROM record").fetchone()
@@ -445,3 +446,4 @@ def _check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> None
             f"has committed record {mark.sequence} of incarnation {mark.incarnation}: "
             "the file was copied back from an older day"
         )
+    return sequence

@@ -60,7 +60,7 @@ async def restore_journal(
     """Take the file at this path as the journal from now on, under a new incarnation.
 
     It is higher than every one that the file and this machine know of, and than `above`: what
-    somebody else has seen, such as the head of a newer backup.
+    somebody else has seen, such as the head of a newer backup, or an arbiter has granted.
 
     Raises JournalDamaged where the copy itself is damaged; JournalBusy while anyone uses it.
     """

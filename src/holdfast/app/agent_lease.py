@@ -1,0 +1,254 @@
+"""The agent's lease, shared by the processes of one folder: one keeps it, all act by it.
+
+The keeper is whoever holds the lock of `instance/keeper.lock`. It asks the arbiter, and writes
+what came of it to `instance/lease.json`; the others read that file. The kernel gives the lock back
+when the keeper dies, and the next one goes on with the same key and the same counter, because they
+are one instance. What a process may rely on is `until_boot_ms`, a number on the boot clock that it
+compares with before every step and every first byte; nobody has to be told that it is over.
+
+A thread does the asking, so that a task that keeps the event loop busy does not lose the lease;
+but nothing is lost either where it is stopped with the whole process: the clock runs on.
+
+The file is written after the arbiter has granted and the journal was raised. A crash before it
+leaves an old file, whose time passes; one of another boot says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app.agent_home import AgentHome
+from holdfast.app.speaking import open_speaker
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ports import KeyRing
+from holdfast.core.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.errors import BadSettings, HoldfastError
+from holdfast.identity.arbiter_folder import FolderArbiter
+from holdfast.identity.bench import Contender
+from holdfast.identity.ed25519 import Sodium
+from holdfast.identity.encodings import Digest, digest_of
+from holdfast.identity.head import parse_head
+from holdfast.identity.instance import Why
+from holdfast.identity.instance_file import InstanceFile
+from holdfast.identity.keeper import Held, Keeper, NotHeld
+from holdfast.identity.log_state import Log as KeyLog
+from holdfast.identity.publishing import ask
+from holdfast.identity.speaker import Speaker
+from holdfast.identity.witness_places import reach
+from holdfast.journal.sqlite.incarnation import raise_incarnation, read_incarnation
+
+FORMAT = 1
+LEASE = "lease.json"
+LOCK = "keeper.lock"
+FILE_BYTES_MAX = 16 * 1024
+LEASE_S_MIN, LEASE_S_MAX = 0.5, 3600.0
+LOOKS_A_LEASE = 12  # of those who do not keep it, and of whoever waits
+NO_STATE = digest_of(b"holdfast/state/1\0")
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`lease.json`: what the keeper last heard."""
+
+    format: int
+    boot: str
+    state: str  # "held", or why not
+    text: str = ""
+    inst: str = ""
+    e: int = 0
+    until_boot_ms: int = 0
+    pid: int = 0
+
+
+class AgentLease:
+    """This process's part in it; runtime.lease.Right. Start it, wait for it, stop it."""
+
+    def __init__(
+        self, home: AgentHome, journal: Path, *, clock: Clock, entropy: Entropy,
+        keys: Callable[[], KeyRing],
+    ) -> None:  # fmt: skip
+        arbiter, lease_s = home.arbiter, home.settings.identity.lease_s
+        if arbiter is None:
+            raise BadSettings(f"{home.settings_file} names no arbiter")
+        if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
+            raise BadSettings(f"lease_s must lie between {LEASE_S_MIN:g} and {LEASE_S_MAX:g}")
+        ensure_private_folder(home.instance)
+        self._home = home
+        self._journal = journal
+        self._clock = clock
+        self._entropy = entropy
+        self._keys = keys
+        self._arbiter_folder = arbiter
+        self._life_ms = int(lease_s * 1000)
+        self._lock_fd = -1
+        self._keeper: Keeper | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._bound = 0  # the incarnation under which this process has the journal open
+        self.until_boot_ms = 0
+        self.e = 0
+        self.look_every_s = lease_s / LOOKS_A_LEASE
+        self.shown = Shown(format=FORMAT, boot=clock.boot_id, state=Why.TROUBLE.value)
+        self.contender: Contender | None = None
+
+    @property
+    def life_s(self) -> float:
+        return self._life_ms / 1000
+
+    @property
+    def held(self) -> bool:
+        return self._clock.boot_ms() < self.until_boot_ms
+
+    @property
+    def keeps(self) -> bool:
+        """Whether this process is the keeper."""
+        return self._lock_fd >= 0
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="holdfast lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more. The lease is left to run out, or to another process of this folder."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def bind(self, incarnation: int) -> None:
+        """From here on this process acts under this incarnation and no other."""
+        self._bound = incarnation
+        if incarnation != self.e:
+            self.until_boot_ms = 0
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._stop.wait(self._round())
+
+    def _round(self) -> float:
+        """Keep it, or look at what the keeper wrote; the seconds until the next time."""
+        try:
+            if self._lock_fd < 0:
+                self._try_lock()
+            if self._lock_fd < 0:
+                self._look()
+                return self.look_every_s
+            found = self._get_keeper().turn()
+        except (HoldfastError, OSError) as error:
+            found = NotHeld(why=Why.TROUBLE, text=str(error))
+        self._take(found)
+        with contextlib.suppress(HoldfastError, OSError):
+            self._show()
+        return found.renew_in_ms / 1000 if isinstance(found, Held) else self.life_s / 4
+
+    def _take(self, found: Held | NotHeld) -> None:
+        instance = None if self._keeper is None else self._keeper.instance
+        inst = "" if instance is None else instance.key
+        if isinstance(found, Held):
+            self._may_act(found.e, found.until_boot_ms)
+            self.contender = found.contender or self.contender
+            state, text = "held", ""
+        else:
+            state, text = found.why.value, found.text
+            if found.why is not Why.TROUBLE:
+                self.until_boot_ms = 0  # somebody else may be let in from now on
+        self.shown = Shown(
+            format=FORMAT, boot=self._clock.boot_id, state=state, text=text, inst=inst, e=self.e,
+            until_boot_ms=self.until_boot_ms, pid=os.getpid(),
+        )  # fmt: skip
+
+    def _may_act(self, e: int, until_boot_ms: int) -> None:
+        if self._bound and e != self._bound:
+            self.until_boot_ms = 0  # the journal is open under another one: open it anew
+            return
+        self.e = e
+        self.until_boot_ms = until_boot_ms
+
+    def _show(self) -> None:
+        write_atomically(self._home.instance / LEASE, msgspec.json.encode(self.shown) + b"\n")
+
+    def _look(self) -> None:
+        shown = read_lease(self._home.instance)
+        if shown is None or shown.boot != self._clock.boot_id:
+            return
+        self.shown = shown
+        self._may_act(shown.e, shown.until_boot_ms)
+
+    def _try_lock(self) -> None:
+        fd = open_private(self._home.instance / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return
+        self._lock_fd = fd
+
+    def _get_keeper(self) -> Keeper:
+        if self._keeper is None:
+            speaker = open_speaker(self._home, self._clock)
+            self._keeper = Keeper(
+                file=InstanceFile(
+                    self._home.instance, id=speaker.id, clock=self._clock, entropy=self._entropy
+                ),
+                speaker=speaker,
+                arbiter=FolderArbiter(
+                    self._arbiter_folder, clock=self._clock, life_ms=self._life_ms
+                ),
+                clock=self._clock, incarnation=self._incarnation,
+                raise_incarnation=self._raise, state_root=self._state_root,
+                reread=lambda: self._reread(speaker),
+            )  # fmt: skip
+        return self._keeper
+
+    def _incarnation(self) -> int:
+        return self._bound or read_incarnation(self._journal)
+
+    def _raise(self, e: int) -> None:
+        if os.path.lexists(self._journal):
+            asyncio.run(
+                raise_incarnation(
+                    self._journal, to=e, keys=self._keys(), clock=self._clock,
+                    instance_folder=self._home.instance, wait_s=min(self.life_s / 4, 5.0),
+                )
+            )  # fmt: skip
+
+    def _reread(self, speaker: Speaker) -> KeyLog:
+        """The log as the witnesses know it, where they can be reached; it may be ahead of ours."""
+        own, port = speaker.log(), Sodium()
+        found = reach(self._home.witnesses, port=port).by_key
+        if not found:
+            return own
+        log, _silent = asyncio.run(ask(own, own.id, found, port=port))
+        return log or own
+
+    def _state_root(self) -> Digest:
+        """The manifest of the newest snapshot: what this state can be compared with later."""
+        try:
+            lines = self._home.heads_file.read_bytes().splitlines()
+            return parse_head(lines[-1]).record.manifest
+        except (OSError, IndexError, HoldfastError):
+            return NO_STATE
+
+
+def read_lease(instance: Path) -> Shown | None:
+    """What the keeper of this folder last wrote; None where there is nothing to rely on."""
+    try:
+        fd = open_private(instance / LEASE, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        raw = file.read(FILE_BYTES_MAX)
+    try:
+        shown = msgspec.json.decode(raw, type=Shown)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return shown if shown.format == FORMAT else None

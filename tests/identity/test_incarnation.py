@@ -1,0 +1,134 @@
+"""The journal's incarnation goes with the agent's; a session's lease ends with the agent's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import holdfast
+from holdfast.app.places import open_file_journal
+from holdfast.core.clock import ManualClock, SystemClock
+from holdfast.core.ports import KeyRing
+from holdfast.errors import Fenced, JournalBusy, JournalOlderCopy
+from holdfast.journal.contract import Session
+from holdfast.journal.sqlite.incarnation import raise_incarnation, read_incarnation
+from holdfast.journal.sqlite.restore import restore_journal
+from holdfast.runtime.lease import BoundLease, Lease
+
+
+async def raise_to(path: Path, e: int, **changes: Any) -> None:
+    journal, keys = await open_file_journal(path)
+    await journal.close()
+    await raise_incarnation(
+        path, to=e, keys=keys, clock=SystemClock(), instance_folder=path.parent / "instance",
+        wait_s=0.1, **changes,
+    )  # fmt: skip
+
+
+@holdfast.task
+async def nothing(run: holdfast.Run) -> int:
+    return 1
+
+
+async def test_a_raised_journal_goes_on_and_no_task_is_suspect(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    assert read_incarnation(path) == 0
+    async with holdfast.open(path, serve=False) as hf:
+        task = await hf.submit("nothing", request_id="1")
+    assert read_incarnation(path) == 1
+    await raise_to(path, 5)
+    await raise_to(path, 5)
+    await raise_to(path, 3)  # never down
+    assert read_incarnation(path) == 5
+    async with holdfast.open(path, tasks=[nothing]) as hf:
+        again = hf.task(task.id)
+        assert await again.result(timeout_s=20) == 1
+        assert (await again.view()).restored_ms == 0
+        assert (await again.row()).epoch >> 32 == 5
+
+
+async def test_nothing_is_raised_under_an_open_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal, keys = await open_file_journal(path)
+    with pytest.raises(JournalBusy):
+        await raise_incarnation(
+            path, to=2, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance",
+            wait_s=0.1,
+        )  # fmt: skip
+    await journal.close()
+    assert read_incarnation(path) == 1
+
+
+async def test_an_older_copy_is_not_raised_but_restored_above_what_was_granted(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.db"
+    async with holdfast.open(path, serve=False) as hf:
+        await hf.submit("nothing", request_id="1")
+    old = path.read_bytes()
+    wal = path.with_name("journal.db-wal")
+    old_wal = wal.read_bytes() if wal.exists() else None
+    async with holdfast.open(path, serve=False) as hf:
+        for number in range(5):
+            await hf.submit("nothing", request_id=f"more {number}")
+    path.write_bytes(old)
+    wal.unlink(missing_ok=True)
+    if old_wal is not None:
+        wal.write_bytes(old_wal)
+    keys = keys_of(path)
+    with pytest.raises(JournalOlderCopy):
+        await raise_incarnation(
+            path, to=2, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance"
+        )
+    restored = await restore_journal(
+        path, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance", above=7
+    )
+    assert restored.incarnation == read_incarnation(path) == 8
+
+
+def keys_of(path: Path) -> KeyRing:
+    from holdfast.app.keyfile import load_or_create
+    from holdfast.core.clock import SystemEntropy
+
+    return load_or_create(path.parent / "keys.json", journal_exists=True, entropy=SystemEntropy())
+
+
+@dataclass
+class Moving:
+    until_boot_ms: int
+    look_every_s: float = 0.1
+
+
+@dataclass
+class Held:
+    deadline_boot_ms: int = 100_000
+    ttl_ms: int = 10_000
+
+
+def test_a_bound_lease_ends_with_whichever_ends_first() -> None:
+    clock, right = ManualClock(boot_ms=0), Moving(until_boot_ms=50_000)
+    session = cast(Session, Held())
+    plain, bound = Lease(session, clock), BoundLease(session, clock, right)
+    assert (plain.left_ms(), bound.left_ms()) == (100_000, 50_000)
+    assert bound.deadline_boot_ms == 50_000
+    clock.advance(49_000)
+    bound.check()
+    assert bound.ok()
+    right.until_boot_ms = 90_000  # renewed meanwhile
+    clock.advance(2_000)
+    bound.check()
+    right.until_boot_ms = 0
+    assert not bound.ok()
+    with pytest.raises(Fenced):
+        bound.check()
+    right.until_boot_ms = 90_000
+    assert not bound.ok()  # lost once is lost
+    with pytest.raises(Fenced):
+        bound.check()
+    plain.check()
+    clock.advance(60_000)
+    with pytest.raises(Fenced):
+        plain.check()
