@@ -18,6 +18,7 @@ from holdfast.testing.fuzz import (
     paper,
     schemas,
     seeds,
+    snapshots,
     spoken,
     stored,
     texts,
@@ -110,6 +111,18 @@ TARGETS: dict[str, Target] = {
         Target(name="sheet", run=paper.sheet, seeds=paper.TEXTS, words=paper.WORDS, share=0.5),
         Target(name="card", run=paper.card, seeds=paper.CARDS, words=paper.WORDS),
         Target(name="key-file", run=paper.key_file, seeds=paper.KEY_FILES, words=paper.WORDS),
+        Target(
+            name="archive", run=snapshots.archive, seeds=snapshots.ARCHIVES,
+            words=snapshots.WORDS, bytes_max=8_192,
+        ),
+        Target(
+            name="snapshot-manifest", run=snapshots.manifest, seeds=snapshots.MANIFESTS,
+            words=snapshots.WORDS,
+        ),
+        Target(
+            name="head", run=snapshots.head, seeds=snapshots.HEADS, words=snapshots.WORDS,
+            bytes_max=9_000, json=True,
+        ),
         Target(
             name="payment-event", run=contracts.payment_event, seeds=contracts.PAYMENT_EVENTS,
             words=contracts.WORDS,
