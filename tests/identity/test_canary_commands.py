@@ -172,7 +172,12 @@ def test_row_24_no_secret_is_left_by_any_command(tmp_path: Path) -> None:
     canaries += secrets_of(tmp_path, passphrases)
     hf("identity", "rotate", "--yes", given={**opened, "--passphrase-fd": "not the passphrase"},
        code=6)  # fmt: skip
-    hf("identity", "show")
+    _, fresh = hf("paper", "replace", "--yes", given={"--words-fd": words, **opened},
+                  wanted="--new-words-fd")  # fmt: skip
+    canaries += [*planted(read_phrase(fresh), passphrases[0]), *secrets_of(tmp_path, passphrases)]
+    hf("paper", "verify", given={"--words-fd": words}, code=2)
+    hf("paper", "print", "--text", given={"--words-fd": fresh}, secret_out=True)
+    hf("paper", "verify", given={"--words-fd": fresh})
     found = list(files_below(tmp_path))
     assert {"ada/kel.jsonl", "vault/op.age", "second/next.age"} <= {name for name, _ in found}
     assert any(name.endswith("/proc/environ") for name, _ in hf.said)

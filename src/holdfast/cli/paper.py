@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_json_option, add_verbs, new_command
 from holdfast.cli.paper_text import add_words_options
+from holdfast.cli.slots_in import add_slot_options
 
 if TYPE_CHECKING:
     from holdfast.app.paper import PaperDesk
@@ -35,6 +36,7 @@ def add_parser(commands: Commands) -> None:
     _add_verify(verbs)
     _add_list(verbs)
     _add_revoke(verbs)
+    _add_replace(verbs)
     _add_card(verbs)
 
 
@@ -117,6 +119,38 @@ def _add_revoke(verbs: Commands) -> None:
     parser.add_argument("numbers", metavar="NUMBER", nargs="+", help="as printed on the sheet")
     parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
     add_home_option(parser)
+
+
+def _add_replace(verbs: Commands) -> None:
+    parser = new_command(
+        verbs, "replace", run=run_replace, summary="new words: the old ones lose their power",
+        purpose=(
+            "Make new words, and let the old ones name them: a recovery, signed by the old words,\n"
+            "that commits to the new ones. Every running copy is evicted, fresh keys are\n"
+            "installed, and the vaults are sealed for the new words.\n\n"
+            "Use it when a sheet was lost or seen, or after words were typed on a machine with a\n"
+            "network. What the old words could open before (copies of backups) they still open.\n"
+            "A run that was cut short is finished by the same command: it asks for the new words\n"
+            "that the first one showed."
+        ),
+        examples=(
+            "holdfast paper replace",
+            "holdfast paper replace --words-fd 3 --new-words-fd 4 --yes 3< old 4> /dev/shm/new",
+        ),
+    )  # fmt: skip
+    add_home_option(parser)
+    add_words_options(parser)
+    add_slot_options(parser, new=False)
+    parser.add_argument(
+        "--new-words-fd", metavar="N",
+        help="write the new words to this descriptor instead of having them copied by hand",
+    )  # fmt: skip
+    parser.add_argument(
+        "--again-fd", metavar="N",
+        help="an earlier run was cut short: read the new words that it showed from here",
+    )  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
+    add_json_option(parser)
 
 
 def _add_card(verbs: Commands) -> None:
@@ -263,6 +297,12 @@ def run_revoke(args: argparse.Namespace) -> int:
     if not after.current():
         talk("No sheet is left: print one now, or lost keys are a lost agent.")
     return 0
+
+
+def run_replace(args: argparse.Namespace) -> int:
+    from holdfast.cli.paper_replace import run
+
+    return run(args)
 
 
 def run_card(args: argparse.Namespace) -> int:

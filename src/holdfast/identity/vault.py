@@ -23,6 +23,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,46 @@ class Vault:
         made = [close_slot(key, payload, vault_id=self.vault_id, entropy=entropy) for key in keys]
         self._write_slots(tuple(made), dict(zip((one.id for one in made), keys, strict=True)))
 
+    def exchange_escrow(self, recipient: str, keys: Sequence[Key], entropy: Entropy) -> None:
+        """Name another paper in every slot: what is written from now on is sealed for it.
+
+        All slots are exchanged in one act, so each of them must open by one of the keys. Files
+        keep their old recipients until they are written again. Safe to repeat.
+
+        Raises:
+            VaultLocked: a slot does not open; nothing was changed.
+        """
+        if not is_recipient(recipient):
+            raise BadInput("the escrow recipient is no X25519 recipient of age (age1...)")
+        with self.turn():
+            ways = [(slot, self._way(slot, keys)) for slot in self.list_slots()]
+            before, self.escrow = self.escrow, recipient
+            try:
+                payload = self._payload()
+                made = [
+                    close_slot(way, payload, vault_id=self.vault_id, entropy=entropy)
+                    for _, way in ways
+                ]
+                used = {one.id: way for one, (_, way) in zip(made, ways, strict=True)}
+                self._write_slots(tuple(made), used)
+            except BaseException:
+                self.escrow = before
+                raise
+
+    def check_ways(self, keys: Sequence[Key]) -> None:
+        """Raises VaultLocked where a slot opens by none of these keys."""
+        for slot in self.list_slots():
+            self._way(slot, keys)
+
+    def _way(self, slot: Slot, keys: Sequence[Key]) -> Key:
+        for key in keys:
+            if open_slot(slot, key, vault_id=self.vault_id) is not None:
+                return replace(key, source=slot.source, work=slot.work)
+        raise VaultLocked(
+            f"slot {slot.id} ({slot.kind}) of {self.folder} does not open",
+            hint="every slot must open for this; give its passphrase, mount its file, or remove it",
+        )
+
     def remove_slot(self, slot_id: str) -> None:
         """Close one way in. The last one stays: without it only the paper would open the vault."""
         with self.turn():
@@ -212,6 +253,11 @@ def open_vault(
 
 def exists(folder: Path) -> bool:
     return os.path.lexists(folder / SLOTS)
+
+
+def read_slots(folder: Path) -> tuple[Slot, ...]:
+    """The slots as they are stored, unopened."""
+    return _read_slots(folder).slots
 
 
 def read_vault_id(folder: Path) -> str:

@@ -1,0 +1,95 @@
+"""New words: the old paper names the new one, loses its power, and the vault follows."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
+
+from holdfast.app.key_record import Done, acting, open_desk
+from holdfast.app.make_agent import open_by
+from holdfast.app.paper import fit_phrase, open_paper
+from holdfast.app.replace_paper import is_under_way, replace_paper
+from holdfast.core.clock import SeededEntropy
+from holdfast.errors import BadPhrase, BadSheet, VaultLocked
+from holdfast.identity.derive import PaperKeys
+from holdfast.identity.log_state import Standing
+from holdfast.identity.phrase import Phrase, new_phrase, read_phrase
+from holdfast.identity.ring import open_escrow, read_escrow
+from holdfast.identity.slots import Key
+from holdfast.identity.vault import Vault
+
+NEW, THIRD = new_phrase(SeededEntropy(8)), new_phrase(SeededEntropy(9))
+
+
+def replaced(world: World, new: Phrase, ways: tuple[Key, Key] = (UNLOCK, OTHER)) -> Done:
+    async def act() -> Done:
+        desk = await open_desk(world.home(), port=SODIUM)
+        with open_by(world.vault, [UNLOCK]) as vault, open_by(world.second, [OTHER]) as second:
+            return await replace_paper(
+                desk, PaperKeys(read_phrase(world.words[0])), PaperKeys(new), vault, second,
+                ways=[ways[0]], second_ways=[ways[1]], entropy=ENTROPY,
+            )  # fmt: skip
+
+    with acting(world.folder):
+        return asyncio.run(act())
+
+
+def under_way(world: World) -> bool:
+    desk = asyncio.run(open_desk(world.home(), port=SODIUM))
+    return is_under_way(desk, PaperKeys(read_phrase(world.words[0])))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.make()
+    return made
+
+
+def test_the_new_words_have_all_the_power_and_the_old_ones_none(world: World) -> None:
+    id_ = world.log().id
+    assert not under_way(world)
+    done = replaced(world, NEW)
+    assert (done.log.id, done.log.standing) == (id_, Standing.ACTIVE)
+    assert tuple(done.log.position) == (1, 1)
+    desk = open_paper(world.folder)
+    assert fit_phrase(desk, " ".join(NEW.words)).phrase == NEW
+    with pytest.raises(BadSheet, match="was replaced"):
+        fit_phrase(desk, world.words[0])
+    with open_by(world.vault, [UNLOCK]) as vault:
+        kept = read_escrow(vault)
+    for place in (world.vault, world.second, world.folder):
+        raw = (place / "escrow.age").read_bytes()
+        assert open_escrow(raw, PaperKeys(NEW).escrow()) == kept
+        with pytest.raises(VaultLocked):
+            open_escrow(raw, PaperKeys(read_phrase(world.words[0])).escrow())
+    world.rotate()
+    elsewhere = World(world.root, home_name="elsewhere")
+    elsewhere.recover(" ".join(NEW.words), witnesses=world.witnesses)
+    assert elsewhere.log().id == id_
+
+
+def test_a_run_that_was_cut_short_goes_on_with_the_same_new_words(world: World) -> None:
+    with pytest.raises(VaultLocked):
+        replaced(world, NEW, (UNLOCK, UNLOCK))
+    assert world.log().standing is Standing.ACTIVE  # refused before anybody was evicted
+    with (
+        patch.object(Vault, "exchange_escrow", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        replaced(world, NEW)
+    assert world.log().standing is Standing.LOCKED
+    assert under_way(world)
+    with pytest.raises(BadPhrase, match="names other words"):
+        replaced(world, THIRD)
+    assert replaced(world, NEW).log.standing is Standing.ACTIVE
+    again = replaced(world, NEW)
+    assert tuple(again.log.position) == (1, 1)
