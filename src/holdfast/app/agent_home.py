@@ -125,7 +125,17 @@ def home_folder(given: str | None) -> Path:
 
     Of an adopted agent it is the one that Holdfast has made in its folder.
     """
-    folder = Path(os.path.abspath(given or os.environ.get(ENVIRONMENT) or "."))
+    return home_in(_meant(given))
+
+
+def root_folder(given: str | None) -> Path:
+    """The folder that is backed up and restored: of an adopted agent its own, not ours in it."""
+    folder = _meant(given)
+    return folder.parent if folder.name == ADOPTED else folder
+
+
+def home_in(folder: Path) -> Path:
+    """Where the home lies in a folder that was backed up, restored or named by a person."""
     inner = folder / ADOPTED
     if not os.path.lexists(folder / NAME) and os.path.lexists(inner / NAME):
         return inner
@@ -138,6 +148,10 @@ def find_home(folder: Path) -> AgentHome | None:
     if not os.path.lexists(path) or not read_fields(path).get("agent"):
         return None
     return load_home(folder)
+
+
+def _meant(given: str | None) -> Path:
+    return Path(os.path.abspath(given or os.environ.get(ENVIRONMENT) or "."))
 
 
 def load_home(folder: Path) -> AgentHome:

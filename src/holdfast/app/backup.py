@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,7 +56,6 @@ from holdfast.errors import (
     SnapshotFailed,
     SnapshotNotFound,
 )
-from holdfast.home.covered import Rules
 from holdfast.identity.ed25519 import Signatures, Sodium
 from holdfast.identity.head import Head, JournalMark
 from holdfast.identity.own_log import read_own_log
@@ -173,19 +173,20 @@ class Backups:
         before = None if newest is None else newest.record
         version = ".".join(map(str, self.places.borg.version))
         return Subject(
-            folder=home.folder, journal=journal if has_journal else None,
+            folder=home.state, journal=journal if has_journal else None,
             id=self._speaker.id, name=home.name,
             incarnation=None if has_journal else (before.e if before else 1),
             seq=before.seq + 1 if before else 1, at=self._clock.wall_ms() // 1000,
             holdfast=find_version(), engine=f"borg {version}",
-            rules=Rules(apart=self._apart(), entries_max=ENTRIES_MAX),
+            rules=replace(
+                home.covering(), apart=self._apart(), entries_max=ENTRIES_MAX
+            ),
         )  # fmt: skip
 
     def _apart(self) -> tuple[str, ...]:
         home = self.home
-        found = [home.vault, home.second, home.arbiter, *home.witnesses]
         folders = [Path(place.address) for place in self.places.read() if place.place_id]
-        return tuple(str(path) for path in (*found, *folders) if path is not None)
+        return (*home.covering().apart, *map(str, folders))
 
     async def _to_places(
         self, chosen: Sequence[Place], staged: Staged, head: Signed[Head], *, check: bool

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.agent_home import AgentHome, load_home
+from holdfast.app.agent_home import AgentHome, home_in, load_home
 from holdfast.app.backup import ring_of
 from holdfast.app.found_places import Source, Sources, find_sources
 from holdfast.app.make_agent import find_whole
@@ -109,6 +109,11 @@ class Target:
     arbiter: str = ""  # taken where the one in the restored settings is not here
     again: bool = False
 
+    @property
+    def home(self) -> Path:
+        """The home in it: of an adopted agent a folder inside."""
+        return home_in(self.folder)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -166,6 +171,7 @@ async def look(
     sources = await find_sources(
         borg, have.places, agent=have.agent, rsh=have.rsh, remote_borg=have.remote_borg
     )
+    folder = home_in(folder)
     sources = await _with_own_places(sources, folder, borg)
     if not sources.found and sources.failed:
         raise next(iter(sources.failed.values()))
@@ -229,7 +235,7 @@ async def perform(
     else:
         tell("recovering the identity: fresh keys take over")
         log = await _recover_identity(view, have, target, entropy=entropy, port=port)
-    home = load_home(target.folder)
+    home = load_home(target.home)
     return Recovered(
         home=home, log=log, restored=restored, journal=rewound, evicted=have.vault is None,
         secrets=_secrets(home, view.escrow, clock, entropy),
@@ -247,7 +253,7 @@ def old_witnesses_short(view: View, witnesses: Sequence[Path], *, port: Signatur
 async def _recover_identity(
     view: View, have: Have, target: Target, *, entropy: Entropy, port: Signatures
 ) -> Log:
-    home = load_home(target.folder)
+    home = load_home(target.home)
     witnesses = tuple(dict.fromkeys((*have.witnesses, *home.witnesses)))
     new = target.new_witnesses
     short = old_witnesses_short(view, witnesses, port=port)
@@ -258,7 +264,7 @@ async def _recover_identity(
         changed = msgspec.structs.replace(home.settings.identity, arbiter=target.arbiter)
         write_identity_settings(home.settings_file, name=home.name, identity=changed)
     order = IdentityOrder(
-        folder=target.folder, vault=target.vault, second=target.second, keys=target.keys,
+        folder=target.home, vault=target.vault, second=target.second, keys=target.keys,
         second_keys=target.second_keys, copies=(*have.copies, copy_of(view.log)),
         witnesses=witnesses, new_witnesses=new, escrow=view.escrow_raw,
         passphrase=have.passphrase, again=target.again,
@@ -271,7 +277,7 @@ async def _recover_identity(
 
 def _point(target: Target, vault: Vault) -> None:
     """The restored home belongs to the vault that is here."""
-    home = load_home(target.folder)
+    home = load_home(target.home)
     if home.vault != vault.folder:
         changed = msgspec.structs.replace(
             home.settings.identity, vault=str(vault.folder), second=str(target.second)
@@ -289,6 +295,7 @@ class _Restoring:
         self.rewound: Rewound | None = None
 
     async def prepare(self, folder: Path) -> None:
+        folder = home_in(folder)
         journal = folder / JOURNAL
         if journal.is_file():
             self.rewound = await restore_journal(
@@ -309,10 +316,10 @@ class _Restoring:
 
 def _is_there(chosen: Signed[Head], target: Target) -> bool:
     """Whether an earlier run of this recovery has restored the snapshot and was cut short."""
-    mark = find_mark(target.folder / INSTANCE)
+    mark = find_mark(target.home / INSTANCE)
     if mark is None or chosen.digest not in mark.heads:
         return False
-    whole = find_whole(target.folder)
+    whole = find_whole(target.home)
     if whole and not target.again:
         raise NotNow(
             f"{target.folder} was restored from this snapshot already, and has its keys",

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.app.agent_home import home_in
 from holdfast.app.backup import SCRATCH, STAGING, alone
 from holdfast.app.backup_report import LagShape, lag_shape
 from holdfast.backup.beneath import Beneath
@@ -258,14 +259,13 @@ class _Restore:
     def _complete(self, state: Path, found: Overview) -> None:
         """What no snapshot holds: this host's own, and the heads since."""
         os.chmod(state, 0o700)
-        HeadFile(state / HEADS).append_missing(found.chain.heads)
+        old, new = home_in(self._target), home_in(state)
+        HeadFile(new / HEADS).append_missing(found.chain.heads)
         for name in CARRIED:
-            if (self._target / name).is_file() and not os.path.lexists(state / name):
-                shutil.copy2(self._target / name, state / name, follow_symlinks=False)
-        if (self._target / INSTANCE).is_dir():
-            shutil.copytree(
-                self._target / INSTANCE, state / INSTANCE, symlinks=True, ignore=_not_carried
-            )
+            if (old / name).is_file() and not os.path.lexists(new / name):
+                shutil.copy2(old / name, new / name, follow_symlinks=False)
+        if (old / INSTANCE).is_dir():
+            shutil.copytree(old / INSTANCE, new / INSTANCE, symlinks=True, ignore=_not_carried)
 
     def _put_files(self, state: Path) -> None:
         for path in self._wish.files:
@@ -282,7 +282,7 @@ class _Restore:
 
     async def _hold(self, held: AsyncExitStack) -> None:
         """Nobody else may use the folder that is about to be replaced."""
-        instance = self._target / INSTANCE
+        instance = home_in(self._target) / INSTANCE
         if self._wish.files or not instance.is_dir():
             return
         held.enter_context(alone(instance / "backup"))

@@ -97,7 +97,7 @@ def check_snapshot(snapshot: Snapshot, keys: KeyRing | None, checks: Sequence[Ch
 
 def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
     """Without keys its seals are not opened; everything else is checked."""
-    path = snapshot.state / JOURNAL
+    path = _journal_in(snapshot.state)
     try:
         mark = read_mark(path)
     except SnapshotFailed as error:
@@ -117,3 +117,9 @@ def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
 
 
 JOURNAL = "journal.db"
+ADOPTED = ".holdfast"  # the home inside of an adopted agent's folder
+
+
+def _journal_in(state: Path) -> Path:
+    inner = state / ADOPTED / JOURNAL
+    return inner if inner.is_file() and not (state / "holdfast.toml").exists() else state / JOURNAL

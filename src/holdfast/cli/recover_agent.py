@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.agent_home import home_folder
+from holdfast.app.agent_home import home_in, root_folder
 from holdfast.app.recover_agent import (
     Have,
     Recovered,
@@ -46,11 +46,11 @@ from holdfast.identity.vault import exists
 
 def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
-    folder = home_folder(args.home)
+    folder = root_folder(args.home)
     name = args.agent or folder.name.lower()
     vault = path_of(args.vault) if args.vault else default_place("vault", name)
     _check_words(args, vault)
-    if not args.place and not os.path.lexists(folder / "places.json"):
+    if not args.place and not os.path.lexists(home_in(folder) / "places.json"):
         args.place = [_ask_place()]
     at = None if args.at is None else _moment(args.at)
     with _borg_base() as base:
