@@ -40,44 +40,56 @@ def effects_in(file: Path) -> list[dict[str, object]]:
 def test_what_it_prints_is_what_the_far_ends_have_in_their_files(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    """One charge, one mail, one letter: by the log each far end wrote before it answered."""
+    """Two trips paid and mailed once, one letter: by the log each far end wrote."""
     folder = tmp_path / "trip"
     done = run_demo("--json", "--folder", str(folder), temp=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     seen = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1
-    for name, figure in (("payment", "charges"), ("mail", "mails"), ("letter", "letters")):
-        assert len(effects_in(folder / f"{name}.jsonl")) == seen[figure] == 1
+    wanted = {"payment": ("charges", 2), "mail": ("mails", 2), "letter": ("letters", 1)}
+    for name, (figure, count) in wanted.items():
+        assert len(effects_in(folder / f"{name}.jsonl")) == seen[figure] == count
+    assert (seen["identity_same"], seen["memory_kept"], seen["left_out"]) == (True, True, "")
     assert [seen[name] for name in ("duplicates", "lost", "strays", "parked")] == [0, 0, 0, 0]
-    assert (seen["kills"], seen["asked"], seen["settled"]) == (2, 1, 1)
+    assert (seen["kills"], seen["asked"], seen["settled"]) == (3, 1, 1)
     assert (seen["held"], seen["broken"]) == (True, [])
     assert 0 < seen["takeover_s"] <= seen["resume_s"] < seen["seconds"]
-    assert seen["journal"] == str(folder / "journal.db")
+    assert seen["journal"] == str(folder / "ada" / "journal.db")
     measured(
-        f"demo: {seen['resume_s']:.2f} s from the kill to the next step, "
-        f"{seen['seconds']:.1f} s in all"
+        f"demo: {seen['resume_s']:.2f} s from the kill to the next step, {seen['restore_s']:.1f} s "
+        f"from paper to a running agent, {seen['seconds']:.1f} s in all"
     )
 
 
 def test_it_tells_the_story_and_leaves_nothing(tmp_path: Path) -> None:
+    """What it prints is what the README shows: every line there, other numbers, this order."""
     done = run_demo(temp=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "is killed inside the payment" in done.stdout
     assert "sent again, same effect key" in done.stdout
-    assert "charges 1   mails 1   letters 1   duplicates 0   lost 0" in done.stdout
+    assert "charges 2   mails 2   letters 1   duplicates 0   lost 0" in done.stdout
+    assert "same id yes   memory kept yes" in done.stdout
     assert done.stdout.endswith("Every promise held.\n")
     assert "\x1b" not in done.stdout
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
-    """Every line of its transcripts, with other numbers, in this order."""
     readme = (PROJECT / "README.md").read_text()
     blocks = re.findall(r"^```text\n\$ make demo\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    printed = run_demo(temp=tmp_path).stdout
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
-        assert find_missing(shape(block), shape(printed)) is None, printed
+        assert find_missing(shape(block), shape(done.stdout)) is None, done.stdout
+
+
+def test_without_borg_it_says_so_in_one_line_and_shows_the_rest(tmp_path: Path) -> None:
+    program = "import holdfast.backup.borg_program as found\nfound.NAME = 'no-such-borg'\n"
+    program += "from holdfast.cli.main import main\nimport sys\nsys.exit(main(['demo', '--json']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=DEMO_S_MAX,
+    )  # fmt: skip
+    seen = json.loads(done.stdout)
+    assert (done.returncode, seen["held"], seen["charges"], seen["kills"]) == (0, True, 1, 2)
+    assert (seen["identity_same"], seen["restore_s"]) == (None, None)
+    assert "borg" in seen["left_out"].lower()
 
 
 def test_it_plays_only_in_a_new_or_empty_folder(tmp_path: Path) -> None:
@@ -134,18 +146,22 @@ def test_a_broken_promise_is_an_exit_code(
     """The same run, judged by books in which the payment service had charged twice."""
     honest = story.judge
 
-    def doctored(wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts) -> Verdict:
+    def doctored(
+        wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts, *,
+        back: tuple[bool | None, bool | None],
+    ) -> Verdict:  # fmt: skip
         payment = ledgers["payment"]
         twice = Page(
             kind="payment", effects=payment.effects * 2, requests=payment.requests, by_key={},
             by_reference={}, by_base={}, duplicates=0,
         )  # fmt: skip
-        return honest(wanted, {**ledgers, "payment": twice}, doubts)
+        return honest(wanted, {**ledgers, "payment": twice}, doubts, back=(False, back[1]))
 
     monkeypatch.setattr(story, "judge", doctored)
     assert main(["demo", "--json"]) == 1
     seen = json.loads(capsys.readouterr().out)
-    assert (seen["held"], seen["charges"], seen["duplicates"]) == (False, 2, 1)
+    assert (seen["held"], seen["charges"], seen["duplicates"]) == (False, 4, 2)
+    assert any("the same agent" in one for one in seen["broken"])
 
 
 def test_people_are_told_which_promise_broke() -> None:
@@ -156,7 +172,8 @@ def test_people_are_told_which_promise_broke() -> None:
     )
     report = Report(
         verdict=broken, parked=0, asked=1, settled=1, kills=2, takeover_s=0.3, resume_s=0.4,
-        seconds=3.0, journal=None,
+        identity_same=True, memory_kept=True, restore_s=2.0, left_out="", seconds=3.0,
+        journal=None,
     )  # fmt: skip
     lines = summary(report)
     assert "BROKEN  nothing twice: 1" in lines

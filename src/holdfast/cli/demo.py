@@ -1,4 +1,4 @@
-"""`holdfast demo`: killed inside a payment, resumed by another worker, one charge."""
+"""`holdfast demo`: killed inside a payment, resumed; the machine lost, and the agent back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def add_parser(commands: Commands) -> None:
         purpose=(
             "An agent books a trip through local payment and mail services, which count for\n"
             "themselves. Its worker is killed with SIGKILL inside the payment; another resumes.\n"
-            "Then the same with a letter that nobody can look up: a person is asked.\n"
+            "Then the same with a letter that nobody can look up: a person is asked. At last the\n"
+            "machine is lost, and the agent comes back from 24 words and one of two backups.\n"
             "Uses a private folder and the loopback network only. Exit code 1 if a promise broke."
         ),
         examples=("holdfast demo", "holdfast demo --json", "holdfast demo --folder /tmp/trip"),
@@ -90,12 +91,21 @@ def summary(report: Report) -> list[str]:
         f"settled {report.settled}   parked {report.parked}",
         f"  from the kill to the next step {report.resume_s:.2f} s   "
         f"the whole demo {report.seconds:.1f} s",
-        "",
     ]
+    if report.restore_s is not None:
+        lines.append(
+            f"  same id {_yes(report.identity_same)}   memory kept {_yes(report.memory_kept)}   "
+            f"from paper to a running agent {report.restore_s:.1f} s"
+        )
+    lines.append("")
     lines += [f"BROKEN  {promise}" for promise in verdict.broken] or ["Every promise held."]
     if report.journal is not None:
         lines.append(f"The journal is kept: holdfast task list --journal {report.journal}")
     return lines
+
+
+def _yes(value: bool | None) -> str:
+    return "yes" if value else "NO"
 
 
 class _Silent:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 
 _CHANGING = (
+    (re.compile(r"\bhf1[02-9ac-hj-np-z]{58}\b"), "AGENT"),
+    (re.compile(r"(?<=24 words: )[a-z]+ [a-z]+ [a-z]+ [a-z]+\b"), "WORDS"),
     (re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b"), "TASK"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "KEY"),
     (re.compile(r"\b[0-9a-f]{16}\b"), "SESSION"),

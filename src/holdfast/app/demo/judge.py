@@ -58,6 +58,10 @@ class Report:
     kills: int
     takeover_s: float
     resume_s: float
+    identity_same: bool | None  # None where the scene was left out
+    memory_kept: bool | None
+    restore_s: float | None
+    left_out: str  # why the third scene was not played; empty when it was
     seconds: float
     journal: str | None
 
@@ -67,8 +71,14 @@ class Report:
         return {"held": self.verdict.held, **verdict, **figures}
 
 
-def judge(wanted: Iterable[Wanted], ledgers: Mapping[str, Page], doubts: Doubts) -> Verdict:
-    """Count at the far ends; name every promise that did not hold."""
+def judge(
+    wanted: Iterable[Wanted], ledgers: Mapping[str, Page], doubts: Doubts, *,
+    back: tuple[bool | None, bool | None] = (None, None),
+) -> Verdict:  # fmt: skip
+    """Count at the far ends; name every promise that did not hold.
+
+    `back` says of an agent that came back whether it is the same and remembers.
+    """
     counts = Counter(
         (far_end, effect.task, effect.base)
         for far_end, page in ledgers.items()
@@ -85,7 +95,7 @@ def judge(wanted: Iterable[Wanted], ledgers: Mapping[str, Page], doubts: Doubts)
         duplicates=duplicates,
         lost=lost,
         strays=strays,
-        broken=tuple(_broken(duplicates, lost, strays, doubts)),
+        broken=(*_broken(duplicates, lost, strays, doubts), *_changed(*back)),
     )
 
 
@@ -102,3 +112,10 @@ def _broken(duplicates: int, lost: int, strays: int, doubts: Doubts) -> Iterable
         yield "no silent doubt: the letter's unknown outcome was not put to a person"
     if doubts.open or doubts.settled != doubts.letter_parked:
         yield f"a decision settles: {doubts.open} steps are parked still"
+
+
+def _changed(identity_same: bool | None, memory_kept: bool | None) -> Iterable[str]:
+    if identity_same is False:
+        yield "the same agent: what came back does not answer under its id"
+    if memory_kept is False:
+        yield "the same memory: what it was told is gone"

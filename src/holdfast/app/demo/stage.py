@@ -44,10 +44,12 @@ class Stage:
     """Everything the scenes act with. Made by `setting`."""
 
     def __init__(
-        self, *, hf: Holdfast, far_ends: dict[str, FarEnd], teller: Teller, began_ms: int,
-        hire: Callable[[int], Awaitable[Worker]],
+        self, *, folder: Path, hf: Holdfast, far_ends: dict[str, FarEnd], teller: Teller,
+        began_ms: int, hire: Callable[[int], Awaitable[Worker]], journal: _OpenJournal,
     ) -> None:  # fmt: skip
+        self.folder = folder
         self.hf = hf
+        self._journal = journal
         self.far_ends = far_ends
         self.worker: Worker | None = None
         self.kills = 0
@@ -56,6 +58,22 @@ class Stage:
         self._began_ms = began_ms
         self._hire = hire
         self._hired = 0
+
+    @property
+    def home(self) -> Path:
+        return journal_in(self.folder).parent
+
+    @property
+    def places(self) -> list[Path]:
+        return [self.folder / "place-1", self.folder / "place-2"]
+
+    async def close_journal(self) -> None:
+        """Our own look into the journal ends; workers are not concerned."""
+        await self._journal.close()
+
+    async def open_journal(self) -> Holdfast:
+        self.hf = await self._journal.open()
+        return self.hf
 
     def tell(self, who: str, what: str, *, at_ms: int | None = None) -> None:
         at_s = self.seconds(now_ms() if at_ms is None else at_ms)
@@ -74,6 +92,7 @@ class Stage:
         await _patiently(worker, lambda s: self.far_ends[name].wait_inside(timeout_s=s))
         at_ms = now_ms()
         await worker.kill()
+        await self.far_ends[name].release()  # its answer goes to nobody
         self.worker = None
         self.kills += 1
         return at_ms
@@ -86,6 +105,20 @@ class Stage:
         """What that far end has in its books of the task."""
         page = await self.far_ends[name].ledger()
         return next((one for one in page.effects if one.task == task_id), None)
+
+
+class _OpenJournal:
+    """The demo's own look into the journal, which may end before the demo does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stack = contextlib.AsyncExitStack()
+
+    async def open(self) -> Holdfast:
+        return await self._stack.enter_async_context(open_holdfast(self._path, serve=False))
+
+    async def close(self) -> None:
+        await self._stack.aclose()
 
 
 @contextlib.asynccontextmanager
@@ -102,18 +135,24 @@ async def setting(folder: Path, teller: Teller) -> AsyncGenerator[Stage]:
             }
         far_ends = {name: task.result() for name, task in starting.items()}
         environment = {variable(name): far_end.url for name, far_end in far_ends.items()}
-        hf = await stack.enter_async_context(open_holdfast(journal_in(folder), serve=False))
+        journal_in(folder).parent.mkdir(mode=0o700)
+        journal = _OpenJournal(journal_in(folder))
+        stack.push_async_callback(journal.close)
+        hf = await journal.open()
 
         async def hire(number: int) -> Worker:
             log = folder / f"worker-{number}.log"
             worker = start_worker(journal_in(folder), app=APP, log=log, environment=environment)
             return await stack.enter_async_context(worker)
 
-        yield Stage(hf=hf, far_ends=far_ends, teller=teller, began_ms=began_ms, hire=hire)
+        yield Stage(
+            folder=folder, hf=hf, far_ends=far_ends, teller=teller, began_ms=began_ms, hire=hire,
+            journal=journal,
+        )  # fmt: skip
 
 
 def journal_in(folder: Path) -> Path:
-    return folder / "journal.db"
+    return folder / "ada" / "journal.db"
 
 
 async def is_parked(task: TaskHandle, worker: Worker) -> bool:
