@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +13,15 @@ from typing import Any, cast
 import pytest
 
 import holdfast
+from holdfast.app.places import open_file_journal
+from holdfast.core.clock import SystemClock
 from holdfast.home.place import MemoryPlace
+from holdfast.home.projection import project_now
 from holdfast.home.recalling import recall
 from holdfast.home.starting import CLOSING, OPENING, start_text
+from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.journal.records import TaskState
+from holdfast.journal.sqlite.restore import restore_journal
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text, ToolCall
 from holdfast.testing.lab import Lab, wait_state
 
@@ -298,3 +304,81 @@ def test_recall_ranks_rare_words_first(home: Path) -> None:
     since = recall(place(home), "rent", limit=9, since="2026-11-01")
     assert [(one.file, one.day) for one in since] == [("memory/2026-11-14.md", "2026-11-14")]
     assert recall(place(home), "nothing-like-it", limit=9) == []
+
+
+async def test_with_a_new_journal_the_agent_still_knows(home: Path, today: Day) -> None:
+    @holdfast.task
+    async def deciding(run: holdfast.Run) -> None:
+        await run.note("decided: take the flat", to="MEMORY")
+        await run.note("called the landlord")
+
+    async with Lab(home).open(deciding) as hf:
+        await wait_state(await hf.submit(deciding), TaskState.SUCCEEDED)
+    for path in home.glob("journal.db*"):
+        path.unlink()
+    shutil.rmtree(home / "instance")
+    (home / "keys.json").unlink()
+    model = Scripted([calls("remember", {"text": "signed", "to": "MEMORY"})], "Yes.")
+    agent = agent_of(model)
+    async with Lab(home).open(agent):
+        assert await agent.do("what did we decide?") == "Yes."
+    assert "decided: take the flat" in model.asked[0][1]
+    assert "called the landlord" in model.asked[0][1]
+    memory = place(home).memory_file.read_text()  # the new journal counts its remarks from 1
+    assert [memory.count(word) for word in ("take the flat", "signed")] == [1, 1]
+
+
+async def test_after_an_older_journal_new_remarks_are_written(home: Path) -> None:
+    journal, keys = await open_file_journal(home / "journal.db")
+    await journal.add_remarks([remark("one"), remark("two")])
+    await project_now(journal, place(home))
+    await journal.close()
+    kept = (home / "journal.db").read_bytes()
+    journal, keys = await open_file_journal(home / "journal.db")
+    await journal.add_remarks([remark("three"), remark("four")])
+    await project_now(journal, place(home))
+    await journal.close()
+    (home / "journal.db").write_bytes(kept)
+    await restore_journal(
+        home / "journal.db", keys=keys, clock=SystemClock(), instance_folder=home / "instance"
+    )
+    journal, _ = await open_file_journal(home / "journal.db")
+    assert await journal.add_remarks([remark("five")]) == [3]  # the sidecar is at 4
+    await project_now(journal, place(home))
+    await journal.close()
+    text = place(home).memory_file.read_text()
+    assert [text.count(f"- {word} ") for word in ("one", "two", "three", "four", "five")] == [1] * 5
+
+
+async def test_a_lost_position_writes_nothing_twice(home: Path) -> None:
+    journal, _ = await open_file_journal(home / "journal.db")
+    await journal.add_remarks([remark("one"), remark("two")])
+    await project_now(journal, place(home))
+    shutil.rmtree(place(home).private)
+    text = place(home).memory_file.read_text()
+    path = place(home).memory_file
+    path.write_text("".join(line for line in text.splitlines(True) if "- one " not in line))
+    await journal.add_remarks([remark("three")])
+    await project_now(journal, place(home))
+    await journal.close()
+    text = path.read_text()
+    assert [text.count(f"- {word} ") for word in ("one", "two", "three")] == [0, 1, 1]
+
+
+async def test_what_cannot_be_written_is_told_and_written_later(home: Path) -> None:
+    path = place(home).memory_file
+    path.mkdir()
+    async with Lab(home).open(trip) as hf:
+        assert hf.memory is not None
+        await hf.memory.remember(remark_id="a", to="MEMORY", text="kept", origin="user")
+        async with asyncio.timeout(20):
+            while not await hf.journal.pending_notices(limit=9):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        (notice,) = await hf.journal.pending_notices(limit=9)
+        assert notice.kind == "memory"
+        path.rmdir()
+    assert "kept" in path.read_text()
+
+
+def remark(name: str) -> Remark:
+    return Remark(remark_id=name, to=RemarkTo.MEMORY, text=name, origin="user")

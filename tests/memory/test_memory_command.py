@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import re
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from holdfast.app.places import open_file_journal
 from holdfast.cli.main import main
+from holdfast.core.clock import SystemClock
 from holdfast.home.place import MemoryPlace
+from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.testing.command_line import Commands, Done
 from holdfast.testing.memory_edits.__main__ import pair
 from holdfast.testing.memory_edits.editor import WAYS
@@ -93,6 +97,19 @@ def test_what_is_printed(memory: Memory, home: Path) -> None:
     assert "there is no memory/2026-11-15.md yet" in memory("show", "2026-11-15").err
 
 
+def test_every_field_is_documented(memory: Memory) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
+    parts = re.split(r"^## `(.+)`$", page, flags=re.MULTILINE)
+    known = {
+        name: set(re.findall(r"`(\w+)`", text))
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    for words in (("add", "a line"), ("search", "line"), ("show",), ("show", "--start")):
+        printed = memory(*words, "--json").json
+        found = set(printed).union(*(one for one in printed.get("lines", [])))
+        assert found <= known[f"holdfast memory {words[0]}"] | {"lines"}, words
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [(("add", ""), 2), (("add", "x" * 4_001), 2), (("show", "yesterday"), 2),
@@ -113,3 +130,25 @@ def test_no_edit_is_lost(how: str, tmp_path: Path) -> None:
     outcome = asyncio.run(pair(tmp_path, how, edits=EDITS, seed=7))
     assert outcome.well, outcome
     assert outcome.agent_edits == outcome.editor_edits == EDITS // 2
+
+
+def test_doctor_says_what_waits_for_the_files(memory: Memory, home: Path) -> None:
+    async def add() -> None:
+        journal, _ = await open_file_journal(home / "journal.db", clock=EarlyClock())
+        remark = Remark(remark_id="a", to=RemarkTo.DAY, text="waits", origin="user")
+        await journal.add_remarks([remark])
+        await journal.close()
+
+    asyncio.run(add())
+    found = memory.commands.look("doctor", "--deep", "--json", code=1).json
+    (line,) = [one for one in found["findings"] if one["check"] == "memory"]
+    assert (line["level"], line["text"][:12]) == ("warning", "1 lines wait")
+    memory("add", "another")
+    found = memory.commands.look("doctor", "--deep", "--json", code=0).json
+    (line,) = [one for one in found["findings"] if one["check"] == "memory"]
+    assert line["level"] == "ok"
+
+
+class EarlyClock(SystemClock):
+    def wall_ms(self) -> int:
+        return super().wall_ms() - 120_000

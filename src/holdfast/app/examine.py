@@ -17,6 +17,7 @@ import apsw
 
 from holdfast.app.examine_backup import examine_backups
 from holdfast.app.findings import Finding, Level
+from holdfast.app.agent_home import find_home
 from holdfast.app.keyfile import load_or_create
 from holdfast.app.metrics import find_version
 from holdfast.app.places import INSTANCE, KEYS, open_file_journal
@@ -39,6 +40,8 @@ FREE_FILES_MIN = 100
 CLOCK_BEHIND_MS_MAX = 60_000
 NOTICE_AGE_MS_MAX = 60_000
 NOTICES_MAX = 1_000
+REMARKS_MAX = 1_000
+REMARK_AGE_MS_MAX = 60_000
 PARKED_SHOWN_MAX = 20
 
 
@@ -106,6 +109,9 @@ async def _examine_open(
     async for finding in _parked(journal):
         yield finding
     yield await _notices(journal, settings)
+    memory = await _memory(journal)
+    if memory is not None:
+        yield memory
     if deep:
         async for finding in _deep(journal):
             yield finding
@@ -254,6 +260,27 @@ async def _notices(journal: SqliteJournal, settings: Settings) -> Finding:
         check="notices", level=Level.WARNING if old else Level.OK, text=text,
         mend="try the command or webhook of [notices] by hand; the worker's events say why "
         "(`notice-failed`)" if old else "",
+    )  # fmt: skip
+
+
+async def _memory(journal: SqliteJournal) -> Finding | None:
+    """Whether lines wait for the memory files of the agent whose journal this is."""
+    folder = Path(journal.path).parent
+    if find_home(folder) is None:
+        return None
+    from holdfast.home.place import MemoryPlace
+    from holdfast.home.projection import find_position
+
+    position = await find_position(journal, MemoryPlace(folder=folder))
+    waiting = await journal.remarks_after(position, limit=REMARKS_MAX)
+    old = waiting and journal.now_ms() - waiting[0].at_ms > REMARK_AGE_MS_MAX
+    text = (
+        f"{len(waiting)} lines wait to be written into memory files" if waiting else "all written"
+    )
+    return Finding(
+        check="memory", level=Level.WARNING if old else Level.OK, text=text,
+        mend="`holdfast memory add TEXT` or a worker writes them; its events say why it does not "
+        "(`memory-not-written`)" if old else "",
     )  # fmt: skip
 
 

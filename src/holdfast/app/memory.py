@@ -35,7 +35,8 @@ from holdfast.runtime.log import Log
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 LOOK_S = 0.5  # how often remarks of other processes, and of tasks, are looked for
-AGAIN_S = 5.0  # after a file could not be written
+AGAIN_S = 2.0  # after a file could not be written, then ever longer
+AGAIN_MAX_S = 60.0
 
 
 class HomeMemory:
@@ -78,6 +79,7 @@ class Projector:
         self._log = log
         self._closing = False
         self._seen: tuple[object, ...] = ()
+        self._trouble = ""  # why the last pass failed
         self._task = asyncio.create_task(self._run(), name="holdfast memory")
 
     async def close(self) -> None:
@@ -87,12 +89,25 @@ class Projector:
         await self._task
 
     async def _run(self) -> None:
+        try:
+            await self._keep()
+        except Exception as error:
+            self._log.event("memory-stopped", error=f"{type(error).__name__}: {error}")
+            raise
+
+    async def _keep(self) -> None:
+        pause_s = AGAIN_S
         while True:
             closing = self._closing  # before the pass: it then writes all there is
             well, again = await self._pass()
             if closing:
                 return
-            await self._wait(None if well and not again else AGAIN_S if not well else LOOK_S)
+            if well:
+                pause_s = AGAIN_S
+                await self._wait(LOOK_S if again else None)
+            else:
+                await self._wait(pause_s)
+                pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
     async def _wait(self, at_most_s: float | None) -> None:
         """Until there is something to write, or for so long."""
@@ -119,6 +134,7 @@ class Projector:
         except (HoldfastError, OSError) as error:
             await self._tell(error)
             return False, True
+        self._trouble = ""
         for one in told:
             if one.worth_telling:
                 self._log.event(
@@ -130,6 +146,9 @@ class Projector:
     async def _tell(self, error: HoldfastError | OSError) -> None:
         said = error.message if isinstance(error, HoldfastError) else str(error)
         code = error.code if isinstance(error, HoldfastError) else "os-error"
+        if said == self._trouble:
+            return  # told; it is tried again all the same
+        self._trouble = said
         self._log.event("memory-not-written", code=code, error=said)
         now_ms = self._journal.now_ms()
         notice = Notice(

@@ -50,7 +50,9 @@ async def project_now(journal: Journal, place: MemoryPlace, *, sweep: bool = Tru
         remarks = await journal.remarks_after(position, limit=BATCH)
         if not remarks:
             break
-        told += await asyncio.to_thread(write_remarks, place, remarks, journal.journal_id)
+        told += await asyncio.to_thread(
+            write_remarks, place, remarks, journal.journal_id, now_ms=journal.now_ms()
+        )
         position = remarks[-1].number
         await journal.close_remarks(position)
     if sweep or any(one.left for one in told):
@@ -73,14 +75,13 @@ async def find_position(journal: Journal, place: MemoryPlace) -> int:
 
 
 def write_remarks(
-    place: MemoryPlace, remarks: Sequence[KeptRemark], journal_id: str = ""
+    place: MemoryPlace, remarks: Sequence[KeptRemark], journal_id: str = "", *, now_ms: int
 ) -> list[Written]:
     """Write these into their files; then the position."""
     files: dict[str, list[str]] = {}
     for kept in remarks:
         day = "" if kept.remark.to is RemarkTo.MEMORY else day_of(kept.at_ms)
         files.setdefault(day, []).append(line_of(kept))
-    now_ms = max(kept.at_ms for kept in remarks)
     with locked(place):
         told = [_write(place, day, lines, now_ms) for day, lines in files.items()]
         newest = remarks[-1]
@@ -100,7 +101,7 @@ def write_remarks(
 def write_straight(place: MemoryPlace, remark: Remark, *, now_ms: int) -> list[Written]:
     """Into its file, where there is no journal to go through."""
     kept = KeptRemark(number=0, remark=remark, at_ms=now_ms, link=b"")
-    return write_remarks(place, [kept])
+    return write_remarks(place, [kept], now_ms=now_ms)
 
 
 def line_of(kept: KeptRemark) -> str:

@@ -2,7 +2,7 @@
 
 Made by five programs of which four die in the middle, so that it holds tasks in every state
 (succeeded, failed, cancelled, sleeping, waiting, parked, queued, and running under a session that
-is dead), facts that nobody has applied yet, notices, and, as one likes, a write-ahead log that was
+is dead), facts that nobody has applied yet, notices, remarks, and, as one likes, a write-ahead log that was
 never moved into the file. Effects are lines in a file of another folder: the far end of this suite.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.errors import NotNow
+from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.journal.records import TaskState
 from holdfast.runtime.tool import Call
 
@@ -112,6 +113,8 @@ async def furnish(folder: Path) -> None:
         await wait_rest(hf)
         await cancelled.cancel(by="a person")
         await wait_rest(hf)
+        await hf.journal.add_remarks([_remark("early", number) for number in range(3)])
+        await hf.journal.close_remarks(2)
 
 
 async def die_unrepeatably(folder: Path, request: str) -> None:
@@ -152,8 +155,14 @@ async def leave_facts(folder: Path, *, dies: bool) -> None:
         waits = await hf.submit(asks, request_id="asks too")
         await hf.approve(waits.id, "2", granted=True, by="a person")
         await hf.submit(pays, request_id="queued", count=1)
+        await hf.journal.add_remarks([_remark("late", 0)])
         if dies:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _remark(when: str, number: int) -> Remark:
+    text = f"what was learned {when}, {number}"
+    return Remark(remark_id=f"{when} {number}", to=RemarkTo.DAY, text=text, origin="user")
 
 
 async def wait_rest(hf: holdfast.Holdfast) -> None:
