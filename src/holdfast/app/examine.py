@@ -15,9 +15,9 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.app.agent_home import find_home
 from holdfast.app.examine_backup import examine_backups
 from holdfast.app.findings import Finding, Level
-from holdfast.app.agent_home import find_home
 from holdfast.app.keyfile import load_or_create
 from holdfast.app.metrics import find_version
 from holdfast.app.places import INSTANCE, KEYS, open_file_journal
