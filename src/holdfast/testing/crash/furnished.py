@@ -2,8 +2,9 @@
 
 Made by five programs of which four die in the middle, so that it holds tasks in every state
 (succeeded, failed, cancelled, sleeping, waiting, parked, queued, and running under a session that
-is dead), facts that nobody has applied yet, notices, remarks, and, as one likes, a write-ahead log that was
-never moved into the file. Effects are lines in a file of another folder: the far end of this suite.
+is dead), facts that nobody has applied yet, notices, remarks, and, as one likes, a write-ahead log
+that was never moved into the file. Effects are lines in a file of another folder: the far end of
+this suite.
 """
 
 from __future__ import annotations
