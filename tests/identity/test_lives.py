@@ -7,18 +7,12 @@ import json
 import os
 import shutil
 import stat
-import sys
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 import holdfast
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
-
 from holdfast.app.keyfile import load_or_create
 from holdfast.app.make_agent import open_by
 from holdfast.app.vault_keys import read_keys
@@ -44,6 +38,7 @@ from holdfast.identity.records import Rotation, Why
 from holdfast.identity.ring import read_escrow
 from holdfast.identity.shares import split
 from holdfast.identity.witness import Copy
+from holdfast.testing.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from holdfast.identity.own_log import read_own_log
 from holdfast.identity.paper import Card
 from holdfast.identity.phrase import Phrase
 from holdfast.identity.records import Keys, Why
-from holdfast.identity.slots import Key, file_key, new_unlock_text
+from holdfast.identity.slots import file_key, new_unlock_text
 from holdfast.identity.witness_places import reach
 
 SODIUM = Sodium()
@@ -41,6 +41,7 @@ class World:
     names: tuple[str, ...] = ("w1",)
     home_name: str = "ada"
     words: list[str] = field(default_factory=list[str])
+    note: Path | None = None  # where the person writes the words down, outlasting the process
 
     @property
     def folder(self) -> Path:
@@ -78,6 +79,9 @@ class World:
 
     def show(self, phrase: Phrase) -> None:
         self.words.append(" ".join(phrase.words))
+        if self.note is not None:
+            with self.note.open("a") as file:
+                file.write(f"{self.words[-1]}\n")
 
     @contextmanager
     def keys(self) -> Generator[KeySet]:
@@ -148,7 +152,3 @@ def paper(words: str, desk: Desk) -> Generator[PaperKeys]:
 
 def _named(folders: Sequence[Path]) -> Keys:
     return reach(folders, port=SODIUM, make=True).keys()
-
-
-def second_keys() -> list[Key]:
-    return [OTHER]
