@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities fuzz mutants bench bench-peers docs lock wheel clean rewind memory-edits
+.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean rewind memory-edits
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ explore: setup ## every interleaving of small worlds over the transition functio
 
 identities: setup ## the identity log under random schedules of owner, thieves and liars (SCHEDULES=100000)
 	$(BIN)/python -m holdfast.testing.identity_schedules --schedules $(or $(SCHEDULES),100000) --report build/identities.json
+
+identity-kills: setup ## kill and fail every act of an identity's life at every call (POINTS=n)
+	$(BIN)/python -m holdfast.testing.identity_kills $(if $(POINTS),--points $(POINTS)) --report build/identity-kills.json
 
 backup-kills: setup ## kill backups, test restores and restores at every call (POINTS=n for a sample)
 	$(BIN)/python -m holdfast.testing.backup_kills $(if $(POINTS),--points $(POINTS)) --report build/backup-kills.json

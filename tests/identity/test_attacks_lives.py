@@ -1,4 +1,4 @@
-"""Rows of the attack table that a whole agent must withstand: crashes, lost writes, two machines."""
+"""Rows of the attack table that a whole agent withstands: crashes, lost writes, two machines."""
 
 from __future__ import annotations
 

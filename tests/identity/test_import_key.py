@@ -102,10 +102,12 @@ def test_an_encrypted_key_asks_and_says_what_to_do(tmp_path: Path) -> None:
     )
     with pytest.raises(BadKeyFile, match="encrypted"):
         read_key_file(path)
+    hint = ""
     try:
-        assert read_key_file(path, lambda: "a passphrase").kind == "openssh"
+        kind = read_key_file(path, lambda: "a passphrase").kind
     except BadKeyFile as error:  # the package that opens it is not installed
-        assert "ssh-keygen -p" in error.hint
+        kind, hint = "", error.hint
+    assert kind == "openssh" or "ssh-keygen -p" in hint
     with pytest.raises(BadKeyFile):
         read_key_file(path, lambda: "another one")
 
