@@ -138,11 +138,19 @@ class Desk:
         return signed
 
     def _keep_places(self) -> None:
-        """holdfast.toml names the witnesses that the log now names, as far as they are known."""
-        members = self.log.head.witnesses.members
-        known = tuple(self.reached.places[key] for key in members if key in self.reached.places)
+        """holdfast.toml names the witnesses that the log now names, as far as they are known.
+
+        Those of the last recovery record stay: a recovery that names no others needs them.
+        """
+        head, tier = self.log.head.witnesses, self.log.generations[-1].tier.witnesses
+        places = self.reached.places
+        if not all(key in places for key in head.members):
+            return
+        known = tuple(dict.fromkeys(
+            places[key] for key in (*head.members, *tier.members) if key in places
+        ))  # fmt: skip
         settings = self.home.settings.identity
-        if len(known) < len(members) or set(known) == set(map(str, self.home.witnesses)):
+        if set(known) == set(map(str, self.home.witnesses)):
             return
         changed = msgspec.structs.replace(settings, witnesses=known)
         write_identity_settings(self.home.settings_file, name=self.home.name, identity=changed)

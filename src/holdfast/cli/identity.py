@@ -99,6 +99,10 @@ def _add_evict(verbs: Commands) -> None:
     parser.add_argument(
         "--lock-only", action="store_true", help="with --paper: lock, and install no keys"
     )
+    parser.add_argument(
+        "--new-witness", metavar="DIR", action="append", default=[],
+        help="with --paper: the witnesses of the last recovery record are gone; name these",
+    )  # fmt: skip
     add_words_options(parser)
     add_slot_options(parser, new=False)
     _add_yes(parser)

@@ -8,6 +8,7 @@ import asyncio
 from holdfast.app.agent_home import AgentHome, home_folder, load_home
 from holdfast.app.key_record import Done, acting, open_desk
 from holdfast.app.paper_acts import find_phrase, lock, unlock
+from holdfast.cli.agent_places import paths_of
 from holdfast.cli.confirm import confirm
 from holdfast.cli.identity_rotate import opened_keys, rotate
 from holdfast.cli.identity_show import report
@@ -19,13 +20,14 @@ from holdfast.identity.derive import PaperKeys
 from holdfast.identity.ed25519 import Sodium
 from holdfast.identity.own_log import read_own_log
 from holdfast.identity.records import Why
+from holdfast.identity.witness_places import reach
 
 
 def run(args: argparse.Namespace) -> int:
     home = load_home(home_folder(args.home))
     if not args.paper:
-        if args.lock_only or args.words_fd is not None:
-            raise BadInput("--lock-only and --words-fd are for --paper")
+        if args.lock_only or args.words_fd is not None or args.new_witness:
+            raise BadInput("--lock-only, --words-fd and --new-witness are for --paper")
         confirm(
             "evict", f"{home.name}: new keys, and every certificate of the old ones ends at once. "
             "If the key in the second place may be stolen too, stop and use --paper",
@@ -54,8 +56,12 @@ def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> Done:
     if change:
         talk(f"the words were repaired: {change}; look at the sheet")
 
+    named = paths_of(args.new_witness)
+
     async def locked(paper: PaperKeys) -> Done:
-        return await lock(await open_desk(home, port=Sodium()), paper)
+        desk = await open_desk(home, port=Sodium(), make=named)
+        wit = reach(named, port=Sodium()).keys() if named else None
+        return await lock(desk, paper, wit=wit)
 
     with phrase, PaperKeys(phrase, given.passphrase) as paper:
         with acting(home.folder):
@@ -65,7 +71,7 @@ def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> Done:
             return done
 
         async def unlocked() -> Done:
-            desk = await open_desk(home, port=Sodium())
+            desk = await open_desk(load_home(home.folder), port=Sodium())
             return await unlock(desk, paper, keys, why=Why.STOLEN, entropy=SystemEntropy())
 
         with opened_keys(home, args) as keys, acting(home.folder):
