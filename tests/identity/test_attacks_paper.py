@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 import random
-import sys
 import time
 from collections.abc import Generator
 from itertools import combinations
@@ -18,10 +17,6 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agents import World
 
 from holdfast.app.identity_watch import watch_log
 from holdfast.cli.main import main
@@ -40,6 +35,7 @@ from holdfast.identity.setup import create_vaults
 from holdfast.identity.shares import combine, read_share, slip39_words, split
 from holdfast.identity.slots import file_key, new_unlock_text, passphrase_key
 from holdfast.identity.vault import open_vault
+from holdfast.testing.agents import World
 from holdfast.testing.command_line import Commands
 
 PASSPHRASE = "correct horse battery staple"
