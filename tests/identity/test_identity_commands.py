@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,7 @@ def test_a_person_at_the_terminal_is_led_through(tmp_path: Path) -> None:
     )  # fmt: skip
     os.close(follower)
     seen, words = "", dict[int, str]()
-    replies = [
+    replies: list[tuple[str, Callable[[re.Match[str]], str]]] = [
         (r"second place \[[^\]]*\]: $", lambda _: ""),
         (r"passphrase for the vault[^\n]*: $", lambda _: "correct horse battery"),
         (r"once more: $", lambda _: "correct horse battery" if "second place (" not in seen
