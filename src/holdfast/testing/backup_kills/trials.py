@@ -7,6 +7,12 @@ After a kill of a *test restore*: nothing of the agent or the place has changed,
 left behind by the next one.
 After a kill of a *restore*: the folder is the old one or the restored one, whole, never a mixture;
 run again it is the restored one, and the old state is kept.
+After a kill of a *prune*: the newest verified snapshot is held and restores; run again, only that
+one is left.
+After a kill of a *first* run (a new place, and the first backup to it): the old place is as it was;
+run again, the new one holds a snapshot that restores.
+After a kill of a *recover* on a bare machine: there is no folder yet, or the whole state without
+keys, which nothing can run, or the agent; run again it is the agent: same id, one key set.
 """
 
 from __future__ import annotations
@@ -20,22 +26,37 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from holdfast.app.backup import Backups, ring_of
+from holdfast.app.backup_prune import prune as prune_places
+from holdfast.app.make_agent import find_whole
+from holdfast.app.recover_agent import Have, Target, look, perform
 from holdfast.app.restore_home import Means, Wish, restore_to
+from holdfast.backup.borg import Borg
 from holdfast.backup.heads import HeadFile
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import HoldfastError
 from holdfast.identity.ed25519 import Sodium
 from holdfast.identity.own_log import read_own_log
 from holdfast.identity.ring import read_escrow
+from holdfast.identity.slots import file_key
+from holdfast.identity.vault import open_vault
+from holdfast.identity.vault_speaker import VaultSpeaker
 from holdfast.testing.backup_lab.trees import Tree, tree_of
-from holdfast.testing.backup_lab.world import World, make_world
+from holdfast.testing.backup_lab.world import World, add_places, make_world
 from holdfast.testing.shim import Mode, Trace, arm
 
-ACTS = ("backup", "verify", "restore")
+ACTS = ("backup", "verify", "restore", "prune", "first", "recover")
+LATER = timedelta(days=3650)  # when nothing is kept by its age
 CALLS = 20_000
 AGAIN_EACH = 8  # a whole backup after the kill is dear; every so many trials is enough
+# What a recovery changes: the log and who is shown, the settings, the journal's new incarnation.
+CHANGED = frozenset((
+    "kel.jsonl", "receipts.jsonl", "identity.json", "holdfast.toml", "journal.db", "escrow.age",
+    "handoff.md", "HEARTBEAT.md",
+))  # fmt: skip
 _SUBREAPER = 36
 
 
@@ -56,11 +77,15 @@ class Stage:
         self.held = _files(world.place())
         self.restored: Tree = {}
 
-    def reset(self) -> None:
+    def reset(self, *, bare: bool = False) -> None:
+        """The world as it was; on a bare machine only the place is left of it."""
         for path in self.root.iterdir():
             if path.name != "template":
                 shutil.rmtree(path)
         shutil.copytree(self.root / "template", self.root / "world", symlinks=True)
+        if bare:
+            for name in ("ada", "vault", "second", "witness"):
+                shutil.rmtree(self.world.root / name)
 
 
 def _files(folder: Path) -> Tree:
@@ -77,6 +102,36 @@ async def verify(stage: Stage) -> None:
 
 async def restore(stage: Stage) -> None:
     await restore_to(stage.world.home.folder, stage.means, Wish(archive=_first(stage)))
+
+
+async def prune(stage: Stage) -> None:
+    done = await prune_places(stage.backups.places, now=datetime.now(UTC) + LATER)
+    if done[0].error is not None:
+        raise done[0].error
+
+
+async def first(stage: Stage) -> None:
+    places = stage.backups.places
+    if all(one.name != "place-2" for one in places.read()):
+        await add_places(stage.world, [2])
+    report = await stage.backups.now(["place-2"], check=False)
+    _that(report.good, f"not backed up: {report}")
+
+
+async def recover(stage: Stage) -> None:
+    root, port = stage.world.root, Sodium()
+    key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
+    have = Have(places=(str(stage.world.place()),), words=stage.world.words)
+    borg = Borg(stage.means.borg.program, base=root / "base", version=stage.means.borg.version)
+    view = await look(have, root / "ada", borg=borg, port=port)
+    target = Target(
+        folder=root / "ada", vault=root / "new-vault", second=root / "new-second", keys=key,
+        second_keys=key, spare_witness=root / "new-witness",
+    )  # fmt: skip
+    await perform(
+        view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=port,
+        tell=lambda _: None,
+    )  # fmt: skip
 
 
 def _first(stage: Stage) -> str:
@@ -129,11 +184,59 @@ async def judge_restore(stage: Stage, number: int) -> None:
         _that(not left, f"left behind: {left}")
 
 
+async def judge_prune(stage: Stage, number: int) -> None:
+    _same(tree_of(stage.world.home.folder), stage.old, "the agent's folder was changed")
+    found = await stage.backups.look()
+    seqs = [one.record.seq for one in found.places[0].held]
+    _that(seqs in ([1, 2], [2]), f"the place holds {seqs}")
+    if number % AGAIN_EACH == 0:
+        await prune(stage)
+        report = await stage.backups.verify()
+        _that(report.good, report.places[0].message)
+        seqs = [one.record.seq for one in (await stage.backups.look()).places[0].held]
+        _that(seqs == [2], f"after the second run the place holds {seqs}")
+
+
+async def judge_first(stage: Stage, number: int) -> None:
+    if number % AGAIN_EACH:
+        return
+    await first(stage)
+    report = await stage.backups.verify()
+    _that(report.good, f"{report.places}")
+    _that(not (await stage.backups.look()).chain.forks, "the chain has a fork")
+
+
+async def judge_recover(stage: Stage, number: int) -> None:
+    home, port = stage.world.root / "ada", Sodium()
+    if home.exists() and not find_whole(home):
+        _that(
+            not (home / "keys.json").exists()
+            or not (stage.world.root / "new-vault").exists()
+            or (home / "pending.jsonl").exists(),
+            "half an agent that something could run",
+        )
+    if number % AGAIN_EACH:
+        return
+    if not (home.exists() and find_whole(home)):
+        await recover(stage)
+    log = read_own_log(home, port)
+    _that(log.id == stage.means.log.id, "another id")
+    _that(log.position == (1, 1), f"its log stands at {log.position}")
+    with open_vault(stage.world.root / "new-vault") as vault:
+        speaker = VaultSpeaker(vault, read_log=lambda: log, clock=SystemClock())
+        speaker.answer("A" * 22)
+    restored = tree_of(home)
+    for path, digest in stage.old.items():
+        if path not in CHANGED:
+            _that(restored.get(path) == digest, f"{path} is not as it was backed up")
+
+
 Act = Callable[[Stage], Awaitable[None]]
 Judge = Callable[[Stage, int], Awaitable[None]]
 DOINGS: dict[str, tuple[Act, Judge]] = {
     "backup": (backup, judge_backup), "verify": (verify, judge_verify),
-    "restore": (restore, judge_restore),
+    "restore": (restore, judge_restore), "prune": (prune, judge_prune),
+    "first": (first, judge_first), "recover": (recover, judge_recover),
 }  # fmt: skip
 
 
@@ -152,7 +255,7 @@ def _same(one: Tree, other: Tree, text: str) -> None:
 
 def trial(stage: Stage, act: Act, trace: Trace, mode: Mode, at: int) -> int:
     """The act in a process of its own; how that ended."""
-    stage.reset()
+    stage.reset(bare=act is recover)
     child = os.fork()
     if child == 0:
         with open(os.devnull, "w") as nothing:
@@ -223,6 +326,7 @@ async def _prepared(root: Path) -> World:
     await backups.now(check=False)
     await world.work(2)
     await backups.now(check=False)
+    await backups.verify()
     return world
 
 

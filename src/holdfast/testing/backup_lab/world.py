@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import holdfast
@@ -41,6 +41,7 @@ async def count(run: holdfast.Run, steps: int) -> int:
 class World:
     root: Path
     home: AgentHome
+    words: str = field(default="", repr=False)  # of its sheet
 
     def place(self, number: int = 1) -> Path:
         return self.root / f"place-{number}"
@@ -73,13 +74,17 @@ async def make_world(
         name=NAME, folder=root / NAME, vault=root / "vault", second=root / "second",
         witnesses=(root / "witness",), keys=keys, second_keys=keys,
     )  # fmt: skip
-    made = await make_agent(plan, show=lambda _: None, entropy=SystemEntropy(), port=Sodium())
+    words: list[str] = []
+    made = await make_agent(
+        plan, show=lambda phrase: words.extend(phrase.words), entropy=SystemEntropy(),
+        port=Sodium(),
+    )  # fmt: skip
     world = World(root=root, home=made.home)
     write_files(world.home.folder, files, bytes_each)
     await world.work()
     if places:
         await add_places(world, range(1, places + 1))
-    return World(root=root, home=load_home(root / NAME))
+    return World(root=root, home=load_home(root / NAME), words=" ".join(words))
 
 
 async def add_places(world: World, numbers: Sequence[int]) -> None:
