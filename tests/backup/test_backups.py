@@ -263,9 +263,18 @@ async def test_the_lock_of_a_dead_machine_does_not_stop_a_restore(world: World) 
     assert report.done
 
 
+async def test_a_folder_that_lost_its_chain_goes_on_with_it(world: World) -> None:
+    world.home.heads_file.unlink()
+    for number in (1, 2):
+        heads_beside(world, number).path.chmod(0o644)  # as a far host would show it
+    report = await (await world.backups()).now(["place-2"], check=False)
+    assert report.snapshot.seq == 3
+
+
 async def test_a_damaged_place_is_passed_by_and_told(world: World) -> None:
     flip(segment_of(world.repository(1)), random.Random(3))
-    report = await restore_to(world.root / "new", await means_of(world))
+    (world.root / "open").mkdir(mode=0o755)
+    report = await restore_to(world.root / "open" / "new", await means_of(world))
     assert (report.place, report.seq) == ("place-2", 1)
     assert [one.place for one in report.passed] == ["place-1", "place-1"]
     assert report.behind is not None

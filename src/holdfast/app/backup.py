@@ -29,6 +29,7 @@ from holdfast.app.backup_report import Made, NowReport, PlaceResult, VerifyRepor
 from holdfast.app.keyfile import KeyFile
 from holdfast.app.metrics import find_version
 from holdfast.app.projected import projection_check
+from holdfast.app.speaking import open_speaker
 from holdfast.backup import place_state
 from holdfast.backup.beside import read_beside
 from holdfast.backup.chain import Chain, joined, valid_heads
@@ -107,7 +108,9 @@ class Backups:
         with self._alone():
             chosen = self._chosen(only)
             began = time.monotonic()
-            chain = self._own_chain(chosen)
+            chain = self._own_chain()
+            if chain.newest is None:  # a folder that lost its chain must not begin a second one
+                chain = (await self.look()).chain
             staged, head = await self._snapshot(chain)
             staged_s = time.monotonic() - began
             results = await self._to_places(chosen, staged, head, check=check)
@@ -128,6 +131,8 @@ class Backups:
         """
         with self._alone():
             chosen = self._chosen(only)
+            # A backup that was killed may have left a place without its newest head beside it.
+            await self.places.refresh_beside(tuple(place.name for place in chosen))
             found = await self.look()
             standing = {one.place.name: one for one in found.places}
             results = await asyncio.gather(
@@ -297,11 +302,11 @@ class Backups:
             except (HoldfastError, OSError) as error:
                 self._say(f"witness {folder}: {error}")
 
-    def _own_chain(self, chosen: Sequence[Place]) -> Chain:
+    def _own_chain(self) -> Chain:
         """What this machine can know without asking a far host."""
         log = self._speaker.log()
         sources = dict(self._others())
-        for place in chosen:
+        for place in self.places.read():
             if place.place_id and (place.own / HEADS).is_file():
                 raw = (place.own / HEADS).read_bytes()
                 sources[place.name] = parse_lines(raw, where=str(place.own / HEADS))
@@ -372,10 +377,14 @@ async def open_backups(
     Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
     """
     places = await open_places(home, ask=ask)
-    port = Sodium()
-    speaker = VaultSpeaker(
-        places.vault, read_log=lambda: read_own_log(home.folder, port), clock=SystemClock()
-    )
+    port, clock = Sodium(), SystemClock()
+    speaker: Speaker
+    if home.signer is not None:
+        speaker = open_speaker(home, clock)
+    else:
+        speaker = VaultSpeaker(
+            places.vault, read_log=lambda: read_own_log(home.folder, port), clock=clock
+        )
     keys = ring_of(read_escrow(places.vault))
     return Backups(places, speaker, keys=keys, checks=(projection_check(keys),), say=say)
 

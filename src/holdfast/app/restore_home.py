@@ -47,7 +47,12 @@ from holdfast.backup.swap import remove_tree, settle, swap_in
 from holdfast.backup.verify import Check, check_snapshot, fetch
 from holdfast.core.manifest import find_bad_name
 from holdfast.core.ports import KeyRing
-from holdfast.core.private_files import ensure_private_folder, open_private, sync_folder
+from holdfast.core.private_files import (
+    check_place,
+    ensure_private_folder,
+    open_private,
+    sync_folder,
+)
 from holdfast.errors import BackupBusy, BadInput, HoldfastError, SnapshotNotFound
 from holdfast.identity.ed25519 import Signatures, Sodium
 from holdfast.identity.head import Head
@@ -162,7 +167,8 @@ class _Restore:
         return self._report(found, self._candidates(found)[0], done=False, look_s=look_s)
 
     async def run(self, prepare: Prepare | None) -> RestoreReport:
-        ensure_private_folder(self._target.parent)
+        check_place(self._target, allow_network_fs=True)
+        _ensure_folder(self._target.parent)
         async with AsyncExitStack() as held:
             held.enter_context(_turn(self._target.with_name(f".{self._target.name}.restore.lock")))
             await asyncio.to_thread(self._clear)
@@ -271,10 +277,9 @@ class _Restore:
         for path in self._wish.files:
             if not os.path.lexists(state / path):
                 raise SnapshotNotFound(f"the snapshot has no {path!r}")
-        ensure_private_folder(self._target)
         for path in self._wish.files:
             to = self._target / path
-            ensure_private_folder(to.parent)
+            _ensure_folder(to.parent)
             if os.path.lexists(to):
                 raise BadInput(f"{to} is there already", hint="nothing is written over; move it")
             os.rename(state / path, to)
@@ -313,6 +318,12 @@ class _Restore:
             findings=(*found.findings, *places), look_s=round(look_s, 3),
             fetch_s=round(fetch_s, 3), check_s=round(check_s, 3), swap_s=round(swap_s, 3),
         )  # fmt: skip
+
+
+def _ensure_folder(path: Path) -> None:
+    """What is missing is made for its owner alone; a folder that is there may be open to others."""
+    if not path.is_dir():
+        ensure_private_folder(path)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.backup_kills")
     parser.add_argument("--points", type=at_least_one, help="of all acts together (default: all)")
     parser.add_argument("--act", choices=ACTS, action="append", help="this act alone")
+    parser.add_argument("--at", default="", metavar="N,...", help="before these calls alone")
     parser.add_argument("--report", type=Path, default=None)
     given = parser.parse_args(arguments)
     acts = given.act or list(ACTS)
@@ -30,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-", dir=memory) as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast.testing.backup_kills.trials", folder, each, *acts],
+            [sys.executable, "-m", "holdfast.testing.backup_kills.trials", folder, each, given.at,
+             *acts],
             env=os.environ | preloaded(library), stdout=subprocess.PIPE, check=False,
         )  # fmt: skip
     if given.report is not None:

@@ -1,4 +1,4 @@
-"""The trials: `trials.py FOLDER POINTS ACT...`, started with the crash shim loaded.
+"""The trials: `trials.py FOLDER POINTS CALLS ACT...`, started with the crash shim loaded.
 
 After a kill of a *backup*: the agent's folder is as it was; a place holds the snapshots it held
 before, or one more, and whatever it holds newest restores to what was signed; the chain has no
@@ -282,7 +282,9 @@ def _wait_for_orphans() -> None:
             os.waitpid(-1, 0)
 
 
-def sweep(stage: Stage, name: str, points: int | None) -> tuple[dict[str, int], list[str]]:
+def sweep(
+    stage: Stage, name: str, points: int | None, only: list[int]
+) -> tuple[dict[str, int], list[str]]:
     act, judge = DOINGS[name]
     trace = Trace.shared(CALLS)
     status = trial(stage, act, trace, Mode.TRACE, 0)
@@ -292,10 +294,11 @@ def sweep(stage: Stage, name: str, points: int | None) -> tuple[dict[str, int], 
     if name == "restore":
         stage.restored = tree_of(stage.world.home.folder)
     kills = 0
-    numbers = _spread(total, points)
+    numbers = only or _spread(total, points)
     for count, at in enumerate(numbers):
         # Between two calls nothing durable changes: killed after one is killed before the next.
-        mode = Mode.KILL_BEFORE if count < len(numbers) - 1 else Mode.KILL_AFTER
+        last = not only and count == len(numbers) - 1
+        mode = Mode.KILL_AFTER if last else Mode.KILL_BEFORE
         status = trial(stage, act, trace, mode, at)
         kills += os.WIFSIGNALED(status)
         calls = trace.calls()
@@ -304,6 +307,7 @@ def sweep(stage: Stage, name: str, points: int | None) -> tuple[dict[str, int], 
             asyncio.run(_judged(judge, stage, count))
         except (AssertionError, HoldfastError, OSError) as error:
             wrong.append(f"{name}, {mode.name} at {at} of {total} ({where}): {error}")
+            print(wrong[-1], file=sys.stderr, flush=True)
     return {"calls": total, "points": len(numbers), "kills": kills}, wrong
 
 
@@ -331,7 +335,7 @@ async def _prepared(root: Path) -> World:
 
 
 def main() -> int:
-    folder, points, *acts = sys.argv[1:]
+    folder, points, only, *acts = sys.argv[1:]
     ctypes.CDLL(None).prctl(ctypes.c_int(_SUBREAPER), ctypes.c_ulong(1), 0, 0, 0)
     began = time.monotonic()
     root = Path(folder).resolve()
@@ -339,7 +343,8 @@ def main() -> int:
     figures: dict[str, dict[str, int]] = {}
     wrong: list[str] = []
     for name in acts:
-        figures[name], found = sweep(stage, name, int(points) if points else None)
+        numbers = [int(one) for one in only.split(",") if one]
+        figures[name], found = sweep(stage, name, int(points) if points else None, numbers)
         wrong += found
         print(f"{name}: {figures[name]}, {len(found)} wrong", file=sys.stderr)
     kills = sum(one["kills"] for one in figures.values())
