@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.home import upkeep
 from holdfast.home.heartbeat import BEGIN, END, Damaged, merged
 from holdfast.home.upkeep import write_heartbeat
 
@@ -56,5 +57,27 @@ def test_damaged_marks_are_reported_and_nothing_is_written(raw: bytes, tmp_path:
     assert isinstance(merged(raw, BLOCK), Damaged)
     path = tmp_path / "HEARTBEAT.md"
     path.write_bytes(raw)
-    assert "mark" in write_heartbeat(path, BLOCK)
+    assert "mark" in write_heartbeat(path, BLOCK, asides=tmp_path / "aside")
     assert path.read_bytes() == raw
+
+
+def test_what_an_editor_saves_while_the_block_is_written_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asides = tmp_path / "HEARTBEAT.md", tmp_path / ".holdfast" / "aside"
+    path.write_bytes(b"mine\n")
+    whole = upkeep.exchange
+    saves = [b"mine, saved\n", b"mine, saved twice\n"]
+
+    def saved_before(path: Path, data: bytes, *, asides: Path) -> Path | None:
+        if saves:  # an editor replaces the file after it was read, just before the exchange
+            new = tmp_path / "editor"
+            new.write_bytes(saves.pop(0))
+            new.replace(path)
+        return whole(path, data, asides=asides)
+
+    monkeypatch.setattr(upkeep, "exchange", saved_before)
+    assert write_heartbeat(path, BLOCK, asides=asides) == ""
+    assert path.read_bytes().startswith(b"mine, saved twice\n")
+    assert BLOCK in path.read_bytes()
+    assert list(asides.iterdir()) == []

@@ -77,12 +77,14 @@ def facts_of(
     """
     if view is None or not view.name:
         return _bare(row)
-    pending, waits = _pending(row, view, inbox, held=held)
+    # Every look passes here with each task that has changed: its steps are gone through once.
+    left = [step for step in view.steps.values() if not step.closed]
+    pending, waits = _pending(row, view, left, inbox, held=held)
     ended = row.state in ENDED
     return TaskFacts(
         task_id=row.task_id, name=row.name, state=row.state, created_ms=row.created_ms,
         ended_ms=row.changed_ms,
-        where="" if ended else _where(row, view, held=held),
+        where="" if ended else _where(row, view, left, held=held),
         waits=waits,
         pending=() if ended else tuple(pending),
         decided=tuple(_decided(row, view, inbox)),
@@ -125,13 +127,13 @@ def _bare(row: TaskRow) -> TaskFacts:
     )  # fmt: skip
 
 
-def _where(row: TaskRow, view: TaskView, *, held: bool) -> str:
-    done = sum(step.closed for step in view.steps.values())
+def _where(row: TaskRow, view: TaskView, left: Sequence[StepView], *, held: bool) -> str:
+    done = len(view.steps) - len(left)
     parts = [f"{_named(row)}: {row.state}"]
     worker = view.claims[view.epoch].worker if view.epoch in view.claims else ""
     if row.state is TaskState.RUNNING:
         parts.append(f"held by {quoted(worker)}" if held else "its worker is gone")
-    step = _current(view)
+    step = _current(left)
     if step is not None:
         parts.append(f"at step {step.ordinal} {step.tool}, {_state_words(step, held=held)}")
     elif view.steps:
@@ -149,11 +151,10 @@ def _where(row: TaskRow, view: TaskView, *, held: bool) -> str:
     return "; ".join(parts)
 
 
-def _current(view: TaskView) -> StepView | None:
+def _current(left: Sequence[StepView]) -> StepView | None:
     """The open step that matters most: parked, then in doubt, then under way."""
     order = (StepState.PARKED, StepState.UNKNOWN, StepState.STARTED, StepState.PLANNED)
-    found = [step for step in view.steps.values() if not step.closed]
-    return min(found, key=lambda step: order.index(step.state), default=None)
+    return min(left, key=lambda step: order.index(step.state), default=None)
 
 
 def _state_words(step: StepView, *, held: bool) -> str:
@@ -174,7 +175,12 @@ def _state_words(step: StepView, *, held: bool) -> str:
 
 
 def _pending(
-    row: TaskRow, view: TaskView, inbox: Sequence[InboxItem], *, held: bool
+    row: TaskRow,
+    view: TaskView,
+    left: Sequence[StepView],
+    inbox: Sequence[InboxItem],
+    *,
+    held: bool,
 ) -> tuple[list[Fact], str]:
     found: list[Fact] = []
     answered = {
@@ -182,9 +188,8 @@ def _pending(
         for item in inbox
         if not item.applied and item.kind in (InboxKind.APPROVAL, InboxKind.DECISION)
     }
-    for step in view.steps.values():
-        if not step.closed:
-            found += _pending_step(row, view, step, answered, held=held)
+    for step in left:
+        found += _pending_step(row, view, step, answered, held=held)
     for ordinal, note in view.notes.items():
         if note.what == "approve" and note.answer is None:
             place = f"{row.task_id}/{ordinal}"

@@ -41,6 +41,7 @@ class Figures:
     facts: int = 0
     correct: int = 0
     lags_ms: list[int] = field(default_factory=list[int])
+    stalls_ms: list[int] = field(default_factory=list[int])
     findings: list[str] = field(default_factory=list[str])
     seconds: float = 0.0
 
@@ -79,7 +80,7 @@ async def _one_home(
     truth = Truth(folder / "tools.jsonl")
     async with open_holdfast(home / "journal.db", serve=False) as hf:
         person = Person(hf, truth, seed=dice.randrange(1 << 30))
-        living = asyncio.create_task(person.live())
+        living = asyncio.gather(person.live(), person.watch())
         try:
             for _ in range(count):
                 await _one_kill(folder, home, person, truth, figures, dice, lag_ms=lag_ms)
@@ -95,6 +96,7 @@ async def _one_kill(
 ) -> None:  # fmt: skip
     worker = await _start(home, folder / "tools.jsonl")
     await asyncio.sleep(dice.uniform(0.0, LIFE_S_MAX))
+    stall_ms = person.stall_ms()
     killed_ms = time.time_ns() // 1_000_000
     worker.kill()
     worker.wait()
@@ -110,10 +112,11 @@ async def _one_kill(
         return
     verdict = judge(
         read_handoff(alone / "handoff.md"), (alone / "HEARTBEAT.md").read_bytes(), truth,
-        killed_ms=killed_ms, lag_ms=lag_ms, ended=ended,
+        killed_ms=killed_ms, lag_ms=lag_ms + stall_ms, ended=ended,
     )  # fmt: skip
     figures.facts += verdict.asked
     figures.lags_ms.append(verdict.lag_ms)
+    figures.stalls_ms.append(stall_ms)
     figures.correct += not verdict.findings
     figures.findings += [f"kill {figures.points}: {finding}" for finding in verdict.findings]
 
@@ -156,7 +159,8 @@ def _shown(figures: Figures) -> str:
         f"{'green' if figures.green else 'RED'}: {figures.points:,} kills, "
         f"{figures.correct:,} answered correctly from the files alone; {figures.facts:,} facts "
         f"looked for; the oldest fact not yet in the file: {lags[len(lags) // 2]} ms (median), "
-        f"{lags[-1]} ms (worst); {figures.seconds:.0f} s"
+        f"{lags[-1]} ms (worst); longest stall of this machine {max(figures.stalls_ms)} ms; "
+        f"{figures.seconds:.0f} s"
     )
     return "\n".join(lines)
 

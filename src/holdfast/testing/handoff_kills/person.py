@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 
 from holdfast.app.approvals import list_approvals
 from holdfast.app.open import Holdfast
@@ -16,6 +17,9 @@ from holdfast.testing.handoff_kills.truth import Truth, What
 
 OPEN_MAX = 8
 LOOK_EVERY_S = 0.03
+STALL_LOOK_S = 0.01
+STALL_WINDOW_S = 3.0
+STALLS_KEPT = 1_000
 
 
 class Person:
@@ -23,6 +27,23 @@ class Person:
         self._hf = hf
         self._truth = truth
         self._random = random.Random(seed)
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=STALLS_KEPT)
+
+    def stall_ms(self) -> int:
+        """The longest time for which this process, which does little, was not let run lately.
+
+        The worker shares the machine: it can be no quicker.
+        """
+        since = time.monotonic() - STALL_WINDOW_S
+        return round(1000 * max((late for at, late in self._stalls if at >= since), default=0.0))
+
+    async def watch(self) -> None:
+        """Note how late a sleep of an instant ends."""
+        while True:
+            begun = time.monotonic()
+            await asyncio.sleep(STALL_LOOK_S)
+            now = time.monotonic()
+            self._stalls.append((now, now - begun - STALL_LOOK_S))
 
     async def live(self) -> None:
         while True:
