@@ -126,7 +126,7 @@ def test_a_save_between_read_and_exchange_is_merged(
 def test_without_an_exchange_the_old_file_is_linked_aside(
     place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "_exchange_names", lambda _one, _other: False)  # pyright: ignore
+    monkeypatch.setattr(exchange, "exchange_names", lambda _one, _other: False)  # pyright: ignore
     add(place, "one")
     write = exchange.write_aside
 

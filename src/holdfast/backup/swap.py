@@ -16,15 +16,13 @@ one whole folder, and the old one is never removed.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import msgspec
 
+from holdfast.core.exchange_names import exchange_names
 from holdfast.core.private_files import (
     explained,
     open_private,
@@ -37,9 +35,6 @@ from holdfast.core.tree_io import empty
 from holdfast.errors import BackupDamaged, BackupFailed
 
 NOTE_BYTES_MAX = 64 * 1024
-_EXCHANGE = 2
-_AT_FDCWD = -100
-_MISSING = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +54,7 @@ def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
     try:
         write_atomically(_note_path(home), msgspec.json.encode(note))
         kept = os.path.lexists(home)
-        if kept and exchange(fresh, home):
+        if kept and exchange_names(fresh, home):
             _sync(home, fresh)
             os.rename(fresh, aside)
         elif kept:
@@ -96,23 +91,6 @@ def settle(home: Path) -> None:
     remove_durably(path)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange what the two names lead to, at once; False where that cannot be done here."""
-    call = getattr(_LIBC, "renameat2", None)
-    if call is None or not sys.platform.startswith("linux"):
-        return False
-    done = call(
-        ctypes.c_int(_AT_FDCWD), ctypes.c_char_p(os.fsencode(one)), ctypes.c_int(_AT_FDCWD),
-        ctypes.c_char_p(os.fsencode(other)), ctypes.c_uint(_EXCHANGE),
-    )  # fmt: skip
-    if done == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in _MISSING:
-        return False
-    raise OSError(code, os.strerror(code), str(other))
-
-
 def remove_tree(path: Path) -> None:
     """Remove a folder of ours with all it holds, also what lost its write bit."""
     with contextlib.suppress(FileNotFoundError):
@@ -133,6 +111,3 @@ def _sync(*paths: Path) -> None:
     for folder in {path.parent for path in paths}:
         if folder.exists():
             sync_folder(folder)
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)

@@ -23,19 +23,16 @@ the instant between that look and the rename would be lost.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
-import functools
 import hashlib
 import os
 import signal
 import stat
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.core.exchange_names import exchange_names
 from holdfast.core.private_files import FILE_MODE, explained, sync, sync_folder, write_all
 from holdfast.errors import SymlinkRefused, TooLarge, WrongKind, WrongOwner
 
@@ -45,9 +42,7 @@ QUIET_LOOK_S = 0.003
 EXCHANGE_TRIES = 100  # a name that comes and goes
 HASH_CHARS = 16
 NEW, LEFT, OLD = ".new", ".left", ".old"
-_RENAME_EXCHANGE = 2
 _F_SETLEASE, _F_SETSIG = 1024, 10
-_NO_EXCHANGE = frozenset((errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP))
 
 
 def read_quiet(path: Path) -> bytes | None:
@@ -148,7 +143,7 @@ def _swap(path: Path, aside: Path) -> bool:
     for _ in range(EXCHANGE_TRIES):
         try:
             _check_file(path, os.lstat(path))
-            if _exchange_names(aside, path) or _replace_linked(path, aside):
+            if exchange_names(aside, path) or _replace_linked(path, aside):
                 return True
         except FileNotFoundError:
             try:
@@ -158,38 +153,6 @@ def _swap(path: Path, aside: Path) -> bool:
             aside.unlink()
             return False
     raise OSError(errno.EBUSY, "the file is made and removed all the time", str(path))
-
-
-def _exchange_names(one: Path, other: Path) -> bool:
-    """False where this system has no such act."""
-    call = _renameat2()
-    if call is None:
-        return False
-    if call(os.fsencode(one), os.fsencode(other)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _NO_EXCHANGE:
-        return False
-    raise OSError(number, os.strerror(number), str(other))
-
-
-@functools.cache
-def _renameat2() -> Callable[[bytes, bytes], int] | None:
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    function = getattr(libc, "renameat2", None)
-    if function is None:
-        return None
-    function.argtypes = (
-        ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint,
-    )  # fmt: skip
-    here = -100  # AT_FDCWD
-
-    def call(one: bytes, other: bytes) -> int:
-        return int(function(here, one, here, other, _RENAME_EXCHANGE))
-
-    return call
 
 
 def _replace_linked(path: Path, aside: Path) -> bool:
