@@ -163,8 +163,13 @@ async def open_desk(
     """The agent's log with all that its witnesses hold; `make` are folders of new witnesses."""
     reached = reach([*home.witnesses, *more], port=port)
     if make:
+        # Named before anything is sent: whoever goes on after a kill must be able to reach them.
         fresh = reach(make, port=port, make=True)
-        reached = reach([*home.witnesses, *more, *map(Path, fresh.places.values())], port=port)
+        places = dict.fromkeys((*map(str, home.witnesses), *fresh.places.values()))
+        settings = msgspec.structs.replace(home.settings.identity, witnesses=tuple(places))
+        write_identity_settings(home.settings_file, name=home.name, identity=settings)
+        home = load_home(home.folder)
+        reached = reach([*home.witnesses, *more], port=port)
     log = read_own_log(home.folder, port)
     desk = Desk(home=home, port=port, reached=reached, log=log)
     await refresh(desk)
