@@ -29,6 +29,7 @@ import hashlib
 import os
 import signal
 import stat
+import sys
 import time
 from pathlib import Path
 

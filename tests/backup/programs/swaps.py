@@ -14,9 +14,13 @@ from holdfast.backup import swap
 from holdfast.testing.shim import Mode, Trace, arm
 
 
+def no_exchange(_one: Path, _other: Path) -> bool:
+    return False
+
+
 def main(root: Path, way: str) -> None:
     if way == "renames":
-        swap.exchange_names = lambda one, other: False
+        setattr(swap, "exchange_names", no_exchange)  # noqa: B010 - another module's name
     trace, at, kills = Trace.shared(), 0, 0
     while True:
         at += 1
