@@ -134,6 +134,14 @@ def test_row_03_no_rotation_can_touch_the_recovery_keys() -> None:
         why=Why.PLANNED,
     )
     assert refuse(log, sneaky) is Reason.KEY_IN_TWO_CLASSES
+    daily = drafts.rotation(  # or as an operational one
+        log,
+        by=(OWNER.next(1),),
+        op=(OWNER.paper(1),),
+        nxt=drafts.committed((THIEF.next(2).public,)),
+        why=Why.PLANNED,
+    )
+    assert refuse(log, daily) is Reason.KEY_IN_TWO_CLASSES
 
 
 def test_row_04_there_is_no_window_that_closes_while_the_owner_is_away() -> None:
@@ -328,6 +336,13 @@ def test_row_17_keys_of_small_order_cannot_enter_a_log() -> None:
         for changes in ({"op": {"k": [bad], "kt": 1}}, {"wit": {"k": [bad], "m": 1}}):
             line = resigned(OWNER.inception(), "owner op 0", **changes)
             assert refused(accept_line(None, line, port=SODIUM)) is Reason.BAD_KEY
+        log, own, wit = OWNER.begun(), {"k": [bad], "kt": 1}, {"k": [bad], "m": 1}
+        for changes in ({"op": own}, {"wit": wit}, {"by": [bad]}):
+            line = resigned(OWNER.rotation(log, 1), "owner next 1", "owner op 1", **changes)
+            wanted = Reason.NOT_COMMITTED if "by" in changes else Reason.BAD_KEY
+            assert refused(accept_line(log, line, port=SODIUM)) is wanted
+        line = resigned(OWNER.recovery(log), "owner paper 1", wit=wit)
+        assert refused(accept_line(log, line, port=SODIUM)) is Reason.BAD_KEY
         shown = certificate(OWNER.begun(), OWNER.op(0), inst=bad)
         fault = find_fault_in_certificate(shown, OWNER.begun(), MOMENT, port=SODIUM)
         assert refused(fault) is Reason.BAD_KEY

@@ -435,3 +435,13 @@ def test_a_receipt_that_nobody_signed_or_that_says_more_is_none() -> None:
     assert parse_receipt(good.line()) == good
     with pytest.raises(BadRecord, match="more"):
         parse_receipt(more)
+
+
+def test_a_stranger_does_not_vouch_for_a_recovery_with_new_witnesses() -> None:
+    log = OWNER.begun()
+    signed = OWNER.recovery(log, wit=witnesses("n1", needed=1))
+    log = take(log, signed, asked=OLD)
+    for name, wanted in (("stranger", Reason.NOT_A_WITNESS), ("w1", None), ("n1", None)):
+        after = add_receipt(log, receipt(log, signed, name), port=SODIUM)
+        assert (refused(after) if wanted else None) is wanted
+        assert wanted or isinstance(after, Log)
