@@ -12,7 +12,7 @@ from holdfast.testing.rewind.cases import Case, Change, Kind, Planned, cases
 from holdfast.testing.rewind.judge import Figures
 from holdfast.testing.weakened import Weakness
 
-SAMPLE = 5
+SAMPLE = 3
 PROGRAM = """
 import sys, msgspec
 from holdfast.testing.rewind.__main__ import play
@@ -44,14 +44,21 @@ def case(name: str, kind: Kind, first: list[Planned], second: list[Planned]) -> 
 PAID, SENT = Planned("keyed_found", 1), Planned("queryable", 2)
 OTHERWISE = case("otherwise", Kind.TASK, [PAID], [Planned("keyed_found", 7)])
 TURNED = case("turned", Kind.TASK, [PAID, SENT], [SENT, PAID])
+SWAPPED = case(
+    "swapped", Kind.TASK, [SENT, Planned("queryable", 3)], [Planned("queryable", 3), SENT]
+)
+SHIFTED = case(
+    "shifted", Kind.TASK, [SENT, Planned("queryable", 3)],
+    [PAID, SENT, Planned("queryable", 3)],
+)  # fmt: skip
 LETTER = case("letter", Kind.FORGOTTEN, [Planned("unrepeatable", 1)], [Planned("unrepeatable", 7)])
 
 
 def test_nothing_is_done_twice_and_what_was_lost_is_adopted() -> None:
-    figures = played(OTHERWISE, TURNED, LETTER, *cases(11, SAMPLE))
+    figures = played(OTHERWISE, TURNED, SWAPPED, SHIFTED, LETTER, *cases(11, SAMPLE))
     assert figures.findings == []
     assert figures.green
-    assert (figures.cases, figures.told_other > 0) == (SAMPLE + 3, True)
+    assert (figures.cases, figures.told_other > 0) == (SAMPLE + 5, True)
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,18 @@ class LostEffects:
         self._taken: dict[tuple[str, str], str] = {}  # tool and place -> the step that took it
 
     async def elsewhere(
-        self, tool: Tool[..., Any], step: StepView, ask: Ask, *, same: Callable[[Found], bool]
+        self,
+        tool: Tool[..., Any],
+        step: StepView,
+        ask: Ask,
+        *,
+        same: Callable[[Found], bool],
+        only_same: bool = False,
     ) -> tuple[str, FindAnswer]:
         """A place and what was done there; Absent where nothing is left to be told.
 
         Neither Found nor Absent where a place cannot be asked about. `same` says whether what
-        was found is the very call that is asked for now.
+        was found is the very call that is asked for now; `only_same` looks for no other.
         """
         others: list[tuple[str, Found]] = []
         for place in self._places(tool, step):
@@ -64,11 +70,16 @@ class LostEffects:
             if place not in taken and same(found):
                 self._taken[tool.name, place] = step.ordinal
                 return place, found
-        for place, found in others:
+        for place, found in () if only_same else others:
             if place not in taken and place not in told:
                 self._taken[tool.name, place] = step.ordinal
                 return place, found
         return "", Absent()
+
+    def is_told(self, tool: Tool[..., Any], step: StepView) -> bool:
+        """Whether another step was closed by what was done in this one's place."""
+        told, taken = self._known(tool.name, but=step.ordinal)
+        return step.ordinal in told | taken
 
     def _places(self, tool: Tool[..., Any], step: StepView) -> Iterator[str]:
         for place in lost_places(self._view, step):
@@ -121,8 +132,8 @@ def retry_slots(tool: Tool[..., Any], ordinal: str) -> list[str]:
 def lost_places(view: TaskView, step: StepView) -> list[str]:
     """Where the lost timeline may have called the tool of this step: nearest first.
 
-    Not where the copy knows what was done, nor where this timeline called the same tool: that
-    place was asked about by its own step.
+    Not where the copy knows what was done, nor where this timeline's own call of the tool has
+    taken what its key stands for; one that was closed by something else has not.
     """
     return [
         place
@@ -133,7 +144,9 @@ def lost_places(view: TaskView, step: StepView) -> list[str]:
 
 
 def _is_taken_over(view: TaskView, there: StepView, tool: str) -> bool:
-    return there.planned_ms > view.restored_ms and there.tool != tool
+    if there.planned_ms <= view.restored_ms:
+        return False
+    return there.tool != tool or "args" in there.found or there.found.get("at", "") != ""
 
 
 def _around(ordinal: str) -> Iterator[str]:

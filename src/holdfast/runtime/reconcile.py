@@ -39,7 +39,7 @@ from holdfast.runtime.facts import (
     sent_ago_s,
 )
 from holdfast.runtime.gone import Gone
-from holdfast.runtime.lost import LostEffects, opens_slots, retry_slots, slot_at
+from holdfast.runtime.lost import Ask, LostEffects, opens_slots, retry_slots, slot_at
 from holdfast.runtime.secrets import pinned_mark
 from holdfast.runtime.sending import NOT_SENT, Args, Sender, check_allowed
 from holdfast.runtime.tool import Absent, FindAnswer, Found, Many, Tool, Unsure
@@ -326,10 +326,8 @@ class Reconciler:
                     return Lookup.NONE, None
             answer = await ask_at(step)
             place = step.ordinal
-            if isinstance(answer, Absent) and is_suspect(_row(step)) and step.restored_ms:
-                place, answer = await self._lost.elsewhere(
-                    tool, step, ask_at, same=lambda found: self._is_same(tool, step, found)
-                )
+            if is_suspect(_row(step)) and step.restored_ms:
+                place, answer = await self._ask_around(tool, step, answer, ask_at)
             match answer:
                 case Found():
                     return self._found(tool, step, answer, at=place)
@@ -343,6 +341,28 @@ class Reconciler:
                 case _:
                     assert_never(answer)
         return Lookup.UNSURE, reason
+
+    async def _ask_around(
+        self, tool: Tool[..., Any], step: StepView, own: FindAnswer, ask_at: Ask
+    ) -> tuple[str, FindAnswer]:
+        """What a lost timeline did in place of this step: the very call, wherever it made it,
+        before another call with the same key, and that before another call elsewhere; what was
+        told already comes last."""
+
+        def same(found: Found) -> bool:
+            return self._is_same(tool, step, found)
+
+        match own:
+            case Absent():
+                return await self._lost.elsewhere(tool, step, ask_at, same=same)
+            case Found() if own.args is not None and not same(own):
+                told = self._lost.is_told(tool, step)
+                place, answer = await self._lost.elsewhere(
+                    tool, step, ask_at, same=same, only_same=not told
+                )
+                return (step.ordinal, own) if isinstance(answer, Absent) else (place, answer)
+            case _:
+                return step.ordinal, own
 
     def _lost_slots(self, tool: Tool[..., Any], step: StepView) -> list[StepView]:
         """Retry slots after this one that a lost timeline may have used: asked before it is
