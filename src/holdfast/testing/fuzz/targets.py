@@ -18,6 +18,7 @@ from holdfast.testing.fuzz import (
     paper,
     schemas,
     seeds,
+    signer,
     snapshots,
     spoken,
     stored,
@@ -93,6 +94,10 @@ TARGETS: dict[str, Target] = {
             json=True,
         ),
         Target(name="schemas", run=schemas.by_hand, seeds=schemas.BY_HAND, words=schemas.WORDS),
+        Target(
+            name="signer-request", run=signer.signer_request, seeds=signer.REQUESTS,
+            words=signer.WORDS, json=True,
+        ),
         Target(
             name="identity-line", run=identity.line, seeds=identity.LINES, words=identity.WORDS,
             bytes_max=9_000, json=True,
