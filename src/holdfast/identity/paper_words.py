@@ -20,8 +20,8 @@ STEPS = (
     "Follow the screen.",
 )
 WARNING = (
-    "Never type these words into a website or a chat. If someone else saw this sheet: "
-    "holdfast paper revoke, then holdfast paper print."
+    "Never type these words into a website or a chat. If someone else saw this sheet, run: "
+    "holdfast paper replace"
 )
 DERIVATION = (
     "Words: BIP-39, English list. Shares: SLIP-39; joined they give the 32 bytes of the words.",
