@@ -167,7 +167,7 @@ async def test_a_flipped_byte_is_found_by_reading_only(bench: Bench) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_backup_that_is_killed_leaves_nothing_half_made(
-    bench: Bench, number: signal.Signals
+    bench: Bench, number: signal.Signals, short_locks: None
 ) -> None:
     (bench.source / "large").write_bytes(os.urandom(24_000_000))
     began = asyncio.Event()

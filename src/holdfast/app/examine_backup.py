@@ -29,6 +29,8 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
         states = states_of(home).read()
     except HoldfastError:
         return  # a folder with settings and no agent; other checks say what is wrong with it
+    if not places and home.vault is None:
+        return  # a journal with a name: it has no keys that could open a backup
     if not places:
         yield Finding(
             check="backups", level=Level.WARNING, text="this agent has no place for backups",
