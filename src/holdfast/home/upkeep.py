@@ -107,10 +107,11 @@ class Upkeep:
 
     async def _look_and_write(self) -> float:
         """Look, write what has changed; how long to wait before the next look."""
-        cpu, disk_s = time.thread_time(), 0.0
+        cpu, cost, disk_s = time.thread_time(), 0.0, 0.0
         try:
             handoff = await self._gatherer.gather()
             block = block_of(self._gatherer.open_tasks, more=self._gatherer.more)
+            cost = time.thread_time() - cpu  # not of what others do here while the disk writes
             if block != self._block:
                 disk_s += await self._timed(lambda: self._write_heartbeat(block))
             if not handoff.same_as(self._written):
@@ -118,8 +119,8 @@ class Upkeep:
         except Exception as error:  # noqa: BLE001 - the work goes on, whatever is wrong here
             self._say("hand-off", f"{type(error).__name__}: {text_of(error)}")
         # One expensive look, such as the first, is no reason to look away; two in a row are.
-        before, self._cost = self._cost, time.thread_time() - cpu
-        for_cpu = min(min(before, self._cost) * CPU_SHARE, PAUSE_S_MAX)
+        before, self._cost = self._cost, cost
+        for_cpu = min(min(before, cost) * CPU_SHARE, PAUSE_S_MAX)
         return max(LOOK_S, for_cpu, min(disk_s * DISK_SHARE, DISK_PAUSE_S_MAX))
 
     async def _timed(self, act: Callable[[], None]) -> float:
