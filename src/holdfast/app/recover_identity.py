@@ -29,7 +29,7 @@ from pathlib import Path
 
 from holdfast.app.agent_home import AgentHome, load_home
 from holdfast.app.agent_settings import IdentitySettings
-from holdfast.app.key_record import Desk, Done, acting, refresh, settle
+from holdfast.app.key_record import Desk, Done, acting, refresh
 from holdfast.app.keyfile import is_pointer, read
 from holdfast.app.make_agent import check_name, open_by
 from holdfast.app.paper_acts import (
@@ -176,10 +176,8 @@ async def _recovered(
             with open_by(order.second, order.second_keys) as second:
                 keys = KeySet(ops=vault, nexts=second)
                 if here and desk.log.standing is Standing.ACTIVE:
-                    settle(keys, desk.log)
-                    desk.show()
-                    clear_pending(desk.folder)
-                    done = Done(log=desk.log)
+                    # Also where too few witnesses had it when an earlier run was cut short.
+                    done = await desk.finish(desk.log.head.signed, keys)
                 else:
                     done = await unlock(desk, paper, keys, why=Why.RECOVERED, entropy=entropy)
             point_keys(desk.home.keys_file, vault)
