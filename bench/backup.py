@@ -1,11 +1,11 @@
 """How long backups take, and what they cost the agent that goes on working.
 
-    python bench/backup.py [--big] [--json]
+    python bench/backup.py [--big MB] [--json]
 
 A 200-file, 5 MB agent with one place: the first backup, then one after a changed line, each with
 its test restore; steps a second of a task that runs meanwhile, against the same task alone; with
-`--big` one gigabyte, backed up, restored and compared. Figures are of this machine, now: its load
-is printed beside them.
+`--big 1024` one gigabyte, backed up, restored and compared. Figures are of this machine, now: its
+load is printed beside them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.identity.ring import read_escrow
 from holdfast.testing.backup_lab.world import World, count, make_world, write_files
 
 WINDOW_STEPS = 2_000
-BIG_FILES, BIG_BYTES = 256, 4 << 20
+BIG_BYTES = 4 << 20  # of one file
 
 
 async def small(root: Path) -> dict[str, float]:
@@ -78,9 +78,9 @@ async def _rate(hf: holdfast.Holdfast) -> float:
     return WINDOW_STEPS / (time.monotonic() - began)
 
 
-async def big(root: Path) -> dict[str, float]:
+async def big(root: Path, megabytes: int) -> dict[str, float]:
     world = await make_world(root, places=1, files=1)
-    write_files(world.home.folder, BIG_FILES, BIG_BYTES)
+    write_files(world.home.folder, (megabytes << 20) // BIG_BYTES, BIG_BYTES)
     backups = await world.backups()
     began = time.monotonic()
     report = await backups.now(check=False)
@@ -98,26 +98,26 @@ async def big(root: Path) -> dict[str, float]:
     }  # fmt: skip
 
 
-async def measure(root: Path, *, with_big: bool) -> dict[str, object]:
+async def measure(root: Path, *, megabytes: int) -> dict[str, object]:
     found: dict[str, object] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     found["small"] = await small(root / "small")
     from holdfast.app.agent_home import load_home
 
     world = World(root=root / "small", home=load_home(root / "small" / "ada"))
     found["throughput"] = await throughput(world)
-    if with_big:
-        found["big"] = await big(root / "big")
+    if megabytes:
+        found["big"] = await big(root / "big", megabytes)
     found["load_after"] = os.getloadavg()[0]
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--big", action="store_true", help="one gigabyte as well")
+    parser.add_argument("--big", type=int, default=0, metavar="MB", help="so much as well")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        found = asyncio.run(measure(Path(folder).resolve(), with_big=given.big))
+        found = asyncio.run(measure(Path(folder).resolve(), megabytes=given.big))
     if given.json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
         return
