@@ -269,6 +269,9 @@ def test_a_places_file_is_read_strictly(tmp_path: Path) -> None:
         path.write_text(json.dumps({"format": 1, "places": [{**raw["places"][0], name: value}]}))
         with pytest.raises(BadPlace):
             read_places(path)
+    path.write_bytes(b'{"format": 1, "places": [{"name": "\xff"}]}')
+    with pytest.raises(BadPlace):
+        read_places(path)
     path.write_text(json.dumps({"format": 2, "places": []}))
     with pytest.raises(BadPlace, match="format 2"):
         read_places(path)

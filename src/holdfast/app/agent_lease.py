@@ -249,6 +249,6 @@ def read_lease(instance: Path) -> Shown | None:
         raw = file.read(FILE_BYTES_MAX)
     try:
         shown = msgspec.json.decode(raw, type=Shown)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return shown if shown.format == FORMAT else None

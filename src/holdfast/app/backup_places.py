@@ -251,7 +251,7 @@ class BackupPlaces:
                 found = msgspec.json.decode(raw, type=About)
                 if found.place == draft.name and found.epoch >= 1:
                     return found.epoch
-            except (OSError, msgspec.DecodeError):
+            except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
                 pass
         start = f"{_KEY}/{draft.name}/"
         used = [

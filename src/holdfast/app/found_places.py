@@ -100,7 +100,7 @@ def _named(bare: Place, files: dict[str, bytes], *, where: str) -> Place:
     try:
         about = msgspec.json.decode(files.get(ABOUT, b""), type=About)
         check_place_name(about.place)
-    except (msgspec.DecodeError, HoldfastError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError, HoldfastError):
         raise PlaceMissing(f"{where}: there is no {ABOUT} that can be read") from None
     return msgspec.structs.replace(
         bare, name=about.place, epoch=max(about.epoch, 1), repository_id=about.repository_id

@@ -40,6 +40,6 @@ def find_mark(instance: Path) -> Mark | None:
         raw = file.read(BYTES_MAX)
     try:
         found = msgspec.json.decode(raw, type=Mark)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return found if found.format == FORMAT else None

@@ -294,7 +294,7 @@ def _checked_name(archive: str) -> str:
 def _parsed(raw: bytes, verb: Verb, repository: Repository) -> dict[str, Any]:
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _odd(verb, repository) from error
 
 

@@ -101,7 +101,7 @@ def parse_line(raw: bytes) -> Line | str:
     """A line of the log; its bare text where it is not JSON."""
     try:
         return _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return raw.decode(errors="replace").strip()[:LINE_CHARS_MAX]
 
 

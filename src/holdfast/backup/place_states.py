@@ -49,7 +49,7 @@ class PlaceStates:
             raw = file.read()
         try:
             found = msgspec.json.decode(raw, type=_File)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadPlace(
                 f"{path}: {error}", hint="remove it: the next runs and test restores write it anew"
             ) from None

@@ -97,7 +97,7 @@ def read_places(path: Path) -> tuple[Place, ...]:
         return ()
     try:
         found = msgspec.json.decode(raw, type=_File)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlace(f"{path}: {error}") from None
     if found.format != FORMAT:
         raise BadPlace(f"{path} has format {found.format}; this Holdfast knows {FORMAT}")
@@ -154,7 +154,7 @@ def find_place_id(root: Path) -> str | None:
     try:
         raw = (root / SENTINEL).read_bytes()
         return msgspec.json.decode(raw, type=_Sentinel).place_id
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 

@@ -80,7 +80,7 @@ def settle(home: Path) -> None:
         raw = file.read(NOTE_BYTES_MAX)
     try:
         note = msgspec.json.decode(raw, type=_Note)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BackupDamaged(f"{path}: {error}", hint="look at the folders beside it") from None
     fresh, aside = Path(note.fresh), Path(note.aside)
     if not os.path.lexists(home):

@@ -245,7 +245,7 @@ def open_vault(
     raw = open_any(found.slots, ask, vault_id=found.vault, given=given)
     try:
         payload = msgspec.json.decode(raw, type=_Payload)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise VaultDamaged(f"a slot of {folder} holds something else than a key") from None
     identity = AgeIdentity.from_text(payload.identity)
     return Vault(folder, vault_id=found.vault, identity=identity, escrow=payload.escrow)
