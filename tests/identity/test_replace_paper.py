@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 from holdfast.app.key_record import Done, acting, open_desk
 from holdfast.app.make_agent import open_by
@@ -25,6 +20,7 @@ from holdfast.identity.phrase import Phrase, new_phrase, read_phrase
 from holdfast.identity.ring import open_escrow, read_escrow
 from holdfast.identity.slots import Key
 from holdfast.identity.vault import Vault
+from holdfast.testing.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 NEW, THIRD = new_phrase(SeededEntropy(8)), new_phrase(SeededEntropy(9))
 
