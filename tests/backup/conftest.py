@@ -32,7 +32,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> World:
     root = tmp_path_factory.mktemp("backups") / "world"
 
     async def made() -> World:
-        world = await make_world(root, places=2)
+        world = await make_world(root, places=2, bytes_each=3_300)
         backups = await world.backups()
         first = await backups.now(check=False)
         await world.work(4)
