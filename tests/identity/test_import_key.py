@@ -46,7 +46,8 @@ def test_a_key_is_read(tmp_path: Path, raw: bytes, kind: str) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"x" * 32, bytes(32), bytes(range(31)), bytes(range(64)), bytes(range(32)).hex().encode(),
+        b"", b"x" * 32, bytes(32), bytes(range(31)), bytes(range(64)),
+        bytes(range(32)).hex().encode(),
         OPENSSH[:-60], OPENSSH.replace(b"A", b"B", 4), OPENSSH + OPENSSH[:50] * 1_000,
         generate_private_key(SECP256R1()).private_bytes(
             Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
