@@ -14,7 +14,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean rewind memory-edits
+.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ agent-kills: setup ## kill the example agents at every call, resume them on anot
 
 handoff-kills: setup ## kill a working agent at random moments; its files alone must answer (POINTS=200)
 	$(BIN)/python -m holdfast.testing.handoff_kills --points $(or $(POINTS),200) --report build/handoff-kills.json
+
+moves: setup ## an agent's move to another host, killed before every call (POINTS=n)
+	$(BIN)/python -m holdfast.testing.moves $(if $(POINTS),--points $(POINTS)) --report build/moves.json
+	$(BIN)/python -m holdfast.testing.moves $(if $(POINTS),--points $(POINTS)) --no-arbiter --report build/moves-alone.json
 
 rewind: setup ## an older journal comes back after effects were made, the code plans otherwise (CASES=200)
 	$(BIN)/python -m holdfast.testing.rewind --cases $(or $(CASES),200) --report build/rewind.json

@@ -22,7 +22,7 @@
          |   +- lookup: TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
          |   |          NotAnAgent, NoHandoff, LogMissing
          |   +- conflict: RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow,
-         |   |             NotSettleable, SecretInUse, AgentExists
+         |   |             NotSettleable, SecretInUse, AgentExists, MovedAway, MoveRefused
          |   +- journal: JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped,
          |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged,
          |   |           SecretsDamaged, WitnessDamaged, LogDamaged
@@ -842,6 +842,22 @@ class NotNow(Terminal):
     code = "too-early"
     exit_code = EXIT_CONFLICT
     default_hint = "a request may still be under way; decide after that time"
+
+
+class MovedAway(Terminal):
+    """This copy of the agent was moved to another host, or is about to be: it does not run."""
+
+    code = "moved-away"
+    exit_code = EXIT_CONFLICT
+    default_hint = "start it on the other host; `holdfast migrate cancel` takes a move back"
+
+
+class MoveRefused(Terminal):
+    """The package of a move cannot be taken here: it was taken before, or is not the newest."""
+
+    code = "move-refused"
+    exit_code = EXIT_CONFLICT
+    default_hint = "nothing was changed; see docs/how-to/move-an-agent.md"
 
 
 class NotSettleable(Terminal):

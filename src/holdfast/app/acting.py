@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.app.agent_home import load_home, peek_home
 from holdfast.app.keyfile import load_or_create
+from holdfast.app.moved import check_not_moved
 from holdfast.app.places import INSTANCE, KEYS, open_file_journal
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing, Notice, Notices
@@ -50,6 +51,7 @@ async def acting(
 
     Raises AgentElsewhere or AgentQuarantined after one lease without it, unless it is patient.
     """
+    check_not_moved(journal.parent / INSTANCE)
     home = peek_home(journal.parent)
     if home is None or home.arbiter is None:
         yield None

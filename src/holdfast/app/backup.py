@@ -28,6 +28,7 @@ from holdfast.app.backup_places import BackupPlaces, open_places
 from holdfast.app.backup_report import Made, NowReport, PlaceResult, VerifyReport, result_of
 from holdfast.app.keyfile import KeyFile
 from holdfast.app.metrics import find_version
+from holdfast.app.moved import check_not_moved
 from holdfast.app.projected import projection_check
 from holdfast.app.speaking import open_speaker
 from holdfast.backup import place_state
@@ -106,6 +107,7 @@ class Backups:
             SnapshotFailed: the folder could not be staged, or a newer incarnation has backups.
         """
         with self._alone():
+            check_not_moved(self.home.instance)
             chosen = self._chosen(only)
             began = time.monotonic()
             chain = self._own_chain()

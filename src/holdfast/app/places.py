@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.app.agent_home import find_home
 from holdfast.app.journal_path import journal_path
 from holdfast.app.keyfile import load_or_create
+from holdfast.app.moved import check_not_moved
 from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.ports import KeyRing, Memory
@@ -76,9 +77,15 @@ async def memory_beside(
 
 async def open_file_journal(
     path: Path, *, create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None,
-    allow_network_fs: bool = False, synchronous: str = "FULL",
+    allow_network_fs: bool = False, synchronous: str = "FULL", moving: bool = False,
 ) -> tuple[SqliteJournal, KeyRing]:  # fmt: skip
-    """The journal at this path with its keys; both are made where there is none."""
+    """The journal at this path with its keys; both are made where there is none.
+
+    Raises MovedAway where the agent was moved to another host; `moving` is for the move itself.
+    """
+    instance = path.parent / INSTANCE
+    if not moving:
+        check_not_moved(instance)
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
     exists = os.path.lexists(path)
@@ -97,4 +104,10 @@ async def open_file_journal(
         create=create, allow_network_fs=allow_network_fs, synchronous=synchronous,
     )  # fmt: skip
     await asyncio.sleep(0)
+    if not moving:
+        try:
+            check_not_moved(instance)  # again, now that whoever moves it would find it in use
+        except BaseException:
+            await journal.close()
+            raise
     return journal, keys

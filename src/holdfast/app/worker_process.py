@@ -19,8 +19,9 @@ from holdfast.app.acting import acting, open_as, watching
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
+from holdfast.app.moved import stopped_when_moved
 from holdfast.app.notify import make_notices
-from holdfast.app.places import memory_beside, open_secrets, scratch_root
+from holdfast.app.places import INSTANCE, memory_beside, open_secrets, scratch_root
 from holdfast.app.settings_file import find_settings
 from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
@@ -102,7 +103,10 @@ async def serve(order: Order, log: Log) -> None:
                 kept_backups(home, every=order.backup_every, clock=clock, log=log)
             )
         log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
-        async with kept_handoff(path, journal, held=engine.views, log=log):
+        async with (
+            kept_handoff(path, journal, held=engine.views, log=log),
+            stopped_when_moved(path.parent / INSTANCE, engine.stop, log),
+        ):
             await engine.serve()
 
 

@@ -47,6 +47,7 @@ COMMANDS: dict[str, Entry] = {
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
     "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
     "backup": Entry("holdfast.cli.backup", "snapshots: made, listed, restored for a test"),
+    "migrate": Entry("holdfast.cli.migrate", "move an agent to another host: export, import"),
     "recover": Entry("holdfast.cli.recover", "bring an agent back from paper and one backup"),
     "memory": Entry("holdfast.cli.memory", "what the agent remembers: add, search, show"),
 }  # fmt: skip

@@ -116,6 +116,11 @@ class InstanceFile:
         self._replace(made, key)
         return made
 
+    def adopt(self, made: Instance, key: KeyPair) -> None:
+        """From here on this folder is that instance: its key came with the agent, from the host
+        that gave its lease to it."""
+        self._replace(made, KeyPair(Hidden(key.seed())))
+
     def _replace(self, made: Instance, key: KeyPair) -> None:
         self._key = key
         with _destroying(self.folder / NAME):

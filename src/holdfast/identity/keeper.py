@@ -98,6 +98,18 @@ class Keeper:
         except OSError as error:
             return NotHeld(why=Why.TROUBLE, text=str(error))
 
+    def claim(self, ask: Ask) -> Held | NotHeld:
+        """Make this one claim, which a person has decided on, and no other."""
+        log = self._read()
+        self._file.open(log.position)
+        self._begun = True
+        self._arbiter.learn(copy_of(log), log.id)
+        began_ms = self._clock.boot_ms()
+        answer = self._send(log, ask)
+        if isinstance(answer, Granted):
+            return self._held(answer, began_ms)
+        return self._not_held(log, self._arbiter.look(log.id), answer)
+
     def _turn(self) -> Held | NotHeld:
         log = self._read()
         _, kin = self._file.open(log.position)
