@@ -7,10 +7,13 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from hosts import WAIT_S, Host
 
 import holdfast
+from holdfast.app.move_in import READY, Ready
 from holdfast.app.moved import NAME
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import start_blocking
@@ -60,16 +63,28 @@ def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:
     here, there = pair
     here.submit()
     package, copy = tmp_path / "ada.move", tmp_path / "copy.move"
-    here.export(package)
+    out = here.export(package)
     shutil.copy2(package, copy)
     there.take(package)
     assert not package.exists()
+    _leave_ready(there.root / ".ada.moving", out)
     assert there.take(copy, code=4)["code"] == "move-refused"
+    assert not (there.root / ".ada.moving").exists()
     third = Host(tmp_path / "c", here.arbiter)
     third.root.mkdir(mode=0o700)
     third.bring_vault(here)
     assert "taken elsewhere" in third.take(copy, code=4)["message"]
     assert here.cancel("--nobody-has-it", code=4)["code"] == "move-refused"
+
+
+def _leave_ready(work: Path, out: dict[str, Any]) -> None:
+    """What a kill leaves between the folder's new name and the removal of its old place."""
+    work.mkdir(mode=0o700)
+    ready = Ready(
+        package=out["sha256"], id=out["id"], seq=out["snapshot"], rank=(0, 0, 1, 1), archive="x",
+        incarnation=1, sequence=out["sequence"],
+    )  # fmt: skip
+    (work / READY).write_bytes(msgspec.json.encode(ready))
 
 
 def test_there_and_back_and_an_older_package(pair: Pair, tmp_path: Path) -> None:

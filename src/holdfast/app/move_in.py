@@ -40,7 +40,7 @@ from holdfast.app.move_package import (
     open_package,
     part_of,
 )
-from holdfast.app.moved import MOVED, find_mark, remove_mark
+from holdfast.app.moved import MOVED, STAGING, find_mark, remove_mark
 from holdfast.app.places import INSTANCE, KEYS
 from holdfast.app.recover import recover_journal
 from holdfast.app.settings_edit import write_identity_settings
@@ -336,7 +336,10 @@ class _Arrival:
 
 
 def find_ready(work: Path) -> Ready | None:
-    """What an import that was cut short has ready; None where it must begin anew."""
+    """What an import that was cut short has ready; None where it must begin anew, also where the
+    folder has its name already."""
+    if not (work / TREE / STATE).is_dir():
+        return None
     try:
         return msgspec.json.decode((work / READY).read_bytes(), type=Ready)
     except (OSError, msgspec.DecodeError):
@@ -376,6 +379,7 @@ async def cancel_move(home: AgentHome, means: Means, *, sure: bool) -> Cancelled
     for path in (part_of(package), package):
         with contextlib.suppress(OSError):
             path.unlink()
+    await asyncio.to_thread(remove_tree, home.instance / "backup" / STAGING)
     remove_mark(home.instance)
     return Cancelled(
         home=str(home.folder), incarnation=incarnation, suspect=suspect, package=mark.package

@@ -34,7 +34,7 @@ from holdfast.app.keyfile import load_or_create
 from holdfast.app.metrics import find_version
 from holdfast.app.move_lease import MoveLease
 from holdfast.app.move_package import Cover, archive_of, digest_of_file, part_of, write_package
-from holdfast.app.moved import MOVED, MOVING, Mark, find_mark, write_mark
+from holdfast.app.moved import MOVED, MOVING, STAGING, Mark, find_mark, write_mark
 from holdfast.app.places import open_file_journal
 from holdfast.backup.chain import joined, valid_heads
 from holdfast.backup.heads import HeadFile
@@ -72,7 +72,6 @@ from holdfast.journal.sqlite.use_lock import JournalUse
 from holdfast.runtime.log import Log
 
 STOP_WAIT_S = 60.0  # for workers to see the mark and end their calls
-STAGING = "moving"
 
 Say = Callable[[str], None]
 

@@ -32,6 +32,7 @@ NAME = "moved.json"
 FILE_BYTES_MAX = 64 * 1024
 LOOK_S = 0.25  # how often a worker looks whether it shall stop
 MOVING, MOVED = "moving", "moved"
+STAGING = "moving"  # in instance/backup: what is packed, until it is sealed
 
 
 class Mark(
