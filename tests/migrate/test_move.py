@@ -68,8 +68,9 @@ def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:
     there.take(package)
     assert not package.exists()
     _leave_ready(there.root / ".ada.moving", out)
-    assert there.take(copy, code=4)["code"] == "move-refused"
+    assert there.take(package.with_name("ada.move.taken"))["incarnation"] == 2
     assert not (there.root / ".ada.moving").exists()
+    assert there.take(copy, code=4)["code"] == "move-refused"
     third = Host(tmp_path / "c", here.arbiter)
     third.root.mkdir(mode=0o700)
     third.bring_vault(here)
@@ -78,7 +79,8 @@ def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:
 
 
 def _leave_ready(work: Path, out: dict[str, Any]) -> None:
-    """What a kill leaves between the folder's new name and the removal of its old place."""
+    """What a kill leaves between the folder's new name and the removal of its old place: the same
+    command again says that all is done."""
     work.mkdir(mode=0o700)
     ready = Ready(
         package=out["sha256"], id=out["id"], seq=out["snapshot"], rank=(0, 0, 1, 1), archive="x",

@@ -168,6 +168,9 @@ class _Arrival:
     async def run(self) -> MovedIn:
         sha256 = await asyncio.to_thread(digest_of_file, self._package)
         ready = find_ready(self._work)
+        state = self._work / TREE / STATE
+        if ready is not None and ready.package == sha256 and not state.is_dir():
+            return await self._arrived(ready)
         if ready is None or ready.package != sha256:
             await asyncio.to_thread(remove_tree, self._work)
             try:
@@ -175,7 +178,6 @@ class _Arrival:
             except BaseException:
                 await asyncio.to_thread(remove_tree, self._work)
                 raise
-        state = self._work / TREE / STATE
         home = self._home_of(state)
         self._check_newer(ready)
         e, claimed = await self._taken(home, state, ready)
@@ -184,6 +186,16 @@ class _Arrival:
         return MovedIn(
             home=str(self._target), id=ready.id, incarnation=e, snapshot=ready.seq,
             sequence=ready.sequence, claimed=claimed, kept=kept, seconds=0.0,
+        )  # fmt: skip
+
+    async def _arrived(self, ready: Ready) -> MovedIn:
+        """The folder has its name: an earlier run was cut short after that."""
+        home = load_home(self._target)
+        await asyncio.to_thread(remove_tree, self._work)
+        return MovedIn(
+            home=str(self._target), id=ready.id, incarnation=ready.incarnation + 1,
+            snapshot=ready.seq, sequence=ready.sequence, claimed=home.arbiter is not None,
+            kept="", seconds=0.0,
         )  # fmt: skip
 
     async def _made_ready(self, sha256: str) -> Ready:
@@ -336,10 +348,7 @@ class _Arrival:
 
 
 def find_ready(work: Path) -> Ready | None:
-    """What an import that was cut short has ready; None where it must begin anew, also where the
-    folder has its name already."""
-    if not (work / TREE / STATE).is_dir():
-        return None
+    """What an import that was cut short has ready; None where it must begin anew."""
     try:
         return msgspec.json.decode((work / READY).read_bytes(), type=Ready)
     except (OSError, msgspec.DecodeError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.app.move_in import TAKEN
 from holdfast.errors import HoldfastError, MoveRefused
 from holdfast.testing.crash.forks import fork
 from holdfast.testing.moves.world import Moves
@@ -127,7 +129,7 @@ def _check(moves: Moves, act: str, where: str, figures: Figures) -> None:
     if act == "cancel":
         _finish_cancel(moves)
     else:
-        _finish_move(moves, runs["a"])
+        _finish_move(moves)
     after = {host: moves.runs(host) for host in ("a", "b")}
     wanted = "a" if act == "cancel" else "b"
     other = "b" if act == "cancel" else "a"
@@ -136,18 +138,23 @@ def _check(moves: Moves, act: str, where: str, figures: Figures) -> None:
         figures.findings.append(f"{where}: then {runs}, in the end {after}")
 
 
-def _finish_move(moves: Moves, here: str) -> None:
+def _finish_move(moves: Moves) -> None:
     """What a person does next: the command again, until the agent is on b."""
     if not moves.home("b").exists():
         if not moves.package.exists():
             moves.export()
         moves.take()
-    if moves.package.exists():
-        try:
+    elif moves.package.exists():
+        with contextlib.suppress(MoveRefused):  # all was done but the package's new name
             moves.take()
-        except MoveRefused:
-            return
-        raise MoveRefused("a package was taken twice")
+    taken = moves.package.with_name(f"{moves.package.name}{TAKEN}")
+    if taken.exists():
+        taken.rename(moves.package)
+    try:
+        moves.take()
+    except MoveRefused:
+        return
+    raise MoveRefused("a package was taken twice")
 
 
 def _finish_cancel(moves: Moves) -> None:
