@@ -30,7 +30,8 @@ def hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 def init(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """The command in a process that gets the descriptor of the file `words`."""
-    with open("words", "wb") as file:
+    Path("words").touch(0o600)
+    with open("words", "ab") as file:
         fd = file.fileno()
         done = subprocess.run(
             [sys.executable, "-m", "holdfast", "init", *words, "--words-fd", str(fd)],
@@ -174,3 +175,36 @@ def test_a_person_at_the_terminal_is_led_through(tmp_path: Path) -> None:
     assert len(words) == 24
     assert "risk: the second place lies on the same disk" in seen
     assert (tmp_path / "ada" / "identity.json").exists()
+
+
+@pytest.mark.parametrize(("mode", "bits"), [("wb", 0o600), ("ab", 0o644)])
+def test_words_do_not_go_to_a_file_that_a_second_run_empties_or_that_others_read(
+    hf: Commands, mode: str, bits: int
+) -> None:
+    Path("words").touch()
+    Path("words").chmod(bits)
+    with open("words", mode) as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", "init", "ada", "--second", "s", "--unlock-file",
+             "u1", "--second-unlock-file", "u2", "--words-fd", str(file.fileno())],
+            pass_fds=[file.fileno()], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "--words-fd" in done.stderr
+    assert not Path("ada").exists()
+
+
+def test_what_opens_a_vault_does_not_lie_in_the_agents_folder(hf: Commands) -> None:
+    done = init("ada", "--second", "s", "--unlock-file", "ada/u1", "--second-unlock-file", "u2",
+                code=2)  # fmt: skip
+    assert "would go into every backup" in done.stderr
+
+
+def test_a_damaged_identity_file_stops_no_act(hf: Commands) -> None:
+    init("ada", "--second", "s", "--unlock-file", "u1", "--second-unlock-file", "u2")
+    Path("ada/identity.json").write_text("")
+    hf("identity", "rotate", "--home", "ada", "--yes")
+    shown = hf("identity", "show", "--home", "ada", "--json").json
+    assert (shown["head"]["s"], shown["pending"]) == (1, None)
+    assert Path("ada/identity.json.damaged").exists()

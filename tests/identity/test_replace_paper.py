@@ -13,7 +13,7 @@ from holdfast.app.make_agent import open_by
 from holdfast.app.paper import fit_phrase, open_paper
 from holdfast.app.replace_paper import is_under_way, replace_paper
 from holdfast.core.clock import SeededEntropy
-from holdfast.errors import BadPhrase, BadSheet, VaultLocked
+from holdfast.errors import BadPhrase, BadSheet, KeysReplaced, VaultLocked
 from holdfast.identity.derive import PaperKeys
 from holdfast.identity.log_state import Standing
 from holdfast.identity.phrase import Phrase, new_phrase, read_phrase
@@ -84,8 +84,23 @@ def test_a_run_that_was_cut_short_goes_on_with_the_same_new_words(world: World) 
         replaced(world, NEW)
     assert world.log().standing is Standing.LOCKED
     assert under_way(world)
+    thief = World(world.root, home_name="thief")
+    with pytest.raises(BadPhrase, match="were replaced"):
+        thief.recover(world.words[0], witnesses=world.witnesses)
     with pytest.raises(BadPhrase, match="names other words"):
         replaced(world, THIRD)
     assert replaced(world, NEW).log.standing is Standing.ACTIVE
     again = replaced(world, NEW)
     assert tuple(again.log.position) == (1, 1)
+
+
+def test_keys_that_somebody_else_installed_are_no_success(world: World) -> None:
+    """The new words were stolen too, and used elsewhere, before the run was finished."""
+    with (
+        patch.object(Vault, "exchange_escrow", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        replaced(world, NEW)
+    World(world.root, home_name="elsewhere").recover(" ".join(NEW.words), witnesses=world.witnesses)
+    with pytest.raises(KeysReplaced):
+        replaced(world, NEW)

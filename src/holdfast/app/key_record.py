@@ -31,6 +31,8 @@ from holdfast.core.private_files import open_private
 from holdfast.errors import (
     InvariantViolated,
     KeysReplaced,
+    LogDamaged,
+    LogMissing,
     NotFinal,
     VaultDamaged,
 )
@@ -45,6 +47,7 @@ from holdfast.identity.public_file import (
     Identity,
     change_identity,
     identity_of,
+    read_identity,
     with_log,
     write_identity,
 )
@@ -114,9 +117,19 @@ class Desk:
         return Done(log=self.log, receipts=said.receipts, refused=refused)
 
     def show(self) -> Identity:
-        """identity.json says what the log says."""
-        if not os.path.lexists(self.home.identity_file):
-            write_identity(self.home.identity_file, identity_of(self.log, name=self.home.name))
+        """identity.json says what the log says; a damaged one is kept aside and written anew.
+
+        It follows from the log, all but the register of sheets: that must never stop an act which
+        the witnesses have taken already.
+        """
+        path = self.home.identity_file
+        try:
+            read_identity(path)
+        except LogMissing:
+            write_identity(path, identity_of(self.log, name=self.home.name))
+        except LogDamaged:
+            os.replace(path, path.with_name(f"{path.name}.damaged"))
+            write_identity(path, identity_of(self.log, name=self.home.name))
         return change_identity(self.home.identity_file, lambda one: _shown(one, self.log))
 
     def find_pending(self) -> Signed[Record] | None:

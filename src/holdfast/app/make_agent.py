@@ -153,6 +153,12 @@ def check_plan(plan: Plan) -> None:
                     f"{one} lies in {other}", hint="home, vault, second place and witnesses "
                     "are folders of their own"
                 )  # fmt: skip
+    for key in (*plan.keys, *plan.second_keys):
+        if key.kind == "file" and plan.folder in Path(key.source).parents:
+            raise BadInput(
+                f"{key.source} lies in the agent's folder: it would go into every backup",
+                hint="keep what opens a vault apart from the agent's state",
+            )
     path = plan.folder / "holdfast.toml"
     if os.path.lexists(path):
         settings = read_agent_settings(path).identity

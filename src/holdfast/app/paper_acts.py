@@ -63,7 +63,7 @@ def check_paper(log: Log, paper: PaperKeys) -> None:
         raise BadPhrase(
             f"these are not the words of {log.id}", hint="is it the sheet of another agent?"
         )
-    if newest < len(log.generations) and not _may_unlock(log, paper):
+    if newest < len(log.generations):
         raise BadPhrase(
             f"these words were replaced by the recovery of generation {newest}",
             hint="use the newer sheet",
@@ -73,13 +73,14 @@ def check_paper(log: Log, paper: PaperKeys) -> None:
 def recovery_of(
     log: Log, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
 ) -> Signed[Record]:
-    """The recovery that follows the log's last generation."""
+    """The recovery that follows the log's last generation.
+
+    With a successor everything that comes after it is the successor's: the end of the lock too,
+    or whoever has the old paper could be quicker at that.
+    """
     g = len(log.generations)
-    with (
-        paper.recovery(g) as by,
-        paper.next(g) as following,
-        (successor or paper).recovery(g + 1) as later,
-    ):
+    heir = successor or paper
+    with paper.recovery(g) as by, heir.next(g) as following, heir.recovery(g + 1) as later:
         return drafts.recovery(
             id=log.id, g=g, rp=log.generations[g - 1].tier.digest, by=(by,),
             nxt=drafts.committed((following.public,)), rec=drafts.committed((later.public,)),
@@ -180,12 +181,3 @@ def _can_vouch(desk: Desk) -> bool:
     """Whether the witnesses of the head can be reached: without them nothing can follow it."""
     named = desk.log.head.witnesses
     return sum(key in desk.reached.by_key for key in named.members) >= named.needed
-
-
-def _may_unlock(log: Log, paper: PaperKeys) -> bool:
-    """Of a lock that committed to a successor: the old paper still ends it."""
-    head = log.head.record
-    if log.standing is not Standing.LOCKED or not isinstance(head, Recovery):
-        return False
-    with paper.next(head.g) as key:
-        return key_digest(key.public) in head.nxt.members

@@ -7,7 +7,8 @@ The order, and why:
     lock       a recovery, signed by the old paper, that commits to the new one: from here on the
                old words recover nothing
     vaults     every slot and every file is sealed for the new paper as well
-    unlock     a rotation by the old paper's next key installs fresh keys; the identity acts again
+    unlock     a rotation by the new paper's next key installs fresh keys; the identity acts again.
+               The old paper cannot do that: whoever has a copy of it would be quicker
     register   all sheets of the old words are revoked
 
 A kill anywhere leaves a command that is run again with the same old and new words: what is done is
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.app.key_record import Desk, Done
+from holdfast.app.key_record import Desk, Done, settle
 from holdfast.app.paper_acts import find_unlocking, lock, unlock
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadPhrase
@@ -51,6 +52,7 @@ async def replace_paper(
 
     Raises:
         BadPhrase: the old words have no power here, or other new words were named before.
+        KeysReplaced: the log names keys that are not in this vault.
         VaultLocked: a slot does not open; nothing was changed.
         NotFinal: too few witnesses vouch; run it again.
     """
@@ -68,7 +70,8 @@ async def replace_paper(
     store(vault, read_escrow(vault), also=[second.folder])
     if desk.log.standing is Standing.LOCKED or find_unlocking(desk) is not None:
         keys = KeySet(ops=vault, nexts=second)
-        return await unlock(desk, old, keys, why=Why.RECOVERED, entropy=entropy)
+        return await unlock(desk, new, keys, why=Why.RECOVERED, entropy=entropy)
+    settle(KeySet(ops=vault, nexts=second), desk.log)  # refuses keys that are not here
     return Done(log=desk.log, receipts=len(desk.log.head.receipts))
 
 

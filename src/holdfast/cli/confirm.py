@@ -13,9 +13,7 @@ def confirm(word: str, what: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise BadInput(
-            f"nobody is there to type {word!r}", hint="give --yes, or try --dry-run first"
-        )
+        raise BadInput(f"nobody is there to type {word!r}", hint="give --yes if you are sure")
     talk(what)
     print(f"type {word!r} to go on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != word:

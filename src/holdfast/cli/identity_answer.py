@@ -7,13 +7,14 @@ import argparse
 from holdfast.app.agent_home import home_folder, load_home
 from holdfast.cli.agent_places import path_of
 from holdfast.cli.log_in import read_log_file
-from holdfast.cli.screen import print_fields, print_json
+from holdfast.cli.screen import print_fields, print_json, talk
 from holdfast.cli.slots_in import open_existing
 from holdfast.cli.values_in import read_text
 from holdfast.core.clock import SystemClock
 from holdfast.errors import BadInput, BadRecord, VaultMissing
 from holdfast.identity.answer import find_fault_in_answer, parse_answer
 from holdfast.identity.ed25519 import Sodium
+from holdfast.identity.log_state import is_final
 from holdfast.identity.own_log import read_own_log
 from holdfast.identity.replay import replay
 from holdfast.identity.signer_client import SignerClient, SignerSpeaker
@@ -55,8 +56,16 @@ def run_check(args: argparse.Namespace) -> int:
     )
     if fault is not None:
         raise BadInput(f"no answer of {log.id}: {fault.message}", hint="nothing was proven")
-    shown = {"id": log.id, "g": log.position.g, "s": log.position.s, "at": answer.record.at}
+    final = is_final(log, log.position)
+    if not final:
+        talk(
+            "the log's newest record has no receipts of its witnesses here: whoever has the keys "
+            "before it could have made it; ask a witness, or put receipts.jsonl beside the log"
+        )
+    shown = {"id": log.id, "g": log.position.g, "s": log.position.s, "at": answer.record.at,
+             "final": final}  # fmt: skip
+    head = f"({log.position.g}, {log.position.s}) {'final' if final else 'not final'}"
     print_json(shown) if args.json else print_fields(
-        [("id", log.id), ("answers", "yes"), ("head", f"({log.position.g}, {log.position.s})")]
+        [("id", log.id), ("answers", "yes"), ("head", head)]
     )
     return 0

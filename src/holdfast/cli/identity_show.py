@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.app.agent_home import AgentHome, home_folder, load_home
 from holdfast.app.key_record import Desk, Done, refresh
 from holdfast.cli.screen import print_fields, print_json, talk
-from holdfast.errors import LogDamaged
+from holdfast.errors import LogDamaged, LogMissing
 from holdfast.identity.ed25519 import Sodium
 from holdfast.identity.log_state import Log, find_liars, is_final
 from holdfast.identity.own_log import mend_own_log, read_own_log
@@ -48,9 +48,8 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
     except LogDamaged:
         from holdfast.identity.found_log import read_logs
 
-        id_ = read_identity(home.identity_file).id
         found = [one.log for one in await read_logs((), reached, port=Sodium())]
-        log = next((one for one in found if one.id == id_), None)
+        log = _ours(home, found)
         if log is None:
             raise
     desk = Desk(home=home, port=Sodium(), reached=reached, log=log)
@@ -60,8 +59,21 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
     return silent
 
 
+def _ours(home: AgentHome, found: list[Log]) -> Log | None:
+    """The log of this agent: by its identity.json, or the only one that the witnesses have."""
+    try:
+        id_ = read_identity(home.identity_file).id
+    except (LogDamaged, LogMissing):
+        return found[0] if len(found) == 1 else None
+    return next((one for one in found if one.id == id_), None)
+
+
 def shape(home: AgentHome, log: Log, identity: Identity) -> dict[str, Any]:  # Any: JSON
-    pending = find_pending(home.folder)
+    try:
+        pending = find_pending(home.folder)
+    except LogDamaged as error:
+        talk(f"{error.message}; {error.hint}")
+        pending = None
     head = log.head
     today = dt.datetime.now(dt.UTC).date().isoformat()
     return {

@@ -25,7 +25,7 @@ def add_parser(commands: Commands) -> None:
             "holdfast init ada",
             "holdfast init ada --second /media/stick/ada",
             "holdfast init ada --second /srv/second/ada --unlock-file /run/secrets/ada \\\n"
-            "    --second-passphrase-fd 3 --words-fd 4 3< passphrase 4> /dev/shm/words",
+            "    --second-passphrase-fd 3 --words-fd 4 3< passphrase 4>> /dev/shm/words",
         ),
     )  # fmt: skip
     parser.add_argument("name", metavar="NAME", help="small letters, digits, - and _")

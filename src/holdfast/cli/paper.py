@@ -135,7 +135,7 @@ def _add_replace(verbs: Commands) -> None:
         ),
         examples=(
             "holdfast paper replace",
-            "holdfast paper replace --words-fd 3 --new-words-fd 4 --yes 3< old 4> /dev/shm/new",
+            "holdfast paper replace --words-fd 3 --new-words-fd 4 --yes 3< old 4>> /dev/shm/new",
         ),
     )  # fmt: skip
     add_home_option(parser)

@@ -21,6 +21,7 @@ def add_parser(commands: Commands) -> None:
             "up with its effect key, or parked for a person; nothing is repeated on a guess. What\n"
             "was in the folder before is kept beside it. A run that was cut short is finished by\n"
             "the same command.\n\n"
+            "With --card and no place only the identity comes back: sheet and card are enough.\n"
             "With --keep-keys the vault at --vault was not lost: nobody is evicted.\n"
             "With --journal FILE only an older copy of the journal that was put back becomes a\n"
             "proper restore."
@@ -101,4 +102,6 @@ def run(args: argparse.Namespace) -> int:
         return recover_journal.run(args)
     from holdfast.cli import recover_agent
 
+    if recover_agent.has_paper_alone(args):
+        return recover_agent.run_without_backup(args)
     return recover_agent.run(args)

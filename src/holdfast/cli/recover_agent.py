@@ -76,6 +76,25 @@ def run(args: argparse.Namespace) -> int:
     return _start(args, done) if args.start else 0
 
 
+def has_paper_alone(args: argparse.Namespace) -> bool:
+    """Sheet and card, and no backup: the identity can come back, and nothing else."""
+    named = args.place or os.path.lexists(root_folder(args.home) / "places.json")
+    return bool(args.card) and not named and not args.keep_keys
+
+
+def run_without_backup(args: argparse.Namespace) -> int:
+    from holdfast.cli import identity_recover
+
+    if args.dry_run or args.to or args.at or args.start:
+        raise BadInput("without a place there is nothing to restore", hint="give --place ADDRESS")
+    talk("no place is named: the identity comes back, and no state with it")
+    args.name = args.agent or root_folder(args.home).name.lower()
+    args.escrow = None
+    if not args.witness and not args.new_witness:
+        args.new_witness = [str(default_place("witness", args.name))]
+    return identity_recover.run(args)
+
+
 def _check_words(args: argparse.Namespace, vault: Path) -> None:
     if args.file and not args.to:
         raise BadInput("--file needs --to FOLDER")
@@ -86,7 +105,9 @@ def _check_words(args: argparse.Namespace, vault: Path) -> None:
 def _ask_place() -> str:
     if not sys.stdin.isatty():
         raise BadInput(
-            "where are the backups?", hint="give --place FOLDER or --place ssh://user@host/path"
+            "where are the backups?",
+            hint="give --place FOLDER or --place ssh://user@host/path; "
+            "without any, the identity alone comes back with --card FILE",
         )
     talk("Where are backups of the agent? A folder, or ssh://user@host/path (see the public card).")
     print("place: ", end="", file=sys.stderr, flush=True)

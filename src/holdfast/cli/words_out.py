@@ -5,7 +5,9 @@ They are never data on standard output and never in a file of ours.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -28,10 +30,28 @@ def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
     if not fd.isascii() or not fd.isdigit() or int(fd) in (0, 1):
         raise BadInput(f"--words-fd: {fd!r} is no descriptor for secrets", hint="3 or higher")
     try:
-        os.fstat(int(fd))
+        found = os.fstat(int(fd))
+        appends = fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_APPEND
     except (OSError, OverflowError) as error:
         raise BadInput(f"--words-fd {fd} is not open") from error
+    if stat.S_ISREG(found.st_mode):
+        _check_file(fd, found, appends=bool(appends))
     return lambda phrase: _written(phrase, int(fd))
+
+
+def _check_file(fd: str, found: os.stat_result, *, appends: bool) -> None:
+    """A file that a second run empties, or that others read, is no place for the only copy."""
+    if not appends:
+        raise BadInput(
+            f"--words-fd {fd} is a file that a second run would empty, and the words with it",
+            hint=f"open it for appending: {fd}>> FILE",
+        )
+    if found.st_mode & 0o077:
+        raise BadInput(
+            f"--words-fd {fd} is a file that others may read "
+            f"(mode {stat.S_IMODE(found.st_mode):04o})",
+            hint="make it first, with umask 077, in memory: /dev/shm",
+        )
 
 
 def _written(phrase: Phrase, fd: int) -> None:

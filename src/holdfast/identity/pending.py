@@ -33,8 +33,8 @@ def find_pending(home_folder: Path) -> Signed[Record] | None:
     except BadRecord as error:
         raise LogDamaged(
             f"{path}: {error.message}",
-            hint="it may have been sent: ask the witnesses (`holdfast identity show --fetch`), "
-            "and remove the file if none of them holds a newer record",
+            hint="it may have been sent: `holdfast identity show --fetch` asks the witnesses; "
+            "then remove the file: what they hold is what counts",
         ) from error
 
 
