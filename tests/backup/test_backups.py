@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.backup import Backups, alone, archive_name, ring_of
+from holdfast.app.backup import Backups, alone, archive_name, open_backups, ring_of
+from holdfast.app.recover_agent import Have, Target, look, perform
 from holdfast.app.restore_home import Means, Wish, restore_to
 from holdfast.backup.heads import HeadFile
 from holdfast.backup.sources import Overview, witness_file
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import (
     BackupBusy,
     BackupDamaged,
@@ -28,7 +30,9 @@ from holdfast.errors import (
     SnapshotFailed,
     SnapshotNotFound,
 )
+from holdfast.identity.ed25519 import Sodium
 from holdfast.identity.ring import read_escrow
+from holdfast.identity.slots import file_key
 from holdfast.testing.backup_lab.flips import damage
 from holdfast.testing.backup_lab.trees import tree_of
 from holdfast.testing.backup_lab.world import World
@@ -393,3 +397,29 @@ async def test_a_test_restore_projects_the_memory_again(world: World) -> None:
     (found.state / "journal.db").write_bytes(b"no journal")
     with pytest.raises(BackupDamaged, match="gone on with"):
         await asyncio.to_thread(projection_check(keys), found)
+
+
+async def test_a_machine_that_was_evicted_writes_over_nothing(world: World) -> None:
+    """The agent was recovered elsewhere from words and a place; then the old machine comes back."""
+    root, port = world.root, Sodium()
+    key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
+    have = Have(places=(str(world.place(1)), str(world.place(2))), words=world.words)
+    backups = await world.backups()
+    view = await look(have, root / "new", borg=backups.places.borg, port=port)
+    target = Target(
+        folder=root / "new", vault=root / "new-vault", second=root / "new-second", keys=key,
+        second_keys=key, spare_witness=root / "new-witness",
+    )  # fmt: skip
+    shutil.move(root / "witness", root / "away")
+    done = await perform(
+        view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=port,
+        tell=lambda _: None,
+    )  # fmt: skip
+    living = await (await open_backups(done.home)).now(["place-1"])
+    assert living.good, living
+    beside = world.place(1) / "ada"
+    before = {name: (beside / name).read_bytes() for name in ("kel.jsonl", "heads.jsonl")}
+    shutil.move(root / "away", root / "witness")
+    report = await backups.now(["place-1"])
+    assert [one.error for one in report.places] == ["keys-replaced"]
+    assert {name: (beside / name).read_bytes() for name in before} == before

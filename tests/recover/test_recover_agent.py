@@ -168,3 +168,41 @@ def test_a_place_that_is_not_there_is_told(lost: Lost, machine: BareMachine) -> 
     done = machine.recover(lost, "--place", str(machine.root / "nowhere"), "--dry-run", keys=False)
     assert done.returncode != 0
     assert "place-missing" in done.stderr + done.stdout
+
+
+def test_a_second_loss_gives_back_what_was_backed_up_since_the_first(
+    lost: Lost, machine: BareMachine, tmp_path: Path
+) -> None:
+    """The first recovery named a new witness, which is lost too: its receipts lie at the place."""
+    done = machine.recover(lost, "--place", str(lost.place))
+    assert done.returncode == 0, done.stderr
+    (machine.home / "MEMORY.md").write_text(FACT + "- and on Mondays\n")
+    made = machine.run("backup", "now", "--home", str(machine.home), "--json")
+    assert made.returncode != 0, "the first place is gone"
+    places = {one["place"]: one for one in json.loads(made.stdout)["places"]}
+    assert places["place-2"]["verified"], made.stdout
+    shutil.rmtree(machine.root)
+    third = BareMachine(tmp_path / "third")
+    done = third.recover(lost, "--place", str(lost.place))
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["id"], seen["position"]) == (lost.id, [2, 1])
+    assert "and on Mondays" in (third.home / "MEMORY.md").read_text()
+
+
+def test_a_vault_in_the_way_that_does_not_open_is_told_before_anything_is_moved(
+    lost: Lost, machine: BareMachine
+) -> None:
+    assert machine.recover(lost, "--place", str(lost.place)).returncode == 0
+    (machine.root / "unlock").unlink()
+    before = sorted(path.name for path in machine.home.parent.iterdir())
+    again = machine.recover(lost, "--place", str(lost.place), "--again")
+    assert again.returncode != 0
+    assert "--vault and --second" in again.stderr
+    assert sorted(path.name for path in machine.home.parent.iterdir()) == before
+    moved = machine.recover(
+        lost, "--place", str(lost.place), "--again", "--vault", str(machine.root / "new-vault"),
+        "--second", str(machine.root / "new-second"),
+    )  # fmt: skip
+    assert moved.returncode == 0, moved.stderr
+    assert json.loads(moved.stdout)["id"] == lost.id

@@ -222,6 +222,7 @@ class Backups:
             self.places.borg,
             head.record.archive,
         )
+        await self.places.check_speaks(place)
         created = await borg.create(repository, archive, staged.folder)
         listing = await borg.list_archives(repository, glob=archive)
         if place.repository_id and listing.repository_id != place.repository_id:

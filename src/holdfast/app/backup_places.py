@@ -18,9 +18,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.agent_home import AgentHome
+from holdfast.app.found_places import copy_beside
 from holdfast.app.vault_keys import terminal_prompt
 from holdfast.backup.address import Address, Kind, check_place_name, parse_address
-from holdfast.backup.beside import digest, put_beside
+from holdfast.backup.beside import digest, put_beside, read_beside
 from holdfast.backup.borg import Borg, Listing, Repository, open_borg
 from holdfast.backup.place_states import PlaceStates
 from holdfast.backup.places import (
@@ -43,6 +44,7 @@ from holdfast.core.mounts import find_network_fs
 from holdfast.core.private_files import check_place, ensure_private_folder, write_atomically
 from holdfast.errors import (
     BadPlace,
+    KeysReplaced,
     PassphraseRefused,
     PlaceMissing,
     PlaceTaken,
@@ -50,10 +52,14 @@ from holdfast.errors import (
     RepositoryRolledBack,
     VaultMissing,
 )
+from holdfast.identity.ed25519 import Sodium
+from holdfast.identity.own_log import find_own_log
 from holdfast.identity.ring import ESCROW, Escrow, read_escrow, store, with_place
+from holdfast.identity.sight import merged
 from holdfast.identity.vault import Vault, open_vault
 
 THIS_MACHINE = "this machine"
+HEADS = "heads.jsonl"
 _KEY = "borg-key"  # in the vault: borg-key/PLACE/EPOCH
 PLACE_ID_BYTES = 16
 
@@ -209,8 +215,36 @@ class BackupPlaces:
         if place.kind is Kind.SSH and self.states.of(place.name).beside == whole:
             return
         await asyncio.to_thread(check_there, place)
+        there = await self.check_speaks(place)
+        files[HEADS] = _joined(there.get(HEADS, b""), files.get(HEADS, b""))
         await put_beside(self.borg, place, files)
         self.states.change(place.name, lambda state: msgspec.structs.replace(state, beside=whole))
+
+    async def check_speaks(self, place: Place) -> dict[str, bytes]:
+        """What lies beside the repository. Raises KeysReplaced where it knows newer keys.
+
+        An agent that was recovered elsewhere has left its log there: a machine that comes back
+        later must not write over what the living one has, nor make snapshots that look newest.
+        """
+        try:
+            files = await read_beside(self.borg, place)
+        except PlaceMissing:
+            return {}
+        port = Sodium()
+        own = find_own_log(self.home.folder, port)
+        if own is None:
+            return files
+        copy = copy_beside(files)
+        named = {key for entry in own.entries() for keys in entry.needs for key in keys.members}
+        seen = merged(own, (copy,), id=own.id, port=port, asked=frozenset(named))
+        if seen is not None and seen.position > own.position:
+            raise KeysReplaced(
+                f"place {place.name}: this agent was recovered or rotated elsewhere: its log "
+                f"stands at {tuple(seen.position)}, and the one here at {tuple(own.position)}",
+                hint="this copy must not run on: stop it. If it is the right one, "
+                "`holdfast identity show --fetch`; if not, `holdfast recover`",
+            )
+        return files
 
     def _files(self, place: Place, places: tuple[Place, ...], escrow: Escrow) -> dict[str, bytes]:
         found = {ABOUT: about(place)}
@@ -334,6 +368,12 @@ def states_of(home: AgentHome) -> PlaceStates:
 
 def key_name(place: Place) -> str:
     return f"{_KEY}/{place.name}/{place.epoch}"
+
+
+def _joined(there: bytes, ours: bytes) -> bytes:
+    """The lines of both, theirs first: nothing that a place knows is forgotten by us."""
+    lines = dict.fromkeys(line for line in (there + b"\n" + ours).split(b"\n") if line)
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _folder(address: Address) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from holdfast.backup.beside import read_beside
 from holdfast.backup.borg import Borg
 from holdfast.backup.places import ABOUT, About, Place, find_place_id
 from holdfast.errors import BadInput, HoldfastError, PlaceMissing
+from holdfast.identity.own_log import LOG, RECEIPTS
 from holdfast.identity.witness import Copy
 
 AGENTS_MAX = 100  # folders of agents in one place that are looked at
@@ -39,8 +40,16 @@ class Source:
 
     @property
     def log(self) -> Copy:
-        lines = self.files.get("kel.jsonl", b"").split(b"\n")
-        return Copy(records=tuple(line for line in lines if line), receipts=())
+        return copy_beside(self.files)
+
+
+def copy_beside(files: Mapping[str, bytes]) -> Copy:
+    """The log that lies beside a repository, with its receipts; nothing of it is checked."""
+    records, receipts = (
+        tuple(line for line in files.get(name, b"").split(b"\n") if line)
+        for name in (LOG, RECEIPTS)
+    )
+    return Copy(records=records, receipts=receipts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,9 @@ import msgspec
 from holdfast.app.agent_home import AgentHome, home_in, load_home
 from holdfast.app.backup import ring_of
 from holdfast.app.found_places import Source, Sources, find_sources
-from holdfast.app.make_agent import find_whole
+from holdfast.app.make_agent import find_whole, open_by
 from holdfast.app.paper_acts import check_paper, find_phrase, matches
-from holdfast.app.places import INSTANCE
+from holdfast.app.places import INSTANCE, KEYS
 from holdfast.app.recover import granted_to
 from holdfast.app.recover_identity import Order as IdentityOrder
 from holdfast.app.recover_identity import recover_identity
@@ -46,10 +46,11 @@ from holdfast.backup.beside import read_beside
 from holdfast.backup.borg import Borg
 from holdfast.backup.heads import NAME as HEADS
 from holdfast.backup.heads import HeadFile, Held, parse_lines
-from holdfast.backup.places import Place, read_places, repository_of
+from holdfast.backup.places import Place, read_places, repository_of, write_places
 from holdfast.backup.sources import HOME, Listed, Overview, overview
 from holdfast.backup.verify import JOURNAL
 from holdfast.core.clock import Clock, Entropy
+from holdfast.core.private_files import remove_durably
 from holdfast.errors import (
     BadInput,
     HoldfastError,
@@ -69,7 +70,7 @@ from holdfast.identity.records import Inception, id_of, parse_record
 from holdfast.identity.ring import Escrow, open_escrow, read_escrow
 from holdfast.identity.signed import Signed
 from holdfast.identity.slots import Key
-from holdfast.identity.vault import Vault
+from holdfast.identity.vault import Vault, exists
 from holdfast.identity.witness import Copy, copy_of
 from holdfast.identity.witness_places import reach
 from holdfast.journal.sqlite.restore import Restored as Rewound
@@ -108,6 +109,7 @@ class Target:
     new_witnesses: tuple[Path, ...] = ()
     arbiter: str = ""  # taken where the one in the restored settings is not here
     again: bool = False
+    accept_older: bool = False
 
     @property
     def home(self) -> Path:
@@ -127,6 +129,7 @@ class View:
     places: tuple[Place, ...]
     chosen: Signed[Head] | None  # the newest that some place holds
     failed: dict[str, str]  # places that could not be read
+    unplaced: tuple[str, ...]  # heads of later positions than the log at hand has
     borg: Borg
     at: int | None = None
 
@@ -154,6 +157,7 @@ class Recovered:
     restored: RestoreReport | None  # None: it was there already
     journal: Rewound | None
     evicted: bool
+    left: tuple[str, ...]  # places that were behind, and are not gone on with
     secrets: tuple[str, ...]  # of tools: whoever had the old machine may know them
     restore_s: float
     identity_s: float
@@ -204,6 +208,7 @@ async def look(
     failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
     return View(
         log=log, change=change, escrow=escrow, escrow_raw=raw, overview=seen, failed=failed,
+        unplaced=_unplaced(listed, log),
         places=tuple(one.place for one in own), chosen=_chosen(seen, at=at), borg=borg, at=at,
     )  # fmt: skip
 
@@ -218,12 +223,20 @@ async def perform(
             f"no place holds a snapshot of {view.log.id}", hint="name another place, or leave "
             "out --at; the identity alone: `holdfast identity recover`"
         )  # fmt: skip
+    if view.unplaced and not target.accept_older:
+        raise LogMissing(
+            f"{view.unplaced[0]}: newer snapshots may be passed over",
+            hint="give the newer log: --log FILE, --witness DIR or --card FILE; if there is none, "
+            "--accept-older takes what this log can vouch for",
+        )
+    if have.vault is None:
+        _check_vaults(target)
     began = time.monotonic()
     restored, rewound = None, None
     if _is_there(view.chosen, target):
         tell("this snapshot is restored already: going on with the identity")
     else:
-        restoring = _Restoring(view, clock)
+        restoring = _Restoring(view, clock, keep_keys=have.vault is not None)
         restored = await restore_to(
             target.folder, view.means(port), Wish(at=view.at), prepare=restoring.prepare
         )
@@ -236,8 +249,10 @@ async def perform(
         tell("recovering the identity: fresh keys take over")
         log = await _recover_identity(view, have, target, entropy=entropy, port=port)
     home = load_home(target.home)
+    left = _settle_places(home, view)
     return Recovered(
         home=home, log=log, restored=restored, journal=rewound, evicted=have.vault is None,
+        left=left,
         secrets=_secrets(home, view.escrow, clock, entropy),
         restore_s=restored_at - began, identity_s=time.monotonic() - restored_at,
     )  # fmt: skip
@@ -260,9 +275,13 @@ async def _recover_identity(
     if short and not new and target.spare_witness is not None:
         new = (target.spare_witness,)
     arbiter = home.arbiter
-    if target.arbiter and arbiter is not None and not arbiter.parent.is_dir():
-        changed = msgspec.structs.replace(home.settings.identity, arbiter=target.arbiter)
-        write_identity_settings(home.settings_file, name=home.name, identity=changed)
+    moved = target.arbiter and arbiter is not None and not arbiter.parent.is_dir()
+    old = home.settings.identity
+    changed = msgspec.structs.replace(
+        old, vault=str(target.vault), second=str(target.second),
+        arbiter=target.arbiter if moved else old.arbiter,
+    )  # fmt: skip
+    write_identity_settings(home.settings_file, name=home.name, identity=changed)
     order = IdentityOrder(
         folder=target.home, vault=target.vault, second=target.second, keys=target.keys,
         second_keys=target.second_keys, copies=(*have.copies, copy_of(view.log)),
@@ -286,16 +305,69 @@ def _point(target: Target, vault: Vault) -> None:
     point_keys(home.keys_file, vault)
 
 
+def _check_vaults(target: Target) -> None:
+    """Before anything is moved: a vault that is in the way opens, or another place is named."""
+    for folder, keys in ((target.vault, target.keys), (target.second, target.second_keys)):
+        if not exists(folder):
+            continue
+        try:
+            open_by(folder, keys).wipe()
+        except VaultLocked as error:
+            raise VaultLocked(
+                f"{folder} holds a vault that does not open with what was given",
+                hint="name new folders with --vault and --second: the words make new keys",
+            ) from error
+
+
+def _settle_places(home: AgentHome, view: View) -> tuple[str, ...]:
+    """places.json says where the places were found; those that were behind are left out.
+
+    A repository that may have been put back to an older day must not be written to again: what
+    it would seal anew goes out under numbers that were used before.
+    """
+    behind = {one.place.name for one in view.overview.places if one.lag is not None}
+    found = {one.name: one for one in view.places}
+    kept: list[Place] = []
+    stored = read_places(home.places_file)
+    for place in stored:
+        there = found.get(place.name)
+        if place.name in behind:
+            continue
+        same = there is not None and (there.kind, there.place_id) == (place.kind, place.place_id)
+        if there is not None and same:
+            kept.append(msgspec.structs.replace(place, address=there.address, agent=there.agent))
+        else:
+            kept.append(place)
+    if tuple(kept) != stored:
+        write_places(home.places_file, kept)
+    return tuple(sorted(behind))
+
+
+def _unplaced(listed: Sequence[Listed], log: Log) -> tuple[str, ...]:
+    """Heads that were signed after the log at hand ends: it may be an old copy."""
+    return tuple(
+        f"place {one.place.name} has head {head.record.seq}, signed at "
+        f"{tuple(head.record.position)}, and the log at hand ends at {tuple(log.position)}"
+        for one in listed
+        for head in one.known.heads
+        if head.record.id == log.id and head.record.position > log.position
+    )
+
+
 class _Restoring:
     """What is done to a restored folder before it takes its place."""
 
-    def __init__(self, view: View, clock: Clock) -> None:
+    def __init__(self, view: View, clock: Clock, *, keep_keys: bool) -> None:
         self._view = view
+        self._keep_keys = keep_keys
         self._clock = clock
         self.rewound: Rewound | None = None
 
     async def prepare(self, folder: Path) -> None:
         folder = home_in(folder)
+        if not self._keep_keys:
+            # Of the folder that was there: the agent is whole again only with its new keys.
+            remove_durably(folder / KEYS)
         journal = folder / JOURNAL
         if journal.is_file():
             self.rewound = await restore_journal(

@@ -27,7 +27,7 @@ from holdfast.backup.piped import read_through
 from holdfast.backup.reader import Snapshot, read_snapshot
 from holdfast.backup.swap import remove_tree
 from holdfast.core.ports import KeyRing
-from holdfast.core.private_files import ensure_private_folder
+from holdfast.core.private_files import ensure_private_folder, explained
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.identity.head import Head
 from holdfast.identity.signed import Signed
@@ -59,10 +59,13 @@ async def fetch(
     Raises BackupDamaged, ArchiveRefused and what a place raises.
     """
     archive = head.record.archive
-    async with borg.export_tar(repository, archive, rescue=True) as pieces:
-        return await read_through(
-            pieces, lambda stream: read_snapshot(stream, head, work, durable=durable)
-        )
+    try:
+        async with borg.export_tar(repository, archive, rescue=True) as pieces:
+            return await read_through(
+                pieces, lambda stream: read_snapshot(stream, head, work, durable=durable)
+            )
+    except OSError as error:
+        raise explained(error, work) from error
 
 
 async def verify(

@@ -87,6 +87,11 @@ def add_parser(commands: Commands) -> None:
         help="restore once more, or evict keys of an earlier recovery that are not here",
     )  # fmt: skip
     parser.add_argument(
+        "--accept-older", action="store_true",
+        help="a place knows of keys that no log at hand shows: take the older snapshots all the "
+        "same",
+    )  # fmt: skip
+    parser.add_argument(
         "--start", metavar="APP", help="afterwards serve the tasks of this app, as `worker` does"
     )
     parser.add_argument("--journal", metavar="FILE", help="only this journal, already put back")

@@ -134,13 +134,20 @@ def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> T
     spare = default_place("witness", name)
     if args.keep_keys:
         second = path_of(args.second) if args.second else default_place("second", name)
-        return Target(folder=folder, vault=vault, second=second, again=args.again)
+        return Target(
+            folder=folder,
+            vault=vault,
+            second=second,
+            again=args.again,
+            accept_older=args.accept_older,
+        )
     second = second_place(args.second, vault, name)
     keys, second_keys = new_slots(args)
     return Target(
         folder=folder, vault=vault, second=second, keys=keys, second_keys=second_keys,
         spare_witness=spare, new_witnesses=paths_of(args.new_witness),
         arbiter=str(default_place("arbiter", name)), again=args.again,
+        accept_older=args.accept_older,
     )  # fmt: skip
 
 
@@ -170,6 +177,8 @@ def _show(view: View, *, as_json: bool) -> None:
         talk(finding)
     for place, why in view.failed.items():
         talk(f"{place}: {why}")
+    for text in view.unplaced:
+        talk(f"WARNING: {text}")
     if newest is None or view.chosen is None:
         return
     chosen = view.chosen.record
@@ -214,8 +223,9 @@ def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: f
         "restored": None if restored is None else msgspec.to_builtins(restored),
         "incarnation": None if journal is None else journal.incarnation,
         "suspect_tasks": 0 if journal is None else journal.open_tasks,
-        "secrets_to_rotate": list(done.secrets), "restore_s": round(done.restore_s, 3),
-        "identity_s": round(done.identity_s, 3), "seconds": round(seconds, 3),
+        "places_left": list(done.left), "secrets_to_rotate": list(done.secrets),
+        "restore_s": round(done.restore_s, 3), "identity_s": round(done.identity_s, 3),
+        "seconds": round(seconds, 3),
     }  # fmt: skip
     if args.json:
         print_json(fields)
@@ -237,6 +247,11 @@ def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: f
              + ", ".join(done.secrets))  # fmt: skip
     if done.evicted:
         talk("the words were typed on this machine: if it has a network, print a new sheet soon")
+    for name in done.left:
+        talk(
+            f"place {name} was behind and may have been put back to an older day: it is not "
+            "written to any more; add a new folder: `holdfast place add NAME FOLDER`"
+        )
     if not args.start:
         talk(f"next: holdfast worker APP --journal {done.home.journal}")
 
@@ -269,7 +284,7 @@ def _view_json(view: View) -> dict[str, object]:
             }
             for one in view.overview.places
         ],
-        "findings": list(view.overview.findings),
+        "findings": [*view.overview.findings, *view.unplaced],
         "unreachable": dict(view.failed),
     }  # fmt: skip
 
