@@ -105,11 +105,14 @@ class BareMachine:
             **more,
         }
 
-    def recover(self, lost: Lost, *options: str, words: str | None = None, keys: bool = True):
+    def recover(
+        self, lost: Lost, *options: str, words: str | None = None, keys: bool = True,
+        second: str = "second",
+    ):  # fmt: skip
         """Run the one command; words and passphrase come by descriptors."""
         self.root.mkdir(mode=0o700, exist_ok=True)
         typed = _pipe(lost.words if words is None else words)
-        second = _pipe("a passphrase for the second place")
+        typed_second = _pipe("a passphrase for the second place")
         options = (
             "recover",
             "--home",
@@ -121,17 +124,18 @@ class BareMachine:
         )
         if keys:
             options += (
-                "--yes", "--second", str(self.root / "second"),
-                "--unlock-file", str(self.root / "unlock"), "--second-passphrase-fd", str(second),
+                "--yes", "--second", str(self.root / second),
+                "--unlock-file", str(self.root / "unlock"),
+                "--second-passphrase-fd", str(typed_second),
             )  # fmt: skip
         try:
             return subprocess.run(
                 [*COMMAND, *options], env=self.environment(), cwd=self.root, text=True,
-                capture_output=True, timeout=180, pass_fds=(typed, second),
+                capture_output=True, timeout=180, pass_fds=(typed, typed_second),
             )  # fmt: skip
         finally:
             os.close(typed)
-            os.close(second)
+            os.close(typed_second)
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

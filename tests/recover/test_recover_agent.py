@@ -183,7 +183,10 @@ def test_a_second_loss_gives_back_what_was_backed_up_since_the_first(
     assert places["place-2"]["verified"], made.stdout
     shutil.rmtree(machine.root)
     third = BareMachine(tmp_path / "third")
-    done = third.recover(lost, "--place", str(lost.place))
+    refused = third.recover(lost, "--place", str(lost.place))
+    assert "was recovered already" in refused.stderr
+    assert not third.home.exists()
+    done = third.recover(lost, "--place", str(lost.place), "--again")
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert (seen["id"], seen["position"]) == (lost.id, [2, 1])
@@ -202,7 +205,7 @@ def test_a_vault_in_the_way_that_does_not_open_is_told_before_anything_is_moved(
     assert sorted(path.name for path in machine.home.parent.iterdir()) == before
     moved = machine.recover(
         lost, "--place", str(lost.place), "--again", "--vault", str(machine.root / "new-vault"),
-        "--second", str(machine.root / "new-second"),
+        second="new-second",
     )  # fmt: skip
     assert moved.returncode == 0, moved.stderr
     assert json.loads(moved.stdout)["id"] == lost.id

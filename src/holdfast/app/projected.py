@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from holdfast.app.agent_home import home_in
 from holdfast.backup.reader import Snapshot
 from holdfast.backup.verify import JOURNAL, Check
 from holdfast.core.clock import SystemClock, SystemEntropy
@@ -31,11 +32,12 @@ def projection_check(keys: KeyRing) -> Check:
 
 
 async def _project(state: Path, keys: KeyRing) -> None:
-    place = MemoryPlace(folder=state)
+    home = home_in(state)  # of an adopted agent a folder inside
+    place = MemoryPlace(folder=home)
     before = _lines(place)
     try:
         journal = await open_journal(
-            state / JOURNAL, keys=keys, clock=SystemClock(), entropy=SystemEntropy(),
+            home / JOURNAL, keys=keys, clock=SystemClock(), entropy=SystemEntropy(),
             instance_folder=state.with_name("instance"), create=False, allow_network_fs=True,
         )  # fmt: skip
         try:

@@ -66,11 +66,11 @@ from holdfast.identity.found_log import read_logs
 from holdfast.identity.head import Head
 from holdfast.identity.keyset import get_op
 from holdfast.identity.log_state import Log
-from holdfast.identity.records import Inception, id_of, parse_record
+from holdfast.identity.records import Inception, Rotation, id_of, parse_record
 from holdfast.identity.ring import Escrow, open_escrow, read_escrow
 from holdfast.identity.signed import Signed
 from holdfast.identity.slots import Key
-from holdfast.identity.vault import Vault, exists
+from holdfast.identity.vault import Vault, check_free, exists, unfinished
 from holdfast.identity.witness import Copy, copy_of
 from holdfast.identity.witness_places import reach
 from holdfast.journal.sqlite.restore import Restored as Rewound
@@ -230,6 +230,7 @@ async def perform(
             "--accept-older takes what this log can vouch for",
         )
     if have.vault is None:
+        _check_not_done(view.log, target)
         _check_vaults(target)
     began = time.monotonic()
     restored, rewound = None, None
@@ -305,8 +306,22 @@ def _point(target: Target, vault: Vault) -> None:
     point_keys(home.keys_file, vault)
 
 
+def _check_not_done(log: Log, target: Target) -> None:
+    """Before anything is moved: a recovery that another machine has finished is told."""
+    record = log.head.record
+    finished = isinstance(record, Rotation) and record.g > 0 and record.s == 1
+    if finished and not target.again and not exists(target.vault):
+        raise NotNow(
+            f"{log.id} was recovered already, at {tuple(log.position)}, to keys that are not here",
+            hint="if that machine is lost too, or not yours, --again evicts it",
+        )
+
+
 def _check_vaults(target: Target) -> None:
     """Before anything is moved: a vault that is in the way opens, or another place is named."""
+    if not exists(target.vault) and not exists(unfinished(target.vault)):
+        check_free(target.vault)
+        check_free(target.second)
     for folder, keys in ((target.vault, target.keys), (target.second, target.second_keys)):
         if not exists(folder):
             continue
