@@ -31,9 +31,11 @@ def moves(step: Step, f: Facts) -> Move:
     if step.state is S.STARTED and f.unsent:
         return Move.UNSEND
     able = f.attempts_left and (step.attempts > 0 or f.approved)
+    # Only a restore leaves a row in doubt without an attempt: what is found was done before it.
+    suspect = step.state is S.UNKNOWN and step.attempts == 0
     asking: dict[Lookup, Move] = {
         Lookup.NONE: Move.ASK, Lookup.FOUND: Move.FIND, Lookup.MANY: Move.PARK,
-        Lookup.UNSURE: Move.PARK, Lookup.OTHER: Move.PARK,
+        Lookup.UNSURE: Move.PARK, Lookup.OTHER: Move.FIND if suspect else Move.PARK,
         Lookup.ABSENT: Move.START if able and not f.key_reused else Move.PARK,
     }  # fmt: skip
     asked = (asking[f.lookup] if f.quiet else Move.WAIT) if f.has_lookup else Move.PARK

@@ -241,14 +241,17 @@ def test_only_a_decision_in_quiet_or_evidence_moves_a_parked_step(walk: Walk) ->
 @ALL
 @given(walks)
 def test_succeeded_needs_an_answer_a_lookup_evidence_or_a_person(walk: Walk) -> None:
-    for (before, _, _), (step, event, facts) in itertools.pairwise(walk):
+    suspect = False  # restored, and nothing was started since
+    for (before, last, _), (step, event, facts) in itertools.pairwise(walk):
+        suspect = last is Event.RESTORE or (suspect and last is not Event.START)
         if step.state is StepState.SUCCEEDED:
             match event:
                 case Event.SUCCEED:
                     assert before.epoch == facts.epoch
                 case Event.FIND:
                     assert facts.quiet
-                    assert facts.lookup is Lookup.FOUND
+                    done = (Lookup.FOUND, Lookup.OTHER) if suspect else (Lookup.FOUND,)
+                    assert facts.lookup in done
                 case Event.ADOPT:
                     assert facts.evidence
                 case _:
@@ -399,6 +402,22 @@ def test_evidence_and_lookups_close_what_is_in_doubt(letter: Letter) -> None:
     for lookup in Lookup:
         if lookup is not Lookup.FOUND:
             assert refused(step, Event.FIND, letter, quiet=True, lookup=lookup)
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_what_a_lost_timeline_did_closes_a_step_with_whatever_arguments(letter: Letter) -> None:
+    """T7 and rule 7: until the first start since the restore, and in quiet."""
+    step = took(None, Event.RESTORE, letter)
+    for lookup in Lookup:
+        if lookup in (Lookup.FOUND, Lookup.OTHER):
+            found = took(step, Event.FIND, letter, quiet=True, lookup=lookup)
+            assert found.state is StepState.SUCCEEDED
+        else:
+            assert refused(step, Event.FIND, letter, quiet=True, lookup=lookup)
+        assert refused(step, Event.FIND, letter, lookup=lookup)
+    again = {"in_window": True, "at_least_once": True, "quiet": True, "lookup": Lookup.ABSENT}
+    doubted = took(took(step, Event.START, letter, **again), Event.DOUBT, letter)
+    assert refused(doubted, Event.FIND, letter, quiet=True, lookup=Lookup.OTHER)
 
 
 PARK: dict[Letter, dict[str, Any]] = {

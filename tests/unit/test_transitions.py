@@ -91,6 +91,13 @@ def may_retry(step: Step, f: Facts) -> bool:
     return mine(step, f) and (free or (step.alone and not f.refusals_stored))
 
 
+def may_find(step: Step, f: Facts) -> bool:
+    """With other arguments only where nothing was started since a restore."""
+    suspect = step.state is S.UNKNOWN and step.attempts == 0
+    found = f.lookup is Lookup.FOUND or (suspect and f.lookup is Lookup.OTHER)
+    return not mine(step, f) and f.quiet and found
+
+
 ALLOWED: dict[Event, Callable[[Step, Facts], bool]] = {
     Event.START: may_start,
     Event.SUCCEED: mine,
@@ -99,7 +106,7 @@ ALLOWED: dict[Event, Callable[[Step, Facts], bool]] = {
     Event.UNSENT: lambda step, f: mine(step, f) or f.unsent,
     Event.FAIL: lambda step, f: mine(step, f) and step.letter in "RT",
     Event.RETRY: may_retry,
-    Event.FIND: lambda step, f: not mine(step, f) and f.quiet and f.lookup is Lookup.FOUND,
+    Event.FIND: may_find,
     Event.ADOPT: lambda step, f: not mine(step, f) and f.evidence,
     Event.PARK: may_park,
     Event.SETTLE_DONE: lambda _step, f: f.quiet,

@@ -85,7 +85,7 @@ def test_the_numbers_of_kinds_are_stored_and_never_change() -> None:
     names = [(kind.name, int(kind)) for kind in Kind]
     assert names == [
         ("ACCEPTED", 1), ("CLAIMED", 2), ("STEP", 3), ("NOTE", 4), ("ANSWER", 5), ("RESTED", 6),
-        ("FINISHED", 7), ("RESTORED", 8), ("FILES", 9), ("CONTENT", 10),
+        ("FINISHED", 7), ("RESTORED", 8), ("FILES", 9), ("CONTENT", 10), ("REMARK", 11),
     ]  # fmt: skip
     assert records.FORMAT == 1
     assert records.RECORDS_MAX == 1_000_000 < 2**20  # what one data key may seal
@@ -107,7 +107,7 @@ def test_a_new_step_knows_nothing() -> None:
         "effect_key": b"", "fingerprint": b"", "attempts": (), "ended": None, "doubt": "",
         "result": None, "error": {}, "question": "", "evidence": (), "not_before_ms": 0,
         "parked": None, "note": "", "planned_ms": 0, "closed_ms": 0, "restored_ms": 0, "spared": 0,
-        "unkept": "", "ending": None, "by": "",
+        "unkept": "", "ending": None, "by": "", "found": {},
     }  # fmt: skip
     assert step.closed is False
     with pytest.raises(InvariantViolated):

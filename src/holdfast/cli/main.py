@@ -17,6 +17,7 @@ from holdfast.cli.report import report_error, report_internal
 from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
 # Commands of which a stray word may be a secret.
+READ_FROM_FD = ("secret ", "share ")  # their option is --from-fd; others have several
 SECRETIVE = ("secret ", "share ", "paper ", "identity ", "init ", "recover ")
 EXIT_INTERNAL = 1
 EXIT_INTERRUPTED = 130
@@ -55,9 +56,10 @@ def _run(words: list[str]) -> int:
     except BadInput as error:
         if command_of(words) in SECRETIVE and "unrecognized" in error.message:
             # Not repeated: it may be a value.
+            way = "with --from-fd" if command_of(words) in READ_FROM_FD else "from a descriptor"
             raise BadInput(
                 "a word too many",
-                hint="what is secret is typed, or read from a descriptor; never a word",
+                hint=f"what is secret is typed, or read {way}; never a word",
             ) from None
         raise
     except SystemExit as stop:  # --help and --version

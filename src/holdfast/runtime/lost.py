@@ -13,6 +13,12 @@ other arguments is told, once: the step is closed by what was done, and the task
 model decides what that means. Both are in the record of the step (`found`), so a later run knows
 what was told; within a run, branches at the same time share this memory.
 
+The key of a place does not name a tool. Where two tools share a far end, a lookup may find what
+this timeline itself has done there with the other tool. That is no lost effect: taken for one, a
+step would be closed that was never made. So a place is looked at again when its answer is there
+(a branch may have come to it meanwhile), and an answer that may be the own effect of another
+tool's step says nothing: neither is the step closed by it, nor is anything sent.
+
 Out of reach is what lies more than PLACES_AHEAD places further on than the task has come, and
 whatever a tool without a lookup did at another place: nobody can ask about that.
 """
@@ -23,9 +29,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from holdfast.core.effect import Keyed
-from holdfast.core.ordinal import retry_slot
+from holdfast.core.ordinal import base, retry_slot
+from holdfast.core.step import StepState
 from holdfast.journal.records import StepView, TaskView
-from holdfast.runtime.tool import Absent, FindAnswer, Found, Tool
+from holdfast.runtime.tool import Absent, FindAnswer, Found, Tool, Unsure
 
 PLACES_AHEAD = 8  # steps of a task's own chain
 TURNS_AHEAD = 4  # ordinals of a gather, or of an agent's turns, which take two each
@@ -61,7 +68,15 @@ class LostEffects:
         others: list[tuple[str, Found]] = []
         for place in self._places(tool, step):
             answer = await self._asked(tool, step, place, ask)
+            if not is_lost_place(self._view, base(place), step.tool):
+                continue  # opened by a branch of this run while the far end was asked
             if isinstance(answer, Found):
+                there = self._view.steps.get(place)
+                if there is not None and may_be_own(there, answer, tool.name):
+                    return place, Unsure(
+                        f"step {place} ({there.tool}) has the key of what was found: "
+                        f"it may be what that step did, or what {tool.name} did before the restore"
+                    )
                 others.append((place, answer))
             elif not isinstance(answer, Absent):
                 return place, answer
@@ -138,15 +153,29 @@ def lost_places(view: TaskView, step: StepView) -> list[str]:
     return [
         place
         for place in _around(step.ordinal)
-        if place != step.ordinal
-        and ((there := view.steps.get(place)) is None or _is_taken_over(view, there, step.tool))
+        if place != step.ordinal and is_lost_place(view, place, step.tool)
     ][:PLACES_MAX]
 
 
-def _is_taken_over(view: TaskView, there: StepView, tool: str) -> bool:
+def is_lost_place(view: TaskView, place: str, tool: str) -> bool:
+    there = view.steps.get(place)
+    if there is None:
+        return True
     if there.planned_ms <= view.restored_ms:
         return False
     return there.tool != tool or "args" in there.found or there.found.get("at", "") != ""
+
+
+def may_be_own(there: StepView, found: Found, tool: str) -> bool:
+    """Whether a lookup of one tool may have found what a step of another tool did, or adopted,
+    under its own key in this timeline. Equal arguments or an equal result do not prove it: two far
+    ends may both answer "ok" for the same order. What shows neither may be anything."""
+    if there.tool == tool or there.found.get("at", ""):
+        return False
+    if there.state in (StepState.PLANNED, StepState.FAILED, StepState.SKIPPED):
+        return False
+    done_with = there.found.get("args") or there.args
+    return found.args is None or found.args == done_with or found.result == there.result
 
 
 def _around(ordinal: str) -> Iterator[str]:
