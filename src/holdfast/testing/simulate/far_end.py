@@ -64,7 +64,7 @@ class FarEnd:
         self._fences: dict[int, int] = {}
         self._receipts = 0
         self.done: dict[tuple[str, str], list[object]] = {}  # results, one per effect
-        self.by_key: dict[str, list[tuple[object, int]]] = {}  # results and arguments
+        self.by_key: dict[tuple[str, str], list[tuple[object, int]]] = {}  # results and arguments
         self.under_way = 0
         self.on_effect: Callable[[Request, object], None] = lambda _request, _result: None
 
@@ -81,9 +81,10 @@ class FarEnd:
         work_s = self._dice.seconds(0.0, max(left, 0.0)) if slow else min(0.01, max(left, 0.0))
         self._loop.at(work_s, self._work, request, answer)
 
-    def find(self, effect_key: str) -> list[tuple[object, int]]:
-        """Results and arguments of the effects under this key."""
-        return self.by_key.get(effect_key, [])
+    def find(self, tool: str, effect_key: str) -> list[tuple[object, int]]:
+        """Results and arguments of this tool's effects under this key: a lookup answers for its
+        own tool only, as docs/how-to/restore-an-older-journal.md asks of it."""
+        return self.by_key.get((tool, effect_key), [])
 
     def count(self, task_id: str, ordinal: str) -> int:
         return len(self.done.get((task_id, ordinal), ()))
@@ -170,7 +171,9 @@ class FarEnd:
         self._receipts += 1
         result = {"receipt": self._receipts}
         self.done.setdefault(request.place, []).append(result)
-        self.by_key.setdefault(request.effect_key, []).append((result, request.what))
+        self.by_key.setdefault((request.tool, request.effect_key), []).append(
+            (result, request.what)
+        )
         self._trace.note("far end", f"{request}: EFFECT {self._receipts}")
         self.on_effect(request, result)
         return result

@@ -86,8 +86,8 @@ def _give(reply: asyncio.Future[Any], told: object) -> None:
         reply.set_result(told)
 
 
-async def ask(call: Call) -> FindAnswer:
-    """Ask the far end what it did under this key."""
+async def ask(call: Call, tool: str) -> FindAnswer:
+    """Ask the far end what it did for this tool under this key."""
     process = current()
     world = process.world
     await process.point("before a lookup", delay_s=world.dice.seconds(0.0, NETWORK_S))
@@ -95,7 +95,7 @@ async def ask(call: Call) -> FindAnswer:
         if world.dice.coin():
             raise RuntimeError("the lookup failed")
         return Unsure("come back later")
-    found = world.far_end.find(call.effect_key)
+    found = world.far_end.find(tool, call.effect_key)
     world.trace.note(process.name, f"asks about {call.task_id[-4:]}/{call.ordinal}: {found}")
     await process.point("after a lookup", delay_s=world.dice.seconds(0.0, NETWORK_S))
     match found:
@@ -145,7 +145,7 @@ async def keyed_found(call: Call, what: int) -> Any:
 
 @keyed_found.find
 async def find_keyed(call: Call, what: int) -> FindAnswer:
-    return await ask(call)
+    return await ask(call, "keyed_found")
 
 
 @tool(effect=_STORED, timeout_s=TIMEOUT_S, retries=2, retry_delay_s=0.5)
@@ -160,7 +160,7 @@ async def queryable(call: Call, what: int) -> Any:
 
 @queryable.find
 async def find_queryable(call: Call, what: int) -> FindAnswer:
-    return await ask(call)
+    return await ask(call, "queryable")
 
 
 @tool(
@@ -173,7 +173,7 @@ async def queryable_whole(call: Call, what: int) -> Any:
 
 @queryable_whole.find
 async def find_whole(call: Call, what: int) -> FindAnswer:
-    return await ask(call)
+    return await ask(call, "queryable_whole")
 
 
 @tool(effect=Idempotent(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S, retries=1)
