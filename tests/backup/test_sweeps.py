@@ -16,7 +16,7 @@ from holdfast.testing.backup_flips import run
 def test_killed_anywhere_nothing_half_counts(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast.testing.backup_kills", "--points", "6",
-         "--act", "backup", "--act", "restore", "--act", "recover",
+         "--act", "backup", "--act", "recover",
          "--report", str(tmp_path / "report")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

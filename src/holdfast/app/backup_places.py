@@ -216,7 +216,9 @@ class BackupPlaces:
             return
         await asyncio.to_thread(check_there, place)
         there = await self.check_speaks(place)
-        files[HEADS] = _joined(there.get(HEADS, b""), files.get(HEADS, b""))
+        heads = _joined(there.get(HEADS, b""), files.get(HEADS, b""))
+        if heads:
+            files[HEADS] = heads
         await put_beside(self.borg, place, files)
         self.states.change(place.name, lambda state: msgspec.structs.replace(state, beside=whole))
 

@@ -18,7 +18,7 @@ from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
 # Commands of which a stray word may be a secret.
 READ_FROM_FD = ("secret ", "share ")  # their option is --from-fd; others have several
-SECRETIVE = ("secret ", "share ", "paper ", "identity ", "init ", "recover ")
+SECRETIVE = ("secret ", "share ", "paper ", "identity ", "init ", "recover ", "migrate ")
 EXIT_INTERNAL = 1
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141

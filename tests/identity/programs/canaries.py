@@ -76,7 +76,7 @@ def main(root: Path) -> None:
     refused(lambda: combine([" ".join(shares[0].words)]))
     refused(lambda: combine([" ".join(shares[0].words[:-1])]))
     refused(lambda: read_secret(text.upper()))
-    refused(lambda: read_secret(sheet.code[:-3]))
+    refused(lambda: read_secret(sheet.code.rpartition(" ")[0]))
     (root / "vault" / "op.age").write_bytes((root / "second" / "next.age").read_bytes())
     refused(lambda: keys.current())
     refused(lambda: passphrase_key(passphrase[:5]))
