@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Generator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_words_of_another_agent_are_refused_and_nothing_is_made(
     assert done.returncode != 0
     assert not machine.home.exists()
     words = lost.words.split()  # single ones are found in any message
-    pairs = [f"{one} {other}" for one, other in zip(words, words[1:], strict=False)]
+    pairs = [f"{one} {other}" for one, other in pairwise(words)]
     assert not any(pair in done.stderr for pair in pairs)
 
 
