@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.backup import Backups, alone, archive_name, open_backups, ring_of
-from holdfast.app.recover_agent import Have, Target, look, perform
+from holdfast.app.recover_agent import Target, perform
+from holdfast.app.rescue_view import Have, look
 from holdfast.app.restore_home import Means, Wish, restore_to
 from holdfast.backup.heads import HeadFile
 from holdfast.backup.sources import Overview, witness_file

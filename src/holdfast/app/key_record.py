@@ -16,7 +16,6 @@ through the same steps with the same bytes.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ import msgspec
 
 from holdfast.app.agent_home import AgentHome, load_home
 from holdfast.app.settings_edit import write_identity_settings
-from holdfast.core.private_files import open_private
+from holdfast.core.private_files import locked
 from holdfast.errors import (
     InvariantViolated,
     KeysReplaced,
@@ -215,12 +214,8 @@ def settle(keys: KeySet, log: Log) -> None:
 @contextmanager
 def acting(folder: Path) -> Generator[None]:
     """One act on an agent's log at a time; the second waits, and sees what the first did."""
-    fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with locked(folder / LOCK):
         yield
-    finally:
-        os.close(fd)
 
 
 def _shown(identity: Identity, log: Log) -> Identity:

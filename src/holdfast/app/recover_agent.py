@@ -1,9 +1,7 @@
 """`holdfast recover`: from what a person still has to an agent that can run again.
 
 Needed: the words, or enough shares, or a vault that opens; and the address of one place. First
-everything is only read (`look`): the log from every source, the escrow with the paper, the heads
-of all places, and from these the newest snapshot that anybody is known to have made. Then
-(`perform`), in this order, and why:
+everything is only read (rescue_view.py). Then, in this order, and why:
 
     restore     the newest whole snapshot becomes the home (restore_home.py); before it takes its
                 place its journal is made a proper restore, so there is no moment at which a
@@ -19,81 +17,53 @@ With a vault that was not lost nobody is evicted: the restored home is pointed t
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from holdfast.app.agent_home import AgentHome, home_in, load_home
 from holdfast.app.backup import ring_of
-from holdfast.app.found_places import Source, Sources, find_sources
 from holdfast.app.make_agent import find_whole, open_by
-from holdfast.app.paper_acts import check_paper, find_phrase, matches
 from holdfast.app.places import INSTANCE, KEYS
 from holdfast.app.recover import granted_to
 from holdfast.app.recover_identity import Order as IdentityOrder
 from holdfast.app.recover_identity import recover_identity
-from holdfast.app.restore_home import Means, RestoreReport, Wish, restore_to
+from holdfast.app.rescue_view import Have, View
+from holdfast.app.restore_home import RestoreReport, Wish, restore_to
 from holdfast.app.restored_mark import Mark, find_mark, write_mark
 from holdfast.app.secret_file import SecretFile
 from holdfast.app.settings_edit import write_identity_settings
 from holdfast.app.vault_keys import point_keys
-from holdfast.backup.beside import read_beside
-from holdfast.backup.borg import Borg
 from holdfast.backup.heads import NAME as HEADS
-from holdfast.backup.heads import HeadFile, Held, parse_lines
-from holdfast.backup.places import Place, read_places, repository_of, write_places
-from holdfast.backup.sources import HOME, Listed, Overview, overview
+from holdfast.backup.heads import HeadFile
+from holdfast.backup.places import Place, read_places, write_places
 from holdfast.backup.verify import JOURNAL
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.private_files import remove_durably
 from holdfast.errors import (
-    BadInput,
-    HoldfastError,
     LogMissing,
     NotNow,
     SnapshotNotFound,
     VaultLocked,
 )
-from holdfast.identity.derive import PaperKeys
 from holdfast.identity.ed25519 import Signatures
-from holdfast.identity.encodings import key_bytes
-from holdfast.identity.found_log import read_logs
 from holdfast.identity.head import Head
-from holdfast.identity.keyset import get_op
 from holdfast.identity.log_state import Log
-from holdfast.identity.records import Inception, Rotation, id_of, parse_record
-from holdfast.identity.ring import Escrow, open_escrow, read_escrow
+from holdfast.identity.records import Rotation
+from holdfast.identity.ring import Escrow
 from holdfast.identity.signed import Signed
 from holdfast.identity.slots import Key
 from holdfast.identity.vault import Vault, check_free, exists, unfinished
-from holdfast.identity.witness import Copy, copy_of
+from holdfast.identity.witness import copy_of
 from holdfast.identity.witness_places import reach
 from holdfast.journal.sqlite.restore import Restored as Rewound
 from holdfast.journal.sqlite.restore import restore_journal
 
 Tell = Callable[[str], None]
 HEADS_MARKED = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Have:
-    """What a person still has. Paper, or an open vault."""
-
-    places: tuple[str, ...]  # addresses
-    words: str = field(default="", repr=False)
-    shares: tuple[str, ...] = field(default=(), repr=False)
-    passphrase: str = field(default="", repr=False)  # of the sheet
-    vault: Vault | None = None
-    copies: tuple[Copy, ...] = ()  # of the log: from the card, from a file
-    witnesses: tuple[Path, ...] = ()
-    agent: str = ""  # its name, where a place holds several
-    rsh: str = ""
-    remote_borg: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,39 +88,6 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What there is. Nothing was changed to find it out."""
-
-    log: Log
-    change: str  # what was wrong with the words
-    escrow: Escrow = field(repr=False)
-    escrow_raw: bytes | None = field(repr=False)
-    overview: Overview
-    places: tuple[Place, ...]
-    chosen: Signed[Head] | None  # the newest that some place holds
-    failed: dict[str, str]  # places that could not be read
-    unplaced: tuple[str, ...]  # heads of later positions than the log at hand has
-    borg: Borg
-    at: int | None = None
-
-    def means(self, port: Signatures) -> Means:
-        return Means(
-            borg=self.borg, places=self.places, escrow=self.escrow, log=self.log,
-            keys=ring_of(self.escrow), port=port,
-        )  # fmt: skip
-
-    @property
-    def above(self) -> int:
-        """The highest incarnation that a head speaks of."""
-        seen = [0]
-        for one in self.overview.chain.heads:
-            seen.append(one.record.e)
-            if one.record.journal is not None:
-                seen.append(one.record.journal.incarnation)
-        return max(seen)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     home: AgentHome
     log: Log
@@ -161,56 +98,6 @@ class Recovered:
     secrets: tuple[str, ...]  # of tools: whoever had the old machine may know them
     restore_s: float
     identity_s: float
-
-
-async def look(
-    have: Have, folder: Path, *, borg: Borg, port: Signatures, at: int | None = None
-) -> View:
-    """Everything that can be known before anything is changed.
-
-    Raises:
-        PlaceMissing: none of the places could be read, or none holds a snapshot.
-        LogMissing, BadPhrase, BadShare, VaultLocked, NotNow
-    """
-    sources = await find_sources(
-        borg, have.places, agent=have.agent, rsh=have.rsh, remote_borg=have.remote_borg
-    )
-    folder = home_in(folder)
-    sources = await _with_own_places(sources, folder, borg)
-    if not sources.found and sources.failed:
-        raise next(iter(sources.failed.values()))
-    copies = (*have.copies, *(one.log for one in sources.found))
-    logs = await read_logs(copies, reach(have.witnesses, port=port), port=port)
-    if not logs:
-        raise LogMissing(
-            "none of the places holds the log of an agent",
-            hint="give the public card with --card FILE, or a witness with --witness DIR",
-        )
-    with ExitStack() as stack:
-        if have.vault is not None:
-            log, change = _log_of_vault(have.vault, [one.log for one in logs]), ""
-            escrow, raw = read_escrow(have.vault), None
-        else:
-            phrase, change = find_phrase(
-                [one.log for one in logs], words=have.words, shares=have.shares,
-                passphrase=have.passphrase,
-            )  # fmt: skip
-            stack.enter_context(phrase)
-            paper = stack.enter_context(PaperKeys(phrase, have.passphrase))
-            found = next(one for one in logs if matches(one.log, paper))
-            log = found.completed(paper, port=port)
-            check_paper(log, paper)
-            escrow, raw = _open_escrow(sources, log, paper)
-    own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
-    listed = [await _listed(borg, one, escrow) for one in own]
-    seen = overview(listed, {HOME: _heads_at(folder)}, log, port=port)
-    failed = {address: error.message for address, error in sources.failed.items()}
-    failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
-    return View(
-        log=log, change=change, escrow=escrow, escrow_raw=raw, overview=seen, failed=failed,
-        unplaced=_unplaced(listed, log),
-        places=tuple(one.place for one in own), chosen=_chosen(seen, at=at), borg=borg, at=at,
-    )  # fmt: skip
 
 
 async def perform(
@@ -358,17 +245,6 @@ def _settle_places(home: AgentHome, view: View) -> tuple[str, ...]:
     return tuple(sorted(behind))
 
 
-def _unplaced(listed: Sequence[Listed], log: Log) -> tuple[str, ...]:
-    """Heads that were signed after the log at hand ends: it may be an old copy."""
-    return tuple(
-        f"place {one.place.name} has head {head.record.seq}, signed at "
-        f"{tuple(head.record.position)}, and the log at hand ends at {tuple(log.position)}"
-        for one in listed
-        for head in one.known.heads
-        if head.record.id == log.id and head.record.position > log.position
-    )
-
-
 class _Restoring:
     """What is done to a restored folder before it takes its place."""
 
@@ -413,100 +289,6 @@ def _is_there(chosen: Signed[Head], target: Target) -> bool:
             hint="start it; to restore once more, give --again",
         )
     return not whole
-
-
-def _chosen(seen: Overview, *, at: int | None) -> Signed[Head] | None:
-    held = {one.digest for standing in seen.places for one in standing.held}
-    for head in reversed(seen.chain.heads):
-        if head.digest in held and (at is None or head.record.at <= at):
-            return head
-    return None
-
-
-def _open_escrow(sources: Sources, log: Log, paper: PaperKeys) -> tuple[Escrow, bytes]:
-    """The escrow that knows most, of those that this paper opens."""
-    opened: list[tuple[int, int, Escrow, bytes]] = []
-    with paper.escrow() as identity:
-        for number, source in enumerate(sources.found):
-            if source.escrow is None or _agent_of(source) not in (log.id, None):
-                continue
-            try:
-                escrow = open_escrow(source.escrow, identity)
-            except HoldfastError:
-                continue
-            known = len(escrow.keys.journal_keys) + len(escrow.others)
-            opened.append((known, -number, escrow, source.escrow))
-    if not opened:
-        raise VaultLocked(
-            "no escrow.age beside a place opens with this paper",
-            hint="name another place; without it neither backup nor journal can be read",
-        )
-    _, _, escrow, raw = max(opened, key=lambda one: one[:2])
-    return escrow, raw
-
-
-def _log_of_vault(vault: Vault, logs: Sequence[Log]) -> Log:
-    """The log whose operational key this vault holds."""
-    for log in logs:
-        for entry in log.entries():
-            record = entry.record
-            keys = getattr(record, "op", None)
-            if keys is None:
-                continue
-            try:
-                get_op(vault, key_bytes(keys.members[0])).wipe()
-            except HoldfastError:
-                continue
-            return log
-    raise BadInput(
-        "the vault holds the keys of none of these agents", hint="name the right place or vault"
-    )
-
-
-def _agent_of(source: Source) -> str | None:
-    """The agent whose log lies beside; None where none does."""
-    for line in source.log.records:
-        try:
-            signed = parse_record(line)
-        except HoldfastError:
-            continue
-        if isinstance(signed.record, Inception):
-            return id_of(signed)
-    return None
-
-
-async def _listed(borg: Borg, source: Source, escrow: Escrow) -> Listed:
-    raw = source.files.get(HEADS)
-    known = Held() if raw is None else parse_lines(raw, where=HEADS)
-    try:
-        listing = await borg.list_archives(repository_of(source.place, escrow), rescue=True)
-    except HoldfastError as error:
-        return Listed(place=source.place, known=known, error=error)
-    archives = frozenset(one.name for one in listing.archives)
-    return Listed(place=source.place, known=known, archives=archives)
-
-
-async def _with_own_places(sources: Sources, folder: Path, borg: Borg) -> Sources:
-    """Also the places that a folder which survived still names."""
-    if not os.path.lexists(folder / "places.json"):
-        return sources
-    found, failed = list(sources.found), dict(sources.failed)
-    there = {one.place.repository for one in found}
-    for place in read_places(folder / "places.json"):
-        if place.repository in there:
-            continue
-        try:
-            found.append(Source(place=place, files=await read_beside(borg, place)))
-        except HoldfastError as error:
-            failed[place.name] = error
-    return replace(sources, found=tuple(found), failed=failed)
-
-
-def _heads_at(folder: Path) -> Held:
-    try:
-        return HeadFile(folder / HEADS).read()
-    except (HoldfastError, OSError):
-        return Held()
 
 
 def _secrets(home: AgentHome, escrow: Escrow, clock: Clock, entropy: Entropy) -> tuple[str, ...]:

@@ -21,14 +21,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.agent_home import home_in, root_folder
-from holdfast.app.recover_agent import (
-    Have,
-    Recovered,
-    Target,
-    View,
-    look,
-    perform,
-)
+from holdfast.app.recover_agent import Recovered, Target, perform
+from holdfast.app.rescue_view import Have, View, look
 from holdfast.app.restore_home import Wish, restore_to
 from holdfast.backup.borg import open_borg
 from holdfast.cli.agent_places import default_place, path_of, paths_of, second_place

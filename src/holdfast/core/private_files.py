@@ -15,9 +15,12 @@ rename elsewhere.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.mounts import find_network_fs
@@ -109,6 +112,17 @@ def open_private(path: Path, flags: int) -> int:
     return fd
 
 
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """One process at a time, by a lock on this private file; it ends with its holder."""
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file's contents durably: after a crash it holds the old bytes or the new."""
     try:
@@ -169,8 +183,6 @@ def sync_folder(path: Path) -> None:
 def sync(fd: int) -> None:
     """Sync to the disk itself; on macOS a plain fsync stops at the drive's cache."""
     if sys.platform == "darwin":
-        import fcntl
-
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fsync(fd)

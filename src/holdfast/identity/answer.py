@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import BadRecord
 from holdfast.identity.canonical import Json
 from holdfast.identity.certificate import SKEW_S, find_not_signed_by, find_speaking
 from holdfast.identity.ed25519 import Signatures, Signer
-from holdfast.identity.encodings import AgentId, digest_of
+from holdfast.identity.encodings import AgentId
+from holdfast.identity.fields import Fields
 from holdfast.identity.log_state import Log
 from holdfast.identity.records import GENERATION_MAX, Position
 from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.signed import VERSION, Family, Signed, kind_of, open_line, sealed
+from holdfast.identity.signed import VERSION, Family, Signed, read_line, sealed
 
 KIND = "ans"
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
@@ -56,10 +56,11 @@ class Answer:
 
 def parse_answer(raw: bytes) -> Signed[Answer]:
     """The answer of a line; BadRecord where it is none. Who signed it, nobody has checked yet."""
-    fields, body, signatures = open_line(raw)
-    if kind_of(fields) != KIND:
-        raise BadRecord("record: not an answer")
-    answer = Answer(
+    return read_line(raw, KIND, "an answer", _read_answer)
+
+
+def _read_answer(fields: Fields) -> Answer:
+    return Answer(
         id=fields.id(),
         g=fields.whole("g", most=GENERATION_MAX),
         s=fields.whole("s"),
@@ -67,8 +68,6 @@ def parse_answer(raw: bytes) -> Signed[Answer]:
         at=fields.whole("at"),
         to=fields.text("to", form=ASKER_FORM) if "to" in fields else "",
     )
-    fields.end()
-    return Signed(record=answer, body=body, digest=digest_of(body), signatures=signatures)
 
 
 def sign_answer(answer: Answer, *signers: Signer) -> Signed[Answer]:

@@ -13,7 +13,6 @@ it is refused on a network file system, because the boot clocks of two machines 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from collections.abc import Generator
@@ -28,6 +27,7 @@ from holdfast.core.private_files import (
     check_private_folder,
     create_durably,
     ensure_private_folder,
+    locked,
     open_private,
     write_atomically,
 )
@@ -188,12 +188,8 @@ class FolderArbiter:
         """The clock is read under the lock: what comes later is judged later."""
         with self._threads:
             check_private_folder(self._folder)
-            fd = open_private(self._folder / _LOCK, os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+            with locked(self._folder / _LOCK):
                 yield bar_at(self._clock, self._life_ms, self._secret, self._port)
-            finally:
-                os.close(fd)
 
 
 def _secret(folder: Path) -> bytes:

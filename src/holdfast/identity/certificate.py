@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.errors import BadRecord
 from holdfast.identity.canonical import Json
 from holdfast.identity.ed25519 import Signatures
-from holdfast.identity.encodings import AgentId, Digest, PublicKey, digest_of, key_bytes
+from holdfast.identity.encodings import AgentId, Digest, PublicKey, key_bytes
+from holdfast.identity.fields import Fields
 from holdfast.identity.log_state import Entry, Log, Standing
 from holdfast.identity.records import GENERATION_MAX, Inception, Position, Rotation, Why
 from holdfast.identity.refusal import Reason, Refusal
@@ -23,8 +23,7 @@ from holdfast.identity.signed import (
     Family,
     Signed,
     find_bad_signature,
-    kind_of,
-    open_line,
+    read_line,
 )
 
 LIFE_S_MAX = 3600
@@ -72,10 +71,11 @@ class Certificate:
 
 
 def parse_certificate(raw: bytes) -> Signed[Certificate]:
-    fields, body, signatures = open_line(raw)
-    if kind_of(fields) != "crt":
-        raise BadRecord("record: not a certificate")
-    certificate = Certificate(
+    return read_line(raw, "crt", "a certificate", _read_certificate)
+
+
+def _read_certificate(fields: Fields) -> Certificate:
+    return Certificate(
         id=fields.id(),
         g=fields.whole("g", most=GENERATION_MAX),
         s=fields.whole("s"),
@@ -86,8 +86,6 @@ def parse_certificate(raw: bytes) -> Signed[Certificate]:
         exp=fields.whole("exp"),
         host=fields.digest("host"),
     )
-    fields.end()
-    return Signed(record=certificate, body=body, digest=digest_of(body), signatures=signatures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

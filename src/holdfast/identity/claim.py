@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from holdfast.errors import BadRecord
 from holdfast.identity.canonical import Json
 from holdfast.identity.certificate import Certificate, Moment, Role, find_fault_in_certificate
 from holdfast.identity.ed25519 import Signatures
-from holdfast.identity.encodings import AgentId, Digest, PublicKey, digest_of
+from holdfast.identity.encodings import AgentId, Digest, PublicKey
+from holdfast.identity.fields import Fields
 from holdfast.identity.instance_chain import Chain, follow
 from holdfast.identity.log_state import Log
 from holdfast.identity.records import Position
@@ -30,8 +30,7 @@ from holdfast.identity.signed import (
     Family,
     Signed,
     find_bad_signature,
-    kind_of,
-    open_line,
+    read_line,
 )
 
 LEASE_MS = 30_000
@@ -111,9 +110,10 @@ class Lease:
 
 
 def parse_claim(raw: bytes) -> Signed[Claim]:
-    fields, body, signatures = open_line(raw)
-    if kind_of(fields) != "clm":
-        raise BadRecord("record: not a claim")
+    return read_line(raw, "clm", "a claim", _read_claim)
+
+
+def _read_claim(fields: Fields) -> Claim:
     after = fields.inner("after")
     claim = Claim(
         id=fields.id(),
@@ -128,23 +128,21 @@ def parse_claim(raw: bytes) -> Signed[Claim]:
         chain=fields.digest("chain"),
     )
     after.end()
-    fields.end()
-    return Signed(record=claim, body=body, digest=digest_of(body), signatures=signatures)
+    return claim
 
 
 def parse_yield(raw: bytes) -> Signed[Yield]:
-    fields, body, signatures = open_line(raw)
-    if kind_of(fields) != "yld":
-        raise BadRecord("record: not a yield")
-    found = Yield(
+    return read_line(raw, "yld", "a yield", _read_yield)
+
+
+def _read_yield(fields: Fields) -> Yield:
+    return Yield(
         id=fields.id(),
         e=fields.whole("e", least=1),
         to=fields.key("to"),
         state_root=fields.digest("state_root"),
         handoff=fields.digest("handoff"),
     )
-    fields.end()
-    return Signed(record=found, body=body, digest=digest_of(body), signatures=signatures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import BadRecord
 from holdfast.identity.canonical import Json
 from holdfast.identity.certificate import find_not_signed_by
 from holdfast.identity.ed25519 import Signatures, Signer
-from holdfast.identity.encodings import AgentId, Digest, digest_of
+from holdfast.identity.encodings import AgentId, Digest
 from holdfast.identity.fields import Fields
 from holdfast.identity.log_state import Log
 from holdfast.identity.records import GENERATION_MAX, Position
 from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.signed import VERSION, Family, Signed, kind_of, open_line, sealed
+from holdfast.identity.signed import VERSION, Family, Signed, read_line, sealed
 
 KIND = "bkh"
 ARCHIVE_FORM = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
@@ -93,9 +92,10 @@ class Head:
 
 def parse_head(raw: bytes) -> Signed[Head]:
     """The head of a line; BadRecord where it is none. Who signed it, nobody has checked yet."""
-    fields, body, signatures = open_line(raw)
-    if kind_of(fields) != KIND:
-        raise BadRecord("record: not a backup head")
+    return read_line(raw, KIND, "a backup head", _read_head)
+
+
+def _read_head(fields: Fields) -> Head:
     head = Head(
         id=fields.id(),
         g=fields.whole("g", most=GENERATION_MAX),
@@ -110,10 +110,9 @@ def parse_head(raw: bytes) -> Signed[Head]:
         journal=_mark(fields.inner("journal")) if "journal" in fields else None,
         prev=fields.digest("prev") if "prev" in fields else None,
     )
-    fields.end()
     if (head.prev is None) != (head.seq == 1):
         raise fields.bad("prev", "every head but the first names the one before it")
-    return Signed(record=head, body=body, digest=digest_of(body), signatures=signatures)
+    return head
 
 
 def sign_head(head: Head, *signers: Signer) -> Signed[Head]:

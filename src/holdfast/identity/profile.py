@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import BadRecord
 from holdfast.identity.canonical import Json
 from holdfast.identity.certificate import find_not_signed_by, find_speaking
 from holdfast.identity.ed25519 import Signatures
-from holdfast.identity.encodings import AgentId, PublicKey, digest_of
+from holdfast.identity.encodings import AgentId, PublicKey
 from holdfast.identity.fields import Fields
 from holdfast.identity.log_state import Log
 from holdfast.identity.records import GENERATION_MAX, Position, Rotation, Why
 from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.signed import VERSION, Family, Signed, kind_of, open_line
+from holdfast.identity.signed import VERSION, Family, Signed, read_line
 
 HANDLE_FORM = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?@[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?"
 URL_FORM = r"(?:https?|wss?)://[\x21-\x7e]+"
@@ -78,10 +77,11 @@ class Profile:
 
 
 def parse_profile(raw: bytes) -> Signed[Profile]:
-    fields, body, signatures = open_line(raw)
-    if kind_of(fields) != "prf":
-        raise BadRecord("record: not a profile")
-    profile = Profile(
+    return read_line(raw, "prf", "a profile", _read_profile)
+
+
+def _read_profile(fields: Fields) -> Profile:
+    return Profile(
         id=fields.id(),
         g=fields.whole("g", most=GENERATION_MAX),
         s=fields.whole("s"),
@@ -93,8 +93,6 @@ def parse_profile(raw: bytes) -> Signed[Profile]:
         exp=fields.whole("exp"),
         left=read_texts(fields, "left", URL_FORM) if "left" in fields else (),
     )
-    fields.end()
-    return Signed(record=profile, body=body, digest=digest_of(body), signatures=signatures)
 
 
 def judge_profile(

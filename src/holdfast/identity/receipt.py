@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import BadRecord
 from holdfast.identity.canonical import Json
 from holdfast.identity.ed25519 import Signatures, Signer
-from holdfast.identity.encodings import AgentId, Digest, PublicKey, digest_of
+from holdfast.identity.encodings import AgentId, Digest, PublicKey
+from holdfast.identity.fields import Fields
 from holdfast.identity.records import GENERATION_MAX, Position
 from holdfast.identity.signed import (
     VERSION,
     Family,
     Signed,
     find_bad_signature,
-    kind_of,
-    open_line,
+    read_line,
     sealed,
 )
 
@@ -53,10 +52,11 @@ class Receipt:
 
 def parse_receipt(raw: bytes) -> Signed[Receipt]:
     """The receipt of a line; BadRecord where it is none."""
-    fields, body, signatures = open_line(raw)
-    if kind_of(fields) != "rct":
-        raise BadRecord("record: not a receipt")
-    receipt = Receipt(
+    return read_line(raw, "rct", "a receipt", _read_receipt)
+
+
+def _read_receipt(fields: Fields) -> Receipt:
+    return Receipt(
         id=fields.id(),
         g=fields.whole("g", most=GENERATION_MAX),
         s=fields.whole("s"),
@@ -64,8 +64,6 @@ def parse_receipt(raw: bytes) -> Signed[Receipt]:
         wit=fields.key("wit"),
         at=fields.whole("at"),
     )
-    fields.end()
-    return Signed(record=receipt, body=body, digest=digest_of(body), signatures=signatures)
 
 
 def sign_receipt(receipt: Receipt, signer: Signer) -> Signed[Receipt]:

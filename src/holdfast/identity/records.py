@@ -23,11 +23,10 @@ from holdfast.identity.encodings import (
     Digest,
     PublicKey,
     agent_id,
-    digest_of,
     key_digest,
 )
 from holdfast.identity.fields import Fields
-from holdfast.identity.signed import VERSION, Signed, kind_of, open_line
+from holdfast.identity.signed import VERSION, Signed, as_read, kind_of, open_line
 
 GENERATION_MAX = 2**31 - 1  # hardened derivation has no more children
 NONCE_FORM = r"[A-Za-z0-9_-]{16,64}"
@@ -179,9 +178,7 @@ def parse_record(raw: bytes) -> Signed[Record]:
     read = _READERS.get(kind)
     if read is None:
         raise BadRecord(f"record: {kind!r} does not stand in the key event log")
-    record = read(fields)
-    fields.end()
-    return Signed(record=record, body=body, digest=digest_of(body), signatures=signatures)
+    return as_read(fields, body, signatures, read)
 
 
 def id_of(signed: Signed[Record]) -> AgentId:

@@ -10,7 +10,7 @@ verify. A line with one bad signature among good ones is refused as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, cast
@@ -79,6 +79,23 @@ def open_line(raw: bytes) -> tuple[Fields, bytes, tuple[Signature, ...]]:
     if fields.whole("v") != VERSION:
         raise BadRecord(f"record: a version other than {VERSION}")
     return fields, _body(raw), signatures
+
+
+def read_line(raw: bytes, kind: str, what: str, read: Callable[[Fields], R]) -> Signed[R]:
+    """The record of this kind in a line; BadRecord where it is none, or says more than it may."""
+    fields, body, signatures = open_line(raw)
+    if kind_of(fields) != kind:
+        raise BadRecord(f"record: not {what}")
+    return as_read(fields, body, signatures, read)
+
+
+def as_read(
+    fields: Fields, body: bytes, signatures: tuple[Signature, ...], read: Callable[[Fields], R]
+) -> Signed[R]:
+    """What `read` makes of the fields, all of which it must have taken."""
+    record = read(fields)
+    fields.end()
+    return Signed(record=record, body=body, digest=digest_of(body), signatures=signatures)
 
 
 def _body(raw: bytes) -> bytes:

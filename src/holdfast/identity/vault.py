@@ -17,7 +17,6 @@ set-up removes it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -35,7 +34,7 @@ from holdfast.core.private_files import (
     check_private_folder,
     ensure_private_folder,
     explained,
-    open_private,
+    locked,
     sync_folder,
     write_atomically,
 )
@@ -124,12 +123,8 @@ class Vault:
     @contextmanager
     def turn(self) -> Generator[None]:
         """One writer at a time."""
-        fd = open_private(self.folder / LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with locked(self.folder / LOCK):
             yield
-        finally:
-            os.close(fd)
 
     def list_slots(self) -> tuple[Slot, ...]:
         return _read_slots(self.folder).slots

@@ -13,7 +13,6 @@ two processes from changing one log at once.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from collections.abc import Generator
@@ -25,6 +24,7 @@ from holdfast.core.private_files import (
     create_durably,
     ensure_private_folder,
     explained,
+    locked,
     open_private,
     sync,
     sync_folder,
@@ -117,12 +117,8 @@ class FolderShelf:
     def _alone(self) -> Generator[None]:
         with self._threads:
             check_private_folder(self._folder)
-            fd = open_private(self._folder / _LOCK, os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+            with locked(self._folder / _LOCK):
                 yield
-            finally:
-                os.close(fd)
 
 
 def witness_signer(folder: Path) -> SeedSigner:

@@ -19,7 +19,8 @@ from holdfast.app.backup import open_backups
 from holdfast.app.backup_places import Request, open_places
 from holdfast.app.backup_report import NowReport
 from holdfast.app.make_agent import Plan, make_agent
-from holdfast.app.recover_agent import Have, Recovered, Target, look, perform
+from holdfast.app.recover_agent import Recovered, Target, perform
+from holdfast.app.rescue_view import Have, look
 from holdfast.backup.borg import open_borg
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.private_files import create_durably, ensure_private_folder

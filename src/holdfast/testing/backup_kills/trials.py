@@ -32,7 +32,8 @@ from pathlib import Path
 from holdfast.app.backup import Backups, ring_of
 from holdfast.app.backup_prune import prune as prune_places
 from holdfast.app.make_agent import find_whole
-from holdfast.app.recover_agent import Have, Target, look, perform
+from holdfast.app.recover_agent import Target, perform
+from holdfast.app.rescue_view import Have, look
 from holdfast.app.restore_home import Means, Wish, restore_to
 from holdfast.backup.borg import Borg
 from holdfast.backup.heads import HeadFile

@@ -12,6 +12,7 @@ Looked at from outside, with the witnesses as judges:
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from holdfast.errors import AgentExists, HoldfastError
@@ -30,7 +31,7 @@ from holdfast.identity.witness_folder import FolderShelf
 from holdfast.testing.agents import SODIUM, World
 
 
-class Life:
+class Life(ABC):
     """One act in a world, from the world that `prepare` leaves."""
 
     names: tuple[str, ...] = ("w1", "w2", "w3")
@@ -44,8 +45,9 @@ class Life:
         self.world.make()
         self.id = self.world.log().id
 
+    @abstractmethod
     def act(self) -> None:
-        raise NotImplementedError
+        """What is killed."""
 
     def again(self) -> None:
         """What a person does next."""
