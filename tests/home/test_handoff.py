@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.app.handoff import read_handoff
 from holdfast.errors import BadInput
+from holdfast.home.gathering import Gatherer
 from holdfast.home.handoff import LINE_CHARS_MAX, Fact, Handoff, bounded, parse, quoted, render
-from holdfast.journal.records import TaskState
-from holdfast.testing.lab import Lab, wait_state
+from holdfast.journal.records import TaskState, TaskView
+from holdfast.testing.lab import Lab, Scripted, wait_state
 
 LINES = st.lists(st.text(max_size=600), max_size=40)
 
@@ -174,6 +175,43 @@ async def test_secrets_do_not_reach_the_files(tmp_path: Path) -> None:
     for name in ("handoff.md", "HEARTBEAT.md"):
         assert "hunter2" not in (lab.folder / name).read_text()
     assert "secret://billing" in (lab.folder / "handoff.md").read_text()
+
+
+async def test_what_a_slow_view_was_replaced_by_is_not_taken_for_what_came_next(
+    tmp_path: Path,
+) -> None:
+    """A task read from the journal because this process was behind, then from its own view with
+    one record more: the second look sees that record."""
+    go_on, closed = asyncio.Event(), asyncio.Event()
+
+    async def wait(_call: holdfast.Call) -> str:
+        await go_on.wait()
+        return "paid"
+
+    paying = Scripted(holdfast.Unrepeatable(), wait, name="pay")
+
+    @holdfast.task
+    async def shop_slowly(run: holdfast.Run) -> str:
+        done = await run.call(paying.tool)
+        closed.set()
+        await asyncio.Event().wait()
+        return done
+
+    lab = Lab(tmp_path / "queue")
+    async with lab.open(shop_slowly, tools=[paying.tool]) as hf:
+        handle = await hf.submit(shop_slowly)
+        await paying.entered.wait()
+        views = [TaskView(handle.id)]  # nothing is folded yet
+        gatherer = Gatherer(hf.journal, agent="ada", agent_id=str, held=lambda: views)
+        begun = await gatherer.gather()
+        assert any("no answer yet" in one for one in begun.where)
+        records = (await handle.row()).records
+        go_on.set()
+        await closed.wait()
+        assert (await handle.row()).records == records + 1
+        views[:] = [await handle.view()]
+        assert any("(pay) succeeded" in one for one in (await gatherer.gather()).changed)
+        await hf.cancel(handle.id)
 
 
 async def _until(lab: Lab, met: Callable[[Handoff], bool], _handle: object = None) -> Handoff:

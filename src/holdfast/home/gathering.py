@@ -129,17 +129,17 @@ class Gatherer:
         held = row.session_id in alive or view is not None
         if view is not None and not await _caught_up(view, row):
             view = None  # its newest commit is not folded yet: the journal knows more
-        mark = (
-            row.records if view is None else view.seq, row.state, row.cancel_asked, row.due_ms,
+        known = self._known.get(row.task_id)
+        now = (
+            row.records if view is None else view.seq + 1, row.state, row.cancel_asked, row.due_ms,
             held, tuple(item.number for item in waiting),
         )  # fmt: skip
-        known = self._known.get(row.task_id)
-        if known is not None and known[0] == mark:
+        if known is not None and known[0] == now:
             return known[1]
         if view is None:
             view = await self._read(row)
         facts = facts_of(row, view, waiting, held=held)
-        self._known[row.task_id] = (mark, facts)
+        self._known[row.task_id] = (now, facts)
         return facts
 
     async def _read(self, row: TaskRow) -> TaskView | None:
@@ -194,5 +194,5 @@ async def _caught_up(view: TaskView, row: TaskRow) -> bool:
 
 def _newest(facts: Sequence[Fact]) -> tuple[str, ...]:
     """The newest changes; older ones are not counted: they are history, not left out."""
-    newest = sorted(facts, key=lambda fact: (-fact.at_ms, fact.text))[: LINES_MAX["changed"]]
+    newest = sorted(facts, key=lambda fact: -fact.at_ms)[: LINES_MAX["changed"]]
     return bounded(newest, "changed")

@@ -83,8 +83,11 @@ class Handoff:
 
 
 def bounded(facts: Iterable[Fact], section: str, *, more: int = 0) -> tuple[str, ...]:
-    """The lines of a section: pressing ones first, then the newest; what is left out is counted."""
-    ordered = sorted(facts, key=lambda fact: (fact.rank, -fact.at_ms, fact.text))
+    """The lines of a section: pressing ones first, then the newest; what is left out is counted.
+
+    Facts of one moment stay as they are given: a task gives what came last first.
+    """
+    ordered = sorted(facts, key=lambda fact: (fact.rank, -fact.at_ms))
     kept = ordered[: LINES_MAX[section]]
     left = len(ordered) - len(kept) + more
     lines = [_line(fact.text) for fact in kept]
