@@ -1,4 +1,4 @@
-"""What a restore makes suspect: two ways to a wrong record that the explorer has found."""
+"""What a restore makes suspect: ways to a wrong record or a lost effect."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
+
 import holdfast
 from holdfast.app.recover import recover_journal
+from holdfast.core.step import StepState
+from holdfast.journal.records import TaskState
 from holdfast.runtime.settings import Settings
+from holdfast.testing.lab import wait_state
 
 HASTY = Settings(grace_s=0.0)  # a call under way when the block is left is broken off
 
@@ -91,3 +96,72 @@ async def test_a_suspect_retry_slot_asks_about_the_slots_after_it(tmp_path: Path
     async with holdfast.open(journal, tasks=[order]) as hf:
         assert await hf.task(task_id).result(20) == "1.r2"
     assert paid == ["1.r2"]
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        holdfast.Keyed(
+            window_s=86_400, fingerprint="checked", refusals_stored=False, max_delay_s=0.05
+        ),
+        holdfast.Queryable(max_delay_s=0.05),
+    ],
+    ids=["keyed", "queryable"],
+)
+@pytest.mark.parametrize("between", [0, 1], ids=["at-its-place", "further-on"])
+async def test_a_lost_effect_answers_one_call_of_two_that_ask_for_the_same(
+    tmp_path: Path, effect: holdfast.Keyed | holdfast.Queryable, between: int
+) -> None:
+    """The lost timeline paid once, at step 2; the new one wants to pay twice, from step 1 on.
+
+    At step 2 the key is used up, and a person decides; with another step there, the second
+    payment has a key of its own and is made.
+    """
+    paid: dict[str, int] = {}
+    lost = True
+
+    @holdfast.tool(effect=holdfast.Read())
+    async def look(call: holdfast.Call) -> str:
+        return "open"
+
+    @holdfast.tool(effect=effect)
+    async def pay(call: holdfast.Call, cents: int) -> str:
+        paid.setdefault(call.ordinal, cents)
+        return f"charge-{call.ordinal}"
+
+    @pay.find
+    async def find(call: holdfast.Call, cents: int) -> holdfast.Found | holdfast.Absent:
+        if call.ordinal not in paid:
+            return holdfast.Absent()
+        return holdfast.Found(f"charge-{call.ordinal}", args={"cents": paid[call.ordinal]})
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> list[str]:
+        if lost:
+            await run.call(look)
+            return [await run.call(pay, cents=7)]
+        one = await run.call(pay, cents=7)
+        for _ in range(between):
+            await run.call(look)
+        return [one, await run.call(pay, cents=7)]
+
+    journal, old = tmp_path / "journal.db", tmp_path / "old.db"
+    async with holdfast.open(journal, serve=False) as hf:
+        task_id = (await hf.submit(order, request_id="order-1")).id
+    shutil.copy2(journal, old)
+    async with holdfast.open(journal, tasks=[order]) as hf:
+        assert await hf.task(task_id).result(20) == ["charge-2"]
+    old.replace(journal)
+    await recover_journal(journal)
+    lost = False
+    async with holdfast.open(journal, tasks=[order], settings=Settings(pace=0.01)) as hf:
+        handle = hf.task(task_id)
+        if between:
+            assert await handle.result(20) == ["charge-2", "charge-3"]
+            assert paid == {"2": 7, "3": 7}
+            return
+        await wait_state(handle, TaskState.PARKED)
+        steps = (await handle.view()).steps
+        assert (steps["1"].result, steps["2"].state) == ("charge-2", StepState.PARKED)
+        assert "the result of another step" in str(steps["2"].evidence)
+    assert paid == {"2": 7}

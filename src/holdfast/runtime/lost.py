@@ -13,6 +13,10 @@ other arguments is told, once: the step is closed by what was done, and the task
 model decides what that means. Both are in the record of the step (`found`), so a later run knows
 what was told; within a run, branches at the same time share this memory.
 
+A step may come to a place whose effect another one has taken. Under its key nothing new can be
+made, the far end would only say again what it did, and one effect must not answer two calls: a
+person is asked.
+
 The key of a place does not name a tool. Where two tools share a far end, a lookup may find what
 this timeline itself has done there with the other tool. That is no lost effect: taken for one, a
 step would be closed that was never made. So a place is looked at again when its answer is there
@@ -95,6 +99,10 @@ class LostEffects:
         """Whether another step was closed by what was done in this one's place."""
         told, taken = self._known(tool.name, but=step.ordinal)
         return step.ordinal in told | taken
+
+    def is_taken(self, tool: Tool[..., Any], step: StepView, place: str) -> bool:
+        """Whether what was done at this place, its own or a retry's, is another step's result."""
+        return place in self._known(tool.name, but=step.ordinal)[1]
 
     def _places(self, tool: Tool[..., Any], step: StepView) -> Iterator[str]:
         for place in lost_places(self._view, step):

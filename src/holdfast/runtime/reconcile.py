@@ -50,6 +50,11 @@ REST_ABOVE_S = 30.0  # a longer wait gives the task's place in this process to a
 BACKOFF_S = 0.2
 BACKOFF_S_MAX = 60.0
 
+TAKEN = (
+    "what was done at {} before the restore is the result of another step with the same arguments; "
+    "its key is used up"
+)
+
 _DECISIONS = {
     "done": Event.SETTLE_DONE,
     "run": Event.SETTLE_RUN,
@@ -316,6 +321,8 @@ class Reconciler:
         for slot in self._lost_slots(tool, step):
             answer = await ask_at(slot)
             if isinstance(answer, Found):
+                if self._lost.is_taken(tool, step, slot.ordinal):
+                    return Lookup.UNSURE, TAKEN.format(slot.ordinal)
                 return self._found(tool, step, answer)
             if not isinstance(answer, Absent):
                 return Lookup.UNSURE, f"retry slot {slot.ordinal}: {answer!r}"[:500]
@@ -355,6 +362,10 @@ class Reconciler:
         match own:
             case Absent():
                 return await self._lost.elsewhere(tool, step, ask_at, same=same)
+            case Found() if self._lost.is_taken(tool, step, step.ordinal):
+                place, answer = await self._lost.elsewhere(tool, step, ask_at, same=same)
+                taken = Unsure(TAKEN.format(step.ordinal))
+                return (step.ordinal, taken) if isinstance(answer, Absent) else (place, answer)
             case Found() if own.args is not None and not same(own):
                 told = self._lost.is_told(tool, step)
                 place, answer = await self._lost.elsewhere(

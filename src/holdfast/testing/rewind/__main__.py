@@ -171,7 +171,8 @@ def _shown(figures: Figures, seed: int) -> str:
         f"them with effects that the copy does not know ({figures.lost}): {figures.adopted} "
         f"adopted, {figures.told_other} of them told as done with other arguments, "
         f"{figures.unreached} behind a parked step or written again; {figures.duplicates} "
-        f"duplicates, {figures.untold} untold, {figures.sent_unasked} sent unasked, "
+        f"duplicates, {figures.untold} untold, {figures.shared} answering two calls, "
+        f"{figures.sent_unasked} sent unasked, "
         f"{figures.parked} parked {figures.parked_by_tool}, {figures.wrong_state} in a wrong "
         f"state, {figures.seconds:.0f} s"
     )

@@ -36,13 +36,15 @@ class Figures(msgspec.Struct, kw_only=True):
     parked: int = 0
     parked_by_tool: dict[str, int] = {}
     wrong_state: int = 0
+    shared: int = 0  # effects that are the result of two steps
     unheard: int = 0  # a model was not told what was done otherwise
     seconds: float = 0.0
     findings: list[str] = []
 
     @property
     def green(self) -> bool:
-        wrong = self.duplicates + self.untold + self.sent_unasked + self.wrong_state + self.unheard
+        wrong = self.duplicates + self.untold + self.sent_unasked + self.wrong_state
+        wrong += self.unheard + self.shared
         return wrong == 0 and not self.findings and self.cases > 0 and self.adopted > 0
 
 
@@ -66,6 +68,7 @@ def judge(
     for tool in ONCE:
         _judge_once(figures, case, tool, after.get(tool, ()), before.get(tool, ()))
     _judge_new(figures, case, found, lost, before, after)
+    _judge_shared(figures, case, found)
     if parked:
         figures.parked += 1
         why = next((one for one in found.steps if one.state == "parked"), None)
@@ -127,6 +130,15 @@ def _judge_new(
             if effect.id not in results:
                 figures.untold += 1
                 _note(figures, case, f"{tool} was used anew; {effect.id} was never told")
+
+
+def _judge_shared(figures: Figures, case: Case, found: Found) -> None:
+    """An effect is the result of one step at most; beside it others may have been told of it."""
+    done = [one for one in found.steps if one.state == "succeeded" and not one.other]
+    for (tool, result), count in Counter((one.tool, str(one.result)) for one in done).items():
+        if count > 1 and tool in ONCE:
+            figures.shared += 1
+            _note(figures, case, f"{tool} {result} is the result of {count} steps")
 
 
 def _known_turns(case: Case) -> int:
