@@ -17,18 +17,17 @@ CALLS_MIN = 100  # a life of three steps makes more; fewer means that the shim i
 
 # What a kill after one call leaves is what a kill before the next one leaves, but for locks and
 # memory; and a journal is made in one way whatever its tasks are. Here two classes are killed on
-# both sides and from the very first call on, the others after each call from the submission on;
-# `make crash` leaves nothing out.
+# both sides of every call and from the very first on, the others after a sample of the calls from
+# the submission on; `make crash` leaves nothing out.
 WHOLE = ("keyed", "unrepeatable")
+SAMPLE = 60
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", WHOLE)
 def test_killed_at_every_call(name: ClassName, shim: Path, measured: Callable[[str], None]) -> None:
     """A task of three steps, killed at each call it makes to the system."""
-    modes = MODES if name in WHOLE else (Mode.KILL_AFTER,)
-
-    figures = run_job(Sweep(name=name, modes=modes, making=name in WHOLE), shim)
+    figures = run_job(Sweep(name=name, modes=MODES, making=True), shim)
 
     measured(
         f"crash sweep, {name}: {figures.points} kills at {figures.distinct} points, "
@@ -36,9 +35,21 @@ def test_killed_at_every_call(name: ClassName, shim: Path, measured: Callable[[s
     )
     assert figures.findings == []
     assert (figures.duplicates, figures.lost, figures.silent, figures.breaches) == (0, 0, 0, 0)
-    assert figures.points > len(modes) * CALLS_MIN
+    assert figures.points > len(MODES) * CALLS_MIN
     assert figures.distinct > 0.9 * figures.points
-    assert figures.unreached > len(modes), "a sweep ends when lives pass unreached"
+    assert figures.unreached > len(MODES), "a sweep ends when lives pass unreached"
+    check_parks(figures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one for one in CLASSES if one not in WHOLE])
+def test_killed_at_sampled_calls(name: ClassName, shim: Path) -> None:
+    figures = run_job(Sweep(name=name, modes=(Mode.KILL_AFTER,), points=SAMPLE), shim)
+
+    assert figures.findings == []
+    assert (figures.duplicates, figures.lost, figures.silent, figures.breaches) == (0, 0, 0, 0)
+    assert figures.points > 0.8 * SAMPLE
+    assert figures.distinct > 0.9 * figures.points
     check_parks(figures)
 
 
