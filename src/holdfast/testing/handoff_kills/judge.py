@@ -31,7 +31,7 @@ def judge(
     said = _Said(handoff, heartbeat)
     for event in _newest(events):
         verdict.asked += 1
-        if said.has(event, events):
+        if said.has(event, events, ended):
             continue
         age = killed_ms - event.at_ms
         verdict.lag_ms = max(verdict.lag_ms, age)
@@ -52,13 +52,17 @@ class _Said:
         self._block = heartbeat.partition(BEGIN)[2].partition(END)[0].decode()
         self._everything = "\n".join((*handoff.where, *handoff.pending, *handoff.changed))
 
-    def has(self, event: Event, events: Sequence[Event]) -> bool:
-        """Whether the files say so, or say what came after it."""
+    def has(self, event: Event, events: Sequence[Event], ended: set[str]) -> bool:
+        """Whether the files say so, or say what came after it.
+
+        HEARTBEAT.md is written first: it may have left out a task whose end nobody has seen yet.
+        """
         later = {one.what for one in events if one.place == event.place and one != event}
         over = any(one.what is What.ENDED and one.place == event.task for one in events)
+        closed = event.task in ended
         match event.what:
             case What.SUBMITTED:
-                return event.task in self._everything and (over or event.task in self._block)
+                return event.task in self._everything and (closed or event.task in self._block)
             case What.ASKED:
                 return self._in(self._handoff.pending, event.place) or bool(
                     later & {What.ANSWERED} or self._in(self._handoff.decided, event.place)
