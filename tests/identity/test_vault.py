@@ -21,6 +21,7 @@ from holdfast.errors import (
     BadInput,
     KeysWrong,
     ModeTooWide,
+    SymlinkRefused,
     VaultDamaged,
     VaultExists,
     VaultLocked,
@@ -42,7 +43,7 @@ from holdfast.identity.slots import (
     new_unlock_text,
     passphrase_key,
 )
-from holdfast.identity.vault import Vault, open_vault
+from holdfast.identity.vault import Vault, open_vault, read_slots, read_vault_id
 from holdfast.testing.vectors import vectors
 
 PASSPHRASE = "correct horse battery staple"
@@ -98,8 +99,12 @@ def test_a_passphrase_opens_however_it_is_composed_and_another_does_not(
         with pytest.raises(VaultLocked) as caught:
             open_vault(tmp_path / "vault", ask=lambda wrong=wrong: wrong)
         assert wrong not in str(caught.value)
-    with pytest.raises(VaultLocked, match="there are: file, passphrase"):
+    with pytest.raises(VaultLocked) as locked:
         open_vault(tmp_path / "vault")
+    assert str(tmp_path / "vault") in locked.value.message
+    assert f"the file {tmp_path / 'unlock'}, which is not there" in locked.value.message
+    assert "a passphrase, and nobody is there to type it" in locked.value.message
+    assert f"put back {tmp_path / 'unlock'}; or give the passphrase" in locked.value.hint
 
 
 def test_work_outside_the_limits_is_refused_before_any_is_done(
@@ -223,6 +228,21 @@ def test_wider_modes_and_other_owners_are_refused(tmp_path: Path, phrase: Phrase
     for path in vault.folder.iterdir():
         assert path.stat().st_mode & 0o777 == 0o600
     assert vault.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path, phrase: Phrase) -> None:
+    """Through it a vault would open, and a rotation find out at its first write that it cannot."""
+    vault = made(tmp_path, phrase)
+    link = tmp_path / "link"
+    link.symlink_to(vault.folder)
+    for act in (open_vault, read_slots, read_vault_id):
+        with pytest.raises(SymlinkRefused) as caught:
+            act(link)
+        assert str(link) in caught.value.message
+        assert str(vault.folder) in caught.value.hint
+    above = tmp_path / "above"
+    above.symlink_to(tmp_path)
+    assert open_vault(above / "vault").read("op"), "what lies above is not a vault's to judge"
 
 
 def test_a_vault_mounted_through_links_opens(tmp_path: Path, phrase: Phrase) -> None:

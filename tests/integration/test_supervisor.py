@@ -116,6 +116,24 @@ def test_a_second_wish_does_not_wait_for_the_grace(started: list[Supervised]) ->
     assert one.end() == 128 + signal.SIGKILL
 
 
+def test_a_wish_that_comes_when_all_is_over_changes_no_exit_code() -> None:
+    """Somebody who presses Ctrl-C once more, while the interpreter ends, on a busy machine."""
+    after = "code = supervise([sys.executable, '-c', 'raise SystemExit(6)'])"
+    ends = "print('over', flush=True); sys.stdin.readline(); sys.exit(code)"
+    head = "import sys; from holdfast.runtime.supervisor import supervise"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{head}\n{after}\n{ends}"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "over\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.stdin.close()
+        assert process.wait(30) == 6
+
+
 @pytest.mark.parametrize("code", [0, 2, 6, 64, 78])
 def test_a_worker_that_ends_on_purpose_or_cannot_run_is_not_started_again(
     started: list[Supervised], tmp_path: Path, code: int

@@ -27,7 +27,7 @@ from holdfast.identity.derive import PaperKeys
 from holdfast.identity.ed25519 import Sodium
 from holdfast.identity.own_log import read_own_log
 from holdfast.identity.phrase import Phrase, new_phrase, read_phrase
-from holdfast.identity.slots import Key, find_unattended, passphrase_key
+from holdfast.identity.slots import Key, find_unattended, passphrase_key, ways_in
 from holdfast.identity.vault import Vault, read_slots
 
 ENTROPY = SystemEntropy()
@@ -118,7 +118,7 @@ def _ways(folder: Path, option: str, fd: str | None, *, what: str) -> list[Key]:
         asked = getpass(f"passphrase of {what} (not shown): ", stream=sys.stderr)
         ways.append(passphrase_key(asked))
     if not ways:
-        raise BadInput(f"nothing here opens {what}", hint="mount the file that opens it")
+        raise BadInput(f"nothing here opens {what} ({folder})", hint=ways_in(slots))
     return ways
 
 

@@ -3,7 +3,8 @@
 A plain folder of ours must be 0700 and its files 0600. A mounted secret (a container's secret
 volume, systemd's credentials) is often a link to a file of the administrator: then what counts is
 where it leads: a regular file of ours or of the administrator that nobody else may read or write.
-Nothing is written through a link.
+Nothing is written through a link. So the folder itself is never one: through a link it could be
+read and not be written, and whoever makes the link would say which vault this agent has.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import stat
 from pathlib import Path
 
 from holdfast.core.private_files import explained
-from holdfast.errors import ModeTooWide, WrongKind, WrongOwner
+from holdfast.errors import ModeTooWide, SymlinkRefused, WrongKind, WrongOwner
 
 _OTHERS = 0o077
 _GROUP_READ = 0o040
@@ -45,9 +46,19 @@ def read_mounted(path: Path, *, bytes_max: int, group_may_read: bool = False) ->
 
 
 def check_mounted_folder(path: Path) -> None:
-    """Refuse a folder that others could read or fill. Raises FileNotFoundError too."""
-    found = os.stat(path)
+    """Refuse a folder that others could read or fill, and a link to one.
+
+    Raises FileNotFoundError too.
+    """
+    found = os.lstat(path)
     mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISLNK(found.st_mode):
+        real = os.path.realpath(path)
+        raise SymlinkRefused(
+            f"{path} is a symbolic link",
+            hint=f"have the folder itself there, or name the real one wherever this path is named "
+            f"(options, holdfast.toml, keys.json): {real}",
+        )
     if not stat.S_ISDIR(found.st_mode):
         raise WrongKind(f"{path} is not a folder")
     _check_owner(path, found)

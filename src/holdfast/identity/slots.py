@@ -171,28 +171,72 @@ def open_slot(slot: Slot, key: Key, *, vault_id: str) -> bytes | None:
 
 
 def open_any(
-    slots: Iterable[Slot], ask: Callable[[], str] | None, *, vault_id: str, given: Key | None = None
-) -> bytes:
+    slots: Iterable[Slot], ask: Callable[[], str] | None, *, vault_id: str, where: Path,
+    given: Key | None = None,
+) -> bytes:  # fmt: skip
     """What the slots seal: by a key that is given, by this machine's own, or by asking a person.
 
-    Raises VaultLocked, VaultDamaged, and what find_unattended raises.
+    `where` is the vault's folder, for words to a person. Raises VaultLocked, VaultDamaged, and
+    what find_unattended raises.
     """
     slots = list(slots)
     for slot in slots:
         check_closed(slot)
-    for key in [given] if given else find_unattended(slots):
+    keys = [given] if given else find_unattended(slots)
+    for key in keys:
         for slot in slots:
             payload = open_slot(slot, key, vault_id=vault_id)
             if payload is not None:
                 return payload
-    if given is None and ask is not None and any(slot.kind == "passphrase" for slot in slots):
+    if given is not None:
+        raise VaultLocked(
+            f"{_given(given)} opens no slot of the vault in {where}", hint=ways_in(slots)
+        )
+    if ask is not None and any(slot.kind == "passphrase" for slot in slots):
         try:
             key = passphrase_key(ask())
         except BadInput:
-            raise VaultLocked("that passphrase opens no slot of the vault") from None
-        return open_any(slots, None, vault_id=vault_id, given=key)
-    kinds = ", ".join(sorted({slot.kind for slot in slots}))
-    raise VaultLocked(f"no slot of the vault could be opened (there are: {kinds})")
+            raise VaultLocked(
+                f"that passphrase opens no slot of the vault in {where}", hint=ways_in(slots)
+            ) from None
+        return open_any(slots, None, vault_id=vault_id, where=where, given=key)
+    read = {(key.kind, key.source) for key in keys}
+    tried = "; ".join(_tried(slot, was_read=(slot.kind, slot.source) in read) for slot in slots)
+    raise VaultLocked(
+        f"no slot of the vault in {where} could be opened: {tried}", hint=ways_in(slots)
+    )
+
+
+def ways_in(slots: Iterable[Slot]) -> str:
+    """What a person can do to open one of these slots."""
+    ways: list[str] = []
+    for slot in slots:
+        match slot.kind:
+            case "file":
+                ways.append(f"mount or put back {slot.source}")
+            case "credential":
+                ways.append(f"start it by systemd with the credential {slot.source}")
+            case _:
+                ways.append("give the passphrase")
+    return "; or ".join(dict.fromkeys(ways)) + "; without any of them only the paper opens it"
+
+
+def _given(key: Key) -> str:
+    return "that passphrase" if key.kind == "passphrase" else f"what {key.source} holds"
+
+
+def _tried(slot: Slot, *, was_read: bool) -> str:
+    """Why a slot stayed shut, where nobody gave a key."""
+    if slot.kind == "passphrase":
+        return "a passphrase, and nobody is there to type it"
+    if slot.kind == "file":
+        what = f"the file {slot.source}"
+    else:
+        folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
+        if not folder:
+            return f"the credential {slot.source}, and systemd has given this process none"
+        what = f"the credential {Path(folder) / slot.source}"
+    return f"{what}, which holds another key" if was_read else f"{what}, which is not there"
 
 
 def check_closed(slot: Slot) -> None:

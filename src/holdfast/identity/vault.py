@@ -234,10 +234,10 @@ def open_vault(
     """The vault in this folder, by a given key, by the machine's own, or by asking a person.
 
     Raises:
-        VaultMissing, VaultLocked, VaultDamaged, ModeTooWide, WrongOwner, WrongKind
+        VaultMissing, VaultLocked, VaultDamaged, SymlinkRefused, ModeTooWide, WrongOwner, WrongKind
     """
     found = _read_slots(folder)
-    raw = open_any(found.slots, ask, vault_id=found.vault, given=given)
+    raw = open_any(found.slots, ask, vault_id=found.vault, where=folder, given=given)
     try:
         payload = msgspec.json.decode(raw, type=_Payload)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -8,7 +8,9 @@ such signal: there a worker outlives a killed parent until it is stopped by hand
 
 A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or
 the end of that time, kills it, which loses nothing. The worker is in a process group of its own,
-so Ctrl-C reaches it once, from here. As process 1 of a container it also reaps orphans.
+so Ctrl-C reaches it once, from here. A signal that comes when all is over finds a process that ends
+with the worker's exit code and nothing else: from there on both are ignored. As process 1 of a
+container it also reaps orphans.
 
 Where it is given a `Warm`, a worker is forked from the code that is loaded here; see warm.py.
 """
@@ -66,8 +68,9 @@ def supervise(
 ) -> int:
     """Keep a worker running until it ends on purpose or we are asked to stop; its exit code.
 
-    Runs in the main thread of a process of its own, which has no other children. `say` gets one
-    line per start, end and decision.
+    Runs in the main thread of a process of its own, which has no other children and ends when this
+    returns: SIGTERM and SIGINT are ignored from then on. `say` gets one line per start, end and
+    decision.
     """
     with _signals() as wake:
         return _Supervisor(
@@ -200,14 +203,17 @@ def _signals() -> Generator[Wake, None, None]:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    kept = {number: signal.signal(number, _ignore) for number in _HANDLED}
+    for number in _HANDLED:
+        signal.signal(number, _ignore)
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield Wake(reader, writer)
     finally:
         signal.set_wakeup_fd(wakeup)
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        # Not as before: whoever asks once more, while the interpreter ends, must not change the
+        # exit code into that of a Ctrl-C, on a busy machine more than on others.
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
         os.close(reader)
         os.close(writer)
 

@@ -14,6 +14,7 @@ from holdfast.app.key_record import Desk, Done, acting, open_desk
 from holdfast.app.make_agent import Made, Plan, make_agent, open_by
 from holdfast.app.paper_acts import find_phrase, lock, retire, unlock
 from holdfast.app.recover_identity import Order, Recovered, recover_identity
+from holdfast.app.replace_paper import is_under_way, replace_paper
 from holdfast.app.rotate_identity import rotate_identity
 from holdfast.core.clock import SeededEntropy, SystemEntropy
 from holdfast.identity.derive import PaperKeys
@@ -23,7 +24,7 @@ from holdfast.identity.keyset import KeySet
 from holdfast.identity.log_state import Log
 from holdfast.identity.own_log import read_own_log
 from holdfast.identity.paper import Card
-from holdfast.identity.phrase import Phrase
+from holdfast.identity.phrase import Phrase, new_phrase, read_phrase
 from holdfast.identity.records import Keys, Why
 from holdfast.identity.slots import file_key, new_unlock_text
 from holdfast.identity.witness_places import reach
@@ -108,6 +109,29 @@ class World:
                     return done
                 with self.keys() as keys:
                     return await unlock(desk, found, keys, why=Why.STOLEN, entropy=ENTROPY)
+
+        with acting(self.folder):
+            return asyncio.run(act())
+
+    def replace(self, words: str) -> Done:
+        """New words, as `holdfast paper replace` does it: shown, or those of an earlier run."""
+
+        async def act() -> Done:
+            desk = await open_desk(self.home(), port=SODIUM)
+            with paper(words, desk) as old:
+                if is_under_way(desk, old):
+                    phrase = read_phrase(self.words[-1])
+                else:
+                    phrase = new_phrase(ENTROPY)
+                    self.show(phrase)
+                with (
+                    phrase, PaperKeys(phrase) as new,
+                    open_by(self.vault, [UNLOCK]) as vault, open_by(self.second, [OTHER]) as second,
+                ):  # fmt: skip
+                    return await replace_paper(
+                        desk, old, new, vault, second, ways=[UNLOCK], second_ways=[OTHER],
+                        entropy=ENTROPY,
+                    )  # fmt: skip
 
         with acting(self.folder):
             return asyncio.run(act())

@@ -205,6 +205,19 @@ class RecoverFromCard(Recover):
         )  # fmt: skip
 
 
+class ReplacePaper(Life):
+    """New words, named by the old ones; run again with the old words and those that were shown."""
+
+    ends = ((1, 1),)
+
+    def act(self) -> None:
+        self.world.replace(self.world.words[0])
+
+    def check_end(self, log: Log) -> None:
+        super().check_end(log)
+        check_paper_power(self.world, log)
+
+
 class Retire(Life):
     ends = ((1, 0),)
 
@@ -225,7 +238,8 @@ class Retire(Life):
 
 LIVES: dict[str, type[Life]] = {
     "make": Make, "import": Import, "rotate": Rotate, "change-witnesses": ChangeWitnesses,
-    "evict": Evict, "recover": Recover, "recover-from-card": RecoverFromCard, "retire": Retire,
+    "evict": Evict, "recover": Recover, "recover-from-card": RecoverFromCard,
+    "replace-paper": ReplacePaper, "retire": Retire,
 }  # fmt: skip
 
 
@@ -277,6 +291,26 @@ def check_keys_safe(world: World, entry: Entry) -> None:
         assert match, f"the next key of {tuple(entry.position)} is not held"
         with keys.get_next(match[0]) as following:
             assert following.signs_for(match[0]), "the next key does not sign"
+
+
+def check_paper_power(world: World, log: Log) -> None:
+    """The words shown last recover the agent and open every escrow; no others do either."""
+    from holdfast.identity.derive import PaperKeys
+    from holdfast.identity.paper_fit import Fit, fitting
+    from holdfast.identity.phrase import read_phrase
+
+    for words in world.words:
+        newest = words == world.words[-1]
+        with read_phrase(words) as phrase, PaperKeys(phrase) as paper, paper.escrow() as identity:
+            assert (fitting(paper, log).fit is Fit.CURRENT) == newest, "the wrong words have power"
+            for place in (world.folder, world.vault, world.second):
+                raw = (place / "escrow.age").read_bytes()
+                try:
+                    open_escrow(raw, identity)
+                    opened = True
+                except HoldfastError:
+                    opened = False
+                assert opened == newest, f"{place.name}: the wrong words open the escrow"
 
 
 def check_escrow(world: World) -> None:
