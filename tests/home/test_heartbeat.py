@@ -61,6 +61,20 @@ def test_damaged_marks_are_reported_and_nothing_is_written(raw: bytes, tmp_path:
     assert path.read_bytes() == raw
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o660])
+def test_the_file_keeps_its_mode_and_a_new_one_is_private(mode: int, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    path, new = tmp_path / "HEARTBEAT.md", tmp_path / "new" / "HEARTBEAT.md"
+    path.write_bytes(b"mine\n")
+    path.chmod(mode)
+    new.parent.mkdir(0o700)
+    for one in (path, new):
+        assert write_heartbeat(one, BLOCK, asides=tmp_path / "aside") == ""
+    assert BLOCK in path.read_bytes()
+    assert path.stat().st_mode & 0o777 == mode
+    assert new.stat().st_mode & 0o777 == 0o600
+
+
 def test_what_an_editor_saves_while_the_block_is_written_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

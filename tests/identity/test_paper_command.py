@@ -129,6 +129,7 @@ def test_nothing_secret_is_written_to_a_disk(
     home: Home, hf: Commands, phrase: Phrase, tmp_path: Path
 ) -> None:
     with (tmp_path / "out.pdf").open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
         done = subprocess.run(
             command_line("paper", "print", "--words-fd", "0"), cwd=home.folder, stdout=file,
             env=environment(home.folder), input=words_of(phrase).encode(), stderr=subprocess.PIPE,

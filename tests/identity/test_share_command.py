@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pty
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.core.mounts import is_in_memory
 from holdfast.identity.phrase import Phrase
 from holdfast.testing.command_line import Commands
 
@@ -54,6 +58,73 @@ def test_words_are_not_taken_from_the_command_line_nor_repeated(
         options = (f"--needed={needed}", f"--total={total}", "--from-fd", "0")
         hf("share", "split", *options, stdin=" ".join(phrase.words), code=2)
     hf("share", "split", "--needed=2", "--total=3", "--from-fd", "0", stdin=b"\xff", code=2)
+
+
+def redirected(out: int, *words: str, typed: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", "share", *words, "--from-fd", "0"],
+        input=typed.encode(), stdout=out, stderr=subprocess.PIPE, check=False, timeout=60,
+    )  # fmt: skip
+
+
+VERBS = (("split", "--needed", "2", "--total", "2"), ("combine",))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_words_go_to_no_file_on_a_disk(tmp_path: Path, phrase: Phrase, verb: tuple[str]) -> None:
+    """Before a word is read; a pipe may lead anywhere, and a person who writes one means it."""
+    if is_in_memory(tmp_path):
+        pytest.skip("the folder of the tests lies in memory")
+    file = tmp_path / "words"
+    with file.open("wb") as out:
+        done = redirected(out.fileno(), *verb, typed=" ".join(phrase.words))
+    assert (done.returncode, file.read_bytes()) == (2, b"")
+    assert b"a file on a disk" in done.stderr
+    assert b"| age -p" in done.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_words_go_to_memory_of_ours_alone(phrase: Phrase, verb: tuple[str]) -> None:
+    folder = Path("/dev") / "shm"
+    if not is_in_memory(folder):
+        pytest.skip("no memory is mounted here")
+    typed = " ".join(phrase.words)
+    if verb[0] == "combine":
+        read, write = os.pipe()
+        assert redirected(write, *VERBS[0], typed=typed).returncode == 0
+        os.close(write)
+        with open(read, "rb") as pipe:
+            typed = pipe.read().decode()
+    with tempfile.NamedTemporaryFile(dir=folder) as out:
+        os.fchmod(out.fileno(), 0o644)
+        refused = redirected(out.fileno(), *verb, typed=typed)
+        assert (refused.returncode, Path(out.name).read_bytes()) == (2, b"")
+        assert b"others may read (mode 0644)" in refused.stderr
+        os.fchmod(out.fileno(), 0o600)
+        assert redirected(out.fileno(), *verb, typed=typed).returncode == 0
+        assert len(Path(out.name).read_bytes().split()) >= 24
+
+
+def test_words_go_to_a_terminal(phrase: Phrase) -> None:
+    ours, theirs = pty.openpty()
+    done = redirected(theirs, *VERBS[0], typed=" ".join(phrase.words))
+    os.close(theirs)
+    assert done.returncode == 0
+    assert b"share 1 of 2" in os.read(ours, 4096)
+    os.close(ours)
+
+
+def test_a_caller_in_this_process_takes_them(
+    phrase: Phrase,
+) -> None:
+    """Where standard output has no descriptor there is no file either."""
+    read, write = os.pipe()
+    os.write(write, " ".join(phrase.words).encode())
+    os.close(write)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["share", "split", "--needed=2", "--total=2", f"--from-fd={read}"]) == 0
+    os.close(read)
+    assert "share 1 of 2" in out.getvalue()
 
 
 def test_a_person_types_them_unseen_and_may_mistype(hf: Commands, phrase: Phrase) -> None:

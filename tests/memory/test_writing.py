@@ -55,6 +55,77 @@ def test_a_new_file_has_a_heading_and_is_private(place: MemoryPlace) -> None:
     assert place.memory_file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o664, 0o640, 0o600, 0o444])
+@pytest.mark.parametrize("way", ["exchange", "link"])
+def test_a_file_that_is_there_keeps_its_mode(
+    place: MemoryPlace, mode: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its editor may be another user; what lies aside for us is nobody else's."""
+    if way == "link":
+        monkeypatch.setattr(exchange, "exchange_names", lambda *_: False)
+    place.memory_file.write_text("mine\n")
+    place.memory_file.chmod(mode)
+    add(place, "one")
+    assert entry("one") in lines(place)
+    assert place.memory_file.stat().st_mode & 0o7777 == mode
+    assert place.asides.stat().st_mode & 0o077 == 0
+
+
+def test_a_save_between_brings_its_own_mode(
+    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(place, "one")
+    assert place.memory_file.stat().st_mode & 0o777 == 0o600
+    swap, saved = exchange.exchange_names, False
+
+    def saves_first(one: Path, other: Path) -> bool:
+        nonlocal saved
+        if not saved:
+            saved = True
+            save(place, *lines(place), "theirs")
+            place.memory_file.chmod(0o644)
+        return swap(one, other)
+
+    monkeypatch.setattr(exchange, "exchange_names", saves_first)
+    add(place, "two")
+    assert {"theirs", entry("two")} <= set(lines(place))
+    assert place.memory_file.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can be two users here")
+def test_its_group_stays_where_we_may_give_it(place: MemoryPlace) -> None:
+    place.memory_file.write_text("mine\n")
+    os.chown(place.memory_file, -1, 12_345)
+    place.memory_file.chmod(0o660)
+    add(place, "one")
+    found = place.memory_file.stat()
+    assert (found.st_gid, found.st_mode & 0o777) == (12_345, 0o660)
+
+
+def test_another_group_gets_no_rights_in_its_place(
+    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We are not in the group that the person chose: ours is not let in instead."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    place.memory_file.write_text("mine\n")
+    place.memory_file.chmod(0o664)
+    fstat = os.fstat
+
+    def of_another_group(fd: int) -> os.stat_result:
+        found = list(fstat(fd))
+        found[5] = 54_321
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fchown", refused)
+    monkeypatch.setattr(os, "fstat", of_another_group)
+    add(place, "one")
+    monkeypatch.undo()
+    assert place.memory_file.stat().st_mode & 0o777 == 0o604
+
+
 def test_an_entry_that_is_there_is_not_added_again(place: MemoryPlace) -> None:
     add(place, "one")
     assert add(place, "one").added == 0

@@ -41,6 +41,18 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o440])
+def test_a_file_keeps_its_mode_where_that_is_asked_for(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "handoff.md"
+    write_atomically(path, b"one", keep_mode=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(mode)
+    write_atomically(path, b"two", keep_mode=True)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"two", mode)
+    write_atomically(path, b"three")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_private_file_passes(secret: Path) -> None:
     check_private_file(secret)
 

@@ -105,7 +105,7 @@ def write_foreign(home: AgentHome) -> Handoff:
         home.state, home.covering(), agent=home.name, agent_id=_IdReader(home.identity_file)(),
         at_ms=SystemClock().wall_ms(),
     )  # fmt: skip
-    write_atomically(home.handoff_file, safe(render(handoff)).encode())
+    write_atomically(home.handoff_file, safe(render(handoff)).encode(), keep_mode=True)
     return handoff
 
 

@@ -1,7 +1,10 @@
-"""Where secret pages go: a pipe, a terminal, or a file in memory; never to a disk.
+"""Where secret words go: a pipe, a terminal, or a file in memory of ours alone; never to a disk.
 
 A disk keeps what was deleted, and backups copy it. So a file is written only where memory is
-mounted (/dev/shm), and a redirection to a file on a disk is refused before any word is asked for.
+mounted (/dev/shm), and a redirection to a file on a disk, or to one that others may read, is
+refused before any word is asked for. There is no option that allows it: a pipe to a program that
+seals (`| age -p > FILE`) does, and says what is meant. Every command that prints words begins with
+this: `paper print`, `share split`, `share combine`.
 """
 
 from __future__ import annotations
@@ -26,18 +29,37 @@ def check_way_out(out: str | None, *, text: bool) -> None:
     if out is not None:
         _check_file(Path(out))
         return
-    number = sys.stdout.fileno()
+    number = _descriptor()
+    if number is None:
+        return
     if os.isatty(number) and not text:
         raise BadInput(
             "a PDF is not for a terminal",
             hint="pipe it to a printer (`| lp`), or give --text or --out /dev/shm/FILE",
         )
-    regular = stat.S_ISREG(os.fstat(number).st_mode)
-    if regular and not is_in_memory(Path(f"/proc/self/fd/{number}")):
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode):
+        return
+    if not is_in_memory(Path(f"/proc/self/fd/{number}")):
         raise BadInput(
             "standard output is a file on a disk, which keeps what is deleted",
-            hint="pipe it to a printer (`| lp`), or write to /dev/shm",
+            hint="pipe it to a printer (`| lp`) or to a program that seals it (`| age -p > FILE`), "
+            "or write to /dev/shm",
         )
+    if found.st_mode & 0o077:
+        raise BadInput(
+            "standard output is a file that others may read "
+            f"(mode {stat.S_IMODE(found.st_mode):04o})",
+            hint="`umask 077` first, and remove the file that is there",
+        )
+
+
+def _descriptor() -> int | None:
+    """Of standard output; None where a program of this process takes it, and no file does."""
+    try:
+        return sys.stdout.fileno()
+    except (OSError, ValueError):  # io.UnsupportedOperation is both
+        return None
 
 
 def put_secret(data: bytes, out: str | None) -> None:

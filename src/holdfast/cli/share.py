@@ -16,7 +16,8 @@ def add_parser(commands: Commands) -> None:
         commands, "share", run=None,
         purpose="Shares of a recovery phrase by SLIP-39: any so many of them together give the "
         "phrase, fewer tell nothing. Run it on a machine without a network; what is printed is "
-        "secret. Nothing is stored.",
+        "secret: it goes to a terminal, a pipe or a file in memory of yours alone, and a file on "
+        "a disk is refused. Nothing is stored.",
         examples=("holdfast share split --needed 2 --total 3", "holdfast share combine"),
     )  # fmt: skip
     verbs = add_verbs(parser)
@@ -46,10 +47,12 @@ def add_parser(commands: Commands) -> None:
 
 
 def run_split(args: argparse.Namespace) -> int:
+    from holdfast.cli.paper_out import check_way_out
     from holdfast.cli.words_in import ask_words, read_words
     from holdfast.identity.phrase import read_phrase
     from holdfast.identity.shares import split
 
+    check_way_out(None, text=True)
     needed, total = _number("--needed", args.needed), _number("--total", args.total)
     text = read_words(args.from_fd) if args.from_fd is not None else ask_words("the 24 words")
     with read_phrase(text) as phrase:
@@ -65,9 +68,11 @@ def run_split(args: argparse.Namespace) -> int:
 
 def run_combine(args: argparse.Namespace) -> int:
     from holdfast.cli.paper_in import ask_shares
+    from holdfast.cli.paper_out import check_way_out
     from holdfast.cli.words_in import ask_words, read_words
     from holdfast.identity.shares import combine
 
+    check_way_out(None, text=True)
     if args.from_fd is not None:
         # What `split` prints can be given back as it is.
         lines = [line.strip() for line in read_words(args.from_fd).splitlines()]

@@ -123,14 +123,17 @@ def locked(path: Path) -> Generator[None]:
         os.close(fd)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file's contents durably: after a crash it holds the old bytes or the new."""
+def write_atomically(path: Path, data: bytes, *, keep_mode: bool = False) -> None:
+    """Replace the file's contents durably: after a crash it holds the old bytes or the new.
+
+    With `keep_mode` a file that is there keeps its mode and group: a person has set them.
+    """
     try:
         folder = os.open(path.parent, _FOLDER_FLAGS)
     except OSError as error:
         raise explained(error, path.parent) from error
     try:
-        _replace(folder, path.name, data)
+        _replace(folder, path.name, data, keep_mode=keep_mode)
     except OSError as error:
         raise explained(error, path) from error
     finally:
@@ -219,9 +222,11 @@ def _make_folders(path: Path) -> None:
         sync_folder(folder.parent)
 
 
-def _replace(folder: int, name: str, data: bytes) -> None:
+def _replace(folder: int, name: str, data: bytes, *, keep_mode: bool) -> None:
     temporary = _write_temporary(folder, name, data)
     try:
+        if keep_mode:
+            _keep_mode(folder, name, temporary)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.unlink(temporary, dir_fd=folder)
@@ -243,6 +248,35 @@ def _write_temporary(folder: int, name: str, data: bytes) -> str:
     finally:
         os.close(fd)
     return temporary
+
+
+def _keep_mode(folder: int, name: str, temporary: str) -> None:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(found.st_mode):
+        fd = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            take_mode(fd, found)
+        finally:
+            os.close(fd)
+
+
+def take_mode(fd: int, after: os.stat_result) -> None:
+    """Give an open file the mode and group of another; the rights of a group only to that group.
+
+    Where we may not give it that group (we are not in it), its group gets no rights at all: another
+    group than the person chose must not get them in its place.
+    """
+    mode, found = stat.S_IMODE(after.st_mode) & 0o777, os.fstat(fd)
+    if found.st_gid != after.st_gid:
+        try:
+            os.fchown(fd, -1, after.st_gid)
+        except PermissionError:
+            mode &= ~0o070
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(fd, mode)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -16,6 +16,12 @@ the aside is removed. The name of an aside has the hash of what we put into it, 
 merged from it: a crash at any instant leaves a file that says by itself whether it holds anything
 that is not taken yet (`is_taken`).
 
+A file that is there keeps its mode and group, because its editor may be another user or a member of
+a group; a new one is 0600. They are given to the new version before the exchange, and once more to
+what has the name afterwards, by what came out: somebody's save may have brought others. A crash
+between the two leaves those from before that save. Owners are not changed: a file of another user
+is refused. Access lists and other attributes are not carried over.
+
 Where the kernel or the file system has no exchange (macOS, some network file systems), the old file
 is linked aside first and then replaced, after one more look that it still has the name: a save in
 the instant between that look and the rename would be lost.
@@ -34,7 +40,14 @@ import time
 from pathlib import Path
 
 from holdfast.core.exchange_names import exchange_names
-from holdfast.core.private_files import FILE_MODE, explained, sync, sync_folder, write_all
+from holdfast.core.private_files import (
+    FILE_MODE,
+    explained,
+    sync,
+    sync_folder,
+    take_mode,
+    write_all,
+)
 from holdfast.errors import SymlinkRefused, TooLarge, WrongKind, WrongOwner
 
 FILE_BYTES_MAX = 8 * 1024 * 1024
@@ -76,7 +89,13 @@ def exchange(path: Path, data: bytes, *, asides: Path) -> Path | None:
     """
     aside = write_aside(path, data, asides=asides)
     try:
-        displaced = _swap(path, aside)
+        ours = os.open(aside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            displaced = _swap(path, aside, ours)
+            if displaced:
+                take_mode(ours, os.lstat(aside))
+        finally:
+            os.close(ours)
         sync_folder(path.parent)
         sync_folder(asides)
     except OSError as error:
@@ -139,11 +158,13 @@ def hash_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:HASH_CHARS]
 
 
-def _swap(path: Path, aside: Path) -> bool:
-    """Whether there was a file to be displaced; it has the other name then."""
+def _swap(path: Path, aside: Path, ours: int) -> bool:
+    """Whether there was a file to be displaced; it has the other name then. `ours`: the aside."""
     for _ in range(EXCHANGE_TRIES):
         try:
-            _check_file(path, os.lstat(path))
+            found = os.lstat(path)
+            _check_file(path, found)
+            take_mode(ours, found)
             if exchange_names(aside, path) or _replace_linked(path, aside):
                 return True
         except FileNotFoundError:

@@ -131,7 +131,7 @@ class Upkeep:
 
     def _write_handoff(self, handoff: Handoff) -> None:
         try:
-            write_atomically(self._handoff, safe(render(handoff)).encode())
+            write_atomically(self._handoff, safe(render(handoff)).encode(), keep_mode=True)
         except (HoldfastError, OSError) as error:
             self._say("handoff.md", str(error))
             return
