@@ -33,7 +33,7 @@ def test_row_15_a_rotation_killed_anywhere_leaves_one_usable_key_set(
     measured(f"identity, rotate: {report['calls']} calls, trials {report['trials']}")
 
 
-@pytest.mark.parametrize("life", ["import", "recover"])
+@pytest.mark.parametrize("life", ["import", "recover", "replace-paper"])
 def test_row_16_nothing_is_published_before_its_keys_are_safe(
     life: str, measured: Callable[[str], None]
 ) -> None:

@@ -62,13 +62,17 @@ def test_a_file_that_is_there_keeps_its_mode(
 ) -> None:
     """Its editor may be another user; what lies aside for us is nobody else's."""
     if way == "link":
-        monkeypatch.setattr(exchange, "exchange_names", lambda *_: False)
+        monkeypatch.setattr(exchange, "exchange_names", _no_exchange)
     place.memory_file.write_text("mine\n")
     place.memory_file.chmod(mode)
     add(place, "one")
     assert entry("one") in lines(place)
     assert place.memory_file.stat().st_mode & 0o7777 == mode
     assert place.asides.stat().st_mode & 0o077 == 0
+
+
+def _no_exchange(one: Path, other: Path) -> bool:
+    return False
 
 
 def test_a_save_between_brings_its_own_mode(
