@@ -15,7 +15,7 @@ from holdfast.testing.backup_flips import run
 
 def test_killed_anywhere_nothing_half_counts(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.testing.backup_kills", "--points", "6",
+        [sys.executable, "-m", "holdfast.testing.backup_kills", "--points", "6", "--moments", "1",
          "--act", "backup", "--act", "recover",
          "--report", str(tmp_path / "report")],
         capture_output=True, text=True, check=False,

@@ -15,12 +15,17 @@ from holdfast.testing.options import at_least_one
 from holdfast.testing.shim import build, preloaded
 
 BUILD = Path("build")
+MOMENTS = 20
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.backup_kills")
     parser.add_argument("--points", type=at_least_one, help="of all acts together (default: all)")
+    parser.add_argument(
+        "--moments", type=at_least_one, default=MOMENTS, metavar="N",
+        help=f"times, spread over each act, at which Borg is killed with it ({MOMENTS})",
+    )  # fmt: skip
     parser.add_argument("--act", choices=ACTS, action="append", help="this act alone")
     parser.add_argument("--at", default="", metavar="N,...", help="before these calls alone")
     parser.add_argument("--report", type=Path, default=None)
@@ -31,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-", dir=memory) as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast.testing.backup_kills.trials", folder, each, given.at,
-             *acts],
+            [sys.executable, "-m", "holdfast.testing.backup_kills.trials", folder, each,
+             str(given.moments), given.at, *acts],
             env=os.environ | preloaded(library), stdout=subprocess.PIPE, check=False,
         )  # fmt: skip
     if given.report is not None:
