@@ -8,6 +8,7 @@
          |   +- SessionLost          this process's lease is over
          |   +- MemoryFileBusy       others write a memory file all the time
          |   +- CommitUnknown        the journal cannot say whether the write is durable
+         |   +- DiskFull             no space for a file that is not the journal's
          |   +- backup: PlaceMissing, PlaceUnreachable, PlaceFull, RepositoryLocked,
          |   |           BackupInterrupted, BackupBusy
          |   +- SignerUnavailable    nobody answers at the socket of the signer process
@@ -27,15 +28,15 @@
          |   |           JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged,
          |   |           SecretsDamaged, WitnessDamaged, LogDamaged
          |   +- place: ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
-         |   |          NetworkFileSystem, LocksMissing, BootIdMissing
+         |   |          NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed
          |   +- identity: BadPhrase, BadShare, BadSheet, BadKeyFile, VaultMissing, VaultExists,
          |   |             VaultLocked, VaultDamaged, KeysReplaced, SignerRefused,
          |   |             AgentQuarantined, InstanceDamaged, ArbiterDamaged
          |   +- backup: EngineMissing, EngineTooOld, BadPlace, PlaceNotFound, PlaceTaken,
          |   |           PlaceRefused, PassphraseRefused, RepositoryMoved, RepositoryRolledBack,
-         |   |           RepositoryKeyMissing, RepositoryDamaged, SnapshotNotFound, SnapshotExists,
-         |   |           SnapshotIncomplete, SnapshotFailed, BackupDamaged, ArchiveRefused,
-         |   |           PruneRefused, BackupFailed
+         |   |           RepositoryReplaced, RepositoryKeyMissing, RepositoryDamaged,
+         |   |           SnapshotNotFound, SnapshotExists, SnapshotIncomplete, SnapshotFailed,
+         |   |           BackupDamaged, ArchiveRefused, PruneRefused, BackupFailed
          |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
          |   |          ModelNotFound, ModelQuotaSpent, ModelRefused, StateHeldElsewhere
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
@@ -126,6 +127,12 @@ class JournalFull(Retryable):
     code = "journal-full"
     exit_code = EXIT_PLACE
     default_hint = "free some space on the journal's disk; work goes on by itself, nothing was lost"
+
+
+class DiskFull(Retryable):
+    code = "disk-full"
+    exit_code = EXIT_PLACE
+    default_hint = "free some space there and run the same command again; nothing half made counts"
 
 
 class NotFinal(Retryable):
@@ -565,6 +572,17 @@ class RepositoryRolledBack(Terminal):
     default_hint = (
         "somebody put an older copy in its place: look into it first. Then remove this place and "
         "add a new, empty one; keep the old copy, restores can read it"
+    )
+
+
+class RepositoryReplaced(Terminal):
+    """Another repository lies where this agent's was: its id is not the one that is known."""
+
+    code = "repository-replaced"
+    exit_code = EXIT_JOURNAL
+    default_hint = (
+        "nothing was written to it. Is the wrong disk mounted, or the wrong address given? If it "
+        "was exchanged, look into who did it; then `holdfast place remove NAME` and add a new one"
     )
 
 
@@ -1036,6 +1054,17 @@ class LocksMissing(Terminal):
     code = "locks-missing"
     exit_code = EXIT_PLACE
     default_hint = "put the journal on a local disk whose file system keeps locks (flock)"
+
+
+class DiskFailed(Terminal):
+    """The disk or file system refused a read or a write that should have worked."""
+
+    code = "disk-failed"
+    exit_code = EXIT_PLACE
+    default_hint = (
+        "the disk or its file system is failing: see the system's log (`dmesg`), save what is on "
+        "it; nothing half written counts, and the same command may be run again elsewhere"
+    )
 
 
 class BootIdMissing(Terminal):

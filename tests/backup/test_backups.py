@@ -162,7 +162,8 @@ async def test_a_swapped_repository_is_named_and_the_other_place_is_taken(world:
     shutil.copytree(world.repository(1), world.repository(2))
     found = await looked(world)
     assert found.places[1].error is not None
-    assert found.places[1].error.code == "passphrase-refused"
+    assert found.places[1].error.code == "repository-replaced"
+    assert "not the one that is known" in found.places[1].error.message
     report = await restore_to(world.root / "new", await means_of(world), dry_run=True)
     assert report.place == "place-1"
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -116,8 +117,10 @@ def test_a_file_that_changes_while_it_is_copied_is_copied_again(
     time.sleep(0.05)
     real, left = module._pour, [2]
 
-    def pour(fd: int, out: int | None, *, bytes_max: int) -> tuple[int, str]:
-        done = real(fd, out, bytes_max=bytes_max)
+    def pour(
+        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
+    ) -> tuple[int, str]:
+        done = real(fd, out, bytes_max=bytes_max, on_piece=on_piece)
         if bytes_max >= 100 and left[0]:
             left[0] -= 1
             with open(busy, "ab") as file:
@@ -137,8 +140,10 @@ def test_a_file_that_never_rests_is_kept_and_noted(
     busy.write_bytes(b"0" * 100)
     real = module._pour
 
-    def pour(fd: int, out: int | None, *, bytes_max: int) -> tuple[int, str]:
-        done = real(fd, out, bytes_max=bytes_max)
+    def pour(
+        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
+    ) -> tuple[int, str]:
+        done = real(fd, out, bytes_max=bytes_max, on_piece=on_piece)
         if bytes_max >= 100:
             with open(busy, "ab") as file:
                 file.write(b"more")

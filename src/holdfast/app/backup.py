@@ -16,6 +16,7 @@ import asyncio
 import fcntl
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ from holdfast.backup.heads import NAME as HEADS
 from holdfast.backup.heads import HeadFile, Held, parse_lines
 from holdfast.backup.jobs import Done, Outcome, run_jobs
 from holdfast.backup.manifest import ENTRIES_MAX
+from holdfast.backup.news import SILENT, Amount, News
+from holdfast.backup.place_errors import place_error
 from holdfast.backup.place_state import OK
 from holdfast.backup.places import Place, get_place
 from holdfast.backup.reader import HEAD_NAME
@@ -52,9 +55,9 @@ from holdfast.errors import (
     BackupBusy,
     BackupDamaged,
     BackupFailed,
+    BackupInterrupted,
     HoldfastError,
     PlaceNotFound,
-    RepositoryRolledBack,
     SnapshotFailed,
     SnapshotNotFound,
 )
@@ -72,12 +75,6 @@ SCRATCH = "scratch-"
 NAME_CHARS_MAX = 80
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
-Say = Callable[[str], None]
-
-
-def _silent(_text: str) -> None:
-    pass
-
 
 class Backups:
     """The snapshots of one agent, with its places and its speaker at hand."""
@@ -85,7 +82,6 @@ class Backups:
     def __init__(
         self, places: BackupPlaces, speaker: Speaker, *, keys: KeyRing | None,
         clock: Clock | None = None, port: Signatures | None = None, checks: Sequence[Check] = (),
-        say: Say = _silent,
     ) -> None:  # fmt: skip
         self.home = places.home
         self.places = places
@@ -94,7 +90,7 @@ class Backups:
         self._clock = clock or SystemClock()
         self._port = port or Sodium()
         self._checks = checks
-        self._say = say
+        self._news = places.borg.news
         self._folder = self.home.instance / "backup"
 
     async def now(self, only: Sequence[str] = (), *, check: bool = True) -> NowReport:
@@ -151,8 +147,8 @@ class Backups:
         subject = self._subject(newest)
         folder = self._folder / STAGING
         ensure_private_folder(folder)
-        staged = await asyncio.to_thread(stage, subject, folder)
-        self._say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
+        staged = await self._staged(subject, folder)
+        self._news.say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
         about = staged.about
         if newest is not None and about.e < newest.record.e:
             raise SnapshotFailed(
@@ -173,6 +169,19 @@ class Backups:
         write_atomically(folder / HEAD_NAME, head.line() + b"\n")
         HeadFile(self.home.heads_file).append(head)
         return staged, head
+
+    async def _staged(self, subject: Subject, folder: Path) -> Staged:
+        over = threading.Event()
+
+        def on_file(files: int, size: int) -> None:
+            if over.is_set():
+                raise BackupInterrupted("the snapshot was given up")
+            self._news.far("staging", Amount(files=files, bytes=size))
+
+        try:
+            return await asyncio.to_thread(stage, subject, folder, on_file=on_file)
+        finally:
+            over.set()  # where this is a cancel, the thread need not copy on
 
     def _subject(self, newest: Signed[Head] | None) -> Subject:
         home, journal = self.home, self.home.journal
@@ -223,10 +232,15 @@ class Backups:
             head.record.archive,
         )
         await self.places.check_speaks(place)
-        created = await borg.create(repository, archive, staged.folder)
+        what = f"place {place.name}: sending"
+        created = await borg.create(
+            repository, archive, staged.folder,
+            on_progress=lambda at: self._news.far(
+                what, Amount(files=at.files, bytes=at.bytes, files_all=staged.files,
+                             bytes_all=staged.bytes)
+            ),
+        )  # fmt: skip
         listing = await borg.list_archives(repository, glob=archive)
-        if place.repository_id and listing.repository_id != place.repository_id:
-            raise RepositoryRolledBack(f"place {place.name}: its repository is another one")
         if archive not in {one.name for one in listing.archives}:
             raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
         refused = await self.places.refresh_beside((place.name,))
@@ -241,7 +255,7 @@ class Backups:
         result.made = True
         result.stored_bytes = created.stored_bytes
         result.backup_s = round(created.seconds, 3)
-        self._say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
+        self._news.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
 
     async def _check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
         """The test restore, and that what paper needs lies beside."""
@@ -257,7 +271,7 @@ class Backups:
         )
         result.verified = True
         result.verify_s = round(found.fetch_s + found.check_s, 3)
-        self._say(f"{place.name}: restored for a test, {found.files:,} files equal")
+        self._news.say(f"{place.name}: restored for a test, {found.files:,} files equal")
 
     async def _restored(self, place: Place, head: Signed[Head]) -> Verified:
         scratch = self._folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
@@ -280,7 +294,8 @@ class Backups:
                 raise SnapshotNotFound(f"place {place.name} holds {what}")
             result.archive = wanted[-1].record.archive
             await self._check(place, wanted[-1], result)
-        except HoldfastError as failed:
+        except (HoldfastError, OSError) as raised:
+            failed = place_error(raised, place.name) if isinstance(raised, OSError) else raised
             code, message = failed.code, failed.message
             self.places.states.change(
                 place.name,
@@ -303,7 +318,7 @@ class Backups:
             try:
                 await asyncio.to_thread(witness_file(folder, head.record.id).append, head)
             except (HoldfastError, OSError) as error:
-                self._say(f"witness {folder}: {error}")
+                self._news.say(f"witness {folder}: {error}")
 
     def _own_chain(self) -> Chain:
         """What this machine can know without asking a far host."""
@@ -373,13 +388,13 @@ def alone(folder: Path) -> Generator[None]:
 
 
 async def open_backups(
-    home: AgentHome, *, ask: Callable[[], str] | None = None, say: Say = _silent
+    home: AgentHome, *, ask: Callable[[], str] | None = None, news: News = SILENT
 ) -> Backups:
     """The snapshots of the agent in this folder, with its vault open.
 
     Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
     """
-    places = await open_places(home, ask=ask)
+    places = await open_places(home, ask=ask, news=news)
     port, clock = Sodium(), SystemClock()
     speaker: Speaker
     if home.signer is not None:
@@ -389,7 +404,7 @@ async def open_backups(
             places.vault, read_log=lambda: read_own_log(home.folder, port), clock=clock
         )
     keys = ring_of(read_escrow(places.vault))
-    return Backups(places, speaker, keys=keys, checks=(projection_check(keys),), say=say)
+    return Backups(places, speaker, keys=keys, checks=(projection_check(keys),))
 
 
 def ring_of(escrow: Escrow) -> KeyFile:
@@ -424,4 +439,6 @@ def _judged(outcome: Outcome, done: dict[str, PlaceResult]) -> PlaceResult:
 def _told(error: Exception, place: Place) -> HoldfastError:
     if isinstance(error, HoldfastError):
         return error
+    if isinstance(error, OSError):
+        return place_error(error, place.name)
     return BackupFailed(f"place {place.name}: {error}")

@@ -22,7 +22,8 @@ from holdfast.app.found_places import copy_beside
 from holdfast.app.vault_keys import terminal_prompt
 from holdfast.backup.address import Address, Kind, check_place_name, parse_address
 from holdfast.backup.beside import digest, put_beside, read_beside
-from holdfast.backup.borg import Borg, Listing, Repository, open_borg
+from holdfast.backup.borg import Borg, Listing, Repository, check_id, open_borg
+from holdfast.backup.news import SILENT, News
 from holdfast.backup.place_states import PlaceStates
 from holdfast.backup.places import (
     ABOUT,
@@ -49,7 +50,6 @@ from holdfast.errors import (
     PlaceMissing,
     PlaceTaken,
     RepositoryKeyMissing,
-    RepositoryRolledBack,
     VaultMissing,
 )
 from holdfast.identity.ed25519 import Sodium
@@ -132,7 +132,7 @@ class BackupPlaces:
         return place
 
     async def move(self, name: str, address: str) -> Place:
-        """The same repository at another address. Raises PlaceTaken where it is another one."""
+        """The same repository at another address. Raises RepositoryReplaced where it is not."""
         places = self.read()
         old = get_place(places, name)
         parsed = parse_address(address)
@@ -141,8 +141,9 @@ class BackupPlaces:
             root = _folder(parsed)
             place_id = find_place_id(root) or self._new_id()
             new = msgspec.structs.replace(new, place_id=place_id)
-        listing = await self.borg.list_archives(self.repository(new), rescue=True)
-        _check_id(new, listing)
+        repository = self.repository(new)
+        listing = await self.borg.list_archives(repository, rescue=True)
+        check_id(repository, listing.repository_id)
         if new.kind is Kind.FOLDER and find_place_id(Path(new.address)) is None:
             mark_place(Path(new.address), new.place_id)
         self._change_escrow(lambda escrow: _with_own(_without_place(escrow, str(old.own)), new))
@@ -159,7 +160,6 @@ class BackupPlaces:
         await asyncio.to_thread(check_there, place)
         repository = self.repository(place)
         listing = await self.borg.list_archives(repository)
-        _check_id(place, listing)
         if deep:
             await self.borg.check(repository)
         return listing
@@ -344,8 +344,9 @@ class BackupPlaces:
 
 
 async def open_places(
-    home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None
-) -> BackupPlaces:
+    home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None,
+    news: News = SILENT,
+) -> BackupPlaces:  # fmt: skip
     """The agent's places, for changing and running them.
 
     Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked.
@@ -359,8 +360,9 @@ async def open_places(
         vault = open_vault(home.vault, ask=ask or terminal_prompt())
     settings = home.settings.backup
     borg = await open_borg(
-        base=home.instance / "borg", program=settings.borg, accept_old=settings.accept_old_borg
-    )
+        base=home.instance / "borg", program=settings.borg, accept_old=settings.accept_old_borg,
+        news=news,
+    )  # fmt: skip
     return BackupPlaces(home, vault=vault, borg=borg)
 
 
@@ -399,14 +401,6 @@ def _folder_name(agent: str) -> str:
         one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in agent
     )
     return safe.lstrip(".-") or "agent"
-
-
-def _check_id(place: Place, listing: Listing) -> None:
-    if place.repository_id and listing.repository_id != place.repository_id:
-        raise RepositoryRolledBack(
-            f"place {place.name}: its repository is another one than was added "
-            f"({listing.repository_id[:16]}, not {place.repository_id[:16]})",
-        )
 
 
 def _with_own(escrow: Escrow, place: Place) -> Escrow:

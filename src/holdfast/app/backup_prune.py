@@ -10,6 +10,7 @@ keeps their data, until somebody with rights on that host compacts the repositor
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from holdfast.app.backup_places import BackupPlaces
 from holdfast.backup import place_state
 from holdfast.backup.chain import valid_heads
 from holdfast.backup.heads import HeadFile
+from holdfast.backup.place_errors import place_error
 from holdfast.backup.places import Place, check_there
 from holdfast.backup.retention import Named, Plan, Rules, check_plan, plan
 from holdfast.errors import HoldfastError, PruneRefused
@@ -38,19 +40,21 @@ async def prune(
 ) -> tuple[Pruned, ...]:  # fmt: skip
     """Prune every place, or these. What goes wrong at one is in its answer and stops no other."""
     heads = read_named(places)
-    done: list[Pruned] = []
-    for place in places.read():
-        if names and place.name not in names:
-            continue
+
+    async def one(place: Place) -> Pruned:
         try:
             decided = await _prune_one(
                 places, place, heads, dry_run=dry_run, accept_missing=accept_missing,
                 now=now or datetime.now(UTC),
             )  # fmt: skip
-            done.append(Pruned(place=place, plan=decided))
         except HoldfastError as error:
-            done.append(Pruned(place=place, error=error))
-    return tuple(done)
+            return Pruned(place=place, error=error)
+        except OSError as error:
+            return Pruned(place=place, error=place_error(error, place.name))
+        return Pruned(place=place, plan=decided)
+
+    wanted = [place for place in places.read() if not names or place.name in names]
+    return tuple(await asyncio.gather(*map(one, wanted)))
 
 
 def read_named(places: BackupPlaces) -> tuple[Named, ...]:
@@ -72,7 +76,7 @@ async def _prune_one(
     places: BackupPlaces, place: Place, heads: Sequence[Named], *, dry_run: bool,
     accept_missing: bool, now: datetime,
 ) -> Plan:  # fmt: skip
-    check_there(place)
+    await asyncio.to_thread(check_there, place)  # a dead network mount may hang
     repository = places.repository(place)
     listing = await places.borg.list_archives(repository)
     state = places.states.of(place.name)

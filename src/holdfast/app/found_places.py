@@ -19,6 +19,7 @@ import msgspec
 from holdfast.backup.address import Kind, check_place_name, parse_address
 from holdfast.backup.beside import read_beside
 from holdfast.backup.borg import Borg
+from holdfast.backup.place_errors import place_error
 from holdfast.backup.places import ABOUT, About, Place, find_place_id
 from holdfast.errors import BadInput, HoldfastError, PlaceMissing
 from holdfast.identity.own_log import LOG, RECEIPTS
@@ -92,7 +93,10 @@ async def _sources_at(
         )  # fmt: skip
         files = await read_beside(borg, bare)
         return [Source(place=_named(bare, files, where=text), files=files)]
-    folders = await asyncio.to_thread(_agent_folders, Path(address.text), agent)
+    try:
+        folders = await asyncio.to_thread(_agent_folders, Path(address.text), agent)
+    except OSError as error:
+        raise place_error(error, text) from error
     return [await _in_folder(borg, folder) for folder in folders]
 
 

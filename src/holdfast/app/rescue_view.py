@@ -7,6 +7,7 @@ made. Nothing is written; recover_agent.py acts on it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -133,7 +134,7 @@ async def look(
             check_paper(log, paper)
             escrow, raw = _open_escrow(sources, log, paper)
     own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
-    listed = [await _listed(borg, one, escrow) for one in own]
+    listed = await asyncio.gather(*(_listed(borg, one, escrow) for one in own))
     seen = overview(listed, {HOME: _heads_at(folder)}, log, port=port)
     failed = {address: error.message for address, error in sources.failed.items()}
     failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
@@ -232,14 +233,21 @@ async def _with_own_places(sources: Sources, folder: Path, borg: Borg) -> Source
         return sources
     found, failed = list(sources.found), dict(sources.failed)
     there = {one.place.repository for one in found}
-    for place in read_places(folder / "places.json"):
-        if place.repository in there:
-            continue
-        try:
-            found.append(Source(place=place, files=await read_beside(borg, place)))
-        except HoldfastError as error:
-            failed[place.name] = error
+    named = [one for one in read_places(folder / "places.json") if one.repository not in there]
+    answers = await asyncio.gather(*(_read_beside(borg, one) for one in named))
+    for place, answer in zip(named, answers, strict=True):
+        if isinstance(answer, HoldfastError):
+            failed[place.name] = answer
+        else:
+            found.append(Source(place=place, files=answer))
     return replace(sources, found=tuple(found), failed=failed)
+
+
+async def _read_beside(borg: Borg, place: Place) -> dict[str, bytes] | HoldfastError:
+    try:
+        return await read_beside(borg, place)
+    except HoldfastError as error:
+        return error
 
 
 def _heads_at(folder: Path) -> Held:

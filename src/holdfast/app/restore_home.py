@@ -201,8 +201,7 @@ class _Restore:
         return found, time.monotonic() - began
 
     def _fresh(self) -> Borg:
-        borg = self._means.borg
-        return Borg(borg.program, base=self._work / "base", version=borg.version)
+        return self._means.borg.fresh(self._work / "base")
 
     def _candidates(self, found: Overview) -> list[_Candidate]:
         """Newest first, and each in every place that holds it."""

@@ -30,6 +30,7 @@ from pathlib import Path, PurePosixPath
 
 from holdfast.backup.address import Kind
 from holdfast.backup.borg import Borg, Repository
+from holdfast.backup.place_errors import place_error
 from holdfast.backup.places import BESIDE_SUFFIX, KEYS, Place
 from holdfast.core.private_files import ensure_private_folder, write_atomically
 from holdfast.errors import BadInput, PlaceMissing, PlaceTaken, RepositoryDamaged
@@ -65,10 +66,13 @@ async def put_beside(borg: Borg, place: Place, files: Mapping[str, bytes]) -> No
 async def read_beside(borg: Borg, place: Place) -> dict[str, bytes]:
     """The files beside a place's repository, as they are: nothing of them is checked yet.
 
-    Needs no key. Raises PlaceMissing where there are none.
+    Needs no key. Raises PlaceMissing where there are none, and what the place raises.
     """
     if place.kind is Kind.FOLDER:
-        return await asyncio.to_thread(read_folder, place.own)
+        try:
+            return await asyncio.to_thread(read_folder, place.own)
+        except OSError as error:
+            raise place_error(error, place.name) from error
     return await _unarchived(borg, beside_repository(place))
 
 
@@ -81,10 +85,17 @@ def read_folder(folder: Path) -> dict[str, bytes]:
         if path.suffix in (".json", ".age", ".jsonl", ".key") and path.is_file():
             if path.stat().st_size > BYTES_MAX:
                 raise RepositoryDamaged(f"{path} is larger than it can be")
-            found[name] = path.read_bytes()
+            found[name] = _read(path)
     if not found:
         raise PlaceMissing(f"{folder} holds nothing of an agent")
     return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:  # a failed read does not say of what
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def beside_repository(place: Place) -> Repository:

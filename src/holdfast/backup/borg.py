@@ -15,8 +15,9 @@ A snapshot is one archive, cut every 4 KiB: see docs/decisions/0033.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +28,19 @@ import msgspec
 from holdfast.backup.borg_log import Verb
 from holdfast.backup.borg_process import OnProgress, Run, environment, running
 from holdfast.backup.borg_program import Version, ask_version, check_version, find_program
+from holdfast.backup.news import SILENT, News, awaited
 from holdfast.core.private_files import ensure_private_folder
-from holdfast.errors import BackupFailed, BadInput
+from holdfast.errors import (
+    BackupFailed,
+    BackupInterrupted,
+    BadInput,
+    HoldfastError,
+    PassphraseRefused,
+    PlaceUnreachable,
+    RepositoryKeyMissing,
+    RepositoryMoved,
+    RepositoryReplaced,
+)
 from holdfast.identity.hidden import Hidden
 
 ENCRYPTION = "repokey-blake2"
@@ -36,8 +48,15 @@ CHUNKER = "fixed,4096"  # the page of SQLite: a changed page is one new chunk
 COMPRESSION = "zstd,3"
 LOCK_WAIT_S = 60
 SHORT_S = 300.0  # verbs that read little; above the wait for the lock
+ANSWER_S = 60.0  # for a far host to list its snapshots, beside the wait for the lock
 LONG_S = 6 * 3600.0  # verbs that read or write everything, over a slow line
-SSH = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15"
+SLOW_S = 10.0  # who took longer not to answer is not asked again ...
+FORGET_S = 300.0  # ... for so long
+# ssh asks nobody, gives up a host that does not answer, and notices one that has gone.
+SSH_OPTIONS = (
+    "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=3"
+)
+CONFIG_BYTES_MAX = 64 * 1024
 _ARCHIVE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -50,6 +69,11 @@ class Repository:
     passphrase: Hidden = field(repr=False)
     rsh: str = ""
     remote_borg: str = ""  # the program's name on the far host
+    id: str = ""  # the one that it is known by; empty where none is known
+
+    @property
+    def is_far(self) -> bool:
+        return self.address.startswith("ssh://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +112,22 @@ class Sizes:
 class Borg:
     """A Borg program with a base folder of its own: cache, and what it knows of repositories.
 
-    One base folder for each agent; a drill or a restore takes a fresh one.
+    One base folder for each agent; a drill or a restore takes a fresh one. `news` hears of what
+    takes long.
     """
 
-    def __init__(self, program: Path, *, base: Path, version: Version = ()) -> None:
+    def __init__(
+        self, program: Path, *, base: Path, version: Version = (), news: News = SILENT
+    ) -> None:
         self.program = program
         self.base = base
         self.version = version
+        self.news = news
+        self._unanswered: dict[tuple[str, str], tuple[float, PlaceUnreachable]] = {}
+
+    def fresh(self, base: Path) -> Borg:
+        """The same program, knowing nothing of any repository."""
+        return Borg(self.program, base=base, version=self.version, news=self.news)
 
     async def init(self, repository: Repository) -> None:
         """A new, encrypted repository. Raises PlaceTaken, PlaceMissing."""
@@ -137,11 +170,24 @@ class Borg:
     async def list_archives(
         self, repository: Repository, *, glob: str = "", rescue: bool = False
     ) -> Listing:
-        """The archives, oldest first, and the repository's own id."""
+        """The archives, oldest first, and the repository's own id.
+
+        A far host has a minute to answer. Outside of a restore it must be the repository that is
+        known. Raises PlaceUnreachable, RepositoryReplaced and all that a place can raise.
+        """
         only = ["--glob-archives", glob] if glob else []
+        wait_s = ANSWER_S + (0 if rescue else LOCK_WAIT_S)
         raw = await self._run(
-            Verb.LIST, repository, ["--json", *only, repository.address], rescue=rescue
-        )
+            Verb.LIST, repository, ["--json", *only, repository.address], rescue=rescue,
+            timeout_s=wait_s if repository.is_far else SHORT_S,
+            late=PlaceUnreachable if repository.is_far else BackupInterrupted,
+        )  # fmt: skip
+        listing = self._listing(raw, repository)
+        if not rescue:
+            check_id(repository, listing.repository_id)
+        return listing
+
+    def _listing(self, raw: bytes, repository: Repository) -> Listing:
         answer = _parsed(raw, Verb.LIST, repository)
         try:
             return Listing(
@@ -173,16 +219,16 @@ class Borg:
 
     @asynccontextmanager
     async def export_tar(
-        self, repository: Repository, archive: str, *, rescue: bool = False,
-        on_progress: OnProgress | None = None, timeout_s: float = LONG_S,
+        self, repository: Repository, archive: str, *, paths: Sequence[str] = (),
+        rescue: bool = False, on_progress: OnProgress | None = None, timeout_s: float = LONG_S,
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:  # fmt: skip
-        """The archive as a tar stream, piece by piece.
+        """The archive as a tar stream, piece by piece; with `paths` these alone.
 
         The stream raises where its end is not a good one: read it to the end before believing
-        anything in it. Leaving earlier ends Borg.
+        anything in it. Leaving earlier ends Borg. Of other paths no chunk is read.
         """
         arguments = [
-            *(["--progress"] if on_progress else []), _target(repository, archive), "-",
+            *(["--progress"] if on_progress else []), _target(repository, archive), "-", *paths,
         ]  # fmt: skip
         async with self._running(
             Verb.EXPORT, repository, arguments, rescue=rescue, on_progress=on_progress,
@@ -239,44 +285,121 @@ class Borg:
     async def _run(
         self, verb: Verb, repository: Repository, arguments: Sequence[str], *,
         rescue: bool = False, cwd: Path | None = None, on_progress: OnProgress | None = None,
-        timeout_s: float = SHORT_S,
+        timeout_s: float = SHORT_S, late: type[HoldfastError] = BackupInterrupted,
     ) -> bytes:  # fmt: skip
-        async with self._running(
-            verb, repository, arguments, rescue=rescue, cwd=cwd, on_progress=on_progress,
-            timeout_s=timeout_s,
-        ) as run:  # fmt: skip
+        what = f"place {repository.name}: borg {verb}"
+        if verb is Verb.LIST:
+            what = f"asking place {repository.name}"
+        async with (
+            nullcontext() if on_progress else awaited(self.news, what),
+            self._running(
+                verb, repository, arguments, rescue=rescue, cwd=cwd, on_progress=on_progress,
+                timeout_s=timeout_s, late=late,
+            ) as run,
+        ):  # fmt: skip
             return await run.read()
 
     @asynccontextmanager
     async def _running(
         self, verb: Verb, repository: Repository, arguments: Sequence[str], *, rescue: bool,
         on_progress: OnProgress | None, timeout_s: float, cwd: Path | None = None,
+        late: type[HoldfastError] = BackupInterrupted,
+    ) -> AsyncGenerator[Run, None]:  # fmt: skip
+        self._check_answers(repository)
+        began = time.monotonic()
+        try:
+            async with self._started(
+                verb, repository, arguments, rescue=rescue, on_progress=on_progress,
+                timeout_s=timeout_s, cwd=cwd, late=late,
+            ) as run:  # fmt: skip
+                yield run
+        except PlaceUnreachable as error:
+            if time.monotonic() - began > SLOW_S:
+                self._unanswered[_host(repository)] = (time.monotonic(), error)
+            raise
+        except (PassphraseRefused, RepositoryMoved, RepositoryKeyMissing):
+            if verb is not Verb.KEY_EXPORT and repository.id:
+                check_id(repository, await self._find_id(repository) or repository.id)
+            raise
+
+    def _check_answers(self, repository: Repository) -> None:
+        """A host that let us wait in vain is not waited for again by everything that follows."""
+        at, error = self._unanswered.get(_host(repository), (0.0, None))
+        if error is not None and time.monotonic() - at < FORGET_S:
+            raise PlaceUnreachable(error.message, hint=error.hint)
+
+    async def _find_id(self, repository: Repository) -> str | None:
+        """The id that a repository has which does not open: its key block names it, unsealed."""
+        try:
+            return (await self.export_key(repository)).split()[1]
+        except (HoldfastError, IndexError):
+            return None if repository.is_far else _id_in_config(Path(repository.address))
+
+    @asynccontextmanager
+    async def _started(
+        self, verb: Verb, repository: Repository, arguments: Sequence[str], *, rescue: bool,
+        on_progress: OnProgress | None, timeout_s: float, cwd: Path | None,
+        late: type[HoldfastError],
     ) -> AsyncGenerator[Run, None]:  # fmt: skip
         ensure_private_folder(self.base)
         lock = ["--bypass-lock"] if rescue else ["--lock-wait", str(LOCK_WAIT_S)]
         remote = ["--remote-path", repository.remote_borg] if repository.remote_borg else []
-        rsh = (repository.rsh or SSH) if repository.address.startswith("ssh://") else ""
+        rsh = rsh_of(repository.rsh) if repository.is_far else ""
         async with running(
             self.program, verb, [*lock, *remote, *arguments], where=repository.name,
             env=environment(base=self.base, rescue=rescue, rsh=rsh),
             passphrase=repository.passphrase, timeout_s=timeout_s, cwd=cwd,
-            on_progress=on_progress,
+            on_progress=on_progress, late=late,
         ) as run:  # fmt: skip
             yield run
 
 
-async def open_borg(*, base: Path, program: str = "", accept_old: bool = False) -> Borg:
+async def open_borg(
+    *, base: Path, program: str = "", accept_old: bool = False, news: News = SILENT
+) -> Borg:
     """The Borg of this machine, if it is one we rely on. Raises EngineMissing, EngineTooOld."""
     path = find_program(program)
     version = await ask_version(path)
     check_version(version, accept_old=accept_old)
-    return Borg(path, base=base, version=version)
+    return Borg(path, base=base, version=version, news=news)
+
+
+def rsh_of(given: str) -> str:
+    """How a far host is reached. An ssh that a person names gets what it does not say itself:
+    of an option that comes twice ssh takes the first."""
+    if not given:
+        return f"ssh {SSH_OPTIONS}"
+    first = given.split(maxsplit=1)[0] if given.split() else ""
+    return f"{given} {SSH_OPTIONS}" if first.rpartition("/")[2] == "ssh" else given
 
 
 async def _checked_pieces(run: Run) -> AsyncGenerator[bytes, None]:
     async for piece in run.pieces():
         yield piece
     await run.wait()
+
+
+def _host(repository: Repository) -> tuple[str, str]:
+    address = repository.address
+    far = address.split("/", 3)[2] if repository.is_far else address
+    return far, repository.rsh
+
+
+def check_id(repository: Repository, found: str) -> None:
+    if repository.id and found != repository.id:
+        raise RepositoryReplaced(
+            f"{repository.name}: the repository at {repository.address} is not the one that is "
+            f"known: its id is {found[:16]}..., and that of the known one {repository.id[:16]}..."
+        )
+
+
+def _id_in_config(folder: Path) -> str | None:
+    try:
+        raw = (folder / "config").read_bytes()[:CONFIG_BYTES_MAX].decode(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^id = ([0-9a-f]{64})\s*$", raw, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _target(repository: Repository, archive: str) -> str:

@@ -6,8 +6,10 @@ pipe that Borg reads once, so it is in no argument, no environment and no file; 
 terminal, so neither Borg nor ssh can ask a person and wait for ever; nobody waits for it longer
 than it was given. Borg and what it starts (ssh) are one process group: when the run is cancelled
 or too slow the group gets SIGTERM, on which Borg gives up its lock and leaves no half archive,
-and SIGKILL a little later. If this process itself is killed, Borg ends or finishes by itself; an
-archive made so is named by no head and counts for nothing.
+and SIGKILL a little later, or at once where even the waiting is cancelled. What is left of the
+group when Borg has ended, however it ended, gets SIGKILL: an ssh that hangs outlives no run. If
+this process itself is killed, Borg ends or finishes by itself; an archive made so is named by no
+head and counts for nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from holdfast.backup.borg_log import (
     parse_line,
     progress_of,
 )
-from holdfast.errors import BackupInterrupted, EngineMissing, TooLarge
+from holdfast.errors import BackupInterrupted, EngineMissing, HoldfastError, TooLarge
 from holdfast.identity.hidden import Hidden
 
 OnProgress = Callable[[Progress], None]
@@ -77,6 +79,7 @@ class Run:
         self._verb = verb
         self._where = where
         self._log = asyncio.create_task(_read_log(process, on_progress))
+        self._over = False
 
     @property
     def pid(self) -> int:
@@ -103,16 +106,27 @@ class Run:
     async def wait(self) -> Said:
         """The end of the run. Raises what `find_trouble` finds."""
         said = replace(await self._log, rc=await self._process.wait())
+        self._kill_rest()
         trouble = find_trouble(said, verb=self._verb, where=self._where)
         if trouble is not None:
             raise trouble
         return said
 
+    def _kill_rest(self) -> None:
+        """What Borg left of its group. Once, and soon: later the number may be somebody else's."""
+        if not self._over:
+            self._over = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     async def end(self) -> None:
         """Whatever became of it: no process and no task of ours is left."""
-        if self._process.returncode is None:
-            await _stop(self._process)
-        self._log.cancel()
+        try:
+            if self._process.returncode is None:
+                await _stop(self._process)
+        finally:
+            self._kill_rest()
+            self._log.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._log
 
@@ -121,13 +135,13 @@ class Run:
 async def running(
     program: Path, verb: Verb, arguments: Sequence[str], *, where: str, env: Mapping[str, str],
     passphrase: Hidden | None, timeout_s: float, cwd: Path | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress | None = None, late: type[HoldfastError] = BackupInterrupted,
 ) -> AsyncGenerator[Run, None]:  # fmt: skip
     """Start Borg and give the run; on leaving it has ended, of itself or by us.
 
     Raises:
         EngineMissing: the program is not there.
-        BackupInterrupted: the time was over.
+        BackupInterrupted, or `late`: the time was over.
     """
     with _secret_pipe(passphrase) as (fds, names):
         try:
@@ -149,6 +163,8 @@ async def running(
     except TimeoutError:
         if not limit.expired():
             raise
+        if late is not BackupInterrupted:
+            raise late(f"{where}: no answer within {timeout_s:g} s") from None
         raise BackupInterrupted(
             f"{where}: borg {verb} was ended after {timeout_s:g} s", hint="is the place very slow?"
         ) from None

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.backup import place_state
+from holdfast.backup.place_errors import place_error
 from holdfast.backup.place_state import PlaceState
 from holdfast.backup.place_states import PlaceStates
 from holdfast.backup.places import Place, check_there
-from holdfast.errors import BackupFailed, BackupInterrupted, HoldfastError
+from holdfast.errors import BackupInterrupted, HoldfastError
 
 JOB_S_MAX = 8 * 3600.0  # a first backup over a slow line; above what one run of Borg may take
 
@@ -75,7 +76,7 @@ async def _timed(place: Place, job: Job, timeout_s: float) -> Done:
     except TimeoutError:
         raise BackupInterrupted(f"place {place.name}: not done after {timeout_s:g} s") from None
     except OSError as error:
-        raise BackupFailed(f"place {place.name}: {error}") from error
+        raise place_error(error, place.name) from error
 
 
 def _after(state: PlaceState, done: Done, now_ms: int) -> PlaceState:

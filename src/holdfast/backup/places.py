@@ -123,6 +123,7 @@ def repository_of(place: Place, escrow: Escrow) -> Repository:
     return Repository(
         name=place.name, address=place.repository, rsh=place.rsh, remote_borg=place.remote_borg,
         passphrase=escrow.backup_passphrase(place.name, epoch=place.epoch),
+        id=place.repository_id,
     )  # fmt: skip
 
 

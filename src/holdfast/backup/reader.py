@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,9 +73,13 @@ class _Came:
     sha256: bytes  # empty for folders
 
 
+OnBytes = Callable[[int, int], None]  # files and bytes so far
+
+
 def read_snapshot(
-    stream: Readable, head: Signed[Head], work: Path, *, durable: bool = False
-) -> Snapshot:
+    stream: Readable, head: Signed[Head], work: Path, *, durable: bool = False,
+    on_bytes: OnBytes | None = None,
+) -> Snapshot:  # fmt: skip
     """Read the archive of this head into the empty folder `work`, and check it whole.
 
     The head must be known to be valid. `durable` syncs everything before returning.
@@ -84,7 +89,7 @@ def read_snapshot(
         BackupDamaged: something is missing, cut off or changed.
     """
     with Beneath(work) as beneath:
-        came = _extract(stream, head.record, beneath)
+        came = _extract(stream, head.record, beneath, on_bytes)
         _check_head(beneath, came, head)
         found = _compare(beneath, came, head.record, work / STATE)
         if durable:
@@ -92,7 +97,9 @@ def read_snapshot(
     return found
 
 
-def _extract(stream: Readable, head: Head, beneath: Beneath) -> dict[str, _Came]:
+def _extract(
+    stream: Readable, head: Head, beneath: Beneath, on_bytes: OnBytes | None = None
+) -> dict[str, _Came]:
     tar = TarStream(
         stream,
         bytes_max=BYTES_FACTOR * head.bytes + MANIFEST_BYTES_MAX,
@@ -100,6 +107,12 @@ def _extract(stream: Readable, head: Head, beneath: Beneath) -> dict[str, _Came]
         depth_max=DEPTH_MAX + 2,
     )
     came: dict[str, _Came] = {}
+    files = size = 0
+
+    def on_piece(poured: int) -> None:
+        if on_bytes is not None:
+            on_bytes(files, size + poured)
+
     for member in tar.members():
         if not member.path:
             continue
@@ -109,7 +122,8 @@ def _extract(stream: Readable, head: Head, beneath: Beneath) -> dict[str, _Came]
         else:
             if member.path in came:
                 raise ArchiveRefused(f"{member.path!r} is in the archive twice")
-            came[member.path] = _file(beneath, member, tar)
+            came[member.path] = _file(beneath, member, tar, on_piece)
+            files, size = files + 1, size + member.size
     return came
 
 
@@ -131,16 +145,20 @@ def _folder(beneath: Beneath, member: Member, came: dict[str, _Came]) -> None:
         raise _collision(member, error) from None
 
 
-def _file(beneath: Beneath, member: Member, tar: TarStream) -> _Came:
+def _file(
+    beneath: Beneath, member: Member, tar: TarStream, on_piece: Callable[[int], None]
+) -> _Came:
     try:
         fd = beneath.new_file(member.path)
     except OSError as error:
         raise _collision(member, error) from None
-    sha256 = hashlib.sha256()
+    sha256, poured = hashlib.sha256(), 0
     try:
         for piece in tar.content():
             sha256.update(piece)
             write_all(fd, piece)
+            poured += len(piece)
+            on_piece(poured)
     finally:
         os.close(fd)
     return _Came(member.mode, member.size, sha256.digest())

@@ -18,7 +18,7 @@ from holdfast.backup.borg import Borg
 from holdfast.backup.chain import Chain, Lag, behind, joined, valid_heads
 from holdfast.backup.heads import NAME, HeadFile, Held, parse_lines
 from holdfast.backup.places import Place, check_there, repository_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, PlaceUnreachable
 from holdfast.identity.ed25519 import Signatures
 from holdfast.identity.head import Head
 from holdfast.identity.log_state import Log
@@ -68,6 +68,8 @@ async def look_at(borg: Borg, place: Place, escrow: Escrow) -> Listed:
     except HoldfastError as error:
         return Listed(place=place, error=error)
     known = await _beside(borg, place)
+    if isinstance(known, PlaceUnreachable):
+        return Listed(place=place, error=known)  # who does not answer is not asked twice
     try:
         listing = await borg.list_archives(repository_of(place, escrow), rescue=True)
     except HoldfastError as error:
@@ -125,9 +127,11 @@ def _fork_text(seq: int, *, after_restore: bool) -> str:
     )
 
 
-async def _beside(borg: Borg, place: Place) -> Held:
+async def _beside(borg: Borg, place: Place) -> Held | PlaceUnreachable:
     try:
         files = await read_beside(borg, place)
+    except PlaceUnreachable as error:
+        return error
     except HoldfastError as error:
         return Held(findings=(f"what lies beside it cannot be read: {error.message}",))
     raw = files.get(NAME)

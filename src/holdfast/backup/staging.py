@@ -47,8 +47,9 @@ from holdfast.backup.manifest import (
     Note,
 )
 from holdfast.backup.reader import STATE
+from holdfast.core.disk_errors import disk_error
 from holdfast.core.manifest import PATH_BYTES_MAX
-from holdfast.core.private_files import FILE_MODE, explained, open_private, write_all
+from holdfast.core.private_files import FILE_MODE, open_private, write_all
 from holdfast.core.tree import GRAIN_NS, Mark, is_settled, open_folder, seen
 from holdfast.errors import SnapshotFailed
 from holdfast.home.covered import Rules, look
@@ -59,7 +60,7 @@ TRIES = 5  # to copy a file that changes
 PIECE_BYTES = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
-OnFile = Callable[[int, int], None]  # files and bytes so far
+OnFile = Callable[[int, int], None]  # files and bytes so far; what it raises ends the staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +92,14 @@ class Staged:
 def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> Staged:
     """Copy what is covered into the empty private folder `staging`, and write its manifest.
 
-    Raises SnapshotFailed where a database cannot be copied whole; JournalFull, ReadOnly.
+    Raises SnapshotFailed where a database cannot be copied whole; DiskFull, DiskFailed, ReadOnly.
     """
     try:
         with Beneath(staging) as beneath:
             beneath.make_folder(STATE)
             return _Stage(subject, staging, beneath, on_file).run()
     except OSError as error:
-        raise explained(error, staging) from error
+        raise disk_error(error, staging) from error
 
 
 class _Stage:
@@ -109,6 +110,7 @@ class _Stage:
         self._staging = staging
         self._beneath = beneath
         self._on_file = on_file
+        self._files = self._bytes = 0
         self._root = open_folder(str(subject.folder))
 
     def run(self) -> Staged:
@@ -181,10 +183,14 @@ class _Stage:
                 )
             writer.add(entry)
             wanted = wanted and entry is not journal
-            if self._on_file is not None:
-                self._on_file(writer.files, writer.bytes)
+            self._files, self._bytes = writer.files, writer.bytes
+            self._tell(0)
         if wanted:
             raise SnapshotFailed(f"the journal in {self._subject.folder} is gone")
+
+    def _tell(self, poured: int) -> None:
+        if self._on_file is not None:
+            self._on_file(self._files, self._bytes + poured)
 
     def _copy(self, path: str, kind: Covered, writer: ManifestWriter) -> Entry | None:
         try:
@@ -256,7 +262,7 @@ class _Stage:
         where = f"{STATE}/{path}"
         out = self._beneath.new_file(where) if fresh else self._again(where)
         try:
-            size, sha256 = _pour(fd, out, bytes_max=before.size)
+            size, sha256 = _pour(fd, out, bytes_max=before.size, on_piece=self._tell)
         finally:
             os.close(out)
         mode = stat.S_IMODE(status.st_mode)
@@ -292,7 +298,7 @@ class _Stage:
         copy_database(self._subject.folder / path, copy)
         fd = self._beneath.read(where)
         try:
-            size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size)
+            size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size, on_piece=self._tell)
         finally:
             os.close(fd)
         if mode != FILE_MODE:
@@ -319,7 +325,9 @@ class _Stage:
         return fd, last
 
 
-def _pour(fd: int, out: int | None, *, bytes_max: int) -> tuple[int, str]:
+def _pour(
+    fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
+) -> tuple[int, str]:
     """Read so much of it, write it on, hash it: size and SHA-256.
 
     Never more than it had when it was opened: a file that grows would never end.
@@ -330,6 +338,7 @@ def _pour(fd: int, out: int | None, *, bytes_max: int) -> tuple[int, str]:
         size += len(piece)
         if out is not None:
             write_all(out, piece)
+        on_piece(size)
     return size, sha256.hexdigest()
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.disk_errors import disk_error
 from holdfast.core.exchange_names import exchange_names
 from holdfast.core.private_files import (
-    explained,
     open_private,
     remove_durably,
     sync_folder,
@@ -65,7 +65,7 @@ def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
         _sync(home, fresh)
         remove_durably(_note_path(home))
     except OSError as error:
-        raise explained(error, home) from error
+        raise disk_error(error, home) from error
     return kept
 
 

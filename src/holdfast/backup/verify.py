@@ -18,16 +18,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.backup.borg import Borg, Repository
 from holdfast.backup.databases import read_mark
+from holdfast.backup.news import Amount
 from holdfast.backup.piped import read_through
 from holdfast.backup.reader import Snapshot, read_snapshot
 from holdfast.backup.swap import remove_tree
+from holdfast.core.disk_errors import disk_error
 from holdfast.core.ports import KeyRing
-from holdfast.core.private_files import ensure_private_folder, explained
+from holdfast.core.private_files import ensure_private_folder
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.identity.head import Head
 from holdfast.identity.signed import Signed
@@ -51,21 +53,30 @@ class Verified:
 
 
 async def fetch(
-    borg: Borg, repository: Repository, head: Signed[Head], work: Path, *, durable: bool = False
-) -> Snapshot:
+    borg: Borg, repository: Repository, head: Signed[Head], work: Path, *, durable: bool = False,
+    doing: str = "fetching",
+) -> Snapshot:  # fmt: skip
     """The snapshot of this head out of a place, into the empty folder `work`, compared whole.
 
     Passes by the repository's lock, whose holder may be gone. The head must be valid.
     Raises BackupDamaged, ArchiveRefused and what a place raises.
     """
-    archive = head.record.archive
+    archive, what = head.record.archive, f"place {repository.name}: {doing}"
+    whole = Amount(files_all=head.record.files, bytes_all=head.record.bytes)
+
+    def on_bytes(files: int, size: int) -> None:
+        borg.news.far(what, replace(whole, files=files, bytes=size))
+
     try:
         async with borg.export_tar(repository, archive, rescue=True) as pieces:
             return await read_through(
-                pieces, lambda stream: read_snapshot(stream, head, work, durable=durable)
+                pieces,
+                lambda stream: read_snapshot(
+                    stream, head, work, durable=durable, on_bytes=on_bytes
+                ),
             )
     except OSError as error:
-        raise explained(error, work) from error
+        raise disk_error(error, work) from error
 
 
 async def verify(
@@ -78,8 +89,9 @@ async def verify(
     try:
         ensure_private_folder(work)
         began = time.monotonic()
-        fresh = Borg(borg.program, base=scratch / "base", version=borg.version)
-        snapshot = await fetch(fresh, repository, head, work)
+        snapshot = await fetch(
+            borg.fresh(scratch / "base"), repository, head, work, doing="restoring for a test"
+        )
         fetched = time.monotonic()
         await asyncio.to_thread(check_snapshot, snapshot, keys, checks)
     finally:

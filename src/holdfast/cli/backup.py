@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.cli.backup_upkeep import add_upkeep
@@ -13,10 +14,12 @@ from holdfast.cli.command import (
     add_verbs,
     new_command,
 )
+from holdfast.cli.ending import run_async
 
 if TYPE_CHECKING:
     from holdfast.app.backup import Backups
     from holdfast.app.backup_report import ListReport, PlaceResult, PlaceShape
+    from holdfast.backup.news import News
 
 
 def add_parser(commands: Commands) -> None:
@@ -102,15 +105,15 @@ def _add_verify(verbs: Commands) -> None:
 
 
 def run_now(args: argparse.Namespace) -> int:
-    import asyncio
-
     import msgspec
 
+    from holdfast.cli.progress import Progress
     from holdfast.cli.screen import print_json, print_table, talk
 
     async def work() -> int:
-        backups = await _opened(args)
-        report = await backups.now(args.place, check=not args.no_verify)
+        with Progress() as news:
+            backups = await _opened(args, news)
+            report = await backups.now(args.place, check=not args.no_verify)
         if args.json:
             print_json(msgspec.to_builtins(report))
             return _exit_code(report.places)
@@ -127,22 +130,23 @@ def run_now(args: argparse.Namespace) -> int:
             ("place", "made", "verified", "stored", "result"), rows, empty="there is no place",
             state="result",
         )  # fmt: skip
+        _print_hints(report.places)
         return _exit_code(report.places)
 
-    return asyncio.run(work())
+    return run_async(work())
 
 
 def run_list(args: argparse.Namespace) -> int:
-    import asyncio
-
     import msgspec
 
     from holdfast.app.backup_report import list_report
+    from holdfast.cli.progress import Progress
     from holdfast.cli.screen import print_json, talk
 
     async def work() -> int:
-        backups = await _opened(args)
-        found = await backups.look()
+        with Progress() as news:
+            backups = await _opened(args, news)
+            found = await backups.look()
         report = list_report(backups.home.name, found, backups.states())
         if args.json:
             print_json(msgspec.to_builtins(report))
@@ -162,19 +166,19 @@ def run_list(args: argparse.Namespace) -> int:
                 )
         return 0
 
-    return asyncio.run(work())
+    return run_async(work())
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    import asyncio
-
     import msgspec
 
+    from holdfast.cli.progress import Progress
     from holdfast.cli.screen import print_json, print_table, talk
 
     async def work() -> int:
-        backups = await _opened(args)
-        report = await backups.verify(args.place, archive=args.snapshot)
+        with Progress() as news:
+            backups = await _opened(args, news)
+            report = await backups.verify(args.place, archive=args.snapshot)
         if args.json:
             print_json(msgspec.to_builtins(report))
             return _exit_code(report.places)
@@ -186,19 +190,19 @@ def run_verify(args: argparse.Namespace) -> int:
             ("place", "snapshot", "verified", "seconds", "result"), rows,
             empty="there is no place", state="result",
         )  # fmt: skip
+        _print_hints(report.places)
         for text in report.findings:
             talk(f"warning: {text}")
         return _exit_code(report.places)
 
-    return asyncio.run(work())
+    return run_async(work())
 
 
-async def _opened(args: argparse.Namespace) -> Backups:
+async def _opened(args: argparse.Namespace, news: News) -> Backups:
     from holdfast.app.agent_home import home_folder, load_home
     from holdfast.app.backup import open_backups
-    from holdfast.cli.screen import talk
 
-    return await open_backups(load_home(home_folder(args.home)), say=talk)
+    return await open_backups(load_home(home_folder(args.home)), news=news)
 
 
 def _print_places(report: ListReport) -> None:
@@ -248,6 +252,17 @@ def _behind(one: PlaceShape) -> str:
 
 def _result(one: PlaceResult) -> str:
     return f"{one.error}: {one.message}" if one.error else "ok"
+
+
+def _print_hints(results: Sequence[PlaceResult]) -> None:
+    """What to do about each place that failed; the table may have cut its message."""
+    from holdfast.cli.screen import talk
+
+    for one in results:
+        if one.error:
+            talk(f"{one.place}: {one.message}")
+            if one.hint:
+                talk(f"hint: {one.place}: {one.hint}")
 
 
 def _yes(answer: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from holdfast.cli.command import (
     add_verbs,
     new_command,
 )
+from holdfast.cli.ending import run_async
 
 if TYPE_CHECKING:
     from holdfast.app.backup_places import BackupPlaces
@@ -171,11 +171,13 @@ def run_opened(
     async def main() -> int:
         from holdfast.app.agent_home import home_folder, load_home
         from holdfast.app.backup_places import open_places
+        from holdfast.cli.progress import Progress
 
         home = load_home(home_folder(args.home))
-        return await work(await open_places(home), args)
+        with Progress() as news:
+            return await work(await open_places(home, news=news), args)
 
-    return asyncio.run(main())
+    return run_async(main())
 
 
 def run_add(args: argparse.Namespace) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_home_option, add_json_option, new_command
+from holdfast.cli.ending import run_async
 
 if TYPE_CHECKING:
     from holdfast.app.backup_places import BackupPlaces
@@ -116,7 +116,7 @@ async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 
 def run_due(args: argparse.Namespace) -> int:
-    return asyncio.run(_due(args))
+    return run_async(_due(args))
 
 
 async def _due(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """`holdfast`: find the command, run it, print what went wrong in one form.
 
-Exit codes are those of holdfast.errors (docs/reference/exit-codes.md), and 130 after Ctrl-C, 141
-where nobody reads the output any more, 1 for a defect of ours.
+Exit codes are those of holdfast.errors (docs/reference/exit-codes.md), and 130 after Ctrl-C, 143
+after SIGTERM, 141 where nobody reads the output any more, 1 for a defect of ours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from holdfast.cli.command import COMMANDS
+from holdfast.cli.ending import Ended, report_ended
 from holdfast.cli.parser import build_parser
 from holdfast.cli.report import report_error, report_internal
 from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
@@ -43,6 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return EXIT_PIPE
+    except OSError as error:
+        known = _find_disk_error(error)
+        if known is None:
+            report_internal(error, as_json=as_json)
+            return EXIT_INTERNAL
+        report_error(known, as_json=as_json)
+        _discard_output()
+        return known.exit_code
+    except Ended as ended:
+        report_ended(ended)
+        return ended.exit_code
     except Exception as error:  # noqa: BLE001 - whatever it is, a person gets one line and a hint
         report_internal(error, as_json=as_json)
         return EXIT_INTERNAL
@@ -69,6 +81,12 @@ def _run(words: list[str]) -> int:
     code = args.run(args)
     _flush()
     return int(code)
+
+
+def _find_disk_error(error: OSError) -> HoldfastError | None:
+    from holdfast.core.disk_errors import find_disk_error
+
+    return find_disk_error(error)
 
 
 def _harden() -> None:

@@ -7,7 +7,6 @@ time; the one thing to do next at the end.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import datetime as dt
 import os
 import sys
@@ -27,6 +26,7 @@ from holdfast.app.restore_home import Wish, restore_to
 from holdfast.backup.borg import open_borg
 from holdfast.cli.agent_places import default_place, path_of, paths_of, second_place
 from holdfast.cli.confirm import confirm
+from holdfast.cli.ending import run_async
 from holdfast.cli.log_in import read_card_file, read_log_file
 from holdfast.cli.paper_text import read_given
 from holdfast.cli.screen import ago, iso, print_fields, print_json, talk
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     at = None if args.at is None else _moment(args.at)
     with _borg_base() as base:
         have = _have(args, vault)
-        borg = asyncio.run(open_borg(base=base))
-        view = asyncio.run(look(have, folder, borg=borg, port=Sodium(), at=at))
+        borg = run_async(open_borg(base=base))
+        view = run_async(look(have, folder, borg=borg, port=Sodium(), at=at))
         _show(view, as_json=args.json)
         if args.dry_run:
             if args.json:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             return _unpack(args, view)
         target = _target(args, folder, name, vault)
         _confirm(args, view, folder)
-        done = asyncio.run(
+        done = run_async(
             perform(
                 view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(),
                 tell=talk,
@@ -201,7 +201,7 @@ def _unpack(args: argparse.Namespace, view: View) -> int:
     if os.path.lexists(to) and not args.file:
         raise BadInput(f"{to} is there already", hint="name a new folder")
     wish = Wish(at=view.at, files=tuple(args.file))
-    report = asyncio.run(restore_to(to, view.means(Sodium()), wish))
+    report = run_async(restore_to(to, view.means(Sodium()), wish))
     if args.json:
         print_json(msgspec.to_builtins(report))
     else:

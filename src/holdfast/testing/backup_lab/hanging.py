@@ -1,0 +1,69 @@
+"""A far host that takes everything and answers nothing, and commands that are ended over it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+COMMAND = (sys.executable, "-P", "-m", "holdfast")
+WORDS = "abandon " * 23 + "art\n"
+
+
+def hanging_rsh(folder: Path) -> Path:
+    """In place of ssh: it does not end when it is asked to, either."""
+    script = folder / "hanging"
+    script.write_text('#!/bin/sh\ntrap "" TERM INT HUP\nwhile :; do sleep 1000; done\n')
+    script.chmod(0o700)
+    return script
+
+
+def end_it(words: Sequence[str], hanging: Path, number: signal.Signals) -> tuple[int, str]:
+    """Run the command until it waits for the far host, send the signal: how it ended, and what it
+    said. Words of a sheet are on its standard input."""
+    folder = hanging.parent / "temporary"
+    folder.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [*COMMAND, *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(WORDS)
+    process.stdin.close()
+    process.stdin = None
+    end = time.monotonic() + 60
+    while not left_of(hanging):
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(f"it never asked the far host: {process.communicate()}")
+        time.sleep(0.05)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    if list(folder.iterdir()):
+        raise AssertionError(f"left in the folder for temporary files: {os.listdir(folder)}")
+    return process.returncode, said
+
+
+def left_of(hanging: Path) -> list[int]:
+    """Processes that live over this rsh: itself, and each Borg that has it in its variables."""
+    found: list[int] = []
+    for process in _others():
+        try:
+            words = (process / "cmdline").read_bytes()
+            variables = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        name = str(hanging).encode()
+        if b"BORG_RSH=" + name in variables or words.startswith(b"/bin/sh\0" + name):
+            found.append(int(process.name))
+    return found
+
+
+def _others() -> Iterator[Path]:
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            yield process

@@ -1,0 +1,156 @@
+"""Far hosts that do not answer, and commands that are ended: nobody waits long, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from borg_bench import SECRET, Bench
+
+from holdfast.app.agent_home import AgentHome
+from holdfast.backup import borg as borg_module
+from holdfast.backup import news as news_module
+from holdfast.backup.borg import Borg, Repository, rsh_of
+from holdfast.backup.news import Amount
+from holdfast.errors import PassphraseRefused, PlaceUnreachable, RepositoryReplaced
+from holdfast.identity.hidden import Hidden
+from holdfast.testing.backup_lab.hanging import COMMAND, WORDS, end_it, hanging_rsh, left_of
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str, /) -> None:
+        self.said.append(text)
+
+    def far(self, what: str, amount: Amount, /) -> None:
+        pass
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Path:
+    return hanging_rsh(tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(borg_module, "ANSWER_S", 1.5)
+    monkeypatch.setattr(borg_module, "SLOW_S", 1.0)
+    monkeypatch.setattr(borg_module, "LOCK_WAIT_S", 1)
+    monkeypatch.setattr(news_module, "QUIET_S", 0.3)
+    monkeypatch.setattr("holdfast.backup.borg_process.TERM_GRACE_S", 0.5)
+
+
+async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
+    bench: Bench, hanging: Path, quick: None
+) -> None:
+    heard = Heard()
+    borg = Borg(bench.borg.program, base=bench.folder / "base", news=heard)
+    far = Repository(
+        name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging)
+    )
+    with pytest.raises(PlaceUnreachable, match=r"no answer within 1\.5 s"):
+        await borg.list_archives(far, rescue=True)
+    assert heard.said[0] == "asking place host ..."
+    assert left_of(hanging) == []
+    began = time.monotonic()
+    with pytest.raises(PlaceUnreachable):
+        await borg.list_archives(replace(far, address="ssh://ada@far.example/x-beside"))
+    assert time.monotonic() - began < 0.5, "the same host is not waited for again"
+    near = Repository(name="nas", address=str(bench.path), passphrase=Hidden(SECRET))
+    assert (await borg.list_archives(near)).archives
+
+
+def test_ssh_gives_up_and_asks_nobody_also_where_a_person_names_it() -> None:
+    for given in ("", "ssh -i ~/.ssh/backup", "/usr/bin/ssh -p 23"):
+        made = rsh_of(given)
+        assert made.startswith(given or "ssh ")
+        for option in ("BatchMode=yes", "ConnectTimeout=", "ServerAliveInterval="):
+            assert option in made
+    assert rsh_of("ssh -o ConnectTimeout=5").index("=5") < rsh_of("").index("=20") + 30
+    assert rsh_of("/opt/tunnel x") == "/opt/tunnel x"
+
+
+def serving(tmp_path: Path, program: Path) -> str:
+    script = tmp_path / "serving"
+    script.write_text(f'#!/bin/sh\nexec "{program}" serve\n')
+    script.chmod(0o700)
+    return str(script)
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_another_repository_is_not_called_a_wrong_passphrase(
+    bench: Bench, program: Path, far: bool
+) -> None:
+    """Near and far: its key block names it, though it does not open."""
+    known = (await bench.borg.list_archives(bench.repository)).repository_id
+    other = bench.folder / "other"
+    theirs = Repository(name="nas", address=str(other), passphrase=Hidden(b"of somebody else"))
+    await bench.fresh().init(theirs)
+    address = f"ssh://ada@far.example{other}" if far else str(other)
+    swapped = Repository(
+        name="nas", address=address, passphrase=Hidden(SECRET), id=known,
+        rsh=serving(bench.folder, program) if far else "",
+    )  # fmt: skip
+    with pytest.raises(RepositoryReplaced, match="not the one that is known") as caught:
+        await bench.fresh().list_archives(swapped, rescue=True)
+    assert known[:16] in caught.value.message
+    unknown = Repository(name="nas", address=address, passphrase=Hidden(SECRET), rsh=swapped.rsh)
+    with pytest.raises(PassphraseRefused):
+        await bench.fresh().list_archives(unknown, rescue=True)
+    same = Repository(name="nas", address=str(bench.path), passphrase=Hidden(b"wrong"), id=known)
+    with pytest.raises(PassphraseRefused):
+        await bench.fresh().list_archives(same, rescue=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_command_that_is_ended_leaves_neither_borg_nor_ssh(
+    hanging: Path, number: signal.Signals, tmp_path: Path
+) -> None:
+    codes = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
+    words = ["recover", "--place", "ssh://a@far.example/x", "--rsh", str(hanging), "--home",
+             str(tmp_path / "new"), "--dry-run", "--words-fd", "0"]  # fmt: skip
+    code, said = end_it(words, hanging, number)
+    assert code == codes[number], said
+    assert left_of(hanging) == []
+
+
+def test_a_full_disk_under_the_output_is_no_defect_of_ours(
+    make_home: Callable[[], AgentHome],
+) -> None:
+    home = make_home()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "place", "list", "--json", "--home", str(home.folder)], stdout=full,
+            stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    error = json.loads(done.stderr)["error"]
+    assert (done.returncode, error["code"]) == (7, "disk-full")
+    assert "No space left on device" in error["message"]
+    assert error["hint"]
+
+
+def test_a_file_of_a_place_that_cannot_be_read_is_told_with_its_path(tmp_path: Path) -> None:
+    """Reading /proc/self/mem from its start is a real input/output error."""
+    place = tmp_path / "nas" / "ada"
+    place.mkdir(parents=True)
+    (place / "place.json").write_text(
+        '{"format": 1, "place": "nas", "epoch": 1, "repository_id": ""}'
+    )
+    (place / "kel.jsonl").symlink_to("/proc/self/mem")
+    done = subprocess.run(
+        [*COMMAND, "recover", "--place", str(place.parent), "--home", str(tmp_path / "new"),
+         "--dry-run", "--json", "--words-fd", "0"],
+        input=WORDS, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["code"] == "repository-damaged", error
+    assert "kel.jsonl" in error["message"]
+    assert "Input/output error" in error["message"]
