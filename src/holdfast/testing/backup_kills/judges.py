@@ -10,7 +10,8 @@ run again it is the restored one, and the old state is kept.
 After a kill of a *prune*: the newest verified snapshot is held and restores; run again, only that
 one is left.
 After a kill of a *first* run (a new place, and the first backup to it): the agent's folder is as it
-was but for the list of places, the old repository too; run again, the new one holds a snapshot that restores.
+was but for the list of places, the old repository too; run again, the new one holds a snapshot
+that restores.
 After a kill of a *recover* on a bare machine: there is no folder yet, or the whole state without
 keys, which nothing can run, or the agent; run again it is the agent: same id, one key set.
 """
