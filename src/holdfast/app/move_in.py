@@ -351,7 +351,7 @@ def find_ready(work: Path) -> Ready | None:
     """What an import that was cut short has ready; None where it must begin anew."""
     try:
         return msgspec.json.decode((work / READY).read_bytes(), type=Ready)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 

@@ -99,13 +99,18 @@ def open_package(package: Path, identity: AgeIdentity, work: Path) -> tuple[Cove
     except OSError as error:
         raise explained(error, package) from error
     plain.seek(0)
+    return read_cover(plain, where=package), plain
+
+
+def read_cover(plain: BinaryIO, *, where: Path) -> Cover:
+    """What comes before the tar. Raises MoveRefused."""
     if plain.readline(len(INTRO) + 1) != INTRO:
-        raise MoveRefused(f"{package} is no package of this version")
+        raise MoveRefused(f"{where} is no package of this version")
     line = plain.readline(LINE_BYTES_MAX)
     try:
-        return msgspec.json.decode(line, type=Cover), plain
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MoveRefused(f"{package}: its cover cannot be read: {error}") from None
+        return msgspec.json.decode(line, type=Cover)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MoveRefused(f"{where}: its cover cannot be read: {error}") from None
 
 
 def head_of(cover: Cover) -> Signed[Head]:

@@ -56,13 +56,17 @@ def find_mark(instance: Path) -> Mark | None:
     except FileNotFoundError:
         return None
     with open(fd, "rb") as file:
-        raw = file.read(FILE_BYTES_MAX)
+        return parse_mark(file.read(FILE_BYTES_MAX), where=instance / NAME)
+
+
+def parse_mark(raw: bytes, *, where: Path) -> Mark:
+    """Raises MovedAway."""
     try:
         mark = msgspec.json.decode(raw, type=Mark)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MovedAway(f"{instance / NAME} cannot be read: {error}") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MovedAway(f"{where} cannot be read: {error}") from None
     if mark.format != FORMAT or mark.state not in (MOVING, MOVED):
-        raise MovedAway(f"{instance / NAME} is of another format")
+        raise MovedAway(f"{where} is of another format")
     return mark
 
 

@@ -149,10 +149,10 @@ async def _unarchived(borg: Borg, repository: Repository) -> dict[str, bytes]:
             raw += piece
             if len(raw) > BYTES_MAX:
                 raise RepositoryDamaged(f"{repository.name}: larger than it can be")
-    return _files_of(bytes(raw), where=repository.name)
+    return files_of(bytes(raw), where=repository.name)
 
 
-def _files_of(raw: bytes, *, where: str) -> dict[str, bytes]:
+def files_of(raw: bytes, *, where: str) -> dict[str, bytes]:
     """The plain files of a small tar; nothing is written to a disk."""
     found: dict[str, bytes] = {}
     try:

@@ -95,13 +95,18 @@ def read_places(path: Path) -> tuple[Place, ...]:
         raw = _read(path)
     except FileNotFoundError:
         return ()
+    return parse_places(raw, where=path)
+
+
+def parse_places(raw: bytes, *, where: Path) -> tuple[Place, ...]:
+    """Raises BadPlace."""
     try:
         found = msgspec.json.decode(raw, type=_File)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadPlace(f"{path}: {error}") from None
+        raise BadPlace(f"{where}: {error}") from None
     if found.format != FORMAT:
-        raise BadPlace(f"{path} has format {found.format}; this Holdfast knows {FORMAT}")
-    _check(found.places, where=path)
+        raise BadPlace(f"{where} has format {found.format}; this Holdfast knows {FORMAT}")
+    _check(found.places, where=where)
     return found.places
 
 

@@ -20,8 +20,8 @@ from holdfast.home.handoff_facts import TaskFacts
 TASKS_MAX = 50
 BEGIN = b"<!-- holdfast:tasks begin: written by Holdfast, your words go outside of these marks -->"
 END = b"<!-- holdfast:tasks end -->"
-_BEGIN = re.compile(rb"<!-- holdfast:tasks begin[^>\n]*-->")
-_END = re.compile(rb"<!-- holdfast:tasks end[^>\n]*-->")
+ANY_BEGIN = re.compile(rb"<!-- holdfast:tasks begin[^>\n]*-->")
+ANY_END = re.compile(rb"<!-- holdfast:tasks end[^>\n]*-->")
 NEW = b"# Heartbeat\n\nWhat is active. Write what you like outside of the marks below.\n"
 
 
@@ -48,7 +48,7 @@ def merged(before: bytes | None, block: bytes) -> bytes | Damaged:
     """The file with the block in its place; None where there is no file yet."""
     if before is None:
         before = NEW
-    begins, ends = list(_BEGIN.finditer(before)), list(_END.finditer(before))
+    begins, ends = list(ANY_BEGIN.finditer(before)), list(ANY_END.finditer(before))
     if not begins and not ends:
         gap = b"" if not before or before.endswith(b"\n\n") else b"\n"
         gap = gap if before.endswith(b"\n") or not before else b"\n\n"

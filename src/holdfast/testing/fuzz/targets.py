@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 
 from holdfast.testing.fuzz import (
     contracts,
+    home,
     identity,
     model_replies,
+    moves,
     paper,
+    places,
     schemas,
     seeds,
     signer,
@@ -128,6 +131,25 @@ TARGETS: dict[str, Target] = {
             name="head", run=snapshots.head, seeds=snapshots.HEADS, words=snapshots.WORDS,
             bytes_max=9_000, json=True,
         ),
+        Target(name="move-cover", run=moves.cover, seeds=moves.COVERS, words=moves.WORDS),
+        Target(
+            name="move-mark", run=moves.mark, seeds=moves.MARKS, words=moves.WORDS, json=True
+        ),
+        Target(name="handoff", run=home.handoff, seeds=home.HANDOFFS, words=home.WORDS),
+        Target(name="heartbeat", run=home.heartbeat, seeds=home.HEARTBEATS, words=home.WORDS),
+        Target(name="day-file", run=home.day, seeds=home.DAYS, words=home.WORDS),
+        Target(
+            name="memory-merge", run=home.merging, seeds=home.MERGES, words=home.WORDS,
+            bytes_max=2_048,
+        ),
+        Target(
+            name="places", run=places.places, seeds=places.PLACES, words=places.WORDS, json=True
+        ),
+        Target(
+            name="beside", run=places.beside, seeds=places.TARS, words=places.WORDS,
+            bytes_max=12_000,
+        ),
+        Target(name="borg-log", run=places.said, seeds=places.LOGS, words=places.WORDS, json=True),
         Target(
             name="payment-event", run=contracts.payment_event, seeds=contracts.PAYMENT_EVENTS,
             words=contracts.WORDS,
