@@ -91,7 +91,42 @@ def test_a_look_changes_nothing_and_tells_what_is_there(lost: Lost, machine: Bar
     seen = json.loads(done.stdout)
     assert (seen["id"], seen["newest"], seen["done"]) == (lost.id, 1, False)
     assert [one["name"] for one in seen["places"]] == ["place-2"]
+    would = seen["would"]
+    snapshot = would["snapshot"]
+    assert (snapshot["seq"], snapshot["places"]) == (1, ["place-2"])
+    assert snapshot["time"].startswith("20")
+    assert min(snapshot["files"], snapshot["bytes"], snapshot["at"]) > 0
+    assert (would["target"], would["target_kept"]) == (str(machine.home), False)
+    identity = would["identity"]
+    assert (identity["act"], identity["evicts"], identity["position"]) == ("recover", True, [0, 0])
+    assert identity["vault"].startswith(str(machine.root))
     assert not machine.home.exists()
+    assert sorted(os.listdir(machine.root)) == []
+
+
+def test_a_look_that_finds_nothing_to_restore_does_not_end_well(
+    lost: Lost, machine: BareMachine
+) -> None:
+    """A repository that cannot be read; a moment before all snapshots; a file that is not there."""
+    place = ("--place", str(lost.place), "--dry-run")
+    early = machine.recover(lost, *place, "--at", "2020-02-02", keys=False)
+    assert early.returncode == 3, early.stderr
+    error = json.loads(early.stderr.splitlines()[-1])["error"]
+    assert "the oldest that a place holds is number 1 of 20" in error["message"]
+    assert "--at 20" in error["hint"]
+    assert json.loads(early.stdout)["would"] is None
+    wrong = machine.recover(
+        lost, *place, "--file", "MEMROY.md", "--to", str(machine.root / "x"), keys=False
+    )
+    assert wrong.returncode == 3, wrong.stderr
+    assert "MEMORY.md" in json.loads(wrong.stderr.splitlines()[-1])["error"]["hint"]
+    (lost.place / "ada" / "repository" / "config").unlink()
+    unread = machine.recover(lost, *place, keys=False)
+    assert unread.returncode == 3, unread.stderr
+    seen = json.loads(unread.stdout)
+    assert seen["would"] is None
+    assert seen["places"][0]["code"] == "repository-damaged"
+    assert seen["places"][0]["hint"]
     assert sorted(os.listdir(machine.root)) == []
 
 

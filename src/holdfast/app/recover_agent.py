@@ -32,7 +32,8 @@ from holdfast.app.recover import granted_to
 from holdfast.app.recover_identity import Order as IdentityOrder
 from holdfast.app.recover_identity import recover_identity
 from holdfast.app.rescue_view import Have, View
-from holdfast.app.restore_home import RestoreReport, Wish, restore_to
+from holdfast.app.restore_choice import Wish, none_to_restore
+from holdfast.app.restore_home import RestoreReport, restore_to
 from holdfast.app.restored_mark import Mark, find_mark, write_mark
 from holdfast.app.secret_file import SecretFile
 from holdfast.app.settings_edit import write_identity_settings
@@ -44,9 +45,9 @@ from holdfast.backup.verify import JOURNAL
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.private_files import remove_durably
 from holdfast.errors import (
+    HoldfastError,
     LogMissing,
     NotNow,
-    SnapshotNotFound,
     VaultLocked,
 )
 from holdfast.identity.ed25519 import Signatures
@@ -105,19 +106,14 @@ async def perform(
     tell: Tell,
 ) -> Recovered:  # fmt: skip
     """Restore, recover, take over. See the module for what a kill leaves."""
-    if view.chosen is None:
-        raise SnapshotNotFound(
-            f"no place holds a snapshot of {view.log.id}", hint="name another place, or leave "
-            "out --at; the identity alone: `holdfast identity recover`"
-        )  # fmt: skip
-    if view.unplaced and not target.accept_older:
-        raise LogMissing(
-            f"{view.unplaced[0]}: newer snapshots may be passed over",
-            hint="give the newer log: --log FILE, --witness DIR or --card FILE; if there is none, "
-            "--accept-older takes what this log can vouch for",
-        )
+    obstacle = find_obstacle(
+        view, vault=target.vault, keep_keys=have.vault is not None, again=target.again,
+        accept_older=target.accept_older,
+    )  # fmt: skip
+    if obstacle is not None:
+        raise obstacle
+    assert view.chosen is not None  # or it is an obstacle
     if have.vault is None:
-        _check_not_done(view.log, target)
         _check_vaults(target)
     began = time.monotonic()
     restored, rewound = None, None
@@ -144,6 +140,21 @@ async def perform(
         secrets=_secrets(home, view.escrow, clock, entropy),
         restore_s=restored_at - began, identity_s=time.monotonic() - restored_at,
     )  # fmt: skip
+
+
+def find_obstacle(
+    view: View, *, vault: Path, keep_keys: bool, again: bool, accept_older: bool
+) -> HoldfastError | None:
+    """Why nothing would come of a recovery, as far as that can be known before anything is done."""
+    if view.chosen is None:
+        return none_to_restore(view.overview, Wish(at=view.at))
+    if view.unplaced and not accept_older:
+        return LogMissing(
+            f"{view.unplaced[0]}: newer snapshots may be passed over",
+            hint="give the newer log: --log FILE, --witness DIR or --card FILE; if there is none, "
+            "--accept-older takes what this log can vouch for",
+        )
+    return None if keep_keys else _find_done(view.log, vault, again=again)
 
 
 def old_witnesses_short(view: View, witnesses: Sequence[Path], *, port: Signatures) -> int:
@@ -193,15 +204,16 @@ def _point(target: Target, vault: Vault) -> None:
     point_keys(home.keys_file, vault)
 
 
-def _check_not_done(log: Log, target: Target) -> None:
+def _find_done(log: Log, vault: Path, *, again: bool) -> NotNow | None:
     """Before anything is moved: a recovery that another machine has finished is told."""
     record = log.head.record
     finished = isinstance(record, Rotation) and record.g > 0 and record.s == 1
-    if finished and not target.again and not exists(target.vault):
-        raise NotNow(
-            f"{log.id} was recovered already, at {tuple(log.position)}, to keys that are not here",
-            hint="if that machine is lost too, or not yours, --again evicts it",
-        )
+    if not finished or again or exists(vault):
+        return None
+    return NotNow(
+        f"{log.id} was recovered already, at {tuple(log.position)}, to keys that are not here",
+        hint="if that machine is lost too, or not yours, --again evicts it",
+    )
 
 
 def _check_vaults(target: Target) -> None:

@@ -9,7 +9,8 @@ whose old state is kept under another name. A kill anywhere leaves the target as
 was restored, never a mixture; what lies beside it is finished or removed by the next run.
 
 Where a place turns out to be damaged the next one that holds the same snapshot is taken, then an
-older snapshot, and the report says so.
+older snapshot, and the report says so, as it happens and at the end (restore_choice.py). Single
+files are fetched without the rest (restore_files.py).
 
 What a snapshot never holds is taken over from the old folder, where there is one: this host's
 `instance/`, with its high-water mark of the journal, and the pointer to the vault.
@@ -35,6 +36,8 @@ import msgspec
 from holdfast.app.agent_home import home_in
 from holdfast.app.backup import SCRATCH, STAGING, alone
 from holdfast.app.backup_report import LagShape, lag_shape
+from holdfast.app.restore_choice import Candidate, Failures, Passed, Wish, candidates, moment
+from holdfast.app.restore_files import Damaged, FileRestore, Found, check_free, put_files
 from holdfast.backup.beneath import Beneath
 from holdfast.backup.borg import Borg
 from holdfast.backup.chain import behind
@@ -45,20 +48,19 @@ from holdfast.backup.reader import Snapshot, leads_inside
 from holdfast.backup.sources import Overview, look_around, overview
 from holdfast.backup.swap import remove_tree, settle, swap_in
 from holdfast.backup.verify import Check, check_snapshot, fetch
+from holdfast.core.disk_errors import disk_error
 from holdfast.core.manifest import find_bad_name
 from holdfast.core.ports import KeyRing
 from holdfast.core.private_files import (
     check_place,
     ensure_private_folder,
     open_private,
-    sync_folder,
 )
-from holdfast.errors import BackupBusy, BadInput, HoldfastError, SnapshotNotFound
+from holdfast.errors import BackupBusy, BadInput, HoldfastError
 from holdfast.identity.ed25519 import Signatures, Sodium
 from holdfast.identity.head import Head
 from holdfast.identity.log_state import Log
 from holdfast.identity.ring import Escrow
-from holdfast.identity.signed import Signed
 from holdfast.journal.sqlite.use_lock import JournalUse
 
 INSTANCE = "instance"
@@ -82,25 +84,6 @@ class Means:
     port: Signatures = field(default_factory=Sodium)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """Which snapshot; the newest that there is, unless something is said."""
-
-    at: int | None = None  # unix seconds: none that is newer
-    archive: str = ""
-    places: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()  # these alone, put below the target
-
-
-class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot that should have been taken and could not be."""
-
-    place: str
-    archive: str
-    error: str
-    message: str
-
-
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     done: bool
@@ -115,6 +98,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     newest_known: int  # number of the newest head that anybody has
     behind: LagShape | None  # that head; None where it is the one that was restored
     passed: tuple[Passed, ...] = ()
+    damaged: tuple[Damaged, ...] = ()  # of single files: those that no place has whole
+    paths: tuple[str, ...] = ()  # of single files: those that are, or would be, restored
     links_left: tuple[str, ...] = ()  # links that lead outside are not made again
     findings: tuple[str, ...] = ()
     kept: str = ""  # where the old state lies
@@ -145,29 +130,29 @@ async def restore_to(
     return await run.plan() if dry_run else await run.run(prepare)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    head: Signed[Head]
-    place: Place
-
-
 class _Restore:
     def __init__(self, target: Path, means: Means, wish: Wish) -> None:
         self._target = target
         self._means = means
         self._wish = wish
-        self._passed: list[Passed] = []
+        self._failures = Failures()
         self._work = target.with_name(f".{target.name}.restoring-{os.urandom(4).hex()}")
 
     async def plan(self) -> RestoreReport:
         try:
             found, look_s = await self._look()
+            made = candidates(found, self._wish)
+            if self._wish.files:
+                some = await self._file_restore().plan(made)
+                return self._of_files(found, some, done=False, look_s=look_s)
         finally:
             await asyncio.to_thread(remove_tree, self._work)
-        return self._report(found, self._candidates(found)[0], done=False, look_s=look_s)
+        first = made[0]
+        return self._report(found, first.head.record, first.places[0], done=False, look_s=look_s)
 
     async def run(self, prepare: Prepare | None) -> RestoreReport:
         check_place(self._target, allow_network_fs=True)
+        check_free(self._target, self._wish.files)
         _ensure_folder(self._target.parent)
         async with AsyncExitStack() as held:
             held.enter_context(_turn(self._target.with_name(f".{self._target.name}.restore.lock")))
@@ -181,14 +166,16 @@ class _Restore:
     async def _run(self, prepare: Prepare | None) -> RestoreReport:
         found, look_s = await self._look()
         began = time.monotonic()
-        chosen, snapshot = await self._fetched(self._candidates(found))
+        made = candidates(found, self._wish)
+        if self._wish.files:
+            return await self._run_files(found, made, look_s=look_s)
+        chosen, place, snapshot, check_s = await self._fetched(made)
         fetched = time.monotonic()
-        await asyncio.to_thread(check_snapshot, snapshot, self._means.keys, self._means.checks)
-        checked = time.monotonic()
         kept = await self._put(snapshot, found, prepare)
         report = self._report(
-            found, chosen, done=True, look_s=look_s, kept=kept, fetch_s=fetched - began,
-            check_s=checked - fetched, swap_s=time.monotonic() - checked,
+            found, chosen.head.record, place, done=True, look_s=look_s, kept=kept,
+            fetch_s=fetched - began - check_s, check_s=check_s,
+            swap_s=time.monotonic() - fetched,
         )  # fmt: skip
         left = tuple(one.path for one in snapshot.links if not leads_inside(one))
         return msgspec.structs.replace(report, links_left=left)
@@ -203,53 +190,55 @@ class _Restore:
     def _fresh(self) -> Borg:
         return self._means.borg.fresh(self._work / "base")
 
-    def _candidates(self, found: Overview) -> list[_Candidate]:
-        """Newest first, and each in every place that holds it."""
-        wish = self._wish
-        usable = [
-            _Candidate(head, one.place)
-            for head in reversed(found.chain.heads)
-            for one in found.places
-            if head in one.held
-            and (wish.at is None or head.record.at <= wish.at)
-            and (not wish.archive or head.record.archive == wish.archive)
-            and (not wish.places or one.place.name in wish.places)
-        ]
-        if not usable:
-            troubles = [f"{one.place.name}: {one.error}" for one in found.places if one.error]
-            raise SnapshotNotFound(
-                "no place holds a snapshot that can be restored"
-                + (f" ({'; '.join(troubles)})" if troubles else "")
-            )
-        return usable
+    async def _fetched(self, made: Sequence[Candidate]) -> tuple[Candidate, Place, Snapshot, float]:
+        """The first that turns out to be what its head says, and can be gone on with."""
+        say = self._means.borg.news.say
+        for one in made:
+            for place in one.places:
+                try:
+                    snapshot, check_s = await self._tried(one, place)
+                except HoldfastError as error:
+                    self._failures.add(one.head.record, place.name, error)
+                    say(f"passed over: snapshot {one.head.record.seq} at {place.name}: {error}")
+                    continue
+                if one is not made[0]:
+                    say(_loss(made[0].head.record, one.head.record))
+                return one, place, snapshot, check_s
+            self._failures.check_older(one.head.record)
+        raise self._failures.last()
 
-    async def _fetched(self, candidates: Sequence[_Candidate]) -> tuple[_Candidate, Snapshot]:
-        """The first that turns out to be what its head says."""
-        for at, one in enumerate(candidates):
-            work = self._work / "tree"
-            await asyncio.to_thread(remove_tree, work)
-            ensure_private_folder(work)
-            repository = repository_of(one.place, self._means.escrow)
-            try:
-                snapshot = await fetch(self._fresh(), repository, one.head, work, durable=True)
-            except HoldfastError as error:
-                if at == len(candidates) - 1:
-                    raise
-                self._passed.append(
-                    Passed(
-                        place=one.place.name, archive=one.head.record.archive, error=error.code,
-                        message=error.message,
-                    )
-                )  # fmt: skip
-                continue
-            return one, snapshot
-        raise SnapshotNotFound("no place holds a snapshot that can be restored")
+    async def _tried(self, one: Candidate, place: Place) -> tuple[Snapshot, float]:
+        work = self._work / "tree"
+        await asyncio.to_thread(remove_tree, work)
+        ensure_private_folder(work)
+        repository = repository_of(place, self._means.escrow)
+        snapshot = await fetch(self._fresh(), repository, one.head, work, durable=True)
+        began = time.monotonic()
+        await asyncio.to_thread(check_snapshot, snapshot, self._means.keys, self._means.checks)
+        return snapshot, time.monotonic() - began
+
+    def _file_restore(self) -> FileRestore:
+        return FileRestore(
+            self._fresh(), self._means.escrow, self._work, self._failures, self._wish.files
+        )
+
+    async def _run_files(
+        self, found: Overview, made: Sequence[Candidate], *, look_s: float
+    ) -> RestoreReport:
+        began = time.monotonic()
+        some = await self._file_restore().gather(made)
+        fetched = time.monotonic()
+        try:
+            await asyncio.to_thread(put_files, some, self._target, self._wish.files)
+        except OSError as error:
+            raise disk_error(error, self._target) from error
+        return self._of_files(
+            found, some, done=True, look_s=look_s, fetch_s=fetched - began,
+            swap_s=time.monotonic() - fetched,
+        )  # fmt: skip
 
     async def _put(self, snapshot: Snapshot, found: Overview, prepare: Prepare | None) -> str:
         state = snapshot.state
-        if self._wish.files:
-            await asyncio.to_thread(self._put_files, state)
-            return ""
         await asyncio.to_thread(self._complete, state, found)
         if prepare is not None:
             await prepare(state)
@@ -272,18 +261,6 @@ class _Restore:
         if (old / INSTANCE).is_dir():
             shutil.copytree(old / INSTANCE, new / INSTANCE, symlinks=True, ignore=_not_carried)
 
-    def _put_files(self, state: Path) -> None:
-        for path in self._wish.files:
-            if not os.path.lexists(state / path):
-                raise SnapshotNotFound(f"the snapshot has no {path!r}")
-        for path in self._wish.files:
-            to = self._target / path
-            _ensure_folder(to.parent)
-            if os.path.lexists(to):
-                raise BadInput(f"{to} is there already", hint="nothing is written over; move it")
-            os.rename(state / path, to)
-            sync_folder(to.parent)
-
     async def _hold(self, held: AsyncExitStack) -> None:
         """Nobody else may use the folder that is about to be replaced."""
         instance = home_in(self._target) / INSTANCE
@@ -299,24 +276,49 @@ class _Restore:
         for path in self._target.parent.glob(f".{self._target.name}.restoring-*"):
             remove_tree(path)
 
-    def _report(
-        self, found: Overview, chosen: _Candidate, *, done: bool, look_s: float, kept: str = "",
-        fetch_s: float = 0.0, check_s: float = 0.0, swap_s: float = 0.0,
+    def _of_files(
+        self, found: Overview, some: Found, *, done: bool, look_s: float, fetch_s: float = 0.0,
+        swap_s: float = 0.0,
     ) -> RestoreReport:  # fmt: skip
-        head, newest = chosen.head.record, found.chain.newest
+        report = self._report(
+            found, some.chosen.head.record, some.place, done=done, look_s=look_s,
+            fetch_s=fetch_s, swap_s=swap_s,
+        )  # fmt: skip
+        restored = some.restored
+        return msgspec.structs.replace(
+            report, files=len(restored), bytes=sum(one.size for one in restored),
+            damaged=some.damaged, paths=tuple(one.path for one in restored),
+        )  # fmt: skip
+
+    def _report(
+        self, found: Overview, head: Head, place: Place, *, done: bool, look_s: float,
+        kept: str = "", fetch_s: float = 0.0, check_s: float = 0.0, swap_s: float = 0.0,
+    ) -> RestoreReport:  # fmt: skip
+        newest = found.chain.newest
         known = head if newest is None else newest.record
         places = (
             f"place {one.place.name}: {text}" for one in found.places for text in one.findings
         )
         return RestoreReport(
             target=str(self._target), done=done, seq=head.seq, archive=head.archive,
-            place=chosen.place.name, at=head.at, incarnation=head.e,
+            place=place.name, at=head.at, incarnation=head.e,
             journal_sequence=None if head.journal is None else head.journal.sequence,
             files=head.files, bytes=head.bytes, newest_known=known.seq,
-            behind=lag_shape(behind(known, head)), passed=tuple(self._passed), kept=kept,
+            behind=lag_shape(behind(known, head)), passed=tuple(self._failures.passed), kept=kept,
             findings=(*found.findings, *places), look_s=round(look_s, 3),
             fetch_s=round(fetch_s, 3), check_s=round(check_s, 3), swap_s=round(swap_s, 3),
         )  # fmt: skip
+
+
+def _loss(wanted: Head, taken: Head) -> str:
+    """What it costs that an older one was taken."""
+    lag = behind(wanted, taken)
+    steps = "" if lag is None or lag.steps is None else f" and {lag.steps:,} records of the journal"
+    seconds = 0 if lag is None else lag.seconds
+    return (
+        f"WARNING: no place has snapshot {wanted.seq} of {moment(wanted.at)} whole; the newest "
+        f"whole one is {taken.seq} of {moment(taken.at)}: {seconds:,} s{steps} are lost here"
+    )
 
 
 def _ensure_folder(path: Path) -> None:

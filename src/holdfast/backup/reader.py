@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from holdfast.backup.manifest import (
 from holdfast.backup.piped import Readable
 from holdfast.backup.tar_stream import Member, TarStream
 from holdfast.core.private_files import write_all
-from holdfast.errors import ArchiveRefused, BackupDamaged
+from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError
 from holdfast.identity.canonical import LINE_BYTES_MAX
 from holdfast.identity.head import Head
 from holdfast.identity.signed import Signed
@@ -95,6 +95,70 @@ def read_snapshot(
         if durable:
             beneath.sync()
     return found
+
+
+def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[Entry, ...]:
+    """The entries of this head's manifest, out of an archive stream of HEAD and manifest alone.
+
+    Raises ArchiveRefused, BackupDamaged: nothing of it counts.
+    """
+    with Beneath(work) as beneath:
+        came = _extract(stream, head.record, beneath)
+        _check_head(beneath, came, head)
+        if came:
+            raise ArchiveRefused(f"{min(came)!r} was not asked for")
+        with open(beneath.read(NAME), "rb") as file:
+            manifest = ManifestReader(file)
+            entries = tuple(manifest.entries())
+    if manifest.digest != head.record.manifest:
+        raise BackupDamaged("the manifest is not the one that the head names")
+    _check_about(manifest, head.record)
+    return entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SomeFiles:
+    """What came of some files: those that are as the manifest says, and why others are not."""
+
+    whole: frozenset[str]
+    bad: Mapping[str, str]
+    error: HoldfastError | None  # how the stream ended; what did not come may be whole all the same
+
+
+def read_files(
+    stream: Readable, wanted: Mapping[str, Entry], work: Path, *, on_bytes: OnBytes | None = None
+) -> SomeFiles:
+    """These files out of a stream of them alone, into the empty folder `work`; each is judged by
+    itself. `wanted`: entries of a manifest that is known to be right. Raises OSError."""
+    whole: set[str] = set()
+    bad: dict[str, str] = {}
+    size = sum(entry.size for entry in wanted.values())
+    tar = TarStream(
+        stream, bytes_max=BYTES_FACTOR * size, entries_max=len(wanted), depth_max=DEPTH_MAX + 2
+    )
+
+    def on_piece(poured: int) -> None:
+        if on_bytes is not None:
+            on_bytes(len(whole), sum(wanted[path].size for path in whole) + poured)
+
+    with Beneath(work) as beneath:
+        try:
+            for member in tar.members():
+                path = member.path.removeprefix(f"{STATE}/")
+                entry = wanted.get(path)
+                if entry is None or member.is_folder or member.path == path:
+                    raise ArchiveRefused(f"{member.path!r} was not asked for")
+                came = _file(beneath, member, tar, on_piece)
+                try:
+                    _compare_one(entry, came)
+                except (ArchiveRefused, BackupDamaged) as error:
+                    bad[path] = error.message
+                    continue
+                beneath.set_mode(f"{STATE}/{path}", entry.mode)
+                whole.add(path)
+        except HoldfastError as error:
+            return SomeFiles(whole=frozenset(whole), bad=bad, error=error)
+    return SomeFiles(whole=frozenset(whole), bad=bad, error=None)
 
 
 def _extract(

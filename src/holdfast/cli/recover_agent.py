@@ -20,19 +20,22 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.agent_home import home_in, root_folder
-from holdfast.app.recover_agent import Recovered, Target, perform
+from holdfast.app.recover_agent import Recovered, Target, find_obstacle, perform
 from holdfast.app.rescue_view import Have, View, look
-from holdfast.app.restore_home import Wish, restore_to
+from holdfast.app.restore_choice import Wish
+from holdfast.app.restore_home import restore_to
 from holdfast.backup.borg import open_borg
 from holdfast.cli.agent_places import default_place, path_of, paths_of, second_place
 from holdfast.cli.confirm import confirm
 from holdfast.cli.ending import run_async
 from holdfast.cli.log_in import read_card_file, read_log_file
 from holdfast.cli.paper_text import read_given
-from holdfast.cli.screen import ago, iso, print_fields, print_json, talk
+from holdfast.cli.progress import Progress
+from holdfast.cli.recover_show import Would, show_loss, show_view, show_would, view_json, would_json
+from holdfast.cli.screen import iso, print_fields, print_json, talk
 from holdfast.cli.slots_in import new_slots, open_existing
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.errors import BadInput
+from holdfast.errors import BackupDamaged, BadInput, HoldfastError
 from holdfast.identity.ed25519 import Sodium
 from holdfast.identity.log_state import Standing
 from holdfast.identity.vault import exists
@@ -47,15 +50,14 @@ def run(args: argparse.Namespace) -> int:
     if not args.place and not os.path.lexists(home_in(folder) / "places.json"):
         args.place = [_ask_place()]
     at = None if args.at is None else _moment(args.at)
-    with _borg_base() as base:
+    with _borg_base() as base, Progress() as news:
         have = _have(args, vault)
-        borg = run_async(open_borg(base=base))
+        borg = run_async(open_borg(base=base, news=news))
         view = run_async(look(have, folder, borg=borg, port=Sodium(), at=at))
-        _show(view, as_json=args.json)
+        if not args.json:
+            show_view(view)
         if args.dry_run:
-            if args.json:
-                print_json({**_view_json(view), "done": False})
-            return 0
+            return _look_only(args, view, folder, name, vault)
         if args.to:
             return _unpack(args, view)
         target = _target(args, folder, name, vault)
@@ -63,11 +65,41 @@ def run(args: argparse.Namespace) -> int:
         done = run_async(
             perform(
                 view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(),
-                tell=talk,
+                tell=news.say,
             )
         )  # fmt: skip
     _report(args, view, done, seconds=time.monotonic() - began)
     return _start(args, done) if args.start else 0
+
+
+def _look_only(args: argparse.Namespace, view: View, folder: Path, name: str, vault: Path) -> int:
+    """Tell what would be done. Raises what would stand in its way, after all else is said."""
+    obstacle = find_obstacle(
+        view, vault=vault, keep_keys=args.keep_keys or bool(args.to), again=args.again,
+        accept_older=args.accept_older or bool(args.to),
+    )  # fmt: skip
+    second = path_of(args.second) if args.second else default_place("second", name)
+    would = Would(folder=folder, vault=vault, second=second, keep_keys=args.keep_keys)
+    if args.to and obstacle is None:
+        try:
+            report = run_async(
+                restore_to(path_of(args.to), view.means(Sodium()), _wish(args, view), dry_run=True)
+            )
+            would = replace(would, files=report)
+        except HoldfastError as error:
+            obstacle = error
+    if args.json:
+        planned = None if obstacle else would_json(view, would)
+        print_json({**view_json(view), "done": False, "would": planned})
+    elif obstacle is None:
+        show_would(view, would)
+    if obstacle is not None:
+        raise obstacle
+    return 0
+
+
+def _wish(args: argparse.Namespace, view: View) -> Wish:
+    return Wish(at=view.at, files=tuple(one.strip("/") for one in args.file))
 
 
 def has_paper_alone(args: argparse.Namespace) -> bool:
@@ -145,45 +177,6 @@ def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> T
     )  # fmt: skip
 
 
-def _show(view: View, *, as_json: bool) -> None:
-    if as_json:
-        return
-    log = view.log
-    changed = f" ({view.change}: look at the sheet)" if view.change else ""
-    talk(f"agent {log.id}{changed}")
-    talk(f"its log stands at {tuple(log.position)}, {log.standing.value}")
-    newest = view.overview.chain.newest
-    for one in view.overview.places:
-        if one.error is not None:
-            talk(f"place {one.place.name}: cannot be read: {one.error.message}")
-        elif one.newest is None:
-            talk(f"place {one.place.name}: holds no snapshot that the agent signed")
-        else:
-            head = one.newest.record
-            lag = "the newest" if one.lag is None else (
-                f"{one.lag.generations} snapshots behind, {ago(one.lag.seconds * 1000)}"
-                + ("" if one.lag.steps is None else f", {one.lag.steps} records of the journal")
-            )  # fmt: skip
-            talk(f"place {one.place.name}: snapshot {head.seq} of {iso(head.at * 1000)}: {lag}")
-        for finding in one.findings:
-            talk(f"place {one.place.name}: {finding}")
-    for finding in view.overview.findings:
-        talk(finding)
-    for place, why in view.failed.items():
-        talk(f"{place}: {why}")
-    for text in view.unplaced:
-        talk(f"WARNING: {text}")
-    if newest is None or view.chosen is None:
-        return
-    chosen = view.chosen.record
-    if chosen.seq < newest.record.seq:
-        talk(f"snapshot {newest.record.seq} is known of, and no place that answers holds it")
-    talk(
-        f"to be restored: snapshot {chosen.seq} of {iso(chosen.at * 1000)}, "
-        f"{chosen.files:,} files, {chosen.bytes:,} bytes"
-    )
-
-
 def _confirm(args: argparse.Namespace, view: View, folder: Path) -> None:
     if view.chosen is None:
         return  # perform says why
@@ -200,19 +193,19 @@ def _unpack(args: argparse.Namespace, view: View) -> int:
     to = path_of(args.to)
     if os.path.lexists(to) and not args.file:
         raise BadInput(f"{to} is there already", hint="name a new folder")
-    wish = Wish(at=view.at, files=tuple(args.file))
-    report = run_async(restore_to(to, view.means(Sodium()), wish))
+    report = run_async(restore_to(to, view.means(Sodium()), _wish(args, view)))
     if args.json:
         print_json(msgspec.to_builtins(report))
     else:
+        show_loss(report)
         print(to)
-    return 0
+    return BackupDamaged.exit_code if report.damaged else 0
 
 
 def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: float) -> None:
     restored, journal = done.restored, done.journal
     fields: dict[str, object] = {
-        **_view_json(view), "done": True, "home": str(done.home.folder), "evicted": done.evicted,
+        **view_json(view), "done": True, "home": str(done.home.folder), "evicted": done.evicted,
         "position": list(done.log.position),
         "restored": None if restored is None else msgspec.to_builtins(restored),
         "incarnation": None if journal is None else journal.incarnation,
@@ -234,8 +227,8 @@ def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: f
     ])  # fmt: skip
     if restored is not None and restored.kept:
         talk(f"what was there before: {restored.kept}")
-    for one in () if restored is None else restored.passed:
-        talk(f"passed over at {one.place}: {one.archive}: {one.message}")
+    if restored is not None:
+        show_loss(restored)
     if done.secrets:
         talk("whoever had the old machine may know these secrets of tools; rotate them: "
              + ", ".join(done.secrets))  # fmt: skip
@@ -258,29 +251,6 @@ def _state(view: View, done: Recovered) -> str:
     else:
         return ""
     return f"snapshot {seq} of {iso(at * 1000)}; what was done after that is lost here"
-
-
-def _view_json(view: View) -> dict[str, object]:
-    newest = view.overview.chain.newest
-    return {
-        "id": view.log.id, "standing": view.log.standing.value, "words_repaired": view.change,
-        "newest": None if newest is None else newest.record.seq,
-        "places": [
-            {
-                "name": one.place.name,
-                "error": None if one.error is None else one.error.message,
-                "newest": None if one.newest is None else one.newest.record.seq,
-                "behind": None if one.lag is None else {
-                    "snapshots": one.lag.generations, "records": one.lag.steps,
-                    "seconds": one.lag.seconds,
-                },
-                "findings": list(one.findings),
-            }
-            for one in view.overview.places
-        ],
-        "findings": [*view.overview.findings, *view.unplaced],
-        "unreachable": dict(view.failed),
-    }  # fmt: skip
 
 
 def _start(args: argparse.Namespace, done: Recovered) -> int:

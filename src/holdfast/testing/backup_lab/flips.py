@@ -39,6 +39,22 @@ def damage(repository: Path, chance: random.Random) -> None:
     path.write_bytes(raw)
 
 
+def damage_newest(repository: Path, *, at_least: int) -> int:
+    """Flip a bit in every chunk of that size that the newest segments hold; how many."""
+    done = 0
+    files = [path for path in (repository / "data").rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda one: int(one.name), reverse=True):
+        raw = bytearray(path.read_bytes())
+        chunks = [one for one in _chunks(raw) if one[1] >= at_least]
+        for at, size in chunks:
+            raw[at + size // 2] ^= 1
+        path.write_bytes(raw)
+        done += len(chunks)
+        if done:
+            return done
+    return done
+
+
 def _chunks(raw: bytes | bytearray) -> list[tuple[int, int]]:
     """Where the data of each PUT of a Borg segment begins, and how long it is."""
     found: list[tuple[int, int]] = []

@@ -1,0 +1,178 @@
+"""Damage in one place: what is whole elsewhere comes back, and what is lost is said."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.backup import ring_of
+from holdfast.app.restore_choice import Failures, Wish
+from holdfast.app.restore_home import Means, restore_to
+from holdfast.backup.heads import HeadFile
+from holdfast.backup.news import Amount
+from holdfast.errors import (
+    BackupDamaged,
+    DiskFull,
+    PlaceUnreachable,
+    RepositoryDamaged,
+    SnapshotNotFound,
+)
+from holdfast.identity.ed25519 import Sodium
+from holdfast.identity.own_log import read_own_log
+from holdfast.identity.ring import read_escrow
+from holdfast.testing.backup_lab.flips import damage, damage_newest
+from holdfast.testing.backup_lab.trees import tree_of
+from holdfast.testing.backup_lab.world import World
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.amounts: list[tuple[str, Amount]] = []
+
+    def say(self, text: str, /) -> None:
+        self.said.append(text)
+
+    def far(self, what: str, amount: Amount, /) -> None:
+        self.amounts.append((what, amount))
+
+
+async def means_of(world: World) -> Means:
+    """What a bare machine has: escrow, log, places."""
+    backups = await world.backups()
+    escrow = read_escrow(backups.places.vault)
+    return Means(
+        borg=backups.places.borg, places=backups.places.read(), escrow=escrow,
+        log=read_own_log(world.home.folder, Sodium()), keys=ring_of(escrow),
+    )  # fmt: skip
+
+
+async def listening(world: World) -> tuple[Means, Heard]:
+    means, heard = await means_of(world), Heard()
+    means.borg.news = heard
+    return means, heard
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+async def test_one_damaged_chunk_takes_no_other_file_with_it(world: World) -> None:
+    """One file is asked for; then a folder in which one file is damaged."""
+    damage(world.repository(1), random.Random(7))
+    means, there = await means_of(world), ("place-1",)
+    only = await restore_to(world.root / "one", means, Wish(places=there, files=("MEMORY.md",)))
+    assert (only.seq, only.damaged, only.passed, only.files) == (2, (), (), 1)
+    assert (world.root / "one" / "MEMORY.md").read_bytes() == world.home.memory_file.read_bytes()
+    some = await restore_to(world.root / "some", means, Wish(places=there, files=("memory",)))
+    (lost,) = some.damaged
+    assert "ntegrity" in lost.message
+    was, came = contents(world.home.days), contents(world.root / "some" / "memory")
+    name = lost.path.removeprefix("memory/")
+    assert came == {path: raw for path, raw in was.items() if path != name}
+    assert (some.seq, some.files, set(some.paths)) == (2, len(came), {f"memory/{n}" for n in came})
+    with pytest.raises(RepositoryDamaged, match="nor could be used"):
+        await restore_to(world.root / "whole", means, Wish(places=there))
+
+
+async def test_the_same_bytes_in_an_older_snapshot_elsewhere_are_as_good(world: World) -> None:
+    """The second place has only the first snapshot, in which the damaged file was the same."""
+    damage(world.repository(1), random.Random(7))
+    report = await restore_to(
+        world.root / "some", await means_of(world), Wish(files=("memory", "MEMORY.md"))
+    )
+    assert (report.seq, report.damaged) == (2, ())
+    assert contents(world.root / "some" / "memory") == contents(world.home.days)
+    assert (world.root / "some" / "MEMORY.md").read_bytes() == world.home.memory_file.read_bytes()
+
+
+async def test_where_nothing_of_it_is_whole_an_older_one_is_taken_and_told(world: World) -> None:
+    """The newest state of a file is damaged in the only place that has it."""
+    image = world.home.folder / "image.bin"
+    image.write_bytes(b"older")
+    backups = await world.backups()
+    assert (await backups.now(["place-2"], check=False)).good
+    image.write_bytes(os.urandom(16 * 4096))
+    newest = await backups.now(["place-1"], check=False)
+    assert damage_newest(world.repository(1), at_least=4_000) >= 16
+    means = await means_of(world)
+    report = await restore_to(world.root / "some", means, Wish(files=("image.bin",)))
+    assert (report.seq, report.place) == (3, "place-2")
+    assert report.behind is not None
+    assert any("nothing that is wanted is whole" in one.message for one in report.passed)
+    assert (world.root / "some" / "image.bin").read_bytes() == b"older"
+    alone = Wish(files=("image.bin",), archive=newest.snapshot.archive)
+    with pytest.raises(BackupDamaged, match=r"image\.bin"):
+        await restore_to(world.root / "more", means, alone)
+    assert not (world.root / "more").exists()
+
+
+async def test_a_newest_snapshot_that_is_damaged_in_one_place_comes_from_the_other(
+    world: World,
+) -> None:
+    backups = await world.backups()
+    assert (await backups.now(check=False)).good
+    damage(world.repository(1), random.Random(7))
+    means, heard = await listening(world)
+    before = tree_of(world.home.folder)
+    shutil.rmtree(world.home.folder)
+    report = await restore_to(world.home.folder, means)
+    assert (report.seq, report.place, report.behind) == (3, "place-2", None)
+    assert [one.place for one in report.passed] == ["place-1"]
+    assert [text[:24] for text in heard.said] == ["passed over: snapshot 3 "]
+    assert tree_of(world.home.folder) == before
+    wholes = [one for what, one in heard.amounts if what == "place place-2: fetching"]
+    assert wholes[-1].bytes >= wholes[-1].bytes_all > 0
+
+
+async def test_an_older_one_is_taken_only_with_a_warning_that_says_what_is_lost(
+    world: World,
+) -> None:
+    damage(world.repository(1), random.Random(7))
+    means, heard = await listening(world)
+    report = await restore_to(world.root / "new", means)
+    assert (report.seq, report.place) == (1, "place-2")
+    (warning,) = [text for text in heard.said if text.startswith("WARNING")]
+    assert re.search(r"snapshot 2 .* 1 of .* s and \d+ records of the journal are lost", warning)
+
+
+def test_what_may_pass_by_itself_leads_to_no_older_snapshot(template: World) -> None:
+    head = HeadFile(template.home.heads_file).read().heads[-1].record
+    failures = Failures()
+    failures.add(head, "nas", RepositoryDamaged("a chunk"))
+    failures.check_older(head)
+    failures.add(head, "host", PlaceUnreachable("no answer"))
+    with pytest.raises(PlaceUnreachable, match="no answer") as caught:
+        failures.check_older(head)
+    assert "run the command again" in caught.value.hint
+    with pytest.raises(DiskFull):
+        failures.add(head, "nas", DiskFull("here"))
+    assert [one.place for one in failures.passed] == ["nas", "host"]
+
+
+async def test_what_is_not_there_is_said_with_what_is(world: World) -> None:
+    means = await means_of(world)
+    for wrong, near in (
+        ("MEMRY.md", "MEMORY.md"),
+        ("00003.md", "00003.md"),
+        ("qq", "HEARTBEAT.md"),
+    ):
+        with pytest.raises(SnapshotNotFound, match="has no") as caught:
+            await restore_to(world.root / "some", means, Wish(files=(wrong,)))
+        assert near in caught.value.hint
+    oldest = HeadFile(world.home.heads_file).read().heads[0].record
+    with pytest.raises(SnapshotNotFound, match="the oldest that a place holds is number 1") as old:
+        await restore_to(world.root / "some", means, Wish(at=oldest.at - 60))
+    assert "--at 20" in old.value.hint
+    planned = await restore_to(world.root / "some", means, Wish(files=("memory",)), dry_run=True)
+    assert (planned.done, len(planned.paths)) == (False, planned.files)
+    assert not (world.root / "some").exists()
