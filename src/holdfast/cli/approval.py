@@ -11,6 +11,7 @@ from holdfast.cli.command import (
     add_json_option,
     add_verbs,
     new_command,
+    over_journal,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def add_parser(commands: Commands) -> None:
     )  # fmt: skip
     verbs = add_verbs(parser)
     listing = new_command(
-        verbs, "list", run=run_list, summary="every question that waits",
+        verbs, "list", run=over_journal(_list), summary="every question that waits",
         purpose="Every question that waits for an answer, oldest first.",
         columns=(
             ("approval", "TASK/ORDINAL: what grant and refuse take"),
@@ -52,12 +53,6 @@ def add_parser(commands: Commands) -> None:
         answer.add_argument("--by", default="", help="who answers, for the record")
         answer.add_argument("--note", default="", help="why, for the record")
         add_journal_option(answer)
-
-
-def run_list(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _list)
 
 
 def run_grant(args: argparse.Namespace) -> int:

@@ -17,9 +17,12 @@ command with verbs (`holdfast task list`) gives each verb's parser its own `run`
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from textwrap import fill
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from holdfast.app.open import Holdfast
 
 WIDTH = 96  # of help texts
 
@@ -61,6 +64,18 @@ class Commands(Protocol):
 
 
 Run = Callable[[argparse.Namespace], int]
+Work = Callable[["Holdfast", argparse.Namespace], Awaitable[int]]
+
+
+def over_journal(work: Work) -> Run:
+    """The `run` of a verb that works over the open journal."""
+
+    def run(args: argparse.Namespace) -> int:
+        from holdfast.cli.place import run_opened
+
+        return run_opened(args, work)
+
+    return run
 
 
 def new_command(

@@ -11,6 +11,7 @@ from holdfast.cli.command import (
     add_json_option,
     add_verbs,
     new_command,
+    over_journal,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def add_parser(commands: Commands) -> None:
 
 def _add_list(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "list", run=run_list, summary="every effect in doubt",
+        verbs, "list", run=over_journal(_list), summary="every effect in doubt",
         purpose="Every effect in doubt: unknown, parked, or started by a worker that has died.",
         columns=(
             ("effect", "TASK/ORDINAL: what the other verbs take"),
@@ -56,7 +57,8 @@ def _add_list(verbs: Commands) -> None:
 
 def _add_show(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "show", run=run_show, summary="one effect: question, evidence, what can be done",
+        verbs, "show", run=over_journal(_show),
+        summary="one effect: question, evidence, what can be done",
         purpose="One effect: the question, the evidence, its key at the downstream, every "
         "attempt, when it may be decided, and the commands that decide it.",
         examples=("holdfast effect show 01J9ZK/4", "holdfast effect show 01J9ZK/4 --json"),
@@ -112,18 +114,6 @@ def _add_evidence(verbs: Commands) -> None:
     parser.add_argument("--did-not-happen", action="store_true", help="it did not take place")
     parser.add_argument("--source", default="command line", help="where this is known from")
     add_journal_option(parser)
-
-
-def run_list(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _list)
-
-
-def run_show(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _show)
 
 
 def run_settle(args: argparse.Namespace) -> int:

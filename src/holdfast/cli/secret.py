@@ -11,6 +11,7 @@ from holdfast.cli.command import (
     add_json_option,
     add_verbs,
     new_command,
+    over_journal,
 )
 from holdfast.errors import InvariantViolated
 
@@ -51,7 +52,7 @@ def _add_set(verbs: Commands) -> None:
 
 def _add_list(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "list", run=run_list, summary="names, versions and ages; never values",
+        verbs, "list", run=over_journal(_list), summary="names, versions and ages; never values",
         purpose="Every secret that is set, by name; never a value.",
         columns=(
             ("secret", "the handle that an argument names"),
@@ -85,7 +86,7 @@ def _add_rotate(verbs: Commands) -> None:
 
 def _add_remove(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "remove", run=run_remove, summary="forget a secret",
+        verbs, "remove", run=over_journal(_remove), summary="forget a secret",
         purpose="Forget a secret, all its versions. Asks first; refuses where open steps have "
         "recorded it. What a far end echoes of it later is not recognised any more.",
         examples=("holdfast secret remove billing", "holdfast secret remove billing --yes"),
@@ -117,23 +118,11 @@ def run_set(args: argparse.Namespace) -> int:
     return run_opened(args, _set, create=True)  # often the first thing that is done here
 
 
-def run_list(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _list)
-
-
 def run_rotate(args: argparse.Namespace) -> int:
     from holdfast.cli.place import run_opened
 
     _read_value(args)
     return run_opened(args, _rotate)
-
-
-def run_remove(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _remove)
 
 
 def _read_value(args: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from holdfast.cli.command import (
     add_json_option,
     add_verbs,
     new_command,
+    over_journal,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def add_parser(commands: Commands) -> None:
 
 def _add_list(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "list", run=run_list, summary="the tasks of the journal, newest first",
+        verbs, "list", run=over_journal(_list), summary="the tasks of the journal, newest first",
         purpose="The tasks of the journal, newest first.",
         columns=(
             ("task", "its id; a unique beginning is enough everywhere"),
@@ -66,7 +67,7 @@ def _add_list(verbs: Commands) -> None:
 
 def _add_show(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "show", run=run_show, summary="one task with every step",
+        verbs, "show", run=over_journal(_show), summary="one task with every step",
         purpose="One task with every step: state, effect key, attempts, times, result.",
         columns=(
             ("step", "ordinal: 4; 4.2.1 in a gather; 4.r1 a retry slot; 4.c1 a compensation"),
@@ -87,7 +88,7 @@ def _add_show(verbs: Commands) -> None:
 
 def _add_cancel(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "cancel", run=run_cancel, summary="ask a task to stop",
+        verbs, "cancel", run=over_journal(_cancel), summary="ask a task to stop",
         purpose="Ask a task to stop. What is under way is brought to its true end first; "
         "what was done stays done.",
         examples=(
@@ -103,7 +104,7 @@ def _add_cancel(verbs: Commands) -> None:
 
 def _add_retry(verbs: Commands) -> None:
     parser = new_command(
-        verbs, "retry", run=run_retry, summary="run a parked or failed task again",
+        verbs, "retry", run=over_journal(_retry), summary="run a parked or failed task again",
         purpose="Run a parked or failed task again. Closed steps keep their records and are not "
         "repeated; a parked step keeps its question.",
         examples=("holdfast task retry 01J9ZK", "holdfast task retry 01J9ZK --by ops"),
@@ -112,30 +113,6 @@ def _add_retry(verbs: Commands) -> None:
     parser.add_argument("--by", default="", help="who asks, for the record")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     add_journal_option(parser)
-
-
-def run_list(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _list)
-
-
-def run_show(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _show)
-
-
-def run_cancel(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _cancel)
-
-
-def run_retry(args: argparse.Namespace) -> int:
-    from holdfast.cli.place import run_opened
-
-    return run_opened(args, _retry)
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
