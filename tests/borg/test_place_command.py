@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,46 @@ def test_a_place_is_added_listed_checked_and_removed(
     assert (tmp_path / "usb" / "ada" / "repository").is_dir()
     assert main(["place", "check", "usb", "--home", home]) == 3
     assert "hint: `holdfast place list`" in capfd.readouterr().err
+
+
+def test_programs_read_what_was_done(
+    make_home: Callable[[], AgentHome], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every verb of places, and backups by a timer: one object, nothing else, as documented."""
+    home = str(make_home().folder)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
+
+    def asked(*words: str, fields: set[str]) -> Any:  # Any: JSON
+        assert main([*words, "--json", "--home", home]) == 0
+        said = capfd.readouterr()
+        assert said.err == ""
+        found = json.loads(said.out)
+        assert set(found) == fields
+        assert f"## `holdfast {' '.join(words[:2])}`" in page
+        return found
+
+    (tmp_path / "nas").mkdir()
+    made = asked("place", "add", "nas", str(tmp_path / "nas"), fields=SHAPE)
+    assert made["repository"] == f"{tmp_path}/nas/ada/repository"
+    assert asked("place", "check", "nas", fields={"name", "deep", "snapshots"})["snapshots"] == []
+    done = asked("backup", "due", fields={"due", "places"})
+    assert done["due"] == ["nas"]
+    # This home has no identity to sign with: what went wrong is in the answer.
+    assert [(one["name"], one["result"]) for one in done["places"]] == [("nas", "log-missing")]
+    assert asked("backup", "due", fields={"due", "places"})["due"] == []
+    found = asked("place", "check", "nas", "--deep", fields={"name", "deep", "snapshots"})
+    assert found["deep"]
+    assert found["snapshots"] == []
+    shown = asked("backup", "schedule", fields={"unit", "service", "timer", "cron", "written"})
+    assert home in shown["cron"]
+    assert shown["written"] == []
+    (tmp_path / "nas").rename(tmp_path / "rack")
+    moved = asked("place", "move", "nas", str(tmp_path / "rack"), fields=SHAPE)
+    assert moved["address"] == str(tmp_path / "rack")
+    assert moved["result"] == "log-missing"
+    asked("place", "mend-key", "nas", fields={"name", "snapshots"})
+    asked("place", "break-lock", "nas", "--yes", fields={"name", "repository"})
+    asked("place", "remove", "nas", "--yes", fields={"name", "repository"})
 
 
 def test_borg_that_is_missing_is_one_line(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import holdfast
+from holdfast.cli.command import COMMANDS
 from holdfast.cli.main import main
+from holdfast.cli.parser import build_parser
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.testing.command_line import Commands
 
@@ -45,6 +49,19 @@ async def parks(run: holdfast.Run) -> None:
 @holdfast.task
 async def asks(run: holdfast.Run) -> None:
     await run.approve("go on?", why="a test")
+
+
+@holdfast.task
+async def fails(run: holdfast.Run) -> None:
+    raise ValueError("no")
+
+
+async def _failed(folder: Path) -> str:
+    async with holdfast.open(folder, tasks=[fails]) as hf:
+        task = await hf.submit(fails)
+        with pytest.raises(holdfast.TaskFailed):
+            await task.result(30)
+        return task.id
 
 
 async def _fill(folder: Path) -> str:
@@ -119,6 +136,90 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         missing = keys_of(printed) - known[name]
         assert not missing, f"{name}: {missing}"
         assert printed, name
+
+
+# Why a command prints no object of its own.
+WITHOUT = {
+    "worker": "runs until it is stopped; its events are JSON lines on standard error",
+    "identity signer": "runs until it is stopped",
+    "identity answer": "prints a signed line of JSON as it is",
+    "paper print": "prints pages with secret words",
+    "paper card": "prints a page",
+    "share split": "prints secret words",
+    "share combine": "prints secret words",
+}
+
+
+def test_every_command_that_says_something_says_it_as_json_too() -> None:
+    """Or it is named above with its reason; and every such command has its section."""
+    known = set(sections())
+    for words, parser in each_command():
+        options = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
+        if words in WITHOUT:
+            assert "--json" not in options, words
+        else:
+            assert "--json" in options, words
+            assert known & {f"holdfast {words}"} or words in SAME, words
+
+
+# Print what another one prints, as its section says.
+SAME = {f"identity {verb}": "identity show" for verb in ("rotate", "evict", "recover", "retire")}
+
+
+def test_acting_commands_print_what_is_documented(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    folder.mkdir(mode=0o700)
+    task_id = asyncio.run(_fill(folder))
+    failed = asyncio.run(_failed(folder))
+    hf = Commands(folder, main)
+    value = tmp_path / "value"
+    value.touch(mode=0o600)
+    value.write_text("correct-horse-battery")
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+    other.write_text("staple-battery-horse")
+    approval = hf.look("approval", "list", "--json").json["approvals"][0]["approval"]
+    known = sections()
+    for words in (
+        f"task retry {failed} --dry-run",
+        f"task retry {failed}",
+        f"secret set billing --from-file {value}",
+        f"secret rotate billing --from-file {other} --drop-old",
+        "secret remove billing --dry-run",
+        "secret remove billing --yes",
+        f"effect evidence {task_id}/3 --did-not-happen",
+        f"effect settle {task_id}/3 --skip --dry-run",
+        f"effect settle {task_id}/3 --skip --yes",
+        f"approval grant {approval}",
+        f"task cancel {task_id} --dry-run",
+        f"task cancel {task_id} --yes",
+    ):
+        done = hf.look(*words.split(), "--json")
+        name = next(one for one in known if f"holdfast {words}".startswith(one))
+        assert done.json, words
+        assert keys_of(done.json) <= known[name], words
+        assert done.err == "", words
+
+
+def each_command() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command and verb, with its parser."""
+    for name in COMMANDS:
+        yield from _leaves(name, _choices(build_parser([name]))[name])
+
+
+def _leaves(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
+    verbs = _choices(parser)
+    if not verbs:
+        yield words, parser
+    for verb, one in verbs.items():
+        yield from _leaves(f"{words} {verb}", one)
+
+
+def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
+        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+            return cast("dict[str, argparse.ArgumentParser]", action.choices)
+    return {}
 
 
 def test_errors_are_documented(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def add_parser(commands: Commands) -> None:
         answer.add_argument("--by", default="", help="who answers, for the record")
         answer.add_argument("--note", default="", help="why, for the record")
         add_journal_option(answer)
+        add_json_option(answer)
 
 
 def run_grant(args: argparse.Namespace) -> int:
@@ -105,11 +106,14 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 async def _answer(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.cli.reference import get_step_place
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
     from holdfast.cli.workers import hint_at_workers
 
     task_id, ordinal = await get_step_place(hf, args.approval)
     await hf.approve(task_id, ordinal, granted=args.granted, by=args.by, note=args.note)
+    if args.json:
+        print_json({"approval": f"{task_id}/{ordinal}", "granted": args.granted})
+        return 0
     word = "granted" if args.granted else "refused"
     talk(f"recorded: {task_id}/{ordinal} is {word}; the task goes on")
     await hint_at_workers(hf)

@@ -79,6 +79,7 @@ def _add_add(verbs: Commands) -> None:
         "repositories that it made itself (default: ADDRESS-beside)",
     )  # fmt: skip
     add_home_option(parser)
+    add_json_option(parser)
 
 
 def _add_list(verbs: Commands) -> None:
@@ -105,7 +106,7 @@ def _add_check(verbs: Commands) -> None:
         purpose="Look at a place: the right disk is mounted, the repository opens and is the one "
         "that was added. --deep reads every chunk; only a test restore (`holdfast backup verify`) "
         "shows more.",
-        examples=("holdfast place check nas", "holdfast place check nas --deep"),
+        examples=("holdfast place check nas", "holdfast place check nas --deep --json"),
     )  # fmt: skip
     _add_name(parser)
     parser.add_argument("--deep", action="store_true", help="read every chunk; takes its time")
@@ -125,6 +126,7 @@ def _add_move(verbs: Commands) -> None:
     parser.add_argument("name", metavar="NAME", help="the place")
     parser.add_argument("address", metavar="ADDRESS", help="where it is now")
     add_home_option(parser)
+    add_json_option(parser)
 
 
 def _add_mend_key(verbs: Commands) -> None:
@@ -161,6 +163,7 @@ def _add_remove(verbs: Commands) -> None:
 def _add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the place")
     add_home_option(parser)
+    add_json_option(parser)
 
 
 def run_opened(
@@ -186,8 +189,9 @@ def run_add(args: argparse.Namespace) -> int:
 
 async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.app.backup_places import Request
+    from holdfast.backup.place_state import PlaceState
     from holdfast.backup.places import shared_domains
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     place = await places.add(
         Request(
@@ -196,6 +200,9 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
             beside=args.beside,
         )
     )  # fmt: skip
+    if args.json:
+        print_json(place_shape(place, PlaceState()))
+        return 0
     talk(f"added: {place.name} at {place.repository}")
     for names in shared_domains(places.read()).values():
         talk(f"note: {' and '.join(names)} share a failure domain: they can be lost together")
@@ -227,7 +234,7 @@ def run_list(args: argparse.Namespace) -> int:
     if args.json:
         print_json(
             {
-                "places": [_shape(place, state) for place, state in rows],
+                "places": [place_shape(place, state) for place, state in rows],
                 "shared_domains": [list(names) for names in shared.values()],
             }
         )
@@ -256,11 +263,15 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     if args.mark:
         places.mark(args.name)
     listing = await places.check(args.name, deep=args.deep)
+    if args.json:
+        names = [one.name for one in listing.archives]
+        print_json({"name": args.name, "deep": args.deep, "snapshots": names})
+        return 0
     read = "every chunk was read" if args.deep else "not read: --deep reads every chunk"
     talk(f"well: {args.name}, {len(listing.archives)} snapshots ({read})")
     return 0
@@ -271,9 +282,13 @@ def run_move(args: argparse.Namespace) -> int:
 
 
 async def _move(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen import talk
+    from holdfast.app.backup_places import states_of
+    from holdfast.cli.screen import print_json, talk
 
     place = await places.move(args.name, args.address)
+    if args.json:
+        print_json(place_shape(place, states_of(places.home).of(place.name)))
+        return 0
     talk(f"moved: {place.name} is at {place.repository}")
     return 0
 
@@ -283,10 +298,13 @@ def run_mend_key(args: argparse.Namespace) -> int:
 
 
 async def _mend_key(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     await places.mend_key(args.name)
     listing = await places.check(args.name)
+    if args.json:
+        print_json({"name": args.name, "snapshots": [one.name for one in listing.archives]})
+        return 0
     talk(f"mended: {args.name} opens again, {len(listing.archives)} snapshots")
     return 0
 
@@ -297,11 +315,14 @@ def run_break_lock(args: argparse.Namespace) -> int:
 
 async def _break_lock(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.cli.confirm import confirm
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     place = places.get(args.name)
     confirm(args.name, f"the lock of {place.repository} is removed", yes=args.yes)
     await places.break_lock(args.name)
+    if args.json:
+        print_json({"name": args.name, "repository": place.repository})
+        return 0
     talk(f"removed: the lock of {args.name}")
     return 0
 
@@ -312,11 +333,14 @@ def run_remove(args: argparse.Namespace) -> int:
 
 async def _remove(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.cli.confirm import confirm
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     place = places.get(args.name)
     confirm(args.name, f"no more backups to {place.address}; what is there stays", yes=args.yes)
     places.remove(args.name)
+    if args.json:
+        print_json({"name": args.name, "repository": place.repository})
+        return 0
     talk(f"removed: {args.name}; its repository is still at {place.repository}")
     return 0
 
@@ -327,7 +351,7 @@ def _since(now_ms: int, at_ms: int) -> str:
     return ago(now_ms - at_ms) if at_ms else "never"
 
 
-def _shape(place: Place, state: PlaceState) -> dict[str, object]:
+def place_shape(place: Place, state: PlaceState) -> dict[str, object]:
     from holdfast.cli.screen import iso
 
     return {

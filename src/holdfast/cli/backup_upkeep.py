@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_home_option, add_json_option, new_command
 from holdfast.cli.ending import run_async
 
 if TYPE_CHECKING:
+    from holdfast.app.agent_home import AgentHome
     from holdfast.app.backup_places import BackupPlaces
     from holdfast.app.backup_prune import Pruned
 
@@ -56,6 +58,7 @@ def _add_due(verbs: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
     add_home_option(parser)
+    add_json_option(parser)
 
 
 def _add_schedule(verbs: Commands) -> None:
@@ -73,6 +76,7 @@ def _add_schedule(verbs: Commands) -> None:
         "--install", action="store_true", help="write the files to ~/.config/systemd/user"
     )
     add_home_option(parser)
+    add_json_option(parser)
 
 
 def run_prune(args: argparse.Namespace) -> int:
@@ -134,19 +138,43 @@ async def _due(args: argparse.Namespace) -> int:
         home, backup_of(home), every_s=every_s, clock=SystemClock(),
         notices=make_notices(find_settings(home.journal)),
     )  # fmt: skip
+    if args.json:
+        _print_due(home, names)
+        return 0
     talk(f"due: {', '.join(names)}" if names else "nothing is due")
     return 0
+
+
+def _print_due(home: AgentHome, names: Sequence[str]) -> None:
+    """What was due, and how every place stands now."""
+    from holdfast.app.backup_places import states_of
+    from holdfast.backup.places import read_places
+    from holdfast.cli.backup_places import place_shape
+    from holdfast.cli.screen import print_json
+
+    states = states_of(home)
+    places = [place_shape(one, states.of(one.name)) for one in read_places(home.places_file)]
+    print_json({"due": list(names), "places": places})
 
 
 def run_schedule(args: argparse.Namespace) -> int:
     from holdfast.app.agent_home import home_folder, load_home
     from holdfast.app.backup_schedule import install, make_schedule, units_folder
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     home = load_home(home_folder(args.home))
     schedule = make_schedule(home.folder, agent=home.name, every=args.every)
+    written = install(schedule, units_folder()) if args.install else ()
+    if args.json:
+        print_json(
+            {
+                "unit": schedule.unit, "service": schedule.service, "timer": schedule.timer,
+                "cron": schedule.cron, "written": [str(path) for path in written],
+            }
+        )  # fmt: skip
+        return 0
     if args.install:
-        for path in install(schedule, units_folder()):
+        for path in written:
             talk(f"written: {path}")
         talk(
             f"start it: systemctl --user daemon-reload && systemctl --user enable --now "

@@ -93,6 +93,7 @@ def _add_settle(verbs: Commands) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask for a typed word")
     parser.add_argument("--dry-run", action="store_true", help="say what would be recorded")
     add_journal_option(parser)
+    add_json_option(parser)
 
 
 def _add_evidence(verbs: Commands) -> None:
@@ -114,6 +115,7 @@ def _add_evidence(verbs: Commands) -> None:
     parser.add_argument("--did-not-happen", action="store_true", help="it did not take place")
     parser.add_argument("--source", default="command line", help="where this is known from")
     add_journal_option(parser)
+    add_json_option(parser)
 
 
 def run_settle(args: argparse.Namespace) -> int:

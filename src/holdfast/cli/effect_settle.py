@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.app.open import get_step
 from holdfast.cli.confirm import confirm
 from holdfast.cli.reference import get_step_place
-from holdfast.cli.screen import json_line, talk
+from holdfast.cli.screen import json_line, print_json, talk
 from holdfast.cli.values_in import read_json
 from holdfast.cli.workers import hint_at_workers
 from holdfast.errors import BadInput
@@ -40,10 +40,16 @@ async def settle(hf: Holdfast, args: argparse.Namespace) -> int:
         f"decision: {decision}: {MEANS[decision]}"
     )
     if args.dry_run:
+        if args.json:
+            print_json({"effect": place, "decision": decision, "done": False})
+            return 0
         talk(f"{what}\nnothing was recorded (--dry-run)")
         return 0
     confirm(decision, what, yes=args.yes)
     await hf.settle(task_id, ordinal, decision, result=result, by=args.by, note=args.note)
+    if args.json:
+        print_json({"effect": place, "decision": decision, "done": True})
+        return 0
     talk(f"recorded: {place} is settled as {decision}; the task goes on")
     await hint_at_workers(hf)
     return 0
@@ -72,6 +78,10 @@ async def tell_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
         await hf.evidence(
             task_id=task_id, ordinal=ordinal, result=result, happened=happened, source=args.source
         )
+    if args.json:
+        effect = "" if args.effect_key else place
+        print_json({"effect": effect, "effect_key": args.effect_key or "", "happened": happened})
+        return 0
     talk(f"recorded for {place}: it {'happened' if happened else 'did not happen'}")
     await hint_at_workers(hf)
     return 0

@@ -119,6 +119,7 @@ def _add_revoke(verbs: Commands) -> None:
     parser.add_argument("numbers", metavar="NUMBER", nargs="+", help="as printed on the sheet")
     parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
     add_home_option(parser)
+    add_json_option(parser)
 
 
 def _add_replace(verbs: Commands) -> None:
@@ -276,7 +277,7 @@ def run_list(args: argparse.Namespace) -> int:
 def run_revoke(args: argparse.Namespace) -> int:
     from holdfast.app.paper import mark_revoked, today
     from holdfast.cli.confirm import confirm
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
     from holdfast.identity.sheets import SheetState, state_of
 
     desk = _desk(args)
@@ -289,6 +290,9 @@ def run_revoke(args: argparse.Namespace) -> int:
     )  # fmt: skip
     after = mark_revoked(desk, numbers, date=today())
     gone = [one.number for one in after.sheets if state_of(one, today()) is SheetState.REVOKED]
+    if args.json:
+        print_json({"revoked": gone, "left": [one.number for one in after.current()]})
+        return 0
     print(f"revoked: {', '.join(map(str, gone))}")
     talk(
         "The words on a revoked sheet keep their power. If somebody else may have seen or taken "

@@ -98,6 +98,7 @@ def _add_remove(verbs: Commands) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add_journal_option(parser)
+    add_json_option(parser)
 
 
 def _add_value_options(parser: argparse.ArgumentParser) -> None:
@@ -109,6 +110,7 @@ def _add_value_options(parser: argparse.ArgumentParser) -> None:
         "--from-file", metavar="FILE", help="read the value from a file that is yours alone (0600)"
     )
     add_journal_option(parser)
+    add_json_option(parser)
 
 
 def run_set(args: argparse.Namespace) -> int:
@@ -137,30 +139,38 @@ def _read_value(args: argparse.Namespace) -> None:
 
 
 async def _set(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     number = _store(hf).set(args.name, args.value)
+    if args.json:
+        handle = f"secret://{args.name}"
+        print_json({"name": args.name, "handle": handle, "version": number})
+        return 0
     talk(f"kept: secret://{args.name} version {number}; a tool's argument may name it so")
     return 0
 
 
 async def _rotate(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.app.secrets_in_use import find_users
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
 
     name = args.name
     number = _store(hf).rotate(name, args.value, drop_old=args.drop_old)
+    older = await find_users(hf.journal, name, below=number) if args.drop_old else []
+    if args.json:
+        shown = {"name": name, "handle": f"secret://{name}", "version": number}
+        print_json({**shown, "older_steps": list(older)})
+        return 0
     talk(f"kept: secret://{name} version {number}; new steps take it")
-    if args.drop_old:
-        for place in await find_users(hf.journal, name, below=number):
-            talk(f"note: step {place} was planned with an older version; it may ask you")
+    for place in older:
+        talk(f"note: step {place} was planned with an older version; it may ask you")
     return 0
 
 
 async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.app.secrets_in_use import find_users
     from holdfast.cli.confirm import confirm
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
     from holdfast.errors import SecretInUse
 
     name = args.name.removeprefix("secret://")
@@ -172,10 +182,16 @@ async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
         raise SecretInUse(f"secret://{name} is recorded by {len(users)} open steps: {shown}")
     what = f"secret://{name} and its versions are forgotten; {len(users)} open steps use it"
     if args.dry_run:
+        if args.json:
+            print_json({"name": name, "open_steps": list(users), "done": False})
+            return 0
         talk(f"{what}\nnothing was changed (--dry-run)")
         return 0
     confirm(name, what, yes=args.yes)
     store.remove(name)
+    if args.json:
+        print_json({"name": name, "open_steps": list(users), "done": True})
+        return 0
     talk(f"removed: secret://{name}")
     return 0
 

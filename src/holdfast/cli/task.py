@@ -100,6 +100,7 @@ def _add_cancel(verbs: Commands) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask for a typed word")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     add_journal_option(parser)
+    add_json_option(parser)
 
 
 def _add_retry(verbs: Commands) -> None:
@@ -113,6 +114,7 @@ def _add_retry(verbs: Commands) -> None:
     parser.add_argument("--by", default="", help="who asks, for the record")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     add_journal_option(parser)
+    add_json_option(parser)
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
@@ -176,7 +178,7 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
 async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.cli.confirm import confirm
     from holdfast.cli.reference import get_task_id
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
     from holdfast.cli.workers import hint_at_workers
     from holdfast.errors import NotSettleable
     from holdfast.journal.records import ENDED
@@ -188,10 +190,16 @@ async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
             f"task {row.task_id} has ended: it {row.state}", hint="there is nothing left to cancel"
         )
     if args.dry_run:
+        if args.json:
+            print_json({"task_id": row.task_id, "state": row.state, "done": False})
+            return 0
         talk(f"task {row.task_id} ({row.name}, {row.state}) would be asked to stop")
         return 0
     confirm("cancel", f"task {row.task_id} ({row.name}, {row.state})", yes=args.yes)
     await handle.cancel(by=args.by)
+    if args.json:
+        print_json({"task_id": row.task_id, "state": row.state, "done": True})
+        return 0
     talk(f"task {row.task_id} is asked to stop; what is under way comes to its true end first")
     await hint_at_workers(hf)
     return 0
@@ -199,7 +207,7 @@ async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
 
 async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.cli.reference import get_task_id
-    from holdfast.cli.screen import talk
+    from holdfast.cli.screen import print_json, talk
     from holdfast.cli.workers import hint_at_workers
     from holdfast.errors import NotSettleable
     from holdfast.journal.records import TaskState
@@ -212,9 +220,15 @@ async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
             hint="a running, sleeping or waiting task goes on by itself",
         )
     if args.dry_run:
+        if args.json:
+            print_json({"task_id": row.task_id, "state": row.state, "done": False})
+            return 0
         talk(f"task {row.task_id} ({row.name}, {row.state}) would run again")
         return 0
     await hf.retry(row.task_id, by=args.by)
+    if args.json:
+        print_json({"task_id": row.task_id, "state": row.state, "done": True})
+        return 0
     talk(f"task {row.task_id} runs again")
     await hint_at_workers(hf)
     return 0
