@@ -154,7 +154,7 @@ def test_every_command_that_says_something_says_it_as_json_too() -> None:
     """Or it is named above with its reason; and every such command has its section."""
     known = set(sections())
     for words, parser in each_command():
-        options = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
+        options = parser._option_string_actions
         if words in WITHOUT:
             assert "--json" not in options, words
         else:
@@ -216,9 +216,9 @@ def _leaves(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, 
 
 
 def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            return cast("dict[str, argparse.ArgumentParser]", action.choices)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return cast("Any", action).choices
     return {}
 
 

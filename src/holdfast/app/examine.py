@@ -61,10 +61,7 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
         except HoldfastError as error:
             yield _failed(error)
             return
-        yield Finding(
-            check="journal", level=Level.WARNING, text=f"there is no journal at {path}",
-            mend="name it with --journal; `holdfast worker APP` makes one",
-        )  # fmt: skip
+        yield _no_journal(path)
         return
     try:
         yield _place(path, settings)
@@ -115,6 +112,19 @@ async def _examine_open(
     if deep:
         async for finding in _deep(journal):
             yield finding
+
+
+def _no_journal(path: Path) -> Finding:
+    home = find_home(path.parent)
+    if home is not None and home.state != home.folder:
+        return Finding(
+            check="journal", level=Level.OK,
+            text="none: an adopted agent has one once it uses Holdfast's durable calls",
+        )  # fmt: skip
+    return Finding(
+        check="journal", level=Level.WARNING, text=f"there is no journal at {path}",
+        mend="name it with --journal or --home; `holdfast worker APP` makes one",
+    )  # fmt: skip
 
 
 def _versions() -> Finding:

@@ -55,6 +55,7 @@ from holdfast.errors import (
     HoldfastError,
     JournalBusy,
     MovedAway,
+    MoveRefused,
     NotAJournal,
     SnapshotFailed,
 )
@@ -115,6 +116,13 @@ class MoveOut:
         again or cancelled. AgentElsewhere or AgentQuarantined where this copy holds no lease."""
         home, began = self._home, time.monotonic()
         check_place(package)
+        if home.state != home.folder:
+            # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
+            raise MoveRefused(
+                f"the agent in {home.state} was there before Holdfast: a package would not hold "
+                "its own files",
+                hint="stop it, `holdfast backup now`, and `holdfast recover` on the other host",
+            )
         if home.folder == package or home.folder in package.parents:
             raise BadInput(f"{package} lies in the agent's folder", hint="name another place")
         if not os.path.lexists(home.journal):

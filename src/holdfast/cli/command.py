@@ -117,9 +117,10 @@ def add_journal_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--journal",
         metavar="PATH",
-        help="the journal's file, or the folder it lies in "
-        "(default: $HOLDFAST_JOURNAL, else journal.db in this folder)",
+        help="the journal's file, or the folder it lies in (default: that of --home, else "
+        "$HOLDFAST_JOURNAL, else the one in the folder of $HOLDFAST_HOME, else in this folder)",
     )
+    add_home_option(parser)
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ EXIT_PROBLEMS = 1
 def add_parser(commands: Commands) -> None:
     parser = new_command(
         commands, "doctor", run=run,
-        purpose="What is wrong with this journal or machine, and the one command that mends it. "
+        purpose="What is wrong with this journal, agent or machine, and the command that mends it. "
         "Changes nothing. Exit code 0: all well; 1: something needs you; 6: the journal is "
         "damaged, stopped, older than it should be, or its keys are missing.",
         columns=(
@@ -29,7 +29,7 @@ def add_parser(commands: Commands) -> None:
             ("check", "what was looked at"),
             ("finding", "what was found; below it the command that mends it"),
         ),
-        examples=("holdfast doctor", "holdfast doctor --deep --json"),
+        examples=("holdfast doctor --home ~/agents/ada", "holdfast doctor --deep --json"),
     )  # fmt: skip
     parser.add_argument(
         "--deep", action="store_true", help="also read every record: chains, seals, heads"

@@ -124,10 +124,17 @@ def run_export(args: argparse.Namespace) -> int:
 def run_import(args: argparse.Namespace) -> int:
     import asyncio
 
-    from holdfast.app.agent_home import home_folder
+    from holdfast.app.agent_home import home_folder, root_folder
     from holdfast.app.move_in import Here, move_in
     from holdfast.cli.screen import talk
+    from holdfast.errors import MoveRefused
 
+    root = root_folder(args.home)
+    if home_folder(args.home) != root:
+        raise MoveRefused(
+            f"{root} is the folder of an adopted agent, and no package is of one",
+            hint="give --home another folder",
+        )
     here = Here(
         second=str(_path(args.second)) if args.second else "",
         arbiter=str(_path(args.arbiter)) if args.arbiter else "",

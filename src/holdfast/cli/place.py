@@ -19,15 +19,21 @@ DEFAULT = "journal.db"
 
 
 def journal_of(args: argparse.Namespace) -> Path:
-    """The journal's file: the option, else the environment, else journal.db in this folder."""
+    """The journal's file: --journal, that of --home, else by the environment, else in this folder.
+
+    Of an adopted agent it lies in the folder that Holdfast has made inside.
+    """
+    from holdfast.app.agent_home import home_folder
     from holdfast.app.journal_path import journal_path
 
     given: str | None = args.journal
-    if given is None:
-        given = os.environ.get(ENVIRONMENT) or DEFAULT
-    elif not given:
+    if given is None and args.home is None:
+        given = os.environ.get(ENVIRONMENT) or None
+    elif given is not None and not given:
         raise BadInput("--journal is empty")
-    return journal_path(given)
+    elif given is not None and args.home is not None:
+        raise BadInput("--journal and --home both say where the journal is", hint="give one")
+    return journal_path(home_folder(args.home) / DEFAULT if given is None else given)
 
 
 @asynccontextmanager

@@ -104,7 +104,7 @@ def _wish(args: argparse.Namespace, view: View) -> Wish:
 
 def has_paper_alone(args: argparse.Namespace) -> bool:
     """Sheet and card, and no backup: the identity can come back, and nothing else."""
-    named = args.place or os.path.lexists(root_folder(args.home) / "places.json")
+    named = args.place or os.path.lexists(home_in(root_folder(args.home)) / "places.json")
     return bool(args.card) and not named and not args.keep_keys
 
 

@@ -93,10 +93,13 @@ class Commands:
 class Worker:
     """A `holdfast worker`, with what it says on standard error. Close it."""
 
-    def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: Path, words: tuple[str, ...], given: dict[str, str] | None = None
+    ) -> None:
+        """`given`: its environment, where it is not that of the journal in the folder."""
         self.process = subprocess.Popen(
-            command_line(*words), cwd=folder, env=environment(folder), stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, text=True,
+            command_line(*words), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            env=environment(folder) if given is None else given, text=True,
         )  # fmt: skip
         self.said: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
