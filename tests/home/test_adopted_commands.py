@@ -155,6 +155,7 @@ def test_every_command_finds_an_adopted_agent(
     def shown() -> Any:
         return json.loads(capsys.readouterr().out)
 
+    task = ""
     for way in WAYS:
         capsys.readouterr()
         one.run("submit", app, "{}", "--task", "hello", "--no-follow", "--json", way=way)
@@ -219,29 +220,18 @@ def test_every_command_finds_an_adopted_agent(
     assert KNOWN - ELSEWHERE - one.ran == {"worker", "identity signer"}, "run as processes, below"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_processes_find_an_adopted_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_processes_find_an_adopted_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Adopted(tmp_path, monkeypatch)
     one.adopt()
-    given = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("HOLDFAST_HOME", "HOLDFAST_JOURNAL")
-    }
-    if way == "HOLDFAST_HOME":
-        given[way] = str(one.folder)
-    named = ("--home", str(one.folder)) if way == "--home" else ()
-    where = one.folder if way == "here" else one.elsewhere
-    worker = Worker(where, ("worker", f"{one.app}:tasks", *named), given)
+    named = {**os.environ, "HOLDFAST_HOME": str(one.folder)}
+    worker = Worker(one.folder, ("worker", f"{one.app}:tasks"), dict(os.environ))
     try:
         journal = worker.wait_event("serving")["journal"]
         assert journal == str(one.folder / ".holdfast" / "journal.db")
         assert worker.stop() == 0
     finally:
         worker.close()
-    signer = Worker(where, ("identity", "signer", *named), given)
+    signer = Worker(one.elsewhere, ("identity", "signer"), named)
     try:
         path = one.folder / ".holdfast" / "signer.sock"
         signer.wait_line(lambda _: path.exists())

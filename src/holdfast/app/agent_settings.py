@@ -35,6 +35,7 @@ class IdentitySettings(
     witnesses: tuple[str, ...] = ()  # folders of witnesses; relays follow
     arbiter: str = ""  # the folder of the arbiter that grants incarnations
     lease_s: float = 30.0  # of the agent, at its arbiter; others wait so long for one that is gone
+    watch_s: float = 60.0  # how often a worker looks whether its keys were replaced elsewhere
     signer: str = ""  # the socket of a signer process; empty: the vault is opened here
 
 

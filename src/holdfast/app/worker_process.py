@@ -34,6 +34,7 @@ from holdfast.runtime.hardening import harden
 from holdfast.runtime.log import Log
 
 EXIT_DEFECT = 1
+LOG = "kel.jsonl"  # identity.own_log.LOG, whose room is loaded only where there is one
 
 
 def main(text: str) -> int:
@@ -62,6 +63,11 @@ async def serve(order: Order, log: Log) -> None:
     app = load_app(order.app)
     notices = make_notices(settings)
     clock, entropy = SystemClock(), SystemEntropy()
+    has_identity = os.path.lexists(path.parent / LOG)
+    if has_identity:
+        from holdfast.app.evicted import check_at_start  # the rooms of keys: where they are used
+
+        await check_at_start(path, notices=notices, log=log)
     async with AsyncExitStack() as stack:
         lease = await stack.enter_async_context(
             acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
@@ -103,10 +109,18 @@ async def serve(order: Order, log: Log) -> None:
                 kept_backups(home, every=order.backup_every, clock=clock, log=log)
             )
         log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
-        async with (
-            kept_handoff(path, journal, held=engine.views, log=log),
-            stopped_when_moved(path.parent / INSTANCE, engine.stop, log),
-        ):
+        async with AsyncExitStack() as watched:
+            for one in (
+                kept_handoff(path, journal, held=engine.views, log=log),
+                stopped_when_moved(path.parent / INSTANCE, engine.stop, log),
+            ):
+                await watched.enter_async_context(one)
+            if has_identity:
+                from holdfast.app.evicted import stopped_when_evicted
+
+                await watched.enter_async_context(
+                    stopped_when_evicted(path, engine.stop, notices=notices, log=log)
+                )
             await engine.serve()
 
 

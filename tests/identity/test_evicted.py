@@ -1,0 +1,191 @@
+"""A machine whose keys were replaced by a recovery elsewhere stops by itself, and stays stopped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.agent_home import load_home
+from holdfast.app.evicted import check_speaks
+from holdfast.backup.address import Kind
+from holdfast.backup.places import Place, write_places
+from holdfast.cli.main import main
+from holdfast.errors import EXIT_CONFLICT, KeysReplaced
+from holdfast.identity.pending import write_pending
+from holdfast.testing.agents import World
+from holdfast.testing.command_line import Worker, environment
+
+APP = """
+import asyncio, pathlib, sys
+import holdfast
+
+@holdfast.task
+async def hello(run: holdfast.Run) -> str:
+    return "hello"
+
+tasks = [hello]
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    tmp_path.chmod(0o700)
+    made = World(tmp_path, names=("w1", "w2", "w3"))
+    made.make()
+    return made
+
+
+def elsewhere(world: World) -> World:
+    """Another machine, which has the words and reaches the witnesses."""
+    other = World(world.root, names=world.names, home_name="elsewhere")
+    other.recover(world.words[0])
+    return other
+
+
+def test_what_was_made_here_is_no_eviction(world: World) -> None:
+    check_speaks(world.home())
+    world.rotate()
+    check_speaks(world.home())
+    world.evict(world.words[0])
+    check_speaks(world.home())
+
+
+def test_a_record_that_is_being_published_is_ours(world: World) -> None:
+    """Sent, and not yet in our own log: another process of this machine is in the middle of it."""
+    shutil.copytree(world.folder, world.root / "before")
+    world.rotate()
+    record = world.log().head.signed
+    for name in ("kel.jsonl", "receipts.jsonl"):
+        shutil.copy2(world.root / "before" / name, world.folder / name)
+    write_pending(world.folder, record)
+    check_speaks(world.home())
+    (world.folder / "pending.jsonl").unlink()
+    with pytest.raises(KeysReplaced):  # World's vault is not opened by a machine alone
+        check_speaks(world.home())
+
+
+def test_a_recovery_elsewhere_is_seen_at_any_one_witness(world: World) -> None:
+    elsewhere(world)
+    with pytest.raises(KeysReplaced, match=r"a rotation at \(1, 1\) was not made here") as caught:
+        check_speaks(world.home())
+    assert str(world.root / "w1") in caught.value.message
+    for gone in ("w1", "w2"):
+        (world.root / gone).rename(world.root / f"{gone}-gone")
+        with pytest.raises(KeysReplaced):
+            check_speaks(world.home())
+    (world.root / "w3").rename(world.root / "w3-gone")
+    check_speaks(world.home())  # silence says nothing
+
+
+def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
+    other = elsewhere(world)
+    for name in world.names:
+        (world.root / name).rename(world.root / f"{name}-gone")
+    place = Place(
+        name="disk", kind=Kind.FOLDER, address=str(world.root / "disk"), place_id="", added_ms=0,
+        repository_id="", agent="ada",
+    )  # fmt: skip
+    write_places(world.folder / "places.json", [place])
+    check_speaks(world.home())  # the disk is away
+    place.own.mkdir(parents=True, mode=0o700)
+    for name in ("kel.jsonl", "receipts.jsonl"):
+        shutil.copy2(world.folder / name, place.own / name)
+    check_speaks(world.home())  # it holds what we know
+    for name in ("kel.jsonl", "receipts.jsonl"):
+        shutil.copy2(other.folder / name, place.own / name)
+    with pytest.raises(KeysReplaced, match="seen at place disk"):
+        check_speaks(world.home())
+    check_speaks(load_home(other.folder))
+
+
+def _init(root: Path, watch_s: float) -> str:
+    """An agent as `holdfast init` makes it, whose worker starts without a person; its words."""
+    reads, writes = os.pipe()
+    assert main([
+        "init", "ada", "--home", str(root / "ada"), "--vault", str(root / "vault"),
+        "--second", str(root / "second"), "--witness", str(root / "witness"),
+        "--arbiter", str(root / "arbiter"), "--unlock-file", str(root / "unlock"),
+        "--second-unlock-file", str(root / "unlock2"), "--words-fd", str(writes),
+    ]) == 0  # fmt: skip
+    os.close(writes)
+    settings = root / "ada" / "holdfast.toml"
+    text = settings.read_text()
+    assert text.count("[identity]\n") == 1
+    text = text.replace("[identity]\n", f"[identity]\nwatch_s = {watch_s}\n")
+    notice = f"cat >> {root / 'told'}; echo >> {root / 'told'}"
+    settings.write_text(f'{text}\n[notices]\ncommand = ["sh", "-c", "{notice}"]\n')
+    with open(reads, encoding="utf-8") as pipe:
+        return pipe.read().strip()
+
+
+def test_an_older_folder_with_the_vault_of_today_is_only_behind(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    _init(tmp_path, 60.0)
+    folder = tmp_path / "ada"
+    shutil.copytree(folder, tmp_path / "before")
+    assert main(["identity", "rotate", "--home", str(folder), "--yes"]) == 0
+    for name in ("kel.jsonl", "receipts.jsonl"):
+        shutil.copy2(tmp_path / "before" / name, folder / name)
+    check_speaks(load_home(folder))
+    (tmp_path / "unlock").unlink()
+    with pytest.raises(KeysReplaced):  # a vault that does not open proves nothing
+        check_speaks(load_home(folder))
+
+
+def _recover(root: Path, words: str) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, f"{words}\n".encode())
+    os.close(writes)
+    assert main([
+        "identity", "recover", "--home", str(root / "new"), "--name", "ada", "--vault",
+        str(root / "vault2"), "--second", str(root / "second2"), "--witness", str(root / "witness"),
+        "--unlock-file", str(root / "unlock3"), "--second-unlock-file", str(root / "unlock4"),
+        "--yes", "--words-fd", str(reads),
+    ]) == 0  # fmt: skip
+    os.close(reads)
+
+
+def test_a_running_worker_stops_within_the_interval_and_does_not_start_again(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    """Real processes; the other machine is another folder."""
+    tmp_path.chmod(0o700)
+    watch_s = 1.0
+    words = _init(tmp_path, watch_s)
+    (tmp_path / "app.py").write_text(APP)
+    command = ("worker", f"{tmp_path / 'app.py'}:tasks")
+    folder = tmp_path / "ada"
+    worker = Worker(folder, command, environment(folder))
+    try:
+        worker.wait_event("serving")
+        # A rotation of its own does not stop it: it is still there when the recovery comes.
+        assert main(["identity", "rotate", "--home", str(folder), "--yes"]) == 0
+        time.sleep(2.5 * watch_s)
+        assert worker.process.poll() is None
+        _recover(tmp_path, words)
+        began = time.monotonic()
+        assert worker.wait_end() == EXIT_CONFLICT
+        took_s = time.monotonic() - began
+    finally:
+        worker.close()
+    said = "".join(worker.said)
+    assert '"stopping"' in said
+    assert "error: " in said
+    assert "was not made here" in said
+    assert "`holdfast recover`" in said
+    assert took_s < 20 * watch_s, "an order of magnitude: the machine may be busy"
+    measured(f"evicted worker: stopped {took_s:.1f} s after the recovery, looking each {watch_s} s")
+    again = Worker(folder, command, environment(folder))
+    try:
+        assert again.wait_end() == EXIT_CONFLICT
+    finally:
+        again.close()
+    assert not any('"serving"' in line for line in again.said)
+    assert any("keys were replaced" in line for line in again.said)
+    told = (tmp_path / "told").read_text()
+    assert told.count('"keys-replaced"') == 1, "once, also where the system starts it again"
