@@ -19,6 +19,8 @@ from holdfast.identity.monitor import Power, Strange, find_strange
 from holdfast.identity.own_log import read_own_log
 from holdfast.identity.pending import find_pending
 from holdfast.identity.public_file import read_identity
+from holdfast.identity.slots import find_unattended, ways_in
+from holdfast.identity.vault import read_slots
 from holdfast.identity.witness_places import reach
 
 _MEND = {
@@ -75,6 +77,9 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
     if not watched.strange:
         text = f"{identity.id}: {identity.standing}; {watched.answered} witnesses hold nothing else"
         yield Finding(check="identity", level=Level.OK, text=text)
+    vault = _vault(home)
+    if vault is not None:
+        yield vault
     if identity.paper.is_fresh(today()):
         yield Finding(check="paper", level=Level.OK, text="read back within 90 days")
     else:
@@ -83,3 +88,21 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
             check="paper", level=Level.WARNING, text=why,
             mend="`holdfast paper verify`" if identity.paper.sheets else "`holdfast paper print`",
         )  # fmt: skip
+
+
+def _vault(home: AgentHome) -> Finding | None:
+    """Whether the vault is where the settings say, and a folder of ours alone; it stays closed."""
+    if home.vault is None or home.signer is not None:
+        return None
+    try:
+        slots = read_slots(home.vault)
+        here = find_unattended(slots)
+    except HoldfastError as error:
+        return Finding(check="vault", level=Level.WARNING, text=error.message, mend=error.hint)
+    kinds = ", ".join(sorted({slot.kind for slot in slots}))
+    if here or any(slot.kind == "passphrase" for slot in slots):
+        return Finding(check="vault", level=Level.OK, text=f"{home.vault}: opened by {kinds}")
+    return Finding(
+        check="vault", level=Level.WARNING,
+        text=f"{home.vault}: what opens it without a person is not here", mend=ways_in(slots),
+    )  # fmt: skip

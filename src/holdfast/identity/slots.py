@@ -218,7 +218,9 @@ def ways_in(slots: Iterable[Slot]) -> str:
                 ways.append(f"start it by systemd with the credential {slot.source}")
             case _:
                 ways.append("give the passphrase")
-    return "; or ".join(dict.fromkeys(ways)) + "; without any of them only the paper opens it"
+    several = list(dict.fromkeys(ways))
+    rest = "without it" if len(several) == 1 else "without any of them"
+    return f"{'; or '.join(several)}; {rest} only the paper opens the vault"
 
 
 def _given(key: Key) -> str:
