@@ -20,8 +20,9 @@ examples:
   holdfast demo
   holdfast worker examples/trip.py:tasks
 
-Data goes to standard output, talk to standard error. HOLDFAST_JOURNAL names the journal where
---journal does not; NO_COLOR turns colours off; HOLDFAST_TRACE=1 shows the traceback of a defect.
+Data goes to standard output, talk to standard error. HOLDFAST_HOME names the agent's folder where
+--home does not, HOLDFAST_JOURNAL the journal where --journal and --home do not; NO_COLOR turns
+colours off; HOLDFAST_TRACE=1 shows the traceback of a defect.
 """
 
 
