@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,26 +33,36 @@ Said = list[tuple[str, bytes]]
 
 
 class Watcher(threading.Thread):
-    """Collects arguments, environments and core limits of a process and all below it."""
+    """Collects arguments, environments and core limits of a process and all below it; also the
+    files for a moment that lie in a folder meanwhile."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, temporary: Path | None = None) -> None:
         super().__init__(daemon=True)
         self._pid = pid
+        self._temporary = temporary
         self._over = threading.Event()
         self.seen: set[tuple[str, bytes]] = set()
         self.core_limits: list[bytes] = []
 
     def run(self) -> None:
         while not self._over.wait(POLL_S):
-            for pid in (self._pid, *children(self._pid)):
+            for pid in (self._pid, *below(self._pid)):
                 for name in ("cmdline", "environ"):
                     raw = read_proc(pid, name)
                     if raw:
                         self.seen.add((f"/proc/{name}", raw))
+                if self._temporary is not None:
+                    self._look_at(self._temporary)
                 self.core_limits += [
                     line for line in read_proc(pid, "limits").splitlines()
                     if line.startswith(b"Max core file size")
                 ]  # fmt: skip
+
+    def _look_at(self, folder: Path) -> None:
+        for at, _, names in os.walk(folder):
+            for name in names:
+                with suppress(OSError):
+                    self.seen.add((name, Path(at, name).read_bytes()))
 
     def end(self) -> None:
         self._over.set()
@@ -67,6 +78,12 @@ def read_proc(pid: int, name: str) -> bytes:
 
 def children(pid: int) -> list[int]:
     return [int(one) for one in read_proc(pid, f"task/{pid}/children").split()]
+
+
+def below(pid: int) -> list[int]:
+    """Children and theirs: what Borg starts, too."""
+    direct = children(pid)
+    return [*direct, *(inner for one in direct for inner in below(one))]
 
 
 class Machine:
@@ -105,7 +122,7 @@ class Machine:
             pass_fds=theirs, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )  # fmt: skip
-        watcher = Watcher(child.pid)
+        watcher = Watcher(child.pid, self.root / "temporary")
         watcher.start()
         for fd in theirs:
             os.close(fd)

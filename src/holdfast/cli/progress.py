@@ -8,7 +8,7 @@ Standard output is never touched. May be called from any thread.
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import threading
 import time
@@ -21,7 +21,8 @@ from holdfast.cli.screen_text import one_line, shown
 
 EVERY_S = 10.0
 REDRAW_S = 0.2
-STALE_S = 5.0  # work that did not move for so long leaves the line
+COLUMNS = 80  # where the terminal does not say
+STALE_S = 2.0  # work that did not move for so long leaves the line
 _CLEAR = "\r\x1b[K"
 
 
@@ -50,12 +51,14 @@ class Progress:
     def say(self, text: str, /) -> None:
         with self._turn:
             self._clear()
+            self._going.clear()  # mostly it says that something has ended; what goes on comes back
             talk(text)
 
     def far(self, what: str, amount: Amount, /) -> None:
         now = self._clock()
         with self._turn:
             if self._terminal:
+                self._going.pop(what, None)
                 self._going[what] = (now, f"{what}: {amount_text(amount)}")
                 if now - self._drawn_at >= REDRAW_S:
                     self._draw(now)
@@ -65,9 +68,8 @@ class Progress:
 
     def _draw(self, now: float) -> None:
         self._going = {name: one for name, one in self._going.items() if now - one[0] < STALE_S}
-        text = " | ".join(text for _, text in self._going.values())
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(_CLEAR + one_line(shown(text), chars_max=max(width, 20)))
+        text = " | ".join(text for _, text in reversed(self._going.values()))
+        sys.stderr.write(_CLEAR + one_line(shown(text), chars_max=max(_columns() - 1, 20)))
         sys.stderr.flush()
         self._drawn_at, self._drawn = now, True
 
@@ -76,6 +78,13 @@ class Progress:
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()
         self._drawn = False
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or COLUMNS
+    except (OSError, ValueError):
+        return COLUMNS
 
 
 def amount_text(amount: Amount) -> str:
