@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 import subprocess
 import time
@@ -18,9 +20,21 @@ from holdfast.backup import borg as borg_module
 from holdfast.backup import news as news_module
 from holdfast.backup.borg import Borg, Repository, rsh_of
 from holdfast.backup.news import Amount
-from holdfast.errors import PassphraseRefused, PlaceUnreachable, RepositoryReplaced
+from holdfast.errors import (
+    BackupInterrupted,
+    PassphraseRefused,
+    PlaceUnreachable,
+    RepositoryReplaced,
+)
 from holdfast.identity.hidden import Hidden
-from holdfast.testing.backup_lab.hanging import COMMAND, WORDS, end_it, hanging_rsh, left_of
+from holdfast.testing.backup_lab.hanging import (
+    COMMAND,
+    WORDS,
+    alive,
+    end_it,
+    hanging_rsh,
+    left_of,
+)
 
 
 class Heard:
@@ -49,9 +63,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
-    bench: Bench, hanging: Path, quick: None
+    bench: Bench, tmp_path: Path, quick: None
 ) -> None:
-    heard = Heard()
+    heard, hanging = Heard(), hanging_rsh(tmp_path, stubborn=True)
     borg = Borg(bench.borg.program, base=bench.folder / "base", news=heard)
     far = Repository(
         name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging)
@@ -66,6 +80,25 @@ async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
     assert time.monotonic() - began < 0.5, "the same host is not waited for again"
     near = Repository(name="nas", address=str(bench.path), passphrase=Hidden(SECRET))
     assert (await borg.list_archives(near)).archives
+
+
+async def test_an_ssh_that_outlives_its_borg_is_ended(bench: Bench, tmp_path: Path) -> None:
+    """Borg is killed from outside; its ssh neither notices nor listens."""
+    hanging = hanging_rsh(tmp_path, stubborn=True)
+    far = Repository(
+        name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging)
+    )
+    asking = asyncio.create_task(bench.borg.list_archives(far, rescue=True))
+    while not alive(hanging):
+        assert not asking.done()
+        await asyncio.sleep(0.05)
+    (ssh,) = alive(hanging)
+    borg = int(Path(f"/proc/{ssh}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(borg, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        with pytest.raises(BackupInterrupted):
+            await asking
+    assert left_of(hanging) == []
 
 
 def test_ssh_gives_up_and_asks_nobody_also_where_a_person_names_it() -> None:

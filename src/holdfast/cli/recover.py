@@ -16,7 +16,9 @@ def add_parser(commands: Commands) -> None:
             "Bring an agent back: from the words of its sheet, or shares, and one place of its\n"
             "backups, on a machine that has nothing of it.\n\n"
             "The newest snapshot that any place knows of is restored and compared, byte by byte,\n"
-            "with what the agent signed. The id stays the same; whoever had the old keys is out.\n"
+            "with what the agent signed; damaged in one place, it is taken from another; whole in\n"
+            "none, the newest older one that is, and you are told what that loses.\n"
+            "The id stays the same; whoever had the old keys is out.\n"
             "Every open task becomes suspect: what it may have done after the snapshot is looked\n"
             "up with its effect key, or parked for a person; nothing is repeated on a guess. What\n"
             "was in the folder before is kept beside it. A run that was cut short is finished by\n"
@@ -77,7 +79,8 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--file", metavar="PATH", action="append", default=[],
-        help="with --to: only this file or folder of the agent",
+        help="with --to: only this file or folder of the agent; what is damaged is named and left "
+        "out, damage elsewhere does not matter",
     )  # fmt: skip
     parser.add_argument(
         "--rsh", metavar="COMMAND", default="", help="instead of ssh, for places on a far host"
@@ -96,7 +99,11 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--journal", metavar="FILE", help="only this journal, already put back")
     add_json_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show what would happen, do nothing")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show what would happen, do nothing; an error where nothing could be restored",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
 
 

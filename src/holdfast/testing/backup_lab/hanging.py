@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 COMMAND = (sys.executable, "-P", "-m", "holdfast")
+GONE_S = 3.0
 WORDS = "abandon " * 23 + "art\n"
 
 
-def hanging_rsh(folder: Path) -> Path:
-    """In place of ssh: it does not end when it is asked to, either."""
+def hanging_rsh(folder: Path, *, stubborn: bool = False) -> Path:
+    """In place of ssh; a stubborn one does not end when it is asked to, either."""
     script = folder / "hanging"
-    script.write_text('#!/bin/sh\ntrap "" TERM INT HUP\nwhile :; do sleep 1000; done\n')
+    trap = 'trap "" TERM INT HUP\n' if stubborn else ""
+    script.write_text(f"#!/bin/sh\n{trap}while :; do sleep 1000; done\n")
     script.chmod(0o700)
     return script
 
@@ -36,7 +38,7 @@ def end_it(words: Sequence[str], hanging: Path, number: signal.Signals) -> tuple
     process.stdin.close()
     process.stdin = None
     end = time.monotonic() + 60
-    while not left_of(hanging):
+    while not alive(hanging):
         if process.poll() is not None or time.monotonic() > end:
             process.kill()
             raise AssertionError(f"it never asked the far host: {process.communicate()}")
@@ -49,18 +51,30 @@ def end_it(words: Sequence[str], hanging: Path, number: signal.Signals) -> tuple
 
 
 def left_of(hanging: Path) -> list[int]:
-    """Processes that live over this rsh: itself, and each Borg that has it in its variables."""
-    found: list[int] = []
-    for process in _others():
-        try:
-            words = (process / "cmdline").read_bytes()
-            variables = (process / "environ").read_bytes()
-        except OSError:
-            continue
-        name = str(hanging).encode()
-        if b"BORG_RSH=" + name in variables or words.startswith(b"/bin/sh\0" + name):
-            found.append(int(process.name))
-    return found
+    """Processes that live over this rsh: itself, what it runs, and the Borg that started it.
+
+    One that was killed has a moment to be gone.
+    """
+    mark = b"BORG_RSH=" + str(hanging).encode()
+    end = time.monotonic() + GONE_S
+    while True:
+        found = [int(one.name) for one in _others() if mark in _read(one / "environ")]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
+
+
+def alive(hanging: Path) -> list[int]:
+    """The rsh itself, where somebody has started it."""
+    start = b"/bin/sh\0" + str(hanging).encode()
+    return [int(one.name) for one in _others() if _read(one / "cmdline").startswith(start)]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _others() -> Iterator[Path]:
