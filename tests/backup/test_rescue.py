@@ -80,8 +80,9 @@ async def test_one_damaged_chunk_takes_no_other_file_with_it(world: World) -> No
     name = lost.path.removeprefix("memory/")
     assert came == {path: raw for path, raw in was.items() if path != name}
     assert (some.seq, some.files, set(some.paths)) == (2, len(came), {f"memory/{n}" for n in came})
-    with pytest.raises(RepositoryDamaged, match="nor could be used"):
+    with pytest.raises(RepositoryDamaged, match="nor could be used") as caught:
         await restore_to(world.root / "whole", means, Wish(places=there))
+    assert "--file PATH --to FOLDER" in caught.value.hint
 
 
 async def test_the_same_bytes_in_an_older_snapshot_elsewhere_are_as_good(world: World) -> None:

@@ -86,7 +86,7 @@ class FileRestore:
                 text = "; ".join(f"{lost.path}: {lost.message}" for lost in gathered.damaged)
                 self._failures.add(
                     one.head.record,
-                    "all",
+                    gathered.place.name,
                     BackupDamaged(f"nothing that is wanted is whole: {text}"),
                 )
             self._failures.check_older(one.head.record)

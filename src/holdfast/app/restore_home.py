@@ -205,7 +205,9 @@ class _Restore:
                     say(_loss(made[0].head.record, one.head.record))
                 return one, place, snapshot, check_s
             self._failures.check_older(one.head.record)
-        raise self._failures.last()
+        error = self._failures.last()
+        error.hint += "; single files that are whole: `holdfast recover --file PATH --to FOLDER`"
+        raise error
 
     async def _tried(self, one: Candidate, place: Place) -> tuple[Snapshot, float]:
         work = self._work / "tree"

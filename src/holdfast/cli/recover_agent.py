@@ -197,7 +197,7 @@ def _unpack(args: argparse.Namespace, view: View) -> int:
     if args.json:
         print_json(msgspec.to_builtins(report))
     else:
-        show_loss(report)
+        show_loss(report, said=not args.file)
         print(to)
     return BackupDamaged.exit_code if report.damaged else 0
 
@@ -228,7 +228,7 @@ def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: f
     if restored is not None and restored.kept:
         talk(f"what was there before: {restored.kept}")
     if restored is not None:
-        show_loss(restored)
+        show_loss(restored, said=True)
     if done.secrets:
         talk("whoever had the old machine may know these secrets of tools; rotate them: "
              + ", ".join(done.secrets))  # fmt: skip

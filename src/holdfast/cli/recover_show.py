@@ -11,7 +11,10 @@ import msgspec
 from holdfast.app.rescue_view import View
 from holdfast.app.restore_home import RestoreReport
 from holdfast.cli.screen import ago, iso, talk
+from holdfast.errors import ArchiveRefused, BackupDamaged, RepositoryDamaged
 from holdfast.identity.log_state import Standing
+
+_DAMAGE = frozenset((RepositoryDamaged.code, BackupDamaged.code, ArchiveRefused.code))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +90,14 @@ def show_would(view: View, would: Would) -> None:
         talk(f"identity: recovered by the paper; new keys in {would.vault}{out}")
 
 
-def show_loss(report: RestoreReport) -> None:
-    """What was not restored, and why: never in silence."""
-    for one in report.passed:
+def show_loss(report: RestoreReport, *, said: bool) -> None:
+    """What was not restored, and why: never in silence. `said`: what was passed over was told as
+    it happened."""
+    for one in () if said else report.passed:
         talk(f"passed over at {one.place}: {one.archive}: {one.message}")
+    for name in dict.fromkeys(one.place for one in report.passed if one.error in _DAMAGE):
+        talk(f"hint: place {name} gave damaged data: look at its disk; a new one is better than "
+             "going on with it")  # fmt: skip
     for one in report.damaged:
         talk(f"DAMAGED, not restored: {one.path}: {one.message}")
     if report.damaged:
