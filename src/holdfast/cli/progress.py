@@ -45,6 +45,10 @@ class Progress:
         self, _kind: type[BaseException] | None, _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        self.clear()
+
+    def clear(self) -> None:
+        """Leave a clean line, for others that write to the screen."""
         with self._turn:
             self._clear()
 

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             return _look_only(args, view, folder, name, vault)
         if args.to:
-            return _unpack(args, view)
+            return _unpack(args, view, news)
         target = _target(args, folder, name, vault)
         _confirm(args, view, folder)
         done = run_async(
@@ -188,12 +188,13 @@ def _confirm(args: argparse.Namespace, view: View, folder: Path) -> None:
     confirm("recover", "; ".join(what), yes=args.yes)
 
 
-def _unpack(args: argparse.Namespace, view: View) -> int:
+def _unpack(args: argparse.Namespace, view: View, news: Progress) -> int:
     """Look at a snapshot without making it run."""
     to = path_of(args.to)
     if os.path.lexists(to) and not args.file:
         raise BadInput(f"{to} is there already", hint="name a new folder")
     report = run_async(restore_to(to, view.means(Sodium()), _wish(args, view)))
+    news.clear()
     if args.json:
         print_json(msgspec.to_builtins(report))
     else:
