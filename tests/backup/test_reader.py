@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
-from holdfast.backup import beneath
-from holdfast.backup.manifest import DEPTH_MAX
+from holdfast.backup import beneath, staging
+from holdfast.backup.manifest import DEPTH_MAX, About, Entry, ManifestWriter
 from holdfast.backup.reader import read_snapshot
 from holdfast.core.private_files import ensure_private_folder
 from holdfast.errors import ArchiveRefused, BackupDamaged
@@ -70,6 +74,47 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
 def test_an_honest_archive_gives_the_agents_files_and_modes(agent: Path, taken: Taken) -> None:
     taken.read(archive(taken.members))
     assert tree(taken.work / "state") == tree(agent)
+
+
+def test_times_come_back_by_the_manifest_and_none_lies_in_the_future(
+    agent: Path, tmp_path: Path
+) -> None:
+    ahead = time.time() + 200 * 86_400
+    os.utime(agent / "tool.sh", (ahead, ahead))
+    os.utime(agent / "MEMORY.md", ns=(0, 1_700_000_000_123_456_000))
+    os.utime(agent / "memory", (1_600_000_000, 1_600_000_000))
+    taken = Taken(agent, tmp_path)
+    began = time.time_ns()
+    taken.read(archive(taken.members))
+    state = taken.work / "state"
+    assert (state / "MEMORY.md").stat().st_mtime_ns == 1_700_000_000_123_456_000
+    assert (state / "memory").stat().st_mtime == 1_600_000_000
+    assert began <= (state / "tool.sh").stat().st_mtime_ns <= time.time_ns()
+    assert (state / "tool.sh").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_snapshot_of_the_first_format_is_read_as_it_was(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made before manifests had times: what is restored is as new as the restore."""
+    os.utime(agent / "MEMORY.md", (1_600_000_000, 1_600_000_000))
+    real = ManifestWriter.add
+
+    def add(self: ManifestWriter, entry: Entry) -> None:
+        real(self, structs.replace(entry, mtime_us=-1))
+
+    monkeypatch.setattr(ManifestWriter, "add", add)
+
+    def about(**fields: Any) -> About:
+        return structs.replace(About(**fields), mode=-1, format=1)
+
+    monkeypatch.setattr(staging, "About", about)
+    taken = Taken(agent, tmp_path)
+    assert b"mtime" not in taken.content("MANIFEST.json")
+    began = time.time()
+    taken.read(archive(taken.members))
+    assert tree(taken.work / "state") == tree(agent)
+    assert (taken.work / "state" / "MEMORY.md").stat().st_mtime >= began - 1
 
 
 def test_long_names_come_back(agent: Path, tmp_path: Path) -> None:

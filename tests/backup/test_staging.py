@@ -20,6 +20,8 @@ from holdfast.backup.databases import copy_database, open_alone
 from holdfast.backup.manifest import Entry, Kind, ManifestReader, Note
 from holdfast.backup.staging import Staged, Subject, stage
 from holdfast.core.private_files import ensure_private_folder
+from holdfast.core.tree import Found as Seen
+from holdfast.core.tree import Mark
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.journal.sqlite.db import Db, open_db
 
@@ -163,6 +165,75 @@ def test_a_change_in_the_same_tick_is_noticed(agent: Path, tmp_path: Path) -> No
     began = time.monotonic()
     staged(agent, tmp_path / "s")
     assert time.monotonic() - began >= 0.02
+
+
+def test_a_change_that_no_time_shows_is_found_by_a_second_copy(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system whose times are too coarse: two copies of one state must be equal."""
+    fresh = agent / "fresh"
+    fresh.write_bytes(b"a" * 100)
+    real_pour, real_seen, first = module._pour, module.seen, [True]
+    still = time.time_ns()
+
+    def pour(
+        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
+    ) -> tuple[int, str]:
+        done = real_pour(fd, out, bytes_max=bytes_max, on_piece=on_piece)
+        if bytes_max == 100 and first:
+            first.clear()
+            fresh.write_bytes(b"b" * 100)
+            os.utime(fresh, ns=(still, still))
+        return done
+
+    def seen(path: str, status: os.stat_result) -> Seen:
+        found = real_seen(path, status)
+        return found._replace(mark=found.mark._replace(changed_ns=still, status_ns=still))
+
+    def always(_mark: Mark, *, began_ns: int, ended_ns: int) -> bool:
+        return began_ns <= ended_ns
+
+    os.utime(fresh, ns=(still, still))
+    monkeypatch.setattr(module, "_pour", pour)
+    monkeypatch.setattr(module, "seen", seen)
+    monkeypatch.setattr(module, "may_hide_a_change", always)
+    made = staged(agent, tmp_path / "s")
+    assert (made.folder / "state" / "fresh").read_bytes() == b"b" * 100
+    assert "fresh" not in notes(made)
+
+
+def test_a_time_in_the_future_is_no_change(agent: Path, tmp_path: Path) -> None:
+    ahead = time.time() + 200 * 86_400
+    os.utime(agent / "MEMORY.md", (ahead, ahead))
+    made = staged(agent, tmp_path / "s")
+    assert notes(made) == {}
+    assert entries(made.folder)["MEMORY.md"].mtime_us // 10**6 == int(ahead)
+
+
+def test_a_clock_that_was_set_back_makes_no_file_a_changing_one(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time_ns
+    monkeypatch.setattr(module.time, "time_ns", lambda: real() - 86_400 * 10**9)
+    made = staged(agent, tmp_path / "s")
+    assert notes(made) == {}
+
+
+def test_times_of_files_and_folders_are_kept_as_far_as_they_can_be(
+    agent: Path, tmp_path: Path
+) -> None:
+    os.utime(agent / "MEMORY.md", ns=(0, 1_700_000_000_123_456_789))
+    os.utime(agent / "tool.sh", (-5, -5))
+    os.utime(agent / "memory", (1_600_000_000, 1_600_000_000))
+    made = staged(agent, tmp_path / "s")
+    found = entries(made.folder)
+    assert found["MEMORY.md"].mtime_us == 1_700_000_000_123_456
+    assert found["tool.sh"].mtime_us == 0
+    assert found["memory"].mtime_us == 1_600_000_000 * 10**6
+    for path, entry in found.items():
+        copied = (made.folder / "state" / path).stat()
+        assert copied.st_mtime_ns == entry.mtime_us * 1000, path
+    assert made.about.mode == 0o700
 
 
 def test_bits_beyond_the_nine_are_not_kept(agent: Path, tmp_path: Path) -> None:

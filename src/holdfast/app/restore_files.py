@@ -22,6 +22,7 @@ from holdfast.backup.borg import Borg
 from holdfast.backup.manifest import Entry, Kind
 from holdfast.backup.partial import DAMAGE, Gathering, fetch_manifest
 from holdfast.backup.places import Place, repository_of
+from holdfast.backup.reader import leads_inside
 from holdfast.backup.swap import remove_tree
 from holdfast.core.disk_errors import disk_error
 from holdfast.core.private_files import ensure_private_folder, sync_folder
@@ -49,6 +50,12 @@ class Found:
     entries: tuple[Entry, ...]
     damaged: tuple[Damaged, ...] = ()
     folder: Path | None = None  # where the whole files lie
+
+    @property
+    def links_left(self) -> tuple[str, ...]:
+        """Wanted links that lead outside: they are not made."""
+        links = (one for one in self.entries if one.kind is Kind.LINK)
+        return tuple(one.path for one in links if not leads_inside(one))
 
     @property
     def restored(self) -> tuple[Entry, ...]:

@@ -43,8 +43,9 @@ from holdfast.backup.borg import Borg
 from holdfast.backup.chain import behind
 from holdfast.backup.heads import NAME as HEADS
 from holdfast.backup.heads import HeadFile, Held
+from holdfast.backup.manifest import Note
 from holdfast.backup.places import Place, repository_of
-from holdfast.backup.reader import Snapshot, leads_inside
+from holdfast.backup.reader import Snapshot
 from holdfast.backup.sources import Overview, look_around, overview
 from holdfast.backup.swap import remove_tree, settle, swap_in
 from holdfast.backup.verify import Check, check_snapshot, fetch
@@ -52,6 +53,7 @@ from holdfast.core.disk_errors import disk_error
 from holdfast.core.manifest import find_bad_name
 from holdfast.core.ports import KeyRing
 from holdfast.core.private_files import (
+    FOLDER_MODE,
     check_place,
     ensure_private_folder,
     open_private,
@@ -66,6 +68,7 @@ from holdfast.journal.sqlite.use_lock import JournalUse
 INSTANCE = "instance"
 CARRIED = ("keys.json",)
 BUSY_WAIT_S = 5.0
+NAMED_MAX = 100  # links and notes in a report; the rest is counted
 
 Prepare = Callable[[Path], Awaitable[None]]
 
@@ -101,6 +104,9 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     damaged: tuple[Damaged, ...] = ()  # of single files: those that no place has whole
     paths: tuple[str, ...] = ()  # of single files: those that are, or would be, restored
     links_left: tuple[str, ...] = ()  # links that lead outside are not made again
+    links_left_count: int = 0  # in all: of a long list the first are named
+    notes: tuple[Note, ...] = ()  # of the snapshot: what was left out of it, what changed meanwhile
+    notes_count: int = 0
     findings: tuple[str, ...] = ()
     kept: str = ""  # where the old state lies
     look_s: float = 0.0
@@ -177,8 +183,11 @@ class _Restore:
             fetch_s=fetched - began - check_s, check_s=check_s,
             swap_s=time.monotonic() - fetched,
         )  # fmt: skip
-        left = tuple(one.path for one in snapshot.links if not leads_inside(one))
-        return msgspec.structs.replace(report, links_left=left)
+        return msgspec.structs.replace(
+            report, links_left=snapshot.links_left[:NAMED_MAX],
+            links_left_count=len(snapshot.links_left), notes=snapshot.notes[:NAMED_MAX],
+            notes_count=len(snapshot.notes),
+        )  # fmt: skip
 
     async def _look(self) -> tuple[Overview, float]:
         means, began = self._means, time.monotonic()
@@ -244,6 +253,7 @@ class _Restore:
         await asyncio.to_thread(self._complete, state, found)
         if prepare is not None:
             await prepare(state)
+        await asyncio.to_thread(_set_mode, state, snapshot.about.mode)
         stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         aside = self._target.with_name(f"{self._target.name}.before-{stamp}")
         await asyncio.to_thread(_sync_tree, state)
@@ -254,7 +264,8 @@ class _Restore:
 
     def _complete(self, state: Path, found: Overview) -> None:
         """What no snapshot holds: this host's own, and the heads since."""
-        os.chmod(state, 0o700)
+        for folder in {state, home_in(state)}:
+            os.chmod(folder, FOLDER_MODE)
         old, new = home_in(self._target), home_in(state)
         HeadFile(new / HEADS).append_missing(found.chain.heads)
         for name in CARRIED:
@@ -290,6 +301,7 @@ class _Restore:
         return msgspec.structs.replace(
             report, files=len(restored), bytes=sum(one.size for one in restored),
             damaged=some.damaged, paths=tuple(one.path for one in restored),
+            links_left=some.links_left[:NAMED_MAX], links_left_count=len(some.links_left),
         )  # fmt: skip
 
     def _report(
@@ -310,6 +322,13 @@ class _Restore:
             findings=(*found.findings, *places), look_s=round(look_s, 3),
             fetch_s=round(fetch_s, 3), check_s=round(check_s, 3), swap_s=round(swap_s, 3),
         )  # fmt: skip
+
+
+def _set_mode(state: Path, mode: int) -> None:
+    """A home of Holdfast's is for its owner alone. The folder of an adopted agent, around one, gets
+    the mode it had, less what no adopted folder may have: a write bit for everybody."""
+    if home_in(state) != state and mode >= 0:
+        os.chmod(state, (mode | FOLDER_MODE) & ~0o002)
 
 
 def _loss(wanted: Head, taken: Head) -> str:

@@ -53,6 +53,7 @@ class Beneath:
         self.make_folder(above)
         os.mkdir(name, FOLDER_MODE, dir_fd=self._folder(above))
         self._made.add(path)
+        self.set_mode(path, FOLDER_MODE)  # in a folder with the set-group bit a new one has it too
         return True
 
     def new_file(self, path: str) -> int:
@@ -70,6 +71,14 @@ class Beneath:
         fd = self._open(self._root, path) if path in self._made else self.read(path)
         try:
             os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+
+    def set_mtime(self, path: str, mtime_ns: int) -> None:
+        """Of a file or folder that was made here; nothing may be made in the folder after it."""
+        fd = self._open(self._root, path) if path in self._made else self.read(path)
+        try:
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
         finally:
             os.close(fd)
 

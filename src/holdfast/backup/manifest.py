@@ -1,8 +1,8 @@
 """MANIFEST.json: what a snapshot holds, exactly and no more.
 
     {"about":{...},"files":[
-    {"kind":"folder","mode":448,"path":"memory"},
-    {"kind":"file","mode":384,"path":"memory/2026-11-15.md","sha256":"...","size":120}
+    {"kind":"folder","mode":448,"mtime_us":1794769800000000,"path":"memory"},
+    {"kind":"file","mode":384,"mtime_us":...,"path":"memory/2026-11-15.md","sha256":"...","size":120}
     ],"notes":[
     {"path":"instance","text":"left out: this host's own keys and lease"}
     ],"sums":{...}}
@@ -30,13 +30,15 @@ from holdfast.core.manifest import PATH_BYTES_MAX, find_bad_name
 from holdfast.errors import BackupDamaged
 from holdfast.identity.encodings import Digest, digest_text
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # format 1 has no times, and no mode of the folder itself
 NAME = "MANIFEST.json"
 LINE_BYTES_MAX = 64 * 1024  # two paths with every letter escaped
 ENTRIES_MAX = 200_000
 DEPTH_MAX = 32
 NOTES_MAX = 10_000
 MODE_MAX = 0o777
+MTIME_US_MAX = 2**53 - 1  # the largest whole number that every reader of JSON takes exactly
 _SHA256_HEX = 64
 T = TypeVar("T")
 
@@ -56,6 +58,7 @@ class Entry(
 ):
     kind: Kind
     mode: int = -1  # of all but links
+    mtime_us: int = -1  # when it was changed, unix microseconds; of all but links
     path: str
     sha256: str = ""  # of files and databases
     size: int = -1  # likewise
@@ -95,6 +98,7 @@ class About(
     id: str  # of the agent
     journal: Journal | None = None
     made: Made
+    mode: int = -1  # of the folder itself
     name: str  # of the agent
     seq: int
 
@@ -204,13 +208,15 @@ class ManifestReader:
             raise _damaged("its first line is not one")
         first = _parsed(line + b"]}", _FirstLine)
         self.about = first.about
-        if self.about.format != FORMAT:
+        if self.about.format not in READABLE:
             raise BackupDamaged(
-                f"the manifest has format {self.about.format}; this Holdfast knows {FORMAT}",
+                f"the manifest has format {self.about.format}; this Holdfast knows up to {FORMAT}",
                 hint="install the newer Holdfast",
             )
         if _ABOUT + _encoded_about(self.about) + _FILES != line:
             raise _damaged("its first line has a second spelling")
+        if not -1 <= self.about.mode <= MODE_MAX:
+            raise _damaged("no mode that a folder may have")
 
     def entries(self) -> Iterator[Entry]:
         """Every entry, checked against those before it."""
@@ -267,6 +273,11 @@ class ManifestReader:
         return line[:-1]
 
 
+def mtime_us_of(changed_ns: int) -> int:
+    """A file's time of change as manifests have it: whatever a disk says, within what is kept."""
+    return min(max(changed_ns // 1000, 0), MTIME_US_MAX)
+
+
 def is_source(path: str) -> bool:
     """Whether the file is code, by its name."""
     return path.endswith((".py", ".js", ".ts", ".sh", ".sql"))
@@ -310,9 +321,12 @@ def _find_wrong(entry: Entry) -> str:
         if why := find_bad_name(name):
             return why
     if entry.kind is Kind.LINK:
-        return "" if entry.target and entry.mode == entry.size == -1 else "not a link's fields"
+        bare = entry.mode == entry.size == entry.mtime_us == -1
+        return "" if entry.target and bare else "not a link's fields"
     if not 0 <= entry.mode <= MODE_MAX or entry.target:
         return "no mode that a file here may have"
+    if not -1 <= entry.mtime_us <= MTIME_US_MAX:
+        return "no time at which a file can have changed"
     if entry.kind is Kind.FOLDER:
         return "" if entry.size == -1 and not entry.sha256 else "not a folder's fields"
     hexadecimal = len(entry.sha256) == _SHA256_HEX and not entry.sha256.strip("0123456789abcdef")

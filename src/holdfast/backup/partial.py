@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from holdfast.backup.reader import (
     HEAD_NAME,
     STATE,
     SomeFiles,
+    find_mtime_ns,
     leads_inside,
     read_files,
     read_manifest,
@@ -174,11 +176,19 @@ class Gathering:
             elif leads_inside(one):
                 to.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
                 os.symlink(one.target, to)
+        now_ns = time.time_ns()
         for path in self.whole:
-            os.chmod(self.folder / path, self._wanted[path].mode)
+            self._finish(self._wanted[path], now_ns)
         for one in reversed(self._others):
             if one.kind is Kind.FOLDER:
-                os.chmod(self.folder / one.path, one.mode)
+                self._finish(one, now_ns)
+
+    def _finish(self, one: Entry, now_ns: int) -> None:
+        to = self.folder / one.path
+        mtime_ns = find_mtime_ns(one, now_ns=now_ns)
+        if mtime_ns is not None:
+            os.utime(to, ns=(mtime_ns, mtime_ns))
+        os.chmod(to, one.mode)
 
 
 def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:

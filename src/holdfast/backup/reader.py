@@ -8,8 +8,10 @@ else uses, and below it only (beneath.py):
     work/MANIFEST.json   its digest must be the one in the head
     work/state/...       the agent's files
 
-True when `read_snapshot` returns: `work/state` holds every entry of the manifest with its content
-and mode, and nothing else; the manifest is the one that the head names. Until then nobody looks
+True when `read_snapshot` returns: `work/state` holds every entry of the manifest with its content,
+mode and time of change, and nothing else; the manifest is the one that the head names. Times come
+from the manifest, never from the archive's own headers, which nobody has signed; one that lies in
+the future becomes now, so that nothing that is written later looks older. Until then nobody looks
 at the folder but us; any error leaves it to be removed by the caller. A crash leaves a folder
 whose name says that it is unfinished.
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +42,7 @@ from holdfast.backup.manifest import (
 )
 from holdfast.backup.piped import Readable
 from holdfast.backup.tar_stream import Member, TarStream
-from holdfast.core.private_files import write_all
+from holdfast.core.private_files import FILE_MODE, FOLDER_MODE, write_all
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError
 from holdfast.identity.canonical import LINE_BYTES_MAX
 from holdfast.identity.head import Head
@@ -62,6 +65,11 @@ class Snapshot:
     bytes: int
     notes: tuple[Note, ...]
     links: tuple[Entry, ...]  # recorded; those that stay inside were made
+
+    @property
+    def links_left(self) -> tuple[str, ...]:
+        """Those that lead outside, and were not made."""
+        return tuple(one.path for one in self.links if not leads_inside(one))
 
 
 @dataclass(slots=True)
@@ -154,7 +162,7 @@ def read_files(
                 except (ArchiveRefused, BackupDamaged) as error:
                     bad[path] = error.message
                     continue
-                beneath.set_mode(f"{STATE}/{path}", entry.mode)
+                _finish(beneath, entry, now_ns=time.time_ns())
                 whole.add(path)
         except HoldfastError as error:
             return SomeFiles(whole=frozenset(whole), bad=bad, error=error)
@@ -260,6 +268,7 @@ def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) 
     beneath.make_folder(STATE)
     links: list[Entry] = []
     folders: list[Entry] = []
+    now_ns = time.time_ns()
     with open(beneath.read(NAME), "rb") as file:
         manifest = ManifestReader(file)
         for entry in manifest.entries():
@@ -269,8 +278,8 @@ def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) 
             _compare_one(entry, came.pop(f"{STATE}/{entry.path}", None))
             if entry.kind is Kind.FOLDER:
                 folders.append(entry)
-            elif entry.mode != 0o600:
-                beneath.set_mode(f"{STATE}/{entry.path}", entry.mode)
+            else:
+                _finish(beneath, entry, now_ns=now_ns)
         if manifest.digest != head.manifest:  # it changed on our own disk
             raise BackupDamaged("the manifest is not the one that the head names")
     if came:
@@ -280,7 +289,7 @@ def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) 
         if leads_inside(link):
             beneath.make_link(f"{STATE}/{link.path}", link.target)
     for folder in reversed(folders):  # what is inside first: a folder may lose its write bit
-        beneath.set_mode(f"{STATE}/{folder.path}", folder.mode)
+        _finish(beneath, folder, now_ns=now_ns)
     return Snapshot(
         state=state,
         about=manifest.about,
@@ -289,6 +298,21 @@ def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) 
         notes=manifest.notes,
         links=tuple(links),
     )
+
+
+def _finish(beneath: Beneath, entry: Entry, *, now_ns: int) -> None:
+    """Time and mode of what has its whole content; the mode last: it may forbid the rest."""
+    path = f"{STATE}/{entry.path}"
+    mtime_ns = find_mtime_ns(entry, now_ns=now_ns)
+    if mtime_ns is not None:
+        beneath.set_mtime(path, mtime_ns)
+    if entry.mode != (FOLDER_MODE if entry.kind is Kind.FOLDER else FILE_MODE):
+        beneath.set_mode(path, entry.mode)
+
+
+def find_mtime_ns(entry: Entry, *, now_ns: int) -> int | None:
+    """The time of change that the restored entry gets; None where its snapshot does not say."""
+    return None if entry.mtime_us < 0 else min(entry.mtime_us * 1000, now_ns)
 
 
 def _compare_one(entry: Entry, came: _Came | None) -> None:

@@ -15,9 +15,13 @@ journal says about them can be projected again. Databases of others are copied t
 copy of a live database loses its newest rows and looks healthy.
 
 A file is copied through one descriptor, and its size, times and inode are compared before and
-after; one that changed is copied again, a few times. A file that never rests is kept as it was
-read last, and the manifest says so. A crash leaves a staging folder, which means nothing and is
-removed before the next one is made.
+after; one that changed is copied again, a few times. So is one that was changed in this very
+instant, whose times could hide another change: that it is at rest is then seen by two copies that
+are equal. Nothing is decided by whether a time lies in the past: a program may set it, and a clock
+may be set back. A file that never rests is kept as it was read last, and the manifest says so.
+
+Copies keep the times of change, so that an archive that is unpacked by hand has them too. A crash
+leaves a staging folder, which means nothing and is removed before the next one is made.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import structs
 
 from holdfast.backup.beneath import Beneath
 from holdfast.backup.databases import copy_database, read_mark, sequence_of
@@ -45,12 +51,13 @@ from holdfast.backup.manifest import (
     Made,
     ManifestWriter,
     Note,
+    mtime_us_of,
 )
 from holdfast.backup.reader import STATE
 from holdfast.core.disk_errors import disk_error
 from holdfast.core.manifest import PATH_BYTES_MAX
-from holdfast.core.private_files import FILE_MODE, open_private, write_all
-from holdfast.core.tree import GRAIN_NS, Mark, is_settled, open_folder, seen
+from holdfast.core.private_files import FILE_MODE, FOLDER_MODE, open_private, write_all
+from holdfast.core.tree import GRAIN_NS, Mark, may_hide_a_change, open_folder, seen
 from holdfast.errors import SnapshotFailed
 from holdfast.home.covered import Rules, look
 from holdfast.home.covering import Kind as Covered
@@ -89,12 +96,27 @@ class Staged:
     notes: tuple[Note, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    """One copy of a file."""
+
+    entry: Entry
+    mark: Mark
+    whole: bool  # its mark was the same before and after
+    at_rest: bool  # and that mark cannot hide a change
+
+    def same_as(self, before: _Try) -> bool:
+        """Whether two copies, a moment apart, are of one state."""
+        return (self.whole, self.mark, self.entry) == (True, before.mark, before.entry)
+
+
 def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> Staged:
     """Copy what is covered into the empty private folder `staging`, and write its manifest.
 
     Raises SnapshotFailed where a database cannot be copied whole; DiskFull, DiskFailed, ReadOnly.
     """
     try:
+        os.chmod(staging, FOLDER_MODE)  # without a set-group bit that it has from above
         with Beneath(staging) as beneath:
             beneath.make_folder(STATE)
             return _Stage(subject, staging, beneath, on_file).run()
@@ -111,6 +133,7 @@ class _Stage:
         self._beneath = beneath
         self._on_file = on_file
         self._files = self._bytes = 0
+        self._folders: list[tuple[str, int]] = []  # with their times, which the copying changes
         self._root = open_folder(str(subject.folder))
 
     def run(self) -> Staged:
@@ -128,6 +151,7 @@ class _Stage:
         about = About(
             at=subject.at, e=incarnation, id=subject.id, journal=mark, name=subject.name,
             made=Made(engine=subject.engine, holdfast=subject.holdfast), seq=subject.seq,
+            mode=stat.S_IMODE(os.fstat(self._root).st_mode) & MODE_MAX,
         )  # fmt: skip
         fd = open_private(self._staging / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(fd, "wb") as file:
@@ -187,6 +211,8 @@ class _Stage:
             self._tell(0)
         if wanted:
             raise SnapshotFailed(f"the journal in {self._subject.folder} is gone")
+        for path, mtime_us in reversed(self._folders):
+            self._beneath.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
 
     def _tell(self, poured: int) -> None:
         if self._on_file is not None:
@@ -200,7 +226,11 @@ class _Stage:
                     self._beneath.make_folder(f"{STATE}/{path}")
                     mode = self._usable(path, stat.S_IMODE(status.st_mode) & MODE_MAX, writer)
                     self._beneath.set_mode(f"{STATE}/{path}", mode)
-                    return Entry(kind=Kind.FOLDER, mode=mode, path=path)
+                    self._folders.append((path, mtime_us_of(status.st_mtime_ns)))
+                    return Entry(
+                        kind=Kind.FOLDER, mode=mode, mtime_us=mtime_us_of(status.st_mtime_ns),
+                        path=path,
+                    )  # fmt: skip
                 case Covered.LINK:
                     above, name = self._opened_above(path)
                     try:
@@ -230,34 +260,38 @@ class _Stage:
     def _file(self, path: str, writer: ManifestWriter) -> Entry | None:
         above, name = self._opened_above(path)
         try:
-            entry, steady = self._tried(above, name, path, fresh=True)
+            tried = self._tried(above, name, path, fresh=True)
             for attempt in range(1, TRIES):
-                if steady or entry is None:
+                if tried is None or tried.at_rest:
                     break
                 time.sleep(GRAIN_NS / 1e9 * attempt)
-                entry, steady = self._tried(above, name, path, fresh=False)
+                before, tried = tried, self._tried(above, name, path, fresh=False)
+                if tried is not None and tried.same_as(before):
+                    break
+            else:
+                if tried is not None and not tried.at_rest:
+                    changed = f"changed each of {TRIES} times it was copied; kept as last read"
+                    writer.note(path, changed)
         finally:
             os.close(above)
-        if entry is None:
+        if tried is None:
             writer.note(path, "left out: no file any more")
             return None
-        if not steady:
-            writer.note(path, f"changed each of {TRIES} times it was copied; kept as last read")
-        return self._without_odd_bits(entry, writer)
+        return self._without_odd_bits(tried.entry, writer)
 
-    def _tried(self, above: int, name: str, path: str, *, fresh: bool) -> tuple[Entry | None, bool]:
-        """One try: the entry, and whether the file did not change meanwhile."""
+    def _tried(self, above: int, name: str, path: str, *, fresh: bool) -> _Try | None:
+        """One try; None where it is no file."""
         fd = os.open(name, _READ, dir_fd=above)
         try:
             return self._copied(fd, path, fresh=fresh)
         finally:
             os.close(fd)
 
-    def _copied(self, fd: int, path: str, *, fresh: bool) -> tuple[Entry | None, bool]:
+    def _copied(self, fd: int, path: str, *, fresh: bool) -> _Try | None:
         began_ns = time.time_ns()
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            return None, False
+            return None
         before = seen(path, status).mark
         where = f"{STATE}/{path}"
         out = self._beneath.new_file(where) if fresh else self._again(where)
@@ -265,15 +299,19 @@ class _Stage:
             size, sha256 = _pour(fd, out, bytes_max=before.size, on_piece=self._tell)
         finally:
             os.close(out)
-        mode = stat.S_IMODE(status.st_mode)
+        mode, mtime_us = stat.S_IMODE(status.st_mode), mtime_us_of(status.st_mtime_ns)
+        self._beneath.set_mtime(where, mtime_us * 1000)
         if mode & MODE_MAX != FILE_MODE:
             self._beneath.set_mode(where, mode & MODE_MAX)
-        steady = self._is_steady(fd, path, before, began_ns) and size == before.size
-        entry = Entry(kind=Kind.FILE, mode=mode, path=path, sha256=sha256, size=size)
-        return entry, steady
+        entry = Entry(
+            kind=Kind.FILE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size,
+        )  # fmt: skip
+        whole = self._look(fd, path) == before and size == before.size
+        hiding = may_hide_a_change(before, began_ns=began_ns, ended_ns=time.time_ns())
+        return _Try(entry=entry, mark=before, whole=whole, at_rest=whole and not hiding)
 
-    def _is_steady(self, fd: int, path: str, before: Mark, began_ns: int) -> bool:
-        return seen(path, os.fstat(fd)).mark == before and is_settled(before, read_ns=began_ns)
+    def _look(self, fd: int, path: str) -> Mark:
+        return seen(path, os.fstat(fd)).mark
 
     def _again(self, where: str) -> int:
         self._beneath.set_mode(where, FILE_MODE)
@@ -284,26 +322,27 @@ class _Stage:
         if entry.mode <= MODE_MAX:
             return entry
         writer.note(entry.path, f"its mode was {entry.mode:o}; the bits beyond 777 are not kept")
-        return Entry(
-            kind=entry.kind, mode=entry.mode & MODE_MAX, path=entry.path, sha256=entry.sha256,
-            size=entry.size,
-        )  # fmt: skip
+        return structs.replace(entry, mode=entry.mode & MODE_MAX)
 
     def _database(self, path: str) -> Entry:
         """A database's copy by SQLite itself, whole and checked."""
         where = f"{STATE}/{path}"
         os.close(self._beneath.new_file(where))
         copy = self._staging / where
-        mode = stat.S_IMODE(self._stat(path).st_mode) & MODE_MAX
+        status = self._stat(path)
+        mode, mtime_us = stat.S_IMODE(status.st_mode) & MODE_MAX, mtime_us_of(status.st_mtime_ns)
         copy_database(self._subject.folder / path, copy)
         fd = self._beneath.read(where)
         try:
             size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size, on_piece=self._tell)
         finally:
             os.close(fd)
+        self._beneath.set_mtime(where, mtime_us * 1000)
         if mode != FILE_MODE:
             self._beneath.set_mode(where, mode)
-        return Entry(kind=Kind.DATABASE, mode=mode, path=path, sha256=sha256, size=size)
+        return Entry(
+            kind=Kind.DATABASE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size,
+        )  # fmt: skip
 
     def _stat(self, path: str) -> os.stat_result:
         above, name = self._opened_above(path)

@@ -10,10 +10,14 @@ import msgspec
 
 from holdfast.app.rescue_view import View
 from holdfast.app.restore_home import RestoreReport
+from holdfast.backup.manifest import Note
 from holdfast.cli.screen import ago, iso, talk
+from holdfast.cli.screen_text import one_line
 from holdfast.errors import ArchiveRefused, BackupDamaged, RepositoryDamaged
+from holdfast.home.covering import is_no_loss
 from holdfast.identity.log_state import Standing
 
+SHOWN_MAX = 20  # of links and of notes
 _DAMAGE = frozenset((RepositoryDamaged.code, BackupDamaged.code, ArchiveRefused.code))
 
 
@@ -102,6 +106,7 @@ def show_loss(report: RestoreReport, *, said: bool) -> None:
         talk(f"DAMAGED, not restored: {one.path}: {one.message}")
     if report.damaged:
         talk("hint: an older snapshot may have them whole: --at TIME; the others were restored")
+    _show_left(report)
     if report.behind is not None:
         lag = report.behind
         steps = "" if lag.steps is None else f", {lag.steps:,} records of the journal"
@@ -109,6 +114,33 @@ def show_loss(report: RestoreReport, *, said: bool) -> None:
             f"WARNING: snapshot {report.seq} was taken, and {report.newest_known} is known of: "
             f"{lag.generations} snapshots, {ago(lag.seconds * 1000)}{steps} are not in it"
         )
+
+
+def _show_left(report: RestoreReport) -> None:
+    """What is not there although the agent had it: links that are not made, and what no snapshot
+    holds. Holdfast's own left-outs are the same of every agent, and are no news."""
+    for path in report.links_left[:SHOWN_MAX]:
+        talk(f"not made: {one_line(path)}: a link that leads outside of the agent's folder")
+    _count("links", report.links_left_count, min(len(report.links_left), SHOWN_MAX))
+    links = frozenset(report.links_left)
+    notes = [one for one in report.notes if one.path not in links and not _is_no_news(one)]
+    for one in notes[:SHOWN_MAX]:
+        where = f"{one_line(one.path)}: " if one.path else ""
+        talk(f"of the snapshot: {where}{one_line(one.text)}")
+    if report.notes_count > len(report.notes) or len(notes) > SHOWN_MAX:
+        more = report.notes_count - len(report.notes) + max(len(notes) - SHOWN_MAX, 0)
+        talk(f"of the snapshot: {more:,} notes more: --json has them, or the first of many")
+    if any(one.text.startswith("left out") for one in notes):
+        talk("hint: what was left out is in no backup: bring it from where you keep such things")
+
+
+def _is_no_news(one: Note) -> bool:
+    return is_no_loss(one.text.removeprefix("left out: "))
+
+
+def _count(what: str, every: int, shown: int) -> None:
+    if every > shown:
+        talk(f"not made: {every - shown:,} {what} more")
 
 
 def view_json(view: View) -> dict[str, object]:

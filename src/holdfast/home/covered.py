@@ -42,6 +42,7 @@ from holdfast.home.covering import (
 
 __all__ = ["Entry", "Kind", "Reason", "Rules", "covered_files", "look"]
 
+_GONE = ", and a restore does not make the link again"
 _CACHE_TAG_NAME = "CACHEDIR.TAG"
 
 
@@ -215,7 +216,7 @@ def _link(at: int, name: str, path: str, root: str) -> Entry:
     # By its text alone: what it leads to is neither opened nor asked about.
     leads = os.path.normpath(os.path.join(root, os.path.dirname(path), target))
     inside = leads == root or leads.startswith(root + os.sep)
-    remark = "" if inside else f"leads outside, to {target}: what is there is not covered"
+    remark = "" if inside else f"leads outside, to {target}: what is there is not covered{_GONE}"
     return Entry(path, Kind.LINK, remark=remark)
 
 

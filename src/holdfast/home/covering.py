@@ -63,6 +63,8 @@ _OWN: dict[str, LeftOut] = {
     "keys.json": LeftOut(reason=Reason.SECRET, text="keys of the journal: in the vault"),
     "scratch": LeftOut(reason=Reason.MADE_AGAIN, text="made again from the journal"),
 }
+_CUT_OFF = "what a write that was cut off left behind"
+_NO_LOSS = frozenset((_CUT_OFF, *(one.text for one in _OWN.values())))
 # By name, in any folder.
 _SECRET_NAMES = (
     ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
@@ -99,11 +101,17 @@ def judge_name(path: str, *, folder: bool, own: str = "") -> LeftOut | None:
             return LeftOut(reason=Reason.SECRET, text="a folder of keys")
         return None
     if name.startswith(".") and name.endswith(".new") and name.count(".") >= 3:
-        return LeftOut(reason=Reason.MADE_AGAIN, text="what a write that was cut off left behind")
+        return LeftOut(reason=Reason.MADE_AGAIN, text=_CUT_OFF)
     low = name.lower()
     if _matches(low, _SECRET_NAMES) and not _matches(low, _NOT_SECRET):
         return LeftOut(reason=Reason.SECRET, text="by its name a secret in the clear")
     return None
+
+
+def is_no_loss(text: str) -> bool:
+    """Whether what was left out for this reason is missed by nobody: Holdfast's own of this host,
+    or made again."""
+    return text.startswith("taken with ") or text in _NO_LOSS
 
 
 def judge_head(head: bytes) -> LeftOut | None:

@@ -27,11 +27,13 @@ _HEAD = _OWNER.seal_head(
 
 def _manifest() -> bytes:
     file = io.BytesIO()
-    about = About(at=AT, e=1, id=_OWNER.id, made=Made(holdfast="0"), name="ada", seq=1)
+    about = About(at=AT, e=1, id=_OWNER.id, made=Made(holdfast="0"), mode=0o755, name="ada", seq=1)
     writer = ManifestWriter(file, about)
     writer.add(Entry(kind=Kind.LINK, path="a", target="m/b"))
     writer.add(Entry(kind=Kind.FOLDER, mode=0o700, path="m"))
-    writer.add(Entry(kind=Kind.FILE, mode=0o600, path="m/b", sha256="0" * 64, size=5))
+    writer.add(
+        Entry(kind=Kind.FILE, mode=0o600, mtime_us=AT * 10**6, path="m/b", sha256="0" * 64, size=5)
+    )
     writer.note("instance", "left out")
     writer.close()
     return file.getvalue()
