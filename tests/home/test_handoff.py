@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.app.handoff import read_handoff
+from holdfast.app.agent_home import load_home
+from holdfast.app.handoff import read_answer, read_handoff, upkeep_of
 from holdfast.errors import BadInput
 from holdfast.home.gathering import Gatherer
 from holdfast.home.handoff import LINE_CHARS_MAX, Fact, Handoff, bounded, parse, quoted, render
 from holdfast.journal.records import TaskState, TaskView
+from holdfast.runtime.log import Log
 from holdfast.testing.lab import Lab, Scripted, wait_state
 
 LINES = st.lists(st.text(max_size=600), max_size=40)
@@ -212,6 +214,48 @@ async def test_what_a_slow_view_was_replaced_by_is_not_taken_for_what_came_next(
         views[:] = [await handle.view()]
         assert any("(pay) succeeded" in one for one in (await gatherer.gather()).changed)
         await hf.cancel(handle.id)
+
+
+def two_marks(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"<!-- holdfast:tasks begin: x -->\n")
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere.md"))
+    path.symlink_to("elsewhere.md")
+
+
+@pytest.mark.parametrize("spoil", [two_marks, a_link])
+async def test_trouble_with_the_heartbeat_is_told_by_whoever_writes_or_asks(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Also by a process that looks once, in the file it writes, and beside the one that writes."""
+    lab = home(tmp_path / "ada")
+    heartbeat = lab.folder / "HEARTBEAT.md"
+    async with holdfast.open(
+        lab.folder / "journal.db", tools=[pay], tasks=[shop], serve=False
+    ) as hf:
+        await hf.submit(shop, cents=5)
+    agent = load_home(lab.folder)
+    assert not any("mend" in line for line in (await read_answer(agent)).handoff.pending)
+    spoil(heartbeat)
+
+    answer = await read_answer(agent)
+    mend = [line for line in answer.handoff.pending if line.startswith("mend ")]
+    assert len(mend) == 1
+    assert "HEARTBEAT.md" in mend[0]
+    assert said(lab).pending == answer.handoff.pending
+
+    async with holdfast.open(
+        lab.folder / "journal.db", tools=[pay], tasks=[shop], serve=False
+    ) as hf:
+        writing = upkeep_of(agent, hf.journal, log=Log())
+        assert await writing.refresh()
+        beside = upkeep_of(agent, hf.journal, log=Log())
+        assert not await beside.refresh()
+        assert (await beside.gather()).pending == answer.handoff.pending
+        writing.close()
 
 
 async def _until(lab: Lab, met: Callable[[Handoff], bool], _handle: object = None) -> Handoff:

@@ -279,6 +279,48 @@ def test_what_does_not_fit_is_cut_and_said(home: Path, today: Day) -> None:
     assert start_text(place(home), tokens=0, now_ms=now_ms) == ""
 
 
+def test_of_a_long_memory_the_beginning_and_the_newest_lines_are_told(home: Path) -> None:
+    """What was just remembered stands at the end; what is between is counted."""
+    place(home).memory_file.write_text("# Memory\n" + "".join(f"- fact {n}\n" for n in range(900)))
+    text = start_text(place(home), tokens=2_000, now_ms=0)
+    assert len(text) <= 2_000 * 3 + 100
+    for line in ("> # Memory", "> - fact 0", "> - fact 899", "> - fact 800"):
+        assert f"{line}\n" in text, line
+    told = sum(f"> - fact {n}\n" in text for n in range(900))
+    assert f"\n[... {900 - told} lines between are left out ...]\n" in text
+    assert "`recall` finds them" in text
+
+
+def test_recall_is_named_only_where_it_looks(home: Path, today: Day) -> None:
+    for name in ("identity.json", "handoff.md", "HEARTBEAT.md"):
+        (home / name).write_text("".join(f"{name} {n}\n" for n in range(2_000)))
+    place(home).days.mkdir()
+    for path in (place(home).memory_file, place(home).day_file(today(0))):
+        path.write_text("".join(f"- line {n}\n" for n in range(2_000)))
+    text = start_text(place(home), tokens=3_000, now_ms=int(time.time() * 1000))
+    cut = {line.partition(" (")[0]: line for line in text.splitlines() if "are left out" in line}
+    assert {name for name, line in cut.items() if "recall" in line} == {
+        "MEMORY.md", f"memory/{today(0)}.md",
+    }  # fmt: skip
+    assert {"handoff.md", "HEARTBEAT.md"} <= cut.keys()
+
+
+@pytest.mark.parametrize("tokens", [120, 300, 600])
+def test_name_and_id_are_told_at_any_budget_then_the_hand_off(home: Path, tokens: int) -> None:
+    id_ = "hf1" + "x" * 60
+    keys = ", ".join(f'"key{n}": "{"y" * 60}"' for n in range(20))
+    (home / "identity.json").write_text(f'{{"format": 1, "name": "ada", "id": "{id_}", {keys}}}')
+    (home / "handoff.md").write_text("".join(f"- pending {n}\n" for n in range(500)))
+    place(home).memory_file.write_text("# Memory\n- the flat is old\n")
+    text = start_text(place(home), tokens=tokens, now_ms=0)
+    assert f"identity.json (in short):\n> name: ada\n> id: {id_}\n" in text
+    assert len(text) <= tokens * 3 + 300
+    if tokens >= 300:
+        assert "> - pending 0\n" in text
+    whole = start_text(place(home), tokens=6_000, now_ms=0)
+    assert "key19" in whole
+
+
 def test_a_file_that_cannot_be_read_is_named(home: Path) -> None:
     (home / "handoff.md").symlink_to(home / "elsewhere")
     place(home).memory_file.write_text("- a fact\n")

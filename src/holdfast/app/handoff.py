@@ -94,9 +94,9 @@ async def read_answer(home: AgentHome) -> Answer:
         upkeep = upkeep_of(home, hf.journal, log=Log())
         try:
             await upkeep.refresh()
+            return Answer(handoff=await upkeep.gather(), source="journal")
         finally:
             upkeep.close()
-        return Answer(handoff=await gatherer_of(home, hf.journal).gather(), source="journal")
 
 
 def write_foreign(home: AgentHome) -> Handoff:

@@ -77,9 +77,10 @@ class Gatherer:
         self.open_tasks = tuple(sorted(facts, key=lambda one: one.rank))
         counts = await self._journal.count_tasks()
         self.more = max(0, sum(counts.get(state, 0) for state in OPEN) - len(rows))
-        return self._handoff(at_ms)
+        return self.told(at_ms)
 
-    def _handoff(self, at_ms: int) -> Handoff:
+    def told(self, at_ms: int) -> Handoff:
+        """What was gathered last, with the troubles that are known by now."""
         tasks = self.open_tasks
         every = (*tasks, *self._ended.values())
         pending = [fact for task in tasks for fact in task.pending]

@@ -1,9 +1,13 @@
 """What an agent that starts is told: its own files, the most important first, within a budget.
 
 The order is: who it is (identity.json), where it was (handoff.md), what it knows (MEMORY.md), what
-runs (HEARTBEAT.md), today's log, yesterday's. Each part has a share; what one leaves over the next
-may use. A part that does not fit is cut, the oldest lines of a log, the last lines of the others,
-and says so. A file that is missing is left out; one that cannot be read is named with the reason.
+runs (HEARTBEAT.md), today's log, yesterday's. Name and id are told at any budget. Of what is left
+each part has a share, and what some do not need goes to those that do, the most important first.
+
+A part that does not fit is cut and says so: a log keeps its end; MEMORY.md, to whose end new lines
+go, keeps its beginning and more of its end; the others keep their beginning. `recall` is named
+where it finds what was cut. A file that is missing is left out; one that cannot be read is named
+with the reason.
 
 Works from the files alone: with the journal gone, the agent still knows who it is, what it was
 doing and what was decided.
@@ -14,9 +18,11 @@ quotation. Tokens are reckoned by characters, on the safe side for most scripts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from holdfast.errors import HoldfastError
 from holdfast.home.days import day_of
@@ -32,37 +38,62 @@ OPENING = (
     "model, tool NAME, task NAME); a line without such a mark was written into the file by hand."
 )
 CLOSING = "[End of your memory.]"
+IDENTITY_CHARS_MAX = 200  # of a name, of an id
+_BETWEEN = "[... {left} lines between are left out ...]"  # not quoted: no line of a file looks so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     name: str
-    share: float  # of the budget; what is not used goes on to the next
-    newest_last: bool = False
+    share: float  # of the budget; what is not used goes to others
+    end: float = 0.0  # of its room: for its last lines
+    recalled: bool = False  # `recall` looks into it
+
+
+IDENTITY = "identity.json"
+IDENTITY_SHARE = 0.10  # for the whole of it; with less room, its short form
 
 
 def start_text(place: MemoryPlace, *, tokens: int, now_ms: int) -> str:
     """What the agent is told; empty where there is no file to tell of."""
     parts = [
-        _Part(name="identity.json", share=0.10),
-        _Part(name="handoff.md", share=0.30),
-        _Part(name=MEMORY_FILE, share=0.35),
+        _Part(name="handoff.md", share=0.40),
+        _Part(name=MEMORY_FILE, share=0.35, end=0.75, recalled=True),
         _Part(name="HEARTBEAT.md", share=0.10),
-        _Part(name=f"{DAYS}/{day_of(now_ms)}.md", share=0.10, newest_last=True),
-        _Part(name=f"{DAYS}/{day_of(now_ms, back=1)}.md", share=0.05, newest_last=True),
+        _Part(name=f"{DAYS}/{day_of(now_ms)}.md", share=0.10, end=1.0, recalled=True),
+        _Part(name=f"{DAYS}/{day_of(now_ms, back=1)}.md", share=0.05, end=1.0, recalled=True),
     ]
     found = [(part, text) for part in parts if (text := _content(place.folder / part.name))]
-    if not found or tokens <= 0:
+    identity = _content(place.folder / IDENTITY)
+    if not (found or identity) or tokens <= 0:
         return ""
     left = tokens * CHARS_PER_TOKEN - len(OPENING) - len(CLOSING)
-    shares = sum(part.share for part, _ in found)
+    wholes = [_whole(part.name, text) for part, text in found]
     told: list[str] = []
-    for part, text in found:
-        room = int(left * part.share / shares) if shares > part.share else left
-        shown = _quoted(part, text, room)
-        told.append(shown)
-        left, shares = max(0, left - len(shown)), shares - part.share
+    if identity:
+        whole = _whole(IDENTITY, identity)
+        fits = len(whole) <= max(left * IDENTITY_SHARE, left - sum(map(len, wholes)))
+        told.append(whole if fits else _short_identity(identity))
+        left -= len(told[0])
+    shares = [part.share for part, _ in found]
+    rooms = _rooms(list(zip(shares, map(len, wholes), strict=True)), left)
+    told += [
+        whole if len(whole) <= room else _cut(part, text, room)
+        for (part, text), whole, room in zip(found, wholes, rooms, strict=True)
+    ]
     return "\n\n".join((OPENING, *told, CLOSING))
+
+
+def _rooms(needs: Sequence[tuple[float, int]], left: int) -> list[int]:
+    """How many characters each may have: its share, and of what others leave, in their order."""
+    left, shares = max(left, 0), sum(share for share, _ in needs)
+    rooms = [min(need, int(left * share / shares)) for share, need in needs]
+    spare = left - sum(rooms)
+    for at, (_, need) in enumerate(needs):
+        more = min(need - rooms[at], spare)
+        rooms[at] += more
+        spare -= more
+    return rooms
 
 
 def _content(path: Path) -> str:
@@ -74,24 +105,55 @@ def _content(path: Path) -> str:
     return (raw or b"").decode(errors="replace").replace("\0", "\ufffd").strip()
 
 
-def _quoted(part: _Part, text: str, room: int) -> str:
+def _short_identity(text: str) -> str:
+    """Name and id, which everything else can be found by."""
+    try:
+        fields: object = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    known = cast("dict[str, object]", fields) if isinstance(fields, dict) else {}
+    said = [
+        f"> {name}: {' '.join(value.split())[:IDENTITY_CHARS_MAX]}"
+        for name in ("name", "id")
+        if isinstance(value := known.get(name), str)
+    ]
+    if not said:
+        said = [line[:IDENTITY_CHARS_MAX] for line in _lines(text)[:2]]
+    return "\n".join((f"{IDENTITY} (in short):", *said))
+
+
+def _whole(name: str, text: str) -> str:
+    return "\n".join((f"{name}:", *_lines(text)))
+
+
+def _lines(text: str) -> list[str]:
+    return [f"> {line}" for line in text.splitlines()]
+
+
+def _cut(part: _Part, text: str, room: int) -> str:
     """The part under its name, cut to this many characters with a word about what is left out."""
-    lines = [f"> {line}" for line in text.splitlines()]
-    whole = f"{part.name}:\n" + "\n".join(lines)
-    if len(whole) <= room:
-        return whole
-    title = f"{part.name} (cut: {{left}} of {len(lines)} lines are left out; `recall` finds them):"
+    lines = _lines(text)
+    found = "; `recall` finds them" if part.recalled else ""
+    title = f"{part.name} (cut: {{left}} of {len(lines)} lines are left out{found}):"
     if room < NEAR_CHARS:
         return title.format(left=len(lines)).rstrip(":")
-    kept = _fitting(lines, room - len(title), newest_last=part.newest_last)
-    return "\n".join((title.format(left=len(lines) - len(kept)), *kept))
+    room -= len(title)
+    between = 0 < part.end < 1
+    if between:
+        room -= len(_BETWEEN) + len(str(len(lines)))
+    last = _fitting(lines[::-1], int(room * part.end))[::-1]
+    taken = sum(len(line) + 1 for line in last)
+    first = _fitting(lines, room - taken) if part.end < 1 else []
+    left = len(lines) - len(first) - len(last)
+    gap = [_BETWEEN.format(left=left)] if between else []
+    return "\n".join((title.format(left=left), *first, *gap, *last))
 
 
-def _fitting(lines: Sequence[str], room: int, *, newest_last: bool) -> list[str]:
+def _fitting(lines: Sequence[str], room: int) -> list[str]:
     kept: list[str] = []
-    for line in reversed(lines) if newest_last else lines:
+    for line in lines:
         room -= len(line) + 1
         if room < 0:
             break
         kept.append(line)
-    return kept[::-1] if newest_last else kept
+    return kept

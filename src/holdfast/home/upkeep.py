@@ -17,7 +17,9 @@ neighbours from the journal. The tasks that it runs itself are read from its own
 folded from the same records.
 
 HEARTBEAT.md is only written where its block changes, and then nothing but the block
-(heartbeat.py). What cannot be written is said in the log and in the hand-off itself; work goes on.
+(heartbeat.py). It is written first, so that trouble with it is in the very hand-off that follows;
+whoever asks beside the process that writes looks for the trouble again, and writes nothing. What
+cannot be written is said in the log and in the hand-off itself; work goes on.
 """
 
 from __future__ import annotations
@@ -97,6 +99,13 @@ class Upkeep:
         await self._look_and_write()
         return True
 
+    async def gather(self) -> Handoff:
+        """What the journal has now, and what is wrong with the files; nothing is written."""
+        if self._lock is None:
+            why = await asyncio.to_thread(find_heartbeat_trouble, self._heartbeat)
+            self._gatherer.troubles = (why,) if why else ()
+        return await self._gatherer.gather()
+
     async def _keep(self) -> None:
         pause_s = 0.0
         while not await wait_event(self._closing, pause_s):
@@ -114,6 +123,7 @@ class Upkeep:
             cost = time.thread_time() - cpu  # not of what others do here while the disk writes
             if block != self._block:
                 disk_s += await self._timed(lambda: self._write_heartbeat(block))
+                handoff = self._gatherer.told(handoff.at_ms)
             if not handoff.same_as(self._written):
                 disk_s += await self._timed(lambda: self._write_handoff(handoff))
         except Exception as error:  # noqa: BLE001 - the work goes on, whatever is wrong here
@@ -142,7 +152,7 @@ class Upkeep:
         try:
             why = write_heartbeat(self._heartbeat, block, asides=self._asides)
         except (HoldfastError, OSError) as error:
-            why = str(error)
+            why = _told(error, self._heartbeat)
         if why:
             self._say("HEARTBEAT.md", why)
         else:
@@ -169,6 +179,20 @@ class Upkeep:
                 self._lock = fd
                 self._written = self._block = None
         return self._lock is not None
+
+
+def find_heartbeat_trouble(path: Path) -> str:
+    """Why the block could not be put into the file; empty where it could, as far as can be seen."""
+    try:
+        after = merged(read_quiet(path), b"")
+    except (HoldfastError, OSError) as error:
+        return _told(error, path)
+    return after.why if isinstance(after, Damaged) else ""
+
+
+def _told(error: HoldfastError | OSError, path: Path) -> str:
+    said = str(error)
+    return said if path.name in said else f"{path.name}: {said}"
 
 
 def write_heartbeat(path: Path, block: bytes, *, asides: Path) -> str:
