@@ -36,7 +36,8 @@
          |   |           PlaceRefused, PassphraseRefused, RepositoryMoved, RepositoryRolledBack,
          |   |           RepositoryReplaced, RepositoryKeyMissing, RepositoryDamaged,
          |   |           SnapshotNotFound, SnapshotExists, SnapshotIncomplete, SnapshotFailed,
-         |   |           BackupDamaged, ArchiveRefused, PruneRefused, BackupFailed
+         |   |           BackupDamaged, ArchiveRefused, PruneRefused, SnapshotsMissing,
+         |   |           BackupFailed
          |   +- model: ModelRejected (the request), ContextTooLong, ModelKeyRefused,
          |   |          ModelNotFound, ModelQuotaSpent, ModelRefused, StateHeldElsewhere
          |   +- InvariantViolated    a promise of the code itself is broken: the work stops
@@ -656,6 +657,17 @@ class PruneRefused(Terminal):
     code = "prune-refused"
     exit_code = EXIT_CONFLICT
     default_hint = "`holdfast backup verify` first; a missing snapshot is looked into by a person"
+
+
+class SnapshotsMissing(Terminal):
+    """Snapshots that a place held are gone from it, and we did not remove them."""
+
+    code = "snapshots-missing"
+    exit_code = EXIT_CONFLICT
+    default_hint = (
+        "find out who removed them, and whether the place can be trusted: an append-only "
+        "repository still holds them. If you know: `holdfast backup prune --accept-missing`"
+    )
 
 
 class BackupFailed(Terminal):

@@ -20,8 +20,9 @@ NOW_MS = round(time.time() * 1000)
 SHAPE = {
     "name", "kind", "address", "repository", "repository_id", "domain", "append_only", "epoch",
     "added", "tried", "result", "message", "failures", "made", "made_snapshot", "verified",
-    "verified_snapshot",
+    "verified_snapshot", "missing",
 }  # fmt: skip
+CHECKED = {"name", "deep", "snapshots", "missing", "beside", "result"}
 
 
 def test_a_place_is_added_listed_checked_and_removed(
@@ -79,13 +80,13 @@ def test_programs_read_what_was_done(
     (tmp_path / "nas").mkdir()
     made = asked("place", "add", "nas", str(tmp_path / "nas"), fields=SHAPE)
     assert made["repository"] == f"{tmp_path}/nas/ada/repository"
-    assert asked("place", "check", "nas", fields={"name", "deep", "snapshots"})["snapshots"] == []
+    assert asked("place", "check", "nas", fields=CHECKED)["snapshots"] == []
     done = asked("backup", "due", fields={"due", "places"})
     assert done["due"] == ["nas"]
     # This home has no identity to sign with: what went wrong is in the answer.
     assert [(one["name"], one["result"]) for one in done["places"]] == [("nas", "log-missing")]
     assert asked("backup", "due", fields={"due", "places"})["due"] == []
-    found = asked("place", "check", "nas", "--deep", fields={"name", "deep", "snapshots"})
+    found = asked("place", "check", "nas", "--deep", fields=CHECKED)
     assert found["deep"]
     assert found["snapshots"] == []
     shown = asked("backup", "schedule", fields={"unit", "service", "timer", "cron", "written"})

@@ -130,7 +130,7 @@ def test_pruning_again_and_again_never_misses_what_it_removed(
         if known and data.draw(st.booleans()):
             verified = known[-1].archive
         decided = decide(
-            known, verified=verified, listed=sorted(present), made=sorted(seen), now=now
+            known, verified=verified, listed=sorted(present), made=sorted(present), now=now
         )
         assert decided.missing == ()
         assert not verified or verified in decided.keep

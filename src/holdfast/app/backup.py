@@ -26,6 +26,14 @@ from pathlib import Path
 
 from holdfast.app.agent_home import AgentHome
 from holdfast.app.backup_places import BackupPlaces, open_places
+from holdfast.app.backup_record import (
+    Warned,
+    find_missing,
+    find_older,
+    own_heads,
+    record_listing,
+    take_over,
+)
 from holdfast.app.backup_report import Made, NowReport, PlaceResult, VerifyReport, result_of
 from holdfast.app.keyfile import KeyFile
 from holdfast.app.metrics import find_version
@@ -36,7 +44,8 @@ from holdfast.backup import place_state
 from holdfast.backup.beside import read_beside
 from holdfast.backup.chain import Chain, joined, valid_heads
 from holdfast.backup.heads import NAME as HEADS
-from holdfast.backup.heads import HeadFile, Held, parse_lines
+from holdfast.backup.heads import HeadFile, Held, parse_copy, parse_lines
+from holdfast.backup.inner_heads import survey
 from holdfast.backup.jobs import Done, Outcome, run_jobs
 from holdfast.backup.manifest import ENTRIES_MAX
 from holdfast.backup.news import SILENT, Amount, News
@@ -44,7 +53,7 @@ from holdfast.backup.place_errors import place_error
 from holdfast.backup.place_state import OK
 from holdfast.backup.places import Place, get_place
 from holdfast.backup.reader import HEAD_NAME
-from holdfast.backup.sources import HOME, Overview, look_around, overview, witness_file
+from holdfast.backup.sources import HOME, Overview, look_around, witness_file
 from holdfast.backup.staging import Staged, Subject, stage
 from holdfast.backup.swap import remove_tree
 from holdfast.backup.verify import Check, Verified, verify
@@ -106,21 +115,47 @@ class Backups:
             check_not_moved(self.home.instance)
             chosen = self._chosen(only)
             began = time.monotonic()
-            chain = self._own_chain()
-            if chain.newest is None:  # a folder that lost its chain must not begin a second one
-                chain = (await self.look()).chain
-            staged, head = await self._snapshot(chain)
+            chain, older = await self._chain_to_go_on()
+            staged, head = await self._snapshot(chain, older)
             staged_s = time.monotonic() - began
-            results = await self._to_places(chosen, staged, head, check=check)
+            named = [one.record.archive for one in (*chain.heads, head)]
+            results = await self._to_places(chosen, staged, head, named, check=check)
             return NowReport(
                 snapshot=Made.of(head, staged), staging_s=round(staged_s, 3),
                 places=tuple(results), seconds=round(time.monotonic() - began, 3),
+                warnings=() if older is None else (older,),
             )  # fmt: skip
+
+    async def _chain_to_go_on(self) -> tuple[Chain, Warned | None]:
+        """The chain that the next head goes on, and whether the folder is behind it.
+
+        A folder that lost its chain, or was put back, must not begin a second one.
+        """
+        own = own_heads(self.places)
+        chain = await self._near_chain()
+        if chain.newest is None or find_older(own, chain) is not None:
+            chain = (await self.look()).chain
+        return chain, find_older(own, chain)
 
     async def look(self) -> Overview:
         """What there is, where, and how far each place is behind."""
+        before = self.states()
         listed = await look_around(self.places.borg, self.places.read(), self._escrow())
-        return overview(listed, self._others(), self._speaker.log(), port=self._port)
+        found = await survey(
+            self.places.borg, listed, self._others(), self._speaker.log(), self._escrow(),
+            port=self._port,
+        )  # fmt: skip
+        named = [one.record.archive for one in found.chain.heads]
+        for one in listed:
+            if one.error is None:
+                record_listing(
+                    self.places.states, one.place.name, listed=one.archives, named=named,
+                    before=before,
+                )  # fmt: skip
+        warned = find_older(own_heads(self.places), found.chain)
+        if warned is not None:
+            found = replace(found, findings=(*found.findings, f"{warned.message}; {warned.hint}"))
+        return found
 
     async def verify(self, only: Sequence[str] = (), *, archive: str = "") -> VerifyReport:
         """Restore the newest snapshot of each place for a test, or this one.
@@ -142,7 +177,7 @@ class Backups:
     def states(self) -> dict[str, place_state.PlaceState]:
         return self.places.states.read()
 
-    async def _snapshot(self, chain: Chain) -> tuple[Staged, Signed[Head]]:
+    async def _snapshot(self, chain: Chain, older: Warned | None) -> tuple[Staged, Signed[Head]]:
         newest = chain.newest
         subject = self._subject(newest)
         folder = self._folder / STAGING
@@ -167,6 +202,7 @@ class Backups:
             prev=None if newest is None else newest.digest,
         )  # fmt: skip
         write_atomically(folder / HEAD_NAME, head.line() + b"\n")
+        take_over(self.places, chain, older, now_ms=self._clock.wall_ms())
         HeadFile(self.home.heads_file).append(head)
         return staged, head
 
@@ -205,14 +241,15 @@ class Backups:
         return (*home.covering().apart, *map(str, folders))
 
     async def _to_places(
-        self, chosen: Sequence[Place], staged: Staged, head: Signed[Head], *, check: bool
-    ) -> list[PlaceResult]:
+        self, chosen: Sequence[Place], staged: Staged, head: Signed[Head], named: Sequence[str], *,
+        check: bool,
+    ) -> list[PlaceResult]:  # fmt: skip
         done: dict[str, PlaceResult] = {}
 
         async def job(place: Place) -> Done:
             result = PlaceResult(place=place.name, archive=head.record.archive)
             done[place.name] = result
-            await self._make(place, staged, head, result)
+            await self._make(place, staged, head, named, result)
             if check:
                 await self._check(place, head, result)
             return Done()
@@ -221,11 +258,13 @@ class Backups:
             chosen, job, states=self.places.states, now_ms=self._clock.wall_ms
         )
         await self._spread(head, done)
-        return [_judged(one, done) for one in outcomes]
+        states = self.states()
+        return [_judged(one, done, states.get(one.place)) for one in outcomes]
 
     async def _make(
-        self, place: Place, staged: Staged, head: Signed[Head], result: PlaceResult
-    ) -> None:
+        self, place: Place, staged: Staged, head: Signed[Head], named: Sequence[str],
+        result: PlaceResult,
+    ) -> None:  # fmt: skip
         repository, borg, archive = (
             self.places.repository(place),
             self.places.borg,
@@ -240,9 +279,12 @@ class Backups:
                              bytes_all=staged.bytes)
             ),
         )  # fmt: skip
-        listing = await borg.list_archives(repository, glob=archive)
-        if archive not in {one.name for one in listing.archives}:
+        before = self.states()
+        listing = await borg.list_archives(repository)
+        names = {one.name for one in listing.archives}
+        if archive not in names:
             raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
+        record_listing(self.places.states, place.name, listed=names, named=named, before=before)
         refused = await self.places.refresh_beside((place.name,))
         if place.name in refused:
             raise _told(refused[place.name], place)
@@ -289,11 +331,16 @@ class Backups:
             if error is not None:
                 raise error
             wanted = [one for one in held if not archive or one.record.archive == archive]
+            lost = find_missing(place.name, self.places.states.of(place.name))
+            if not wanted and lost is not None:
+                raise lost
             if not wanted:
                 what = f"no snapshot {archive}" if archive else "no snapshot"
                 raise SnapshotNotFound(f"place {place.name} holds {what}")
             result.archive = wanted[-1].record.archive
             await self._check(place, wanted[-1], result)
+            if lost is not None:
+                result_of(result, lost)
         except (HoldfastError, OSError) as raised:
             failed = place_error(raised, place.name) if isinstance(raised, OSError) else raised
             code, message = failed.code, failed.message
@@ -320,15 +367,23 @@ class Backups:
             except (HoldfastError, OSError) as error:
                 self._news.say(f"witness {folder}: {error}")
 
-    def _own_chain(self) -> Chain:
-        """What this machine can know without asking a far host."""
+    async def _near_chain(self) -> Chain:
+        """What the folder, the files beside the places and the witnesses know; nothing is listed.
+
+        A far host is asked too: a folder that was put back would use its numbers a second time.
+        """
         log = self._speaker.log()
         sources = dict(self._others())
-        for place in self.places.read():
-            if place.place_id and (place.own / HEADS).is_file():
-                raw = (place.own / HEADS).read_bytes()
-                sources[place.name] = parse_lines(raw, where=str(place.own / HEADS))
+        places = self.places.read()
+        answers = await asyncio.gather(*(self._heads_beside(place) for place in places))
+        sources |= {f"place {one.name}": held for one, held in zip(places, answers, strict=True)}
         return joined(valid_heads(one.heads, log, port=self._port)[0] for one in sources.values())
+
+    async def _heads_beside(self, place: Place) -> Held:
+        try:
+            return parse_copy((await read_beside(self.places.borg, place)).get(HEADS))
+        except HoldfastError:  # its own job says what is wrong there
+            return Held()
 
     def _others(self) -> dict[str, Held]:
         found = {HOME: HeadFile(self.home.heads_file).read()}
@@ -429,10 +484,14 @@ def _after_verify(
     return msgspec.structs.replace(after, result=OK, message="", failures=0)
 
 
-def _judged(outcome: Outcome, done: dict[str, PlaceResult]) -> PlaceResult:
+def _judged(
+    outcome: Outcome, done: dict[str, PlaceResult], state: place_state.PlaceState | None
+) -> PlaceResult:
     result = done.get(outcome.place, PlaceResult(place=outcome.place))
     if outcome.error is not None:
         result_of(result, outcome.error)
+    elif state is not None and (lost := find_missing(outcome.place, state)) is not None:
+        result_of(result, lost)
     return result
 
 

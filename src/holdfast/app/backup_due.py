@@ -15,6 +15,7 @@ import msgspec
 from holdfast.app.agent_home import AgentHome
 from holdfast.app.backup_places import states_of
 from holdfast.app.backup_prune import Pruned
+from holdfast.app.backup_record import OLDER_HINT
 from holdfast.backup.due import due, find_trouble, news
 from holdfast.backup.place_state import PlaceState
 from holdfast.backup.places import read_places
@@ -23,6 +24,7 @@ from holdfast.core.ports import Notice, Notices
 from holdfast.errors import HoldfastError, PruneRefused
 from holdfast.runtime.log import Log
 
+OLDER = "backup-older-folder"
 Backup = Callable[[Sequence[str]], Awaitable[object]]
 
 
@@ -40,6 +42,7 @@ async def run_due(
             _record(home, names, error, clock)
             if log is not None:
                 log.event("backup-failed", code=error.code, error=error.message)
+    await tell_warning(home, clock=clock, notices=notices, log=log)
     await tell_news(home, clock=clock, notices=notices, log=log)
     return names
 
@@ -47,6 +50,31 @@ async def run_due(
 def due_now(home: AgentHome, *, every_s: float, now_ms: int) -> tuple[str, ...]:
     names = [place.name for place in read_places(home.places_file)]
     return due(names, states_of(home).read(), now_ms=now_ms, every_ms=round(every_s * 1000))
+
+
+async def tell_warning(
+    home: AgentHome, *, clock: Clock, notices: Notices | None, log: Log | None = None
+) -> bool:
+    """Tell what a backup found about the agent's folder; kept until it could be told."""
+    states = states_of(home)
+    text = states.warning()
+    if not text:
+        return False
+    if log is not None:
+        log.event(OLDER, text=text)
+    if notices is not None:
+        now_ms = clock.wall_ms()
+        notice = Notice(
+            notice_id=f"{OLDER}:{now_ms}", kind=OLDER, text=text, hint=OLDER_HINT, at_ms=now_ms
+        )
+        try:
+            await notices.tell(notice)
+        except (HoldfastError, OSError) as error:
+            if log is not None:
+                log.event("notice-failed", error=str(error))
+            return False
+    states.warn("")
+    return True
 
 
 async def tell_news(

@@ -248,6 +248,10 @@ class BackupPlaces:
             )
         return files
 
+    def files_beside(self, place: Place) -> dict[str, bytes]:
+        """What should lie beside this place's repository now."""
+        return self._files(place, self.read(), read_escrow(self.vault))
+
     def _files(self, place: Place, places: tuple[Place, ...], escrow: Escrow) -> dict[str, bytes]:
         found = {ABOUT: about(place)}
         for name, path in (
@@ -376,7 +380,8 @@ def key_name(place: Place) -> str:
 
 def _joined(there: bytes, ours: bytes) -> bytes:
     """The lines of both, theirs first: nothing that a place knows is forgotten by us."""
-    lines = dict.fromkeys(line for line in (there + b"\n" + ours).split(b"\n") if line)
+    whole = there[: there.rfind(b"\n") + 1] + ours[: ours.rfind(b"\n") + 1]  # torn ends say nothing
+    lines = dict.fromkeys(line for line in whole.split(b"\n") if line)
     return b"".join(line + b"\n" for line in lines)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from holdfast.app.backup_places import BackupPlaces
+from holdfast.app.backup_record import record_listing
 from holdfast.backup import place_state
 from holdfast.backup.chain import valid_heads
 from holdfast.backup.heads import HeadFile
@@ -78,26 +79,33 @@ async def _prune_one(
 ) -> Plan:  # fmt: skip
     await asyncio.to_thread(check_there, place)  # a dead network mount may hang
     repository = places.repository(place)
+    before = places.states.read()
     listing = await places.borg.list_archives(repository)
-    state = places.states.of(place.name)
+    named = [one.archive for one in sorted(heads, key=lambda one: one.order)]
+    state = record_listing(
+        places.states, place.name, listed={one.name for one in listing.archives}, named=named,
+        before=before,
+    )  # fmt: skip
+    spared = state.spared if now.timestamp() * 1000 < state.spared_until_ms else ()
     settings = places.home.settings.backup
     decided = plan(
         heads, [one.name for one in listing.archives], made_here=state.snapshots,
-        verified=state.verified, now=now,
+        verified=state.verified, now=now, spared=spared,
         rules=Rules(
             hourly=settings.hourly, daily=settings.daily, weekly=settings.weekly,
             monthly=settings.monthly,
         ),
     )  # fmt: skip
     check_plan(decided, place=place.name, accept_missing=accept_missing)
+    if decided.missing and not dry_run:  # a person accepts that they are gone
+        places.states.change(place.name, lambda state: place_state.removed(state, decided.missing))
     if not state.verified:
         raise PruneRefused(
             f"place {place.name}: no snapshot there was verified by this machine yet",
             hint="`holdfast backup verify` restores the newest one for a test; then prune",
         )
-    gone = {*decided.remove, *(decided.missing if accept_missing else ())}
-    if gone and not dry_run:
-        places.states.change(place.name, lambda state: place_state.removed(state, gone))
+    if decided.remove and not dry_run:
+        places.states.change(place.name, lambda state: place_state.removed(state, decided.remove))
         await places.borg.delete(repository, decided.remove)
         await places.borg.compact(repository)
     return decided

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.app.backup_record import Warned
 from holdfast.backup.chain import Lag
 from holdfast.backup.manifest import Note
-from holdfast.backup.place_state import PlaceState
+from holdfast.backup.place_state import PlaceState, shown
 from holdfast.backup.sources import Overview, Standing
 from holdfast.backup.staging import Staged
 from holdfast.errors import HoldfastError
@@ -56,6 +57,7 @@ class NowReport(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[PlaceResult, ...]
     staging_s: float
     seconds: float
+    warnings: tuple[Warned, ...] = ()  # about the agent's folder
 
     @property
     def good(self) -> bool:
@@ -69,7 +71,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        return all(one.verified for one in self.places)
+        return all(one.verified and not one.error for one in self.places)
 
 
 class HeadShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,7 @@ class PlaceShape(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     error: str  # why it could not be looked at now
     unnamed: int  # archives that no head names
+    missing: tuple[str, ...]  # snapshots that it held, and that we did not remove
     findings: tuple[str, ...]
 
 
@@ -131,12 +134,13 @@ def list_report(agent: str, found: Overview, states: Mapping[str, PlaceState]) -
 
 def _place(one: Standing, state: PlaceState) -> PlaceShape:
     newest = one.newest
+    result, message = shown(state)
     return PlaceShape(
         place=one.place.name, address=one.place.address,
         newest=None if newest is None else newest.record.seq, snapshots=len(one.held),
         behind=lag_shape(one.lag), last_backup=state.made_ms // 1000,
         last_verified=state.verified_ms // 1000, verified_archive=state.verified,
-        result=state.result, message=state.message,
+        result=result, message=message, missing=state.missing,
         error="" if one.error is None else one.error.message, unnamed=one.unnamed,
         findings=one.findings,
     )  # fmt: skip

@@ -22,7 +22,8 @@ from holdfast.app.restore_home import Means
 from holdfast.backup.beside import read_beside
 from holdfast.backup.borg import Borg
 from holdfast.backup.heads import NAME as HEADS
-from holdfast.backup.heads import HeadFile, Held, parse_lines
+from holdfast.backup.heads import HeadFile, Held, parse_copy
+from holdfast.backup.inner_heads import with_inner_heads
 from holdfast.backup.places import Place, read_places, repository_of
 from holdfast.backup.sources import HOME, Listed, Overview, overview
 from holdfast.errors import (
@@ -44,6 +45,8 @@ from holdfast.identity.signed import Signed
 from holdfast.identity.vault import Vault
 from holdfast.identity.witness import Copy
 from holdfast.identity.witness_places import reach
+
+LOOKED = "the look before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,8 @@ class View:
         return Means(
             borg=self.borg, places=self.places, escrow=self.escrow, log=self.log,
             keys=ring_of(self.escrow), port=port,
+            # The heads that were read out of archives are not read again.
+            others={LOOKED: Held(heads=self.overview.chain.heads)},
         )  # fmt: skip
 
     @property
@@ -135,7 +140,9 @@ async def look(
             escrow, raw = _open_escrow(sources, log, paper)
     own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
     listed = await asyncio.gather(*(_listed(borg, one, escrow) for one in own))
-    seen = overview(listed, {HOME: _heads_at(folder)}, log, port=port)
+    others = {HOME: _heads_at(folder)}
+    listed = await with_inner_heads(borg, listed, others, log, escrow, port=port)
+    seen = overview(listed, others, log, port=port)
     failed = {address: error.message for address, error in sources.failed.items()}
     failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
     return View(
@@ -217,8 +224,7 @@ def _agent_of(source: Source) -> str | None:
 
 
 async def _listed(borg: Borg, source: Source, escrow: Escrow) -> Listed:
-    raw = source.files.get(HEADS)
-    known = Held() if raw is None else parse_lines(raw, where=HEADS)
+    known = parse_copy(source.files.get(HEADS))
     try:
         listing = await borg.list_archives(repository_of(source.place, escrow), rescue=True)
     except HoldfastError as error:

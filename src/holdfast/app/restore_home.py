@@ -43,10 +43,11 @@ from holdfast.backup.borg import Borg
 from holdfast.backup.chain import behind
 from holdfast.backup.heads import NAME as HEADS
 from holdfast.backup.heads import HeadFile, Held
+from holdfast.backup.inner_heads import survey
 from holdfast.backup.manifest import Note
 from holdfast.backup.places import Place, repository_of
 from holdfast.backup.reader import Snapshot
-from holdfast.backup.sources import Overview, look_around, overview
+from holdfast.backup.sources import Overview, look_around
 from holdfast.backup.swap import remove_tree, settle, swap_in
 from holdfast.backup.verify import Check, check_snapshot, fetch
 from holdfast.core.disk_errors import disk_error
@@ -193,7 +194,9 @@ class _Restore:
         means, began = self._means, time.monotonic()
         ensure_private_folder(self._work)
         listed = await look_around(self._fresh(), means.places, means.escrow)
-        found = overview(listed, means.others, means.log, port=means.port)
+        found = await survey(
+            self._fresh(), listed, means.others, means.log, means.escrow, port=means.port
+        )
         return found, time.monotonic() - began
 
     def _fresh(self) -> Borg:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.backup.place_state import PlaceState
+from holdfast.backup.place_state import MISSING, PlaceState, missing_text
+from holdfast.errors import SnapshotsMissing
 
 RETRY_FIRST_MS = 5 * 60_000
 STALE = "stale"
@@ -64,6 +65,11 @@ def find_trouble(
             place=place, kind=state.result,
             text=f"backup to {place} failed: {state.message}",
             hint=f"`holdfast place check {place}`",
+        )  # fmt: skip
+    if state.missing:
+        return Trouble(
+            place=place, kind=MISSING, text=f"place {place}: {missing_text(state)}",
+            hint=SnapshotsMissing.default_hint,
         )  # fmt: skip
     since_ms = state.verified_ms or added_ms
     if now_ms - since_ms <= stale_after_ms:

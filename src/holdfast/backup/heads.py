@@ -20,8 +20,9 @@ The order around one snapshot, which makes every kill harmless:
 
 Before 2 is done the place holds nothing new: Borg lists an archive when it is whole, or not at
 all. Between 2 and 4 it holds an archive that no head outside the agent's folder names: with the
-folder lost, it counts for nothing. So a head that is found outside means that some place once held
-its snapshot, and one that no place holds any more was lost there.
+folder lost, the head inside the archive speaks for it (inner_heads.py). So a head that is found
+outside means that some place once held its snapshot, and one that no place holds any more was
+lost there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.core.private_files import explained, open_private, sync, sync_folder, write_all
@@ -49,6 +50,7 @@ class Held:
 
     heads: tuple[Signed[Head], ...] = ()
     findings: tuple[str, ...] = ()
+    absent: bool = False  # there is no such file
 
 
 class HeadFile:
@@ -115,6 +117,17 @@ def parse_lines(raw: bytes, *, where: str) -> Held:
         except BadRecord as error:
             findings.append(f"{where} line {number}: {error.message}")
     return Held(heads=tuple(heads), findings=_bounded(findings))
+
+
+def parse_copy(raw: bytes | None) -> Held:
+    """The heads beside a repository. That file is put whole: a torn last line is damage."""
+    if raw is None:
+        return Held(absent=True)
+    held = parse_lines(raw, where=NAME)
+    if raw and not raw.endswith(b"\n"):
+        torn = f"{NAME}: the last line has no end: the file was cut off"
+        held = replace(held, findings=(*held.findings, torn))
+    return held
 
 
 def _holds(raw: bytes, line: bytes) -> bool:

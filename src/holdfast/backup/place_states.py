@@ -27,6 +27,7 @@ FORMAT = 1
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     places: dict[str, PlaceState]
+    warning: str = ""  # about the agent's folder, not told yet
 
 
 Change = Callable[[PlaceState], PlaceState]
@@ -40,11 +41,21 @@ class PlaceStates:
 
     def read(self) -> dict[str, PlaceState]:
         """Raises BadPlace where the file is not ours: it is never guessed."""
+        return self._read().places
+
+    def warning(self) -> str:
+        return self._read().warning
+
+    def warn(self, text: str) -> None:
+        """Keep a warning about the agent's folder until it was told; empty: it was."""
+        self._write(lambda file: msgspec.structs.replace(file, warning=text))
+
+    def _read(self) -> _File:
         path = self._folder / FILE
         try:
             fd = open_private(path, os.O_RDONLY)
         except FileNotFoundError:
-            return {}
+            return _File(format=FORMAT, places={})
         with os.fdopen(fd, "rb") as file:
             raw = file.read()
         try:
@@ -55,7 +66,7 @@ class PlaceStates:
             ) from None
         if found.format != FORMAT:
             raise BadPlace(f"{path} has format {found.format}; this Holdfast knows {FORMAT}")
-        return found.places
+        return found
 
     def of(self, place: str) -> PlaceState:
         return self.read().get(place, PlaceState())
@@ -67,17 +78,25 @@ class PlaceStates:
         self._change(place, None)
 
     def _change(self, place: str, change: Change | None) -> PlaceState | None:
+        after: PlaceState | None = None
+
+        def changed(file: _File) -> _File:
+            nonlocal after
+            after = None if change is None else change(file.places.get(place, PlaceState()))
+            kept = {name: state for name, state in file.places.items() if name != place}
+            if after is not None:
+                kept[place] = after
+            return msgspec.structs.replace(file, places=kept)
+
+        self._write(changed)
+        return after
+
+    def _write(self, change: Callable[[_File], _File]) -> None:
         ensure_private_folder(self._folder)
         lock = open_private(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            places = self.read()
-            after = None if change is None else change(places.get(place, PlaceState()))
-            kept = {name: state for name, state in places.items() if name != place}
-            if after is not None:
-                kept[place] = after
-            raw = msgspec.json.encode(_File(format=FORMAT, places=kept))
+            raw = msgspec.json.encode(change(self._read()))
             write_atomically(self._folder / FILE, raw)
-            return after
         finally:
             os.close(lock)

@@ -6,10 +6,10 @@ Of the rest the rules keep the newest of each of the last N hours, days, weeks a
 periods of the calendar, counted from now, with the times that the heads say, so that back-dated
 archives cannot push good ones out.
 
-What must exist is what this machine made there and the rules still keep. The newest of a past
-period never changes and windows only close, so what an earlier run removed is not asked for again.
-Where something that must exist is gone from the listing, somebody else removed it: then nothing
-is removed, and a person is told.
+What must exist is what this machine made or saw there and did not remove itself: what is to go is
+taken off that list before it goes, so what an earlier run removed is not asked for again. Where
+something that must exist is gone from the listing, somebody else removed it: then nothing is
+removed, and a person is told.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ class Plan:
 
 def plan(
     heads: Sequence[Named], listed: Iterable[str], *, made_here: Iterable[str],
-    verified: str, rules: Rules, now: datetime,
+    verified: str, rules: Rules, now: datetime, spared: Iterable[str] = (),
 ) -> Plan:  # fmt: skip
     """What may go from one place.
 
     `heads` are those of the agent, whose signatures somebody has checked; `listed` what the
-    repository says it holds; `made_here` what this machine made there; `verified` the newest
-    snapshot of this place that was restored for a test.
+    repository says it holds; `made_here` what this machine made or saw there; `verified` the
+    newest snapshot of this place that was restored for a test; `spared` stays in any case.
     """
-    present, made = frozenset(listed), frozenset(made_here)
+    present, made = frozenset(listed), dict.fromkeys(made_here)
     here = (one for one in heads if one.archive in present or one.archive in made)
     known = sorted(here, key=lambda one: one.order)
     floor = next((one.order for one in reversed(known) if one.archive == verified), None)
-    must_exist = _by_rules(known, rules, now) | {verified}
+    kept = _by_rules(known, rules, now) | {verified, *spared}
     may_go = {
         one.archive for one in known
-        if floor is not None and one.order < floor and one.archive not in must_exist
+        if floor is not None and one.order < floor and one.archive not in kept
     }  # fmt: skip
     names = [one.archive for one in known]
     return Plan(
         keep=tuple(name for name in names if name in present and name not in may_go),
         remove=tuple(name for name in names if name in present and name in may_go),
         unnamed=tuple(sorted(present.difference(names))),
-        missing=tuple(name for name in names if name in must_exist and name not in present),
+        missing=tuple(name for name in made if name not in present),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast.backup.beside import read_beside
 from holdfast.backup.borg import Borg
 from holdfast.backup.chain import Chain, Lag, behind, joined, valid_heads
-from holdfast.backup.heads import NAME, HeadFile, Held, parse_lines
+from holdfast.backup.heads import NAME, HeadFile, Held, parse_copy
 from holdfast.backup.places import Place, check_there, repository_of
 from holdfast.errors import HoldfastError, PlaceUnreachable
 from holdfast.identity.ed25519 import Signatures
@@ -134,8 +134,7 @@ async def _beside(borg: Borg, place: Place) -> Held | PlaceUnreachable:
         return error
     except HoldfastError as error:
         return Held(findings=(f"what lies beside it cannot be read: {error.message}",))
-    raw = files.get(NAME)
-    return Held() if raw is None else parse_lines(raw, where=NAME)
+    return parse_copy(files.get(NAME))
 
 
 def witness_file(folder: Path, agent_id: str) -> HeadFile:

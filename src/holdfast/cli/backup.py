@@ -114,6 +114,7 @@ def run_now(args: argparse.Namespace) -> int:
         with Progress() as news:
             backups = await _opened(args, news)
             report = await backups.now(args.place, check=not args.no_verify)
+        await _tell_warning(backups)
         if args.json:
             print_json(msgspec.to_builtins(report))
             return _exit_code(report.places)
@@ -131,9 +132,22 @@ def run_now(args: argparse.Namespace) -> int:
             state="result",
         )  # fmt: skip
         _print_hints(report.places)
+        for one in report.warnings:
+            talk(f"WARNING: {one.message}\nhint: {one.hint}")
         return _exit_code(report.places)
 
     return run_async(work())
+
+
+async def _tell_warning(backups: Backups) -> None:
+    from holdfast.app.backup_due import tell_warning
+    from holdfast.app.notify import make_notices
+    from holdfast.app.settings_file import find_settings
+    from holdfast.core.clock import SystemClock
+
+    home = backups.home
+    notices = make_notices(find_settings(home.journal))
+    await tell_warning(home, clock=SystemClock(), notices=notices)
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -142,6 +156,7 @@ def run_list(args: argparse.Namespace) -> int:
     from holdfast.app.backup_report import list_report
     from holdfast.cli.progress import Progress
     from holdfast.cli.screen import print_json, talk
+    from holdfast.errors import SnapshotsMissing
 
     async def work() -> int:
         with Progress() as news:
@@ -159,6 +174,9 @@ def run_list(args: argparse.Namespace) -> int:
         for place in report.places:
             for text in place.findings:
                 talk(f"warning: {place.place}: {text}")
+            if place.missing:
+                talk(f"WARNING: {place.place}: {place.message}")
+                talk(f"hint: {place.place}: {SnapshotsMissing.default_hint}")
             if place.behind is not None:
                 talk(
                     f"warning: {place.place} is behind the newest head that is known: its "

@@ -104,8 +104,9 @@ def _add_check(verbs: Commands) -> None:
     parser = new_command(
         verbs, "check", run=run_check, summary="is it there, does it open, is it whole",
         purpose="Look at a place: the right disk is mounted, the repository opens and is the one "
-        "that was added. --deep reads every chunk; only a test restore (`holdfast backup verify`) "
-        "shows more.",
+        "that was added, no snapshot that it held is gone, and what a bare machine needs lies "
+        "beside. --deep reads every chunk; only a test restore (`holdfast backup verify`) shows "
+        "more.",
         examples=("holdfast place check nas", "holdfast place check nas --deep --json"),
     )  # fmt: skip
     _add_name(parser)
@@ -221,10 +222,11 @@ APPEND_ONLY = (
 def run_list(args: argparse.Namespace) -> int:
     from holdfast.app.agent_home import home_folder, load_home
     from holdfast.app.backup_places import states_of
-    from holdfast.backup.place_state import PlaceState
+    from holdfast.backup.place_state import PlaceState, missing_text, shown
     from holdfast.backup.places import read_places, shared_domains
     from holdfast.cli.screen import print_json, print_table, talk
     from holdfast.core.clock import SystemClock
+    from holdfast.errors import SnapshotsMissing
 
     home = load_home(home_folder(args.home))
     places = read_places(home.places_file)
@@ -245,12 +247,15 @@ def run_list(args: argparse.Namespace) -> int:
         [
             (
                 place.name, place.address, place.domain, _since(now, state.verified_ms),
-                _since(now, state.made_ms), state.result or "-",
+                _since(now, state.made_ms), shown(state)[0] or "-",
             )
             for place, state in rows
         ],
         empty="no places yet; `holdfast place add NAME FOLDER` adds one",
     )  # fmt: skip
+    for place, state in rows:
+        if state.missing:
+            talk(f"{place.name}: {missing_text(state)}\nhint: {SnapshotsMissing.default_hint}")
     for names in shared.values():
         talk(f"note: {' and '.join(names)} share a failure domain: they can be lost together")
     if any(place.append_only for place in places):
@@ -263,18 +268,32 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
+    from holdfast.app.place_check import check_place
     from holdfast.cli.screen import print_json, talk
 
     if args.mark:
         places.mark(args.name)
-    listing = await places.check(args.name, deep=args.deep)
+    found = await check_place(places, args.name, deep=args.deep)
+    error = found.error
     if args.json:
-        names = [one.name for one in listing.archives]
-        print_json({"name": args.name, "deep": args.deep, "snapshots": names})
-        return 0
+        print_json(
+            {
+                "name": args.name, "deep": args.deep, "snapshots": list(found.snapshots),
+                "missing": list(found.missing), "beside": list(found.beside),
+                "result": "ok" if error is None else error.code,
+            }
+        )  # fmt: skip
+        return 0 if error is None else error.exit_code
     read = "every chunk was read" if args.deep else "not read: --deep reads every chunk"
-    talk(f"well: {args.name}, {len(listing.archives)} snapshots ({read})")
-    return 0
+    how = "well" if error is None else "NOT WELL"
+    talk(f"{how}: {args.name}, {len(found.snapshots)} snapshots ({read})")
+    if error is None:
+        return 0
+    talk(f"{error.message}\nhint: {error.hint}")
+    if found.missing:
+        for text in found.beside:
+            talk(f"beside the repository: {text}")
+    return error.exit_code
 
 
 def run_move(args: argparse.Namespace) -> int:
@@ -352,14 +371,16 @@ def _since(now_ms: int, at_ms: int) -> str:
 
 
 def place_shape(place: Place, state: PlaceState) -> dict[str, object]:
+    from holdfast.backup.place_state import shown
     from holdfast.cli.screen import iso
 
+    result, message = shown(state)
     return {
         "name": place.name, "kind": place.kind.value, "address": place.address,
         "repository": place.repository, "repository_id": place.repository_id,
         "domain": place.domain, "append_only": place.append_only, "epoch": place.epoch,
-        "added": iso(place.added_ms), "tried": iso(state.tried_ms), "result": state.result,
-        "message": state.message, "failures": state.failures, "made": iso(state.made_ms),
+        "added": iso(place.added_ms), "tried": iso(state.tried_ms), "result": result,
+        "message": message, "failures": state.failures, "made": iso(state.made_ms),
         "made_snapshot": state.made, "verified": iso(state.verified_ms),
-        "verified_snapshot": state.verified,
+        "verified_snapshot": state.verified, "missing": list(state.missing),
     }  # fmt: skip
