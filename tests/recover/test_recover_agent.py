@@ -104,6 +104,21 @@ def test_a_look_changes_nothing_and_tells_what_is_there(lost: Lost, machine: Bar
     assert sorted(os.listdir(machine.root)) == []
 
 
+def test_a_place_without_its_file_of_heads_is_recovered_from(
+    lost: Lost, machine: BareMachine
+) -> None:
+    """The head inside the archive is signed too."""
+    (heads,) = lost.place.glob("*/heads.jsonl")
+    heads.unlink()
+    done = machine.recover(lost, "--place", str(lost.place), "--dry-run", keys=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["newest"], seen["would"]["snapshot"]["seq"]) == (1, 1)
+    (place,) = seen["places"]
+    assert place["findings"][0] == "heads.jsonl is missing beside the repository"
+    assert "read out of the archives" in place["findings"][1]
+
+
 def test_a_look_that_finds_nothing_to_restore_does_not_end_well(
     lost: Lost, machine: BareMachine
 ) -> None:
