@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import io
 import re
+import shutil
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from holdfast.app.agent_home import load_home
+from holdfast.app.memory import memory_of
 from holdfast.app.places import open_file_journal
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
@@ -65,6 +68,84 @@ def test_without_a_journal_a_line_goes_straight_into_the_file(memory: Memory, ho
     assert "never before nine" in memory("show").out
     found = memory("search", "meeting", "nine", "--json").json["lines"]
     assert {one["origin"] for one in found} == {"user", "tool x"}
+
+
+def make_journal(home: Path) -> None:
+    async def make() -> None:
+        journal, _ = await open_file_journal(home / "journal.db")
+        await journal.close()
+
+    asyncio.run(make())
+
+
+def test_a_file_that_cannot_be_read_is_named_by_a_search(memory: Memory, home: Path) -> None:
+    memory("add", "the landlord answers on Mondays")
+    day = next((home / "memory").iterdir())
+    (home / "MEMORY.md").write_text("- the flat is old\n")
+    (home / "MEMORY.md").rename(home / "elsewhere.md")
+    (home / "MEMORY.md").symlink_to("elsewhere.md")
+    done = memory("search", "flat")
+    assert "no line of what could be read fits" in done.out + done.err
+    assert "NOT SEARCHED: MEMORY.md: " in done.err
+    assert "symbolic link" in done.err
+    assert [one["file"] for one in memory("search", "landlord", "--json").json["unread"]] == [
+        "MEMORY.md"
+    ]
+    with open(day, "ab") as file:
+        file.truncate(9 << 20)
+    found = memory("search", "landlord", "--json").json
+    assert {one["file"] for one in found["unread"]} == {"MEMORY.md", f"memory/{day.name}"}
+
+
+async def test_the_tool_tells_a_model_what_was_not_searched(home: Path) -> None:
+    (home / "MEMORY.md").symlink_to("elsewhere.md")
+    journal, _ = await open_file_journal(home / "journal.db")
+    try:
+        found = await memory_of(load_home(home), journal).recall("flat", limit=5)
+    finally:
+        await journal.close()
+    assert found.lines == ()
+    assert [one.file for one in found.unread] == ["MEMORY.md"]
+
+
+def test_what_cannot_be_written_says_why_and_is_found_all_the_same(
+    memory: Memory, home: Path
+) -> None:
+    make_journal(home)
+    memory("add", "the first line", "--to", "MEMORY")
+    (home / ".holdfast").chmod(0o755)
+    done = memory("add", "the second line", "--to", "MEMORY")
+    assert "not yet in MEMORY.md: " in done.err
+    assert "can be used by others (mode 0755)" in done.err
+    assert f"chmod 700 {home / '.holdfast'}" in done.err
+    assert "MEMORY.md:waits" in memory("search", "second").out
+    again = memory("add", "the second line", "--to", "MEMORY", "--json").json
+    assert not again["written"]
+    assert "mode 0755" in again["why"]
+    assert "chmod 700" in again["hint"]
+    (home / ".holdfast").chmod(0o700)
+    memory("add", "the third line", "--to", "MEMORY")
+    found = memory("search", "second", "--json").json["lines"]
+    assert [one["line"] > 0 for one in found] == [True, True]  # each once, in its file
+
+
+def test_a_file_that_is_gone_is_told_from_one_that_never_was(memory: Memory, home: Path) -> None:
+    make_journal(home)
+    assert "there is no MEMORY.md yet" in memory("show").err
+    assert memory("show", "--json").json["gone"]["known"] == 0
+    memory("add", "the first line", "--to", "MEMORY")
+    assert memory("show", "--json").json["gone"] is None
+    (home / "MEMORY.md").unlink()
+    told = memory("show").err
+    assert "MEMORY.md is gone; 3 lines of it are known" in told
+    assert "`holdfast memory add`" in told
+    memory("add", "the second line", "--to", "MEMORY")
+    assert "the first line" in memory("show").out
+    (home / "MEMORY.md").unlink()
+    shutil.rmtree(home / ".holdfast")
+    told = memory("show").err
+    assert "2 lines that were in it are not written again" in told
+    assert "holdfast recover --file MEMORY.md" in told
 
 
 def test_beside_a_worker_a_line_goes_through_the_journal(memory: Memory, home: Path) -> None:

@@ -18,18 +18,19 @@ import msgspec
 from msgspec import structs
 
 from holdfast.app.agent_home import AgentHome
+from holdfast.app.memory_search import file_of, recall_with
 from holdfast.app.places import open_file_journal, open_secrets
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.ports import Notice, Recalled
+from holdfast.core.ports import Notice, Recollection
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError
 from holdfast.home.days import day_of
 from holdfast.home.entries import entry_id
-from holdfast.home.place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.home.place import MemoryPlace
 from holdfast.home.projection import find_position, project_now, signature, write_straight
-from holdfast.home.recalling import recall
+from holdfast.home.recalling import unread_of
 from holdfast.home.starting import start_text
-from holdfast.journal.contract import Journal, Remark, RemarkTo
+from holdfast.journal.contract import Journal, Remark
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.log import Log
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
@@ -58,8 +59,8 @@ class HomeMemory:
         await self._journal.add_remarks([remark])
         self.added.set()
 
-    async def recall(self, words: str, *, limit: int, since: str = "") -> list[Recalled]:
-        return await asyncio.to_thread(recall, self.place, words, limit=limit, since=since)
+    async def recall(self, words: str, *, limit: int, since: str = "") -> Recollection:
+        return await recall_with(self._journal, self.place, words, limit=limit, since=since)
 
     async def tell(self) -> str:
         now_ms = self._journal.now_ms()
@@ -187,6 +188,8 @@ class AddedLine(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     journal: bool  # it went through the journal
     written: bool  # it is in its file; else the next pass writes it
+    why: str = ""  # it is not in its file yet
+    hint: str = ""
 
 
 async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> AddedLine:
@@ -214,16 +217,17 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
         await journal.add_remarks([structs.replace(remark, text=secrets.text(text))])
         try:
             await project_now(journal, place)
-        except (HoldfastError, OSError):
-            return _added(remark, now_ms, journal=True, written=False)
+        except (HoldfastError, OSError) as error:
+            met = unread_of("", error)
+            added = _added(remark, now_ms, journal=True, written=False)
+            return structs.replace(added, why=met.why, hint=met.hint)
         return _added(remark, now_ms, journal=True, written=True)
     finally:
         await journal.close()
 
 
 def _added(remark: Remark, now_ms: int, *, journal: bool, written: bool) -> AddedLine:
-    day = "" if remark.to is RemarkTo.MEMORY else day_of(now_ms)
     return AddedLine(
-        id=entry_id(remark.remark_id), file=f"{DAYS}/{day}.md" if day else MEMORY_FILE,
-        journal=journal, written=written,
+        id=entry_id(remark.remark_id), file=file_of(remark, now_ms), journal=journal,
+        written=written,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from holdfast.cli.command import (
 
 if TYPE_CHECKING:
     from holdfast.app.agent_home import AgentHome
+    from holdfast.app.memory_search import Gone
     from holdfast.core.ports import Recalled
     from holdfast.home.place import MemoryPlace
 
@@ -63,7 +64,7 @@ def _add_search(verbs: Commands) -> None:
         verbs, "search", run=run_search, summary="find lines by words",
         purpose="The lines of MEMORY.md and of the days that fit these words best, the best first.",
         columns=(
-            ("FILE", "file and line number"),
+            ("FILE", "file and line number; waits: kept in the journal, not yet in the file"),
             ("DAY", "when it was said, where that is known"),
             ("ORIGIN", "whose word it is; file: a line that was written by hand"),
             ("TEXT", "the line"),
@@ -113,29 +114,52 @@ def run_add(args: argparse.Namespace) -> int:
     if done.written:
         print(f"{done.file}: added ({done.id})")
     else:
-        talk(f"note: kept in the journal; {done.file} is written by the next pass")
+        talk(f"note: kept in the journal, and not yet in {done.file}: {done.why}")
+        if done.hint:
+            talk(f"hint: {done.hint}")
+        talk("hint: after that the next `holdfast memory add`, or a worker, writes it")
     return 0
 
 
 def run_search(args: argparse.Namespace) -> int:
-    from holdfast.cli.screen import print_json, print_table
+    import asyncio
+
+    import msgspec
+
+    from holdfast.app.memory_search import search
+    from holdfast.cli.screen import print_json, print_table, talk
     from holdfast.cli.screen_text import one_line
     from holdfast.errors import BadInput
-    from holdfast.home.recalling import recall
 
     if args.limit < 1:
         raise BadInput("--limit is at least 1")
-    found = recall(_place(_home(args)), " ".join(args.words), limit=args.limit, since=args.since)
+    words = " ".join(args.words)
+    found = asyncio.run(search(_home(args), words, limit=args.limit, since=args.since))
     if args.json:
-        print_json({"lines": [_shape(one) for one in found]})
+        print_json(
+            {
+                "lines": [_shape(one) for one in found.lines],
+                "unread": msgspec.to_builtins(found.unread),
+            }
+        )
         return 0
-    rows = [(f"{one.file}:{one.line}", one.day, one.origin, one_line(one.text)) for one in found]
-    empty = "no line fits; `holdfast memory show` prints MEMORY.md"
+    rows = [
+        (f"{one.file}:{one.line or 'waits'}", one.day, one.origin, one_line(one.text))
+        for one in found.lines
+    ]
+    where = "of what could be read " if found.unread else ""
+    empty = f"no line {where}fits; `holdfast memory show` prints MEMORY.md"
     print_table(("FILE", "DAY", "ORIGIN", "TEXT"), rows, empty=empty)
+    for one in found.unread:
+        talk(f"NOT SEARCHED: {one.file}: {one.why}")
+        if one.hint:
+            talk(f"hint: {one.file}: {one.hint}")
     return 0
 
 
 def run_show(args: argparse.Namespace) -> int:
+    import msgspec
+
     from holdfast.cli.screen import print_json, talk
     from holdfast.cli.screen_text import shown
     from holdfast.core.clock import SystemClock
@@ -166,14 +190,47 @@ def run_show(args: argparse.Namespace) -> int:
              "id": one.id} for number, one in log.lines
         ]  # fmt: skip
         reports = [one for one in read_reports(place.report) if one.get("file") == str(name)]
-        print_json({"file": str(name), "lines": lines, "torn": log.torn, "merges": reports})
+        gone = None if raw is not None else msgspec.to_builtins(_gone(home, str(name)))
+        print_json(
+            {"file": str(name), "lines": lines, "torn": log.torn, "merges": reports, "gone": gone}
+        )
         return 0
     if raw is None:
-        talk(f"note: there is no {name} yet")
+        _tell_gone(home, str(name))
     if log.torn:
         talk(f"note: the last line of {name} has no end: somebody may have died while writing it")
     print(shown(text), end="" if text.endswith("\n") or not text else "\n")
     return 0
+
+
+def _gone(home: AgentHome, name: str) -> Gone:
+    import asyncio
+
+    from holdfast.app.memory_search import look_for_gone
+
+    return asyncio.run(look_for_gone(home, name))
+
+
+def _tell_gone(home: AgentHome, name: str) -> None:
+    """Whether the file was never there, or is lost; and how it comes back."""
+    from holdfast.cli.screen import talk
+
+    gone = _gone(home, name)
+    if gone.why:
+        talk(f"note: the journal cannot be looked at: {gone.why}")
+    if not (gone.known or gone.waiting or gone.lost):
+        talk(f"note: there is no {name} yet")
+        return
+    if gone.known:
+        talk(f"note: {name} is gone; {gone.known} lines of it are known, as our last write left it")
+    if gone.waiting:
+        talk(f"note: {gone.waiting} lines for {name} wait in the journal")
+    if gone.known or gone.waiting:
+        talk("hint: a worker that starts writes it again, and so does `holdfast memory add`; "
+             "to forget it, make an empty file")  # fmt: skip
+    if gone.lost:
+        talk(f"note: {name} is gone; {gone.lost} lines that were in it are not written again")
+        talk(f"hint: `holdfast recover --file {name} --to FOLDER` brings it from a backup")
 
 
 def _home(args: argparse.Namespace) -> AgentHome:

@@ -88,12 +88,27 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the agent's memory files."""
 
     file: str  # MEMORY.md or memory/2026-11-15.md
-    line: int  # from 1
+    line: int  # from 1; 0: kept in the journal, and not yet written into the file
     text: str
     origin: str  # who said it; "file" where a person or another tool wrote the line
     day: str = ""  # YYYY-MM-DD where it is known
     id: str = ""  # of a line that Holdfast wrote
     score: float = 0.0
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """A file whose lines could not be looked at."""
+
+    file: str
+    why: str
+    hint: str = ""
+
+
+class Recollection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look into the memory gave, and where it could not look."""
+
+    lines: tuple[Recalled, ...]  # the best first
+    unread: tuple[Unread, ...] = ()
 
 
 class Memory(Protocol):
@@ -107,8 +122,12 @@ class Memory(Protocol):
         """
         ...
 
-    async def recall(self, words: str, *, limit: int, since: str = "") -> list[Recalled]:
-        """The lines that fit these words best, the best first. `since`: a day, YYYY-MM-DD."""
+    async def recall(self, words: str, *, limit: int, since: str = "") -> Recollection:
+        """The lines that fit these words best, the best first. `since`: a day, YYYY-MM-DD.
+
+        Lines that are kept and not yet written are looked at too. A file that cannot be read is
+        named: no line of it was looked at.
+        """
         ...
 
     async def tell(self) -> str:

@@ -47,11 +47,13 @@ async def recall(
     if not 1 <= limit <= RECALL_MAX:
         raise BadInput(f"limit is from 1 to {RECALL_MAX}")
     found = await call.memory.recall(words, limit=limit, since=since)
-    return [
+    lines: list[dict[str, object]] = [
         {
             name: value
             for name, value in msgspec.structs.asdict(one).items()
             if value and name in ("file", "text", "origin", "day")
         }
-        for one in found
+        for one in found.lines
     ]
+    # A model that is told of no line must not take for granted that there is none.
+    return lines + [{"file": one.file, "not_searched": one.why} for one in found.unread]

@@ -1,0 +1,112 @@
+"""Looking into an agent's memory: its files, and the lines that the journal keeps for them.
+
+A line is durable in the journal before it is in its file, and may wait there for long where the
+file cannot be written. So a search looks at both, and an entry that is in both counts once, by its
+id. What could not be looked at is named: that no line fits must not be said of a file that nobody
+has read. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import msgspec
+from msgspec import structs
+
+from holdfast.app.agent_home import AgentHome
+from holdfast.app.places import open_file_journal
+from holdfast.core.ports import Recalled, Recollection, Unread
+from holdfast.errors import HoldfastError
+from holdfast.home import sidecar
+from holdfast.home.days import day_of
+from holdfast.home.entries import entry_id, one_line
+from holdfast.home.place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.home.projection import find_position
+from holdfast.home.recalling import recall, unread_of
+from holdfast.journal.contract import Journal, Remark, RemarkTo
+
+WAITING_MAX = 500  # lines of the journal that a search looks at before they are in their files
+
+
+async def recall_with(
+    journal: Journal, place: MemoryPlace, words: str, *, limit: int, since: str = ""
+) -> Recollection:
+    """What the files say, and what the journal keeps that is not in them yet."""
+    waiting, unread = await _waiting(journal, place)
+    found = await asyncio.to_thread(recall, place, words, limit=limit, since=since, waiting=waiting)
+    return structs.replace(found, unread=(*found.unread, *unread))
+
+
+async def search(home: AgentHome, words: str, *, limit: int, since: str = "") -> Recollection:
+    """The same for a person, beside a worker or without one; without a journal, of the files."""
+    place = MemoryPlace(folder=home.folder)
+    if not os.path.lexists(home.journal):
+        return await asyncio.to_thread(recall, place, words, limit=limit, since=since)
+    try:
+        journal, _ = await open_file_journal(home.journal, create=False)
+    except (HoldfastError, OSError) as error:
+        found = await asyncio.to_thread(recall, place, words, limit=limit, since=since)
+        return structs.replace(found, unread=(*found.unread, unread_of(home.journal.name, error)))
+    try:
+        return await recall_with(journal, place, words, limit=limit, since=since)
+    finally:
+        await journal.close()
+
+
+async def _waiting(
+    journal: Journal, place: MemoryPlace
+) -> tuple[list[Recalled], tuple[Unread, ...]]:
+    try:
+        position = await find_position(journal, place)
+        kept = await journal.remarks_after(position, limit=WAITING_MAX + 1)
+    except HoldfastError as error:
+        return [], (unread_of("the journal", error),)
+    more = Unread(
+        file="the journal",
+        why=f"more than {WAITING_MAX} lines wait to be written; the first are looked at",
+        hint="`holdfast memory add` or a worker writes them, and says what is in the way",
+    )  # fmt: skip
+    lines = [_as_line(one.remark, one.at_ms) for one in kept[:WAITING_MAX]]
+    return lines, (more,) if len(kept) > WAITING_MAX else ()
+
+
+def _as_line(remark: Remark, at_ms: int) -> Recalled:
+    return Recalled(
+        file=file_of(remark, at_ms), line=0, text=one_line(remark.text), origin=remark.origin,
+        day=day_of(at_ms), id=entry_id(remark.remark_id),
+    )  # fmt: skip
+
+
+class Gone(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a memory file that is not there."""
+
+    known: int = 0  # lines that it had after our last write: they are written again
+    waiting: int = 0  # lines in the journal that are still to be written into it
+    lost: int = 0  # lines in the journal that were in it, and are not written again
+    why: str = ""  # the journal could not be looked at
+
+
+async def look_for_gone(home: AgentHome, name: str) -> Gone:
+    """Why there is no such file: it may be new, or lost. `name`: as in `Recalled.file`."""
+    place = MemoryPlace(folder=home.folder)
+    base = sidecar.load_state(place.sidecar(home.folder / name)).base
+    known = 0 if base is None else len(base.splitlines())
+    if not os.path.lexists(home.journal):
+        return Gone(known=known)
+    try:
+        journal, _ = await open_file_journal(home.journal, create=False)
+        try:
+            position = await find_position(journal, place)
+            kept = await journal.remarks_after(0, limit=WAITING_MAX)
+        finally:
+            await journal.close()
+    except (HoldfastError, OSError) as error:
+        return Gone(known=known, why=unread_of("", error).why)
+    ours = [one.number for one in kept if file_of(one.remark, one.at_ms) == name]
+    waiting = sum(number > position for number in ours)
+    return Gone(known=known, waiting=waiting, lost=0 if known else len(ours) - waiting)
+
+
+def file_of(remark: Remark, at_ms: int) -> str:
+    return MEMORY_FILE if remark.to is RemarkTo.MEMORY else f"{DAYS}/{day_of(at_ms)}.md"
