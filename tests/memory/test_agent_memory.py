@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast.app.places import open_file_journal
 from holdfast.core.clock import SystemClock
+from holdfast.home.handoff import Handoff, render
 from holdfast.home.place import MemoryPlace
 from holdfast.home.projection import project_now
 from holdfast.home.recalling import recall
@@ -329,6 +330,19 @@ def test_name_and_id_are_told_at_any_budget_then_the_hand_off(home: Path, tokens
         assert "> - pending 0\n" in text
     whole = start_text(place(home), tokens=6_000, now_ms=0)
     assert "key19" in whole
+
+
+def test_a_cut_hand_off_begins_with_where_the_agent_is(home: Path) -> None:
+    said = Handoff(
+        agent="ada", agent_id="hf1x", at_ms=0, where=("paying the rent",),
+        pending=tuple(f"thing {n}" for n in range(20)),
+    )  # fmt: skip
+    (home / "handoff.md").write_text(render(said))
+    text = start_text(place(home), tokens=250, now_ms=0)
+    assert "> Format 1, as of 1970-01-01" in text
+    assert "> - paying the rent\n" in text
+    assert "do not edit" not in text
+    assert "do not edit" in start_text(place(home), tokens=6_000, now_ms=0)
 
 
 def test_a_file_that_cannot_be_read_is_named(home: Path) -> None:

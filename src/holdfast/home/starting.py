@@ -48,6 +48,7 @@ class _Part:
     share: float  # of the budget; what is not used goes to others
     end: float = 0.0  # of its room: for its last lines
     recalled: bool = False  # `recall` looks into it
+    preamble: bool = False  # what stands before its first section can go; its time stays
 
 
 IDENTITY = "identity.json"
@@ -57,7 +58,7 @@ IDENTITY_SHARE = 0.10  # for the whole of it; with less room, its short form
 def start_text(place: MemoryPlace, *, tokens: int, now_ms: int) -> str:
     """What the agent is told; empty where there is no file to tell of."""
     parts = [
-        _Part(name="handoff.md", share=0.40),
+        _Part(name="handoff.md", share=0.40, preamble=True),
         _Part(name=MEMORY_FILE, share=0.35, end=0.75, recalled=True),
         _Part(name="HEARTBEAT.md", share=0.10),
         _Part(name=f"{DAYS}/{day_of(now_ms)}.md", share=0.10, end=1.0, recalled=True),
@@ -132,11 +133,13 @@ def _lines(text: str) -> list[str]:
 
 def _cut(part: _Part, text: str, room: int) -> str:
     """The part under its name, cut to this many characters with a word about what is left out."""
-    lines = _lines(text)
+    lines = every = _lines(text)
+    if part.preamble:
+        lines = _without_preamble(every)
     found = "; `recall` finds them" if part.recalled else ""
-    title = f"{part.name} (cut: {{left}} of {len(lines)} lines are left out{found}):"
+    title = f"{part.name} (cut: {{left}} of {len(every)} lines are left out{found}):"
     if room < NEAR_CHARS:
-        return title.format(left=len(lines)).rstrip(":")
+        return title.format(left=len(every)).rstrip(":")
     room -= len(title)
     between = 0 < part.end < 1
     if between:
@@ -144,9 +147,14 @@ def _cut(part: _Part, text: str, room: int) -> str:
     last = _fitting(lines[::-1], int(room * part.end))[::-1]
     taken = sum(len(line) + 1 for line in last)
     first = _fitting(lines, room - taken) if part.end < 1 else []
-    left = len(lines) - len(first) - len(last)
+    left = len(every) - len(first) - len(last)
     gap = [_BETWEEN.format(left=left)] if between else []
     return "\n".join((title.format(left=left), *first, *gap, *last))
+
+
+def _without_preamble(lines: list[str]) -> list[str]:
+    at = next((at for at, line in enumerate(lines) if line.startswith("> ## ")), 0)
+    return [*(line for line in lines[:at] if " as of " in line), *lines[at:]]
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
