@@ -920,7 +920,7 @@ class JournalGone(Terminal):
     exit_code = EXIT_JOURNAL
     default_hint = (
         "put the journal's file back (then `holdfast recover --journal FILE` if it is older); "
-        "to begin anew and forget what was done, remove keys.json and instance/ too"
+        "where no copy is left, `holdfast recover --journal FILE --begin-anew`"
     )
 
 

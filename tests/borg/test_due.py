@@ -99,3 +99,13 @@ def test_each_change_is_told_once(happenings: list[str]) -> None:
                 state = msgspec.structs.replace(state, told=new.kind)
     assert all(one != other for one, other in pairwise(told))
     assert not told or told[0] != ""
+
+
+def test_a_verified_backup_of_the_future_proves_nothing() -> None:
+    """A clock that ran ahead for one run must not silence the alarm until that day."""
+    ahead = place_state.verified(PlaceState(), now_ms=365 * 24 * HOUR, snapshot="a-1")
+    trouble = find_trouble("nas", ahead, added_ms=0, now_ms=HOUR, stale_after_ms=DAY_26)
+    assert trouble is not None
+    assert (trouble.kind, "8,759 h from now" in trouble.text) == (STALE, True)
+    near = place_state.verified(PlaceState(), now_ms=HOUR + 60_000, snapshot="a-1")
+    assert find_trouble("nas", near, added_ms=0, now_ms=HOUR, stale_after_ms=DAY_26) is None

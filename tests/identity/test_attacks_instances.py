@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lives import LEASE_S, alone, copied, embedded, lease_of, settings, submit, wait_for, worker
 from quick_agent import Agent, make_agent
 
-from holdfast.app.recover import recover_journal
+from holdfast.app.recover import begin_anew, recover_journal
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.identity.records import Why
 
@@ -165,3 +165,33 @@ def newest_record(home: Path) -> int:
 def leases_between(one: dict[str, Any], other: dict[str, Any]) -> float:
     first, second = (datetime.fromisoformat(event["at"]) for event in (one, other))
     return (second - first).total_seconds() / LEASE_S
+
+
+@pytest.mark.parametrize("left", ["an older copy", "nothing"])
+def test_a_journal_restored_in_its_own_folder_is_served_again(
+    left: str, agent: Agent, far_end: BlockingFarEnd
+) -> None:
+    """The instance's key is the same, its lease is of the lost timeline: it asks for a new one.
+
+    The same request, also where no copy was left: it may have been served, so a person is asked.
+    """
+    journal = agent.folder / "journal.db"
+    submit(agent.folder, count=3)
+    copy = journal.read_bytes()
+    with worker(agent.folder, url=far_end.url, name="first"):
+        wait_for(lambda: far_end.ledger().count >= 3)
+    for path in agent.folder.glob("journal.db*"):
+        path.unlink()
+    if left == "nothing":
+        restored = asyncio.run(begin_anew(journal))
+    else:
+        journal.touch(mode=0o600)
+        journal.write_bytes(copy)
+        restored = asyncio.run(recover_journal(journal))
+    assert restored.incarnation == 2
+    submit(agent.folder, count=3)
+    with worker(agent.folder, url=far_end.url, name="second") as second:
+        wait_for(lambda: second.events("serving"))
+        assert lease_of(agent.folder)["e"] == 2
+        wait_for(lambda: second.told("parked"))
+    assert far_end.ledger().count == 3

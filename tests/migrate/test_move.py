@@ -42,6 +42,9 @@ def test_a_task_under_way_finishes_on_the_other_host(pair: Pair, tmp_path: Path)
         assert here.command("task", "list", "--journal", str(here.journal), code=4)["code"] == (
             "moved-away"
         )
+        for words in (("identity", "rotate", "--yes"), ("place", "add", "nas", str(tmp_path))):
+            left_behind = here.command(*words, "--home", str(here.home), code=4)
+            assert left_behind["code"] == "moved-away", words
         again = here.start(far.url)
         assert again.wait(WAIT_S) == 4
         assert "was moved to another host" in here.said()
@@ -65,8 +68,14 @@ def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:
     package, copy = tmp_path / "ada.move", tmp_path / "copy.move"
     out = here.export(package)
     shutil.copy2(package, copy)
+    assert here.export(tmp_path / "other.move", code=4)["code"] == "moved-away"
+    assert not (tmp_path / "other.move").exists()
+    assert here.export(package)["snapshot"] == out["snapshot"] == 1
+    assert there.take(tmp_path / "nope.move", code=2)["code"] == "bad-input"
+    assert there.take(tmp_path, code=2)["code"] == "bad-input"
     there.take(package)
     assert not package.exists()
+    assert "taken already" in there.take(package, code=2)["hint"]
     _leave_ready(there.root / ".ada.moving", out)
     assert there.take(package.with_name("ada.move.taken"))["incarnation"] == 2
     assert not (there.root / ".ada.moving").exists()

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.app.agent_home import AgentHome
 from holdfast.app.found_places import copy_beside
+from holdfast.app.moved import check_not_moved
 from holdfast.app.vault_keys import terminal_prompt
 from holdfast.backup.address import Address, Kind, check_place_name, parse_address
 from holdfast.backup.beside import digest, put_beside, read_beside
@@ -103,8 +104,9 @@ class BackupPlaces:
     async def add(self, request: Request) -> Place:
         """A new place with a repository of its own.
 
-        Raises BadPlace, PlaceTaken, PlaceMissing and what the place raises.
+        Raises BadPlace, PlaceTaken, PlaceMissing, MovedAway and what the place raises.
         """
+        check_not_moved(self.home.instance)
         places = self.read()
         check_place_name(request.name)
         address = parse_address(request.address)
@@ -124,6 +126,7 @@ class BackupPlaces:
 
     def remove(self, name: str) -> Place:
         """Forget the place; what lies there stays, and so does its key in the vault."""
+        check_not_moved(self.home.instance)
         places = self.read()
         place = get_place(places, name)
         write_places(self.home.places_file, [one for one in places if one.name != name])
@@ -133,6 +136,7 @@ class BackupPlaces:
 
     async def move(self, name: str, address: str) -> Place:
         """The same repository at another address. Raises RepositoryReplaced where it is not."""
+        check_not_moved(self.home.instance)
         places = self.read()
         old = get_place(places, name)
         parsed = parse_address(address)
@@ -173,6 +177,7 @@ class BackupPlaces:
 
     async def mend_key(self, name: str) -> None:
         """Put the kept key block back into the repository's config."""
+        check_not_moved(self.home.instance)
         place = self.get(name)
         kept = read_escrow(self.vault).others.get(key_name(place))
         if kept is None:

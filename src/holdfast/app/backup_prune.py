@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 
 from holdfast.app.backup_places import BackupPlaces
 from holdfast.app.backup_record import record_listing
+from holdfast.app.moved import check_not_moved
 from holdfast.backup import place_state
 from holdfast.backup.chain import valid_heads
 from holdfast.backup.heads import HeadFile
@@ -39,7 +40,11 @@ async def prune(
     places: BackupPlaces, *, names: Sequence[str] = (), dry_run: bool = False,
     accept_missing: bool = False, now: datetime | None = None,
 ) -> tuple[Pruned, ...]:  # fmt: skip
-    """Prune every place, or these. What goes wrong at one is in its answer and stops no other."""
+    """Prune every place, or these. What goes wrong at one is in its answer and stops no other.
+
+    Raises MovedAway.
+    """
+    check_not_moved(places.home.instance)
     heads = read_named(places)
 
     async def one(place: Place) -> Pruned:

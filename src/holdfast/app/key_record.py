@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.agent_home import AgentHome, load_home
+from holdfast.app.moved import check_not_moved
 from holdfast.app.settings_edit import write_identity_settings
 from holdfast.core.private_files import locked
 from holdfast.errors import (
@@ -172,7 +173,11 @@ class Desk:
 async def open_desk(
     home: AgentHome, *, port: Signatures, more: Sequence[Path] = (), make: Sequence[Path] = ()
 ) -> Desk:
-    """The agent's log with all that its witnesses hold; `make` are folders of new witnesses."""
+    """The agent's log with all that its witnesses hold; `make` are folders of new witnesses.
+
+    Raises MovedAway: a copy that was left behind must not change the keys under the new one.
+    """
+    check_not_moved(home.instance)
     reached = reach([*home.witnesses, *more], port=port)
     if make:
         # Named before anything is sent: whoever goes on after a kill must be able to reach them.

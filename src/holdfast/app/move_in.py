@@ -166,6 +166,12 @@ class _Arrival:
         self._here = here
 
     async def run(self) -> MovedIn:
+        if not self._package.is_file():
+            taken = self._package.with_name(self._package.name + TAKEN)
+            raise BadInput(
+                f"there is no package at {self._package}",
+                hint=f"{taken} was taken already" if taken.exists() else "check the path",
+            )
         sha256 = await asyncio.to_thread(digest_of_file, self._package)
         ready = find_ready(self._work)
         state = self._work / TREE / STATE

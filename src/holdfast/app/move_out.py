@@ -68,7 +68,7 @@ from holdfast.identity.own_log import read_own_log
 from holdfast.identity.signed import Signed
 from holdfast.identity.vault import Vault
 from holdfast.identity.vault_speaker import VaultSpeaker
-from holdfast.journal.sqlite.opening import peek
+from holdfast.journal.sqlite.opening import check_never_here, peek
 from holdfast.journal.sqlite.use_lock import JournalUse
 from holdfast.runtime.log import Log
 
@@ -126,12 +126,16 @@ class MoveOut:
         if home.folder == package or home.folder in package.parents:
             raise BadInput(f"{package} lies in the agent's folder", hint="name another place")
         if not os.path.lexists(home.journal):
-            raise NotAJournal(f"there is no journal at {home.journal}")
+            check_never_here(home.journal, home.instance)
+            raise NotAJournal(
+                f"{home.name} has no journal yet: it never ran, and nothing must be handed over",
+                hint="`holdfast backup now`, then `holdfast recover` on the other host",
+            )
         ensure_private_folder(home.instance)
         with alone(home.instance / "backup"):
             mark = find_mark(home.instance)
             if mark is not None and mark.state == MOVED:
-                return self._finish(mark)
+                return self._finished(mark, package)
             if os.path.lexists(package):
                 raise BadInput(f"{package} is there already", hint="nothing is written over")
             write_mark(home.instance, Mark(state=MOVING, package=str(package), at=self._now()))
@@ -201,6 +205,16 @@ class MoveOut:
             yielded=bool(yielded), files=staged.files, bytes=staged.bytes,
         ), mark  # fmt: skip
 
+    def _finished(self, mark: Mark, package: Path) -> MovedOut:
+        """The move that was made already; an agent leaves in one package."""
+        done = self._finish(mark)
+        if str(package) != mark.package:
+            raise MovedAway(
+                f"the agent has left in {mark.package} already; {package} was not written",
+                hint="carry that file, or `holdfast migrate cancel` where nobody has imported it",
+            )
+        return done
+
     def _finish(self, mark: Mark) -> MovedOut:
         """From the moment on: yield, then give the package its name. Safe to repeat."""
         package = Path(mark.package)
@@ -222,9 +236,14 @@ class MoveOut:
             sync_folder(package.parent)
         return MovedOut(
             package=str(package), sha256=mark.part_sha256, id=self._speaker.id, to=mark.to,
-            incarnation=mark.incarnation, sequence=mark.sequence, snapshot=0,
+            incarnation=mark.incarnation, sequence=mark.sequence, snapshot=self._snapshot(mark),
             yielded=bool(mark.yielded),
         )  # fmt: skip
+
+    def _snapshot(self, mark: Mark) -> int:
+        archive = archive_of(self._home.name, mark.to)
+        heads = HeadFile(self._home.heads_file).read().heads
+        return next((one.record.seq for one in heads if one.record.archive == archive), 0)
 
     async def _exclusive(self) -> JournalUse:
         folder = self._home.instance / peek(self._home.journal)

@@ -1,14 +1,28 @@
-"""`holdfast recover --journal FILE`: an older copy of the journal becomes a proper restore."""
+"""`holdfast recover --journal FILE`: an older copy of the journal becomes a proper restore.
+
+Where no copy is left, an empty journal takes its place (`begin_anew`). It is the oldest copy there
+can be: its incarnation is above all that this machine and its arbiter know, and requests that are
+submitted again under their old ids count as lost ones, looked up or parked before anything is sent.
+A kill in between leaves no journal, or an empty one that the same command, or the one for a copy,
+makes a proper restore.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import msgspec
+
 from holdfast.app.keyfile import load_or_create
-from holdfast.app.places import INSTANCE, KEYS
+from holdfast.app.places import INSTANCE, KEYS, open_file_journal
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.errors import NotAJournal
+from holdfast.errors import NotAJournal, NotNow
+from holdfast.journal.sqlite.high_water import high_water
+from holdfast.journal.sqlite.opening import forget_name, lost_journals
 from holdfast.journal.sqlite.restore import Restored, restore_journal
+
+LEFT = ("-wal", "-journal")  # of SQLite: they may hold what the file did not yet
 
 
 async def recover_journal(path: Path, *, dry_run: bool = False) -> Restored:
@@ -28,6 +42,38 @@ async def recover_journal(path: Path, *, dry_run: bool = False) -> Restored:
         dry_run=dry_run,
         above=granted_to(path.parent),
     )
+
+
+async def begin_anew(path: Path, *, dry_run: bool = False) -> Restored:
+    """Put an empty journal where one is gone for good. Raises NotNow where a file is left."""
+    for name in (path, *(path.with_name(path.name + end) for end in LEFT)):
+        if os.path.lexists(name):
+            raise NotNow(
+                f"{name} is there", hint="`holdfast recover --journal FILE` takes it over; put "
+                "aside what nothing can be made of",
+            )  # fmt: skip
+    lost = lost_journals(path, path.parent / INSTANCE)
+    seen = [high_water(folder) for folder in lost]
+    above = max([granted_to(path.parent), *(mark.incarnation for mark in seen)])
+    if not above:
+        raise NotAJournal(
+            f"there never was a journal at {path}",
+            hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one",
+        )
+    sequence = max((mark.sequence for mark in seen), default=0)
+    if dry_run:
+        return Restored(
+            journal_id="", incarnation=above + 1, sequence=0, mark_sequence=sequence,
+            lost_after_ms=0, open_tasks=0,
+        )  # fmt: skip
+    for folder in lost:
+        forget_name(folder)
+    journal, keys = await open_file_journal(path)
+    await journal.close()
+    done = await restore_journal(
+        path, keys=keys, clock=SystemClock(), instance_folder=path.parent / INSTANCE, above=above
+    )
+    return msgspec.structs.replace(done, mark_sequence=sequence)
 
 
 def granted_to(folder: Path) -> int:

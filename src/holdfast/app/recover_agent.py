@@ -53,6 +53,7 @@ from holdfast.errors import (
 from holdfast.identity.ed25519 import Signatures
 from holdfast.identity.head import Head
 from holdfast.identity.log_state import Log
+from holdfast.identity.pending import find_pending
 from holdfast.identity.records import Rotation
 from holdfast.identity.ring import Escrow
 from holdfast.identity.signed import Signed
@@ -294,7 +295,8 @@ def _is_there(chosen: Signed[Head], target: Target) -> bool:
     mark = find_mark(target.home / INSTANCE)
     if mark is None or chosen.digest not in mark.heads:
         return False
-    whole = find_whole(target.home)
+    # With its keys in place and the record that names them unpublished, it is locked out still.
+    whole = find_whole(target.home) and find_pending(target.home) is None
     if whole and not target.again:
         raise NotNow(
             f"{target.folder} was restored from this snapshot already, and has its keys",

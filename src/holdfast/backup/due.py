@@ -5,6 +5,8 @@ a laptop that comes back, a disk that is plugged in, catches up soon and is neve
 A place that is only away (not mounted, not reachable, locked) raises no alarm by itself: an absent
 removable disk is its normal state. What raises one is the absence of a verified backup for longer
 than `stale_after`. Trouble that waiting does not mend is told at once. Each change is told once.
+A time that has not come yet was written by a clock that was wrong: it proves nothing, and says so
+at once, so that a clock that once ran ahead cannot silence the alarm for as long.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ AWAY = frozenset((
     "place-missing", "place-unreachable", "repository-locked", "backup-interrupted",
 ))  # fmt: skip
 DOUBLINGS_MAX = 20  # beyond any interval
+SKEW_MS = 10 * 60_000  # of a clock that is set by the network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +75,32 @@ def find_trouble(
             hint=SnapshotsMissing.default_hint,
         )  # fmt: skip
     since_ms = state.verified_ms or added_ms
+    if is_ahead(since_ms, now_ms=now_ms):
+        return Trouble(
+            place=place, kind=STALE,
+            text=f"place {place}: its last verified backup is dated {_hours(since_ms - now_ms)} "
+            "from now: the clock was changed, and how old it is nobody knows",
+            hint="set the clock right, then `holdfast backup now`",
+        )  # fmt: skip
     if now_ms - since_ms <= stale_after_ms:
         return None
-    hours = (now_ms - since_ms) / 3_600_000
+    old = _hours(now_ms - since_ms)
     never = "no verified backup yet" if not state.verified_ms else "the last verified backup is"
-    age = f"{hours:,.0f} h after it was added" if not state.verified_ms else f"{hours:,.0f} h old"
+    age = f"{old} after it was added" if not state.verified_ms else f"{old} old"
     why = f" ({state.message})" if state.failures else ""
     return Trouble(
         place=place, kind=STALE, text=f"place {place}: {never} {age}{why}",
         hint=f"`holdfast backup now` tries it; `holdfast place check {place}` says what it is",
     )  # fmt: skip
+
+
+def is_ahead(at_ms: int, *, now_ms: int) -> bool:
+    """Whether this time has not come yet."""
+    return at_ms > now_ms + SKEW_MS
+
+
+def _hours(ms: int) -> str:
+    return f"{ms / 3_600_000:,.0f} h"
 
 
 def news(state: PlaceState, trouble: Trouble | None, *, place: str) -> Trouble | None:

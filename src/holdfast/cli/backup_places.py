@@ -365,8 +365,11 @@ async def _remove(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 
 def _since(now_ms: int, at_ms: int) -> str:
+    from holdfast.backup.due import is_ahead
     from holdfast.cli.screen import ago
 
+    if is_ahead(at_ms, now_ms=now_ms):
+        return f"in {ago(at_ms - now_ms)}: by a wrong clock"
     return ago(now_ms - at_ms) if at_ms else "never"
 
 

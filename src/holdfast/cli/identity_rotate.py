@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from holdfast.app.agent_home import AgentHome, home_folder, load_home
 from holdfast.app.key_record import Done, acting, open_desk
+from holdfast.app.moved import check_not_moved
 from holdfast.app.rotate_identity import rotate_identity
 from holdfast.cli.agent_places import paths_of
 from holdfast.cli.confirm import confirm
@@ -53,7 +54,8 @@ def rotate(
 
 @contextmanager
 def opened_keys(home: AgentHome, args: argparse.Namespace) -> Generator[KeySet]:
-    """Both vaults of the agent, each by its own way in."""
+    """Both vaults of the agent, each by its own way in. Raises MovedAway before it asks."""
+    check_not_moved(home.instance)
     if home.vault is None or home.second is None:
         raise VaultMissing(f"{home.settings_file} names no vault and second place")
     with (

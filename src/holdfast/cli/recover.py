@@ -35,6 +35,7 @@ def add_parser(commands: Commands) -> None:
             "holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada --dry-run --json",
             "holdfast recover --place /mnt/nas/holdfast --file MEMORY.md --to ~/looked-at",
             "holdfast recover --journal journal.db --yes",
+            "holdfast recover --journal journal.db --begin-anew",
         ),
     )  # fmt: skip
     parser.add_argument(
@@ -98,6 +99,10 @@ def add_parser(commands: Commands) -> None:
         "--start", metavar="APP", help="afterwards serve the tasks of this app, as `worker` does"
     )
     parser.add_argument("--journal", metavar="FILE", help="only this journal, already put back")
+    parser.add_argument(
+        "--begin-anew", action="store_true",
+        help="with --journal: no copy is left; an empty journal takes its place",
+    )  # fmt: skip
     add_json_option(parser)
     parser.add_argument(
         "--dry-run",
@@ -108,6 +113,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from holdfast.errors import BadInput
+
+    if args.begin_anew and args.journal is None:
+        raise BadInput("--begin-anew needs --journal FILE: the journal that is gone")
     if args.journal is not None:
         from holdfast.cli import recover_journal
 

@@ -8,15 +8,19 @@ import sys
 
 import msgspec
 
-from holdfast.app.recover import recover_journal
+from holdfast.app.recover import begin_anew, recover_journal
 from holdfast.cli.confirm import confirm
 from holdfast.cli.place import journal_of
 from holdfast.cli.screen import print_json
+from holdfast.journal.sqlite.restore import Restored
 
 WORD = "restore"
+WORD_ANEW = "forget"
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.begin_anew:
+        return _begin_anew(args)
     path = journal_of(args)
     plan = asyncio.run(recover_journal(path, dry_run=True))
     lost = max(plan.mark_sequence - plan.sequence, 0)
@@ -31,9 +35,32 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         confirm(WORD, f"{path} becomes the journal from now on", yes=args.yes)
         plan = asyncio.run(recover_journal(path))
-    fields = {**msgspec.to_builtins(plan), "records_lost": lost, "done": not args.dry_run}
+    done = f"restored: incarnation {plan.incarnation}, {plan.open_tasks} tasks suspect"
+    return _report(args, plan, done)
+
+
+def _begin_anew(args: argparse.Namespace) -> int:
+    path = journal_of(args)
+    plan = asyncio.run(begin_anew(path, dry_run=True))
+    if not args.json:
+        print(
+            f"{path} is gone; this machine has committed {plan.mark_sequence} records to it.\n"
+            f"An empty journal would begin, with incarnation {plan.incarnation}: open tasks are "
+            "forgotten; requests\nsubmitted again under their old ids are looked up or parked "
+            "before anything is sent.",
+            file=sys.stderr,
+        )
+    if not args.dry_run:
+        confirm(WORD_ANEW, f"what {path} held is given up", yes=args.yes)
+        plan = asyncio.run(begin_anew(path))
+    return _report(args, plan, f"begun anew: incarnation {plan.incarnation}")
+
+
+def _report(args: argparse.Namespace, plan: Restored, text: str) -> int:
+    lost = max(plan.mark_sequence - plan.sequence, 0)
     if args.json:
-        print_json(fields)
+        fields = msgspec.to_builtins(plan)
+        print_json({**fields, "records_lost": lost, "done": not args.dry_run})
     elif not args.dry_run:
-        print(f"restored: incarnation {plan.incarnation}, {plan.open_tasks} tasks suspect")
+        print(text)
     return 0

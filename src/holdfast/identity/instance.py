@@ -136,7 +136,8 @@ def what_to_ask(
         return Why.FROZEN
     if seen is None:
         return Ask(e=max(incarnation, 1), after_e=0, how=How.EXPIRED)
-    if seen.inst == instance.key:
+    # A restore in this very folder has raised the journal: its lease is of the lost timeline.
+    if seen.inst == instance.key and incarnation <= seen.e:
         return Ask(e=seen.e, after_e=seen.e, how=How.RENEW)
     if seen.frozen and position <= seen.position:
         return Why.FROZEN

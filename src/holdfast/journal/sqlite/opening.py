@@ -36,6 +36,7 @@ from holdfast.core.private_files import (
     ensure_private_folder,
     explained,
     open_private,
+    remove_durably,
     sync_folder,
     write_atomically,
 )
@@ -182,12 +183,22 @@ def remember_name(folder: Path, path: Path) -> None:
 
 def check_never_here(path: Path, instance_folder: Path) -> None:
     """A file that is gone is not the same as one that never was: its effects have happened."""
-    for name in sorted(instance_folder.glob(f"*/{NAME}")):
-        if name.read_bytes().strip() == path.name.encode():
-            raise JournalGone(
-                f"{path} is gone; this machine knows it (journal {name.parent.name}, record "
-                f"{high_water(name.parent).sequence})"
-            )
+    for folder in lost_journals(path, instance_folder):
+        raise JournalGone(
+            f"{path} is gone; this machine knows it (journal {folder.name}, record "
+            f"{high_water(folder).sequence})"
+        )
+
+
+def lost_journals(path: Path, instance_folder: Path) -> list[Path]:
+    """The folders of journals that had this name here."""
+    names = sorted(instance_folder.glob(f"*/{NAME}"))
+    return [one.parent for one in names if one.read_bytes().strip() == path.name.encode()]
+
+
+def forget_name(folder: Path) -> None:
+    """A person says that this journal is gone for good; its mark stays."""
+    remove_durably(folder / NAME)
 
 
 def connect(path: Path, *, sync: str = "FULL") -> Db:

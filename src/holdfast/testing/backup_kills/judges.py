@@ -135,8 +135,8 @@ async def judge_recover(stage: Stage, number: int) -> None:
         )
     if number % AGAIN_OFTEN:
         return
-    if not (home.exists() and find_whole(home)):
-        await recover(stage)
+    if not (home.exists() and find_whole(home)) or (home / "pending.jsonl").exists():
+        await recover(stage)  # as the person does whose command was cut short
     log = read_own_log(home, port)
     that(log.id == stage.means.log.id, "another id")
     that(log.position == (1, 1), f"its log stands at {log.position}")
