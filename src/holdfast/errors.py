@@ -179,8 +179,10 @@ class PlaceFull(Retryable):
     code = "place-full"
     exit_code = EXIT_PLACE
     default_hint = (
-        "free some space there first: a full disk lets Borg neither prune nor check; "
-        "then `holdfast backup prune`"
+        "free some space there first: a full disk lets Borg neither prune nor check; then "
+        "`holdfast backup prune`. Where Borg says what it requires, that is room for one whole "
+        "segment beside the data: on a far host `borg config REPOSITORY max_segment_size 16777216` "
+        "makes it less"
     )
 
 

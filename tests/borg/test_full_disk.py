@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,13 +47,13 @@ asyncio.run(main())
 """
 
 
-def test_a_full_disk_is_named_and_some_space_mends_it(tmp_path: Path) -> None:
+def _on_a_small_disk(tmp_path: Path, script: str, *, size: str) -> Any:  # Any: JSON
     if not shutil.which("unshare"):
         pytest.skip("needs unshare(1)")
     disk, base, source = (tmp_path / name for name in ("disk", "base", "source"))
     disk.mkdir()
     source.mkdir()
-    mounted = 'mount -t tmpfs -o size=8m tmpfs "$1" && exec "$4" -c "$5" "$1" "$2" "$3"'
+    mounted = f'mount -t tmpfs -o size={size} tmpfs "$1" && exec "$4" -c "$5" "$1" "$2" "$3"'
     for how in (["unshare", "-m"], ["unshare", "-r", "-m"]):
         probe = subprocess.run(
             [*how, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", str(disk)], capture_output=True
@@ -61,12 +62,97 @@ def test_a_full_disk_is_named_and_some_space_mends_it(tmp_path: Path) -> None:
             break
     else:
         pytest.skip("this user may not mount a file system, not even in a namespace of its own")
-    words = [str(disk), str(base), str(source), sys.executable, SCRIPT]
+    words = [str(disk), str(base), str(source), sys.executable, script]
     done = subprocess.run([*how, "sh", "-c", mounted, "sh", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_a_full_disk_is_named_and_some_space_mends_it(tmp_path: Path) -> None:
+    found = _on_a_small_disk(tmp_path, SCRIPT, size="8m")
     code, message, hint = found["create"]
     assert code == "place-full", message
     assert "free some space there first" in hint
     assert found["after"] == "ok"
     assert found["check"] == "ok"
+
+
+SMALL = """
+import asyncio, json, os, subprocess, sys
+from pathlib import Path
+from holdfast.backup.borg import SEGMENT_BYTES, Borg, Repository
+from holdfast.backup.borg_program import find_program
+from holdfast.errors import HoldfastError
+from holdfast.identity.hidden import Hidden
+
+disk, base, source = map(Path, sys.argv[1:4])
+borg = Borg(find_program(), base=base)
+repository = Repository(name="usb", address=str(disk / "repository"), passphrase=Hidden(b"secret"))
+config = disk / "repository" / "config"
+
+async def main():
+    await borg.init(repository)
+    made = f"max_segment_size = {SEGMENT_BYTES}"
+    found = {"new": made in config.read_text()}
+    config.write_text(config.read_text().replace(made, "max_segment_size = 524288000"))
+    results = []
+    for number in range(6):
+        (source / "note").write_bytes(os.urandom(20_000))
+        try:
+            await borg.create(repository, f"ada-{number}", source)
+            results.append("ok")
+        except HoldfastError as error:
+            results.append(error.message)
+    found["results"] = results
+    found["mended"] = made in config.read_text()
+    print(json.dumps(found))
+
+asyncio.run(main())
+"""
+
+
+def test_a_small_disk_is_not_called_full_because_segments_are_large(tmp_path: Path) -> None:
+    """A repository that was made before has segments of half a gigabyte: it is given small ones."""
+    found = _on_a_small_disk(tmp_path, SMALL, size="64m")
+    assert found == {"new": True, "results": ["ok"] * 6, "mended": True}
+
+
+WORLD = """
+import asyncio, json, os, sys
+from pathlib import Path
+from holdfast.app.backup_places import Request
+from holdfast.backup import place_state
+from holdfast.testing.backup_lab.world import make_world
+
+disk, base, source = map(Path, sys.argv[1:4])
+
+async def main():
+    world = await make_world(base / "world", places=0)
+    backups = await world.backups()
+    places = backups.places
+    place = await places.add(Request(name="usb", address=str(disk)))
+    for _ in range(4):
+        assert (await backups.now(check=False)).good
+    stat = os.statvfs(disk)
+    (disk / "ballast").write_bytes(bytes(stat.f_bavail * stat.f_frsize - 43_000_000))
+    (world.home.folder / "large").write_bytes(os.urandom(6_000_000))
+    repository = places.repository(place)
+    listing = await places.borg.list_archives(repository)
+    stolen = listing.archives[0].name
+    await places.borg.delete(repository, [stolen])
+    found = [[one.error, one.made] for one in (await backups.now(check=False)).places]
+    missing = list(places.states.of("usb").missing)
+    places.states.change("usb", lambda state: place_state.removed(state, missing))
+    found += [[one.error, one.made] for one in (await backups.now(check=False)).places]
+    print(json.dumps({"found": found, "missing": missing == [stolen]}))
+
+asyncio.run(main())
+"""
+
+
+def test_a_full_place_is_compacted_and_tried_again_unless_something_is_missing(
+    tmp_path: Path,
+) -> None:
+    """Room for a segment is asked for and not there; compacting would bury what was removed."""
+    found = _on_a_small_disk(tmp_path, WORLD, size="64m")
+    assert found == {"found": [["place-full", False], ["", True]], "missing": True}

@@ -42,6 +42,7 @@ from holdfast.app.projected import projection_check
 from holdfast.app.speaking import open_speaker
 from holdfast.backup import place_state
 from holdfast.backup.beside import read_beside
+from holdfast.backup.borg import Created
 from holdfast.backup.chain import Chain, joined, valid_heads
 from holdfast.backup.heads import NAME as HEADS
 from holdfast.backup.heads import HeadFile, Held, parse_copy, parse_lines
@@ -66,6 +67,7 @@ from holdfast.errors import (
     BackupFailed,
     BackupInterrupted,
     HoldfastError,
+    PlaceFull,
     PlaceNotFound,
     SnapshotFailed,
     SnapshotNotFound,
@@ -272,13 +274,22 @@ class Backups:
         )
         await self.places.check_speaks(place)
         what = f"place {place.name}: sending"
-        created = await borg.create(
-            repository, archive, staged.folder,
-            on_progress=lambda at: self._news.far(
-                what, Amount(files=at.files, bytes=at.bytes, files_all=staged.files,
-                             bytes_all=staged.bytes)
-            ),
-        )  # fmt: skip
+
+        async def create() -> Created:
+            return await borg.create(
+                repository, archive, staged.folder,
+                on_progress=lambda at: self._news.far(
+                    what, Amount(files=at.files, bytes=at.bytes, files_all=staged.files,
+                                 bytes_all=staged.bytes)
+                ),
+            )  # fmt: skip
+
+        try:
+            created = await create()
+        except PlaceFull:
+            if not await self._compacted(place, named):
+                raise
+            created = await create()
         before = self.states()
         listing = await borg.list_archives(repository)
         names = {one.name for one in listing.archives}
@@ -298,6 +309,23 @@ class Backups:
         result.stored_bytes = created.stored_bytes
         result.backup_s = round(created.seconds, 3)
         self._news.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
+
+    async def _compacted(self, place: Place, named: Sequence[str]) -> bool:
+        """Make room at a place that has none, if nothing is missing there: compacting would
+        destroy for good what somebody else removed."""
+        before = self.states()
+        repository, borg = self.places.repository(place), self.places.borg
+        try:
+            names = {one.name for one in (await borg.list_archives(repository)).archives}
+            state = record_listing(
+                self.places.states, place.name, listed=names, named=named, before=before
+            )
+            if state.missing or place.append_only:
+                return False
+            await borg.compact(repository)
+        except HoldfastError:  # that it is full is what there is to say
+            return False
+        return True
 
     async def _check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
         """The test restore, and that what paper needs lies beside."""

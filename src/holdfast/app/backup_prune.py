@@ -112,5 +112,8 @@ async def _prune_one(
     if decided.remove and not dry_run:
         places.states.change(place.name, lambda state: place_state.removed(state, decided.remove))
         await places.borg.delete(repository, decided.remove)
+    if not dry_run and (decided.remove or not place.append_only):
+        # Also where nothing goes: what a killed run or superseded lists left is freed, and the
+        # place says so where it has no room even for that.
         await places.borg.compact(repository)
     return decided

@@ -10,6 +10,12 @@ to the disk. There is no `prune`: Borg's rules do not know which snapshot was ve
 retention.py decides and `delete` gets names.
 
 A snapshot is one archive, cut every 4 KiB: see docs/decisions/0033.
+
+Once ten segments hold something that is not needed any more, Borg writes nothing unless the disk
+has room for one whole segment more: half a gigabyte by its own measure, which calls a small disk
+full that is not. So our segments are small, and a repository that was made before is given small
+ones when it says that it is full. Compacting it ends that demand; but it also destroys what
+somebody else deleted, so whoever compacts looks first whether anything is missing.
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ from holdfast.errors import (
     BadInput,
     HoldfastError,
     PassphraseRefused,
+    PlaceFull,
     PlaceUnreachable,
     RepositoryKeyMissing,
     RepositoryMoved,
@@ -46,6 +53,7 @@ from holdfast.identity.hidden import Hidden
 ENCRYPTION = "repokey-blake2"
 CHUNKER = "fixed,4096"  # the page of SQLite: a changed page is one new chunk
 COMPRESSION = "zstd,3"
+SEGMENT_BYTES = 16 << 20
 LOCK_WAIT_S = 60
 SHORT_S = 300.0  # verbs that read little; above the wait for the lock
 ANSWER_S = 60.0  # for a far host to list its snapshots, beside the wait for the lock
@@ -133,6 +141,7 @@ class Borg:
         """A new, encrypted repository. Raises PlaceTaken, PlaceMissing."""
         arguments = ["--encryption", ENCRYPTION, repository.address]
         await self._run(Verb.INIT, repository, arguments)
+        await self._narrow(repository)
 
     async def create(
         self, repository: Repository, archive: str, folder: Path, *,
@@ -151,7 +160,7 @@ class Borg:
             "--numeric-ids", "--noflags", "--noacls", "--noxattrs", "--files-cache", "disabled",
             *(["--progress"] if on_progress else []), _target(repository, archive), ".",
         ]  # fmt: skip
-        raw = await self._run(
+        raw = await self._run_writing(
             Verb.CREATE, repository, arguments, cwd=folder, on_progress=on_progress,
             timeout_s=timeout_s,
         )  # fmt: skip
@@ -261,10 +270,10 @@ class Borg:
             return
         first, *rest = archives
         arguments = [_target(repository, first), *map(_checked_name, rest)]
-        await self._run(Verb.DELETE, repository, arguments, timeout_s=LONG_S)
+        await self._run_writing(Verb.DELETE, repository, arguments)
 
     async def compact(self, repository: Repository) -> None:
-        await self._run(Verb.COMPACT, repository, [repository.address], timeout_s=LONG_S)
+        await self._run_writing(Verb.COMPACT, repository, [repository.address])
 
     async def export_key(self, repository: Repository) -> str:
         """The key block, sealed by the passphrase: for a repository that has lost its own."""
@@ -281,6 +290,40 @@ class Borg:
     async def break_lock(self, repository: Repository) -> None:
         """Remove the lock of a holder that is known to be dead."""
         await self._run(Verb.BREAK_LOCK, repository, [repository.address])
+
+    async def _narrow(self, repository: Repository) -> bool:
+        """Give a repository small segments from now on; whether it had large ones.
+
+        Borg does that only where the repository is a folder of this machine.
+        """
+        if repository.is_far or _segment_bytes(Path(repository.address)) <= SEGMENT_BYTES:
+            return False
+        await self._run(
+            Verb.CONFIG, repository, [repository.address, "max_segment_size", str(SEGMENT_BYTES)]
+        )
+        return True
+
+    async def _run_writing(
+        self, verb: Verb, repository: Repository, arguments: Sequence[str], *,
+        cwd: Path | None = None, on_progress: OnProgress | None = None, timeout_s: float = LONG_S,
+    ) -> bytes:  # fmt: skip
+        """Once more, where a place called itself full only because of its large segments."""
+
+        async def run() -> bytes:
+            return await self._run(
+                verb, repository, arguments, cwd=cwd, on_progress=on_progress, timeout_s=timeout_s
+            )
+
+        try:
+            return await run()
+        except PlaceFull as full:
+            try:
+                mended = await self._narrow(repository)
+            except HoldfastError:
+                raise full from None
+            if not mended:
+                raise
+        return await run()
 
     async def _run(
         self, verb: Verb, repository: Repository, arguments: Sequence[str], *,
@@ -394,11 +437,20 @@ def check_id(repository: Repository, found: str) -> None:
 
 
 def _id_in_config(folder: Path) -> str | None:
+    return _in_config(folder, r"^id = ([0-9a-f]{64})\s*$")
+
+
+def _segment_bytes(folder: Path) -> int:
+    """How large its segments grow; 0 where that cannot be known."""
+    return int(_in_config(folder, r"^max_segment_size = ([0-9]{1,15})\s*$") or 0)
+
+
+def _in_config(folder: Path, pattern: str) -> str | None:
     try:
         raw = (folder / "config").read_bytes()[:CONFIG_BYTES_MAX].decode(errors="replace")
     except OSError:
         return None
-    found = re.search(r"^id = ([0-9a-f]{64})\s*$", raw, re.MULTILINE)
+    found = re.search(pattern, raw, re.MULTILINE)
     return found[1] if found else None
 
 

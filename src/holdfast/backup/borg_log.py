@@ -56,6 +56,7 @@ class Verb(StrEnum):
     KEY_EXPORT = "key export"
     KEY_IMPORT = "key import"
     BREAK_LOCK = "break-lock"
+    CONFIG = "config"
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
