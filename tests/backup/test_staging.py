@@ -21,7 +21,7 @@ from holdfast.backup.manifest import Entry, Kind, ManifestReader, Note
 from holdfast.backup.staging import Staged, Subject, stage
 from holdfast.core.private_files import ensure_private_folder
 from holdfast.core.tree import Found as Seen
-from holdfast.core.tree import Mark
+from holdfast.core.tree import Mark, may_hide_a_change
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.journal.sqlite.db import Db, open_db
 
@@ -200,6 +200,28 @@ def test_a_change_that_no_time_shows_is_found_by_a_second_copy(
     made = staged(agent, tmp_path / "s")
     assert (made.folder / "state" / "fresh").read_bytes() == b"b" * 100
     assert "fresh" not in notes(made)
+
+
+SECOND = 10**9
+BEGAN, ENDED = 1_700_000_000 * SECOND + 5, 1_700_000_003 * SECOND + 5
+
+
+@pytest.mark.parametrize(
+    ("status_ns", "hides"),
+    [
+        (BEGAN - SECOND, False),  # at rest for long
+        (BEGAN - 10_000_000, True),  # in the tick in which we began
+        (BEGAN + SECOND, True),  # meanwhile; or from before a clock was set back to just now
+        (ENDED + 10_000_000, True),
+        (ENDED + 3600 * SECOND, False),  # of before a clock was set back: a write is not then
+        (1_699_999_999 * SECOND, True),  # a file system that keeps whole seconds
+        (1_699_999_990 * SECOND, False),
+    ],
+)
+def test_only_a_time_of_about_now_can_hide_a_change(status_ns: int, hides: bool) -> None:
+    ahead = Mark(1, 1, 1, BEGAN + 10**18, status_ns)  # what a program sets hides nothing
+    assert may_hide_a_change(ahead, began_ns=BEGAN, ended_ns=ENDED) is hides
+    assert may_hide_a_change(ahead, began_ns=ENDED, ended_ns=BEGAN) is hides
 
 
 def test_a_time_in_the_future_is_no_change(agent: Path, tmp_path: Path) -> None:
