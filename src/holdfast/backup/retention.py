@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from holdfast.errors import PruneRefused
+from holdfast.errors import PruneRefused, SnapshotsMissing
 
 SHOWN_MAX = 5
 
@@ -84,8 +84,7 @@ def check_plan(decided: Plan, *, place: str, accept_missing: bool = False) -> No
         raise PruneRefused(
             f"place {place}: {len(decided.missing)} snapshots that must exist are gone: {shown}"
             + (f" and {more} more" if more > 0 else ""),
-            hint="find out who removed them: an append-only repository still holds them. Where the "
-            "rules under [backup] were widened since: `holdfast backup prune --accept-missing`",
+            hint=SnapshotsMissing.default_hint,
         )
 
 
