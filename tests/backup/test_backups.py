@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -20,6 +21,7 @@ from holdfast.app.backup import Backups, alone, archive_name, open_backups, ring
 from holdfast.app.recover_agent import Target, perform
 from holdfast.app.rescue_view import Have, look
 from holdfast.app.restore_home import Means, Wish, restore_to
+from holdfast.backup import swap
 from holdfast.backup.heads import HeadFile
 from holdfast.backup.sources import Overview, witness_file
 from holdfast.core.clock import SystemClock, SystemEntropy
@@ -27,6 +29,7 @@ from holdfast.errors import (
     BackupBusy,
     BackupDamaged,
     BadInput,
+    HoldfastError,
     JournalBusy,
     SnapshotFailed,
     SnapshotNotFound,
@@ -425,3 +428,47 @@ async def test_a_machine_that_was_evicted_writes_over_nothing(world: World) -> N
     report = await backups.now(["place-1"])
     assert [one.error for one in report.places] == ["keys-replaced"]
     assert {name: (beside / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("call", ["_sync", "rename"])
+async def test_a_disk_that_fails_in_the_swap_does_not_take_the_old_folder(
+    call: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are exchanged already: the old folder lies in the work, which is removed last."""
+    (world.home.folder / "since.md").write_text("newer than every snapshot\n")
+    old = tree_of(world.home.folder)
+    real = getattr(swap if call == "_sync" else os, call)
+    failing = [True]
+
+    def fail(*paths: Path, **at: int) -> None:
+        moves = call == "_sync" or ".before-" in str(paths[-1])
+        if failing[0] and moves and os.path.lexists(world.root / f".{world.home.folder.name}.swap"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(*paths, **at)
+
+    monkeypatch.setattr(swap if call == "_sync" else os, call, fail)
+    with pytest.raises(HoldfastError):
+        await restore_to(world.home.folder, await means_of(world))
+    failing[0] = False
+    swap.settle(world.home.folder)
+    kept = [world.home.folder, *world.root.glob("ada.before-*"), *world.root.glob(".ada.rest*/*/*")]
+    assert old in [tree_of(path) for path in kept if path.is_dir()]
+    assert (await restore_to(world.home.folder, await means_of(world))).done
+
+
+async def test_single_files_go_into_any_folder_and_once_each(world: World, tmp_path: Path) -> None:
+    target = tmp_path / "stick"
+    target.mkdir()
+    (tmp_path).chmod(0o500)  # nothing can be made beside it
+    try:
+        wish = Wish(files=("memory", next(iter(_below(world, "memory")))))
+        report = await restore_to(target, await means_of(world), wish)
+    finally:
+        tmp_path.chmod(0o700)
+    assert report.done
+    assert [path.name for path in target.iterdir()] == ["memory"]
+
+
+def _below(world: World, folder: str) -> list[str]:
+    root = world.home.folder
+    return [str(path.relative_to(root)) for path in (root / folder).rglob("*") if path.is_file()]

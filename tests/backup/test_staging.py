@@ -135,6 +135,29 @@ def test_a_file_that_changes_while_it_is_copied_is_copied_again(
     assert "busy.log" not in notes(made)
 
 
+def test_a_file_that_is_gone_before_its_second_copy_leaves_nothing_staged(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An atomic save's temporary file: what no manifest names would make every restore refuse."""
+    busy = agent / "busy.log"
+    busy.write_bytes(b"0" * 100)
+    real = module._pour
+
+    def pour(
+        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
+    ) -> tuple[int, str]:
+        done = real(fd, out, bytes_max=bytes_max, on_piece=on_piece)
+        if bytes_max >= 100:
+            os.utime(busy)
+            busy.unlink()
+        return done
+
+    monkeypatch.setattr(module, "_pour", pour)
+    made = staged(agent, tmp_path / "s")
+    assert "busy.log" not in entries(made.folder)
+    assert not (made.folder / "state" / "busy.log").exists()
+
+
 def test_a_file_that_never_rests_is_kept_and_noted(
     agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

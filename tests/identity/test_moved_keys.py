@@ -91,7 +91,7 @@ async def test_a_missing_or_shut_vault_is_told_and_nothing_is_made_anew(
     vault = vault_for(tmp_path, phrase, read_keys(home / "keys.json"))
     move_keys(home / "keys.json", vault)
     (tmp_path / "unlock").rename(tmp_path / "away")
-    with pytest.raises(VaultLocked, match="there are: file"):
+    with pytest.raises(VaultLocked, match="unlock, which is not there"):
         async with holdfast.open(home / "journal.db", tasks=[greet]):
             pass
     (tmp_path / "away").rename(tmp_path / "unlock")

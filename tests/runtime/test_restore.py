@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app.recover import recover_journal
-from holdfast.errors import JournalOlderCopy, TaskParked
+from holdfast.app import recover as recovering
+from holdfast.app.recover import begin_anew, recover_journal
+from holdfast.errors import JournalGone, JournalOlderCopy, KeysMissing, TaskParked
 
 
 class World:
@@ -197,3 +198,49 @@ async def rested(task: holdfast.TaskHandle, state: str) -> None:
     async for row in task.watch():
         if row.state == state:
             return
+
+
+async def test_a_journal_that_begins_anew_is_a_restore_or_counts_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off before it has its name, nobody makes another one; the same command goes on."""
+    journal = tmp_path / "journal.db"
+    async with holdfast.open(journal, serve=False) as hf:
+        await hf.submit("order", request_id="order-1")
+    for path in tmp_path.glob("journal.db*"):
+        path.unlink()
+
+    async def cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovering, "restore_journal", cut)
+        with pytest.raises(KeyboardInterrupt):
+            await begin_anew(journal)
+    with pytest.raises(JournalGone):
+        async with holdfast.open(journal):
+            pass
+    done = await begin_anew(journal)
+    assert (done.incarnation, done.mark_sequence > 0) == (2, True)
+    assert [path.name for path in tmp_path.glob(".journal.db*")] == []
+    async with holdfast.open(journal, serve=False) as hf:
+        again = await hf.submit("order", request_id="order-1")
+        assert (await again.view()).restored_ms
+    journal.unlink()
+    with pytest.raises(JournalGone):
+        async with holdfast.open(journal):
+            pass
+
+
+async def test_without_its_keys_no_journal_begins_anew(tmp_path: Path) -> None:
+    """Lookups with other keys would find nothing of what was done."""
+    journal = tmp_path / "journal.db"
+    async with holdfast.open(journal, serve=False):
+        pass
+    for path in (*tmp_path.glob("journal.db*"), tmp_path / "keys.json"):
+        path.unlink()
+    with pytest.raises(KeysMissing):
+        await begin_anew(journal)
+    with pytest.raises(JournalGone):
+        async with holdfast.open(journal):
+            pass

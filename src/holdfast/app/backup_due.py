@@ -21,7 +21,7 @@ from holdfast.backup.place_state import PlaceState
 from holdfast.backup.places import read_places
 from holdfast.core.clock import Clock
 from holdfast.core.ports import Notice, Notices
-from holdfast.errors import HoldfastError, PruneRefused
+from holdfast.errors import BackupBusy, HoldfastError, PruneRefused
 from holdfast.runtime.log import Log
 
 OLDER = "backup-older-folder"
@@ -37,6 +37,9 @@ async def run_due(
     if names:
         try:
             await backup(names)
+        except BackupBusy as error:  # somebody backs up: no trouble, and no place has failed
+            if log is not None:
+                log.event("backup-busy", error=error.message)
         except HoldfastError as error:
             # It never came to the places: nothing was staged, or the engine is missing.
             _record(home, names, error, clock)

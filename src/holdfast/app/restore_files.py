@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.restore_choice import Candidate, Failures, moment
+from holdfast.backup.beneath import Beneath
 from holdfast.backup.borg import Borg
 from holdfast.backup.manifest import Entry, Kind
 from holdfast.backup.partial import DAMAGE, Gathering, fetch_manifest
@@ -156,6 +157,15 @@ class FileRestore:
                 await gathering.take(self._borg, repository_of(place, self._escrow), one.head, same)
 
 
+def outermost(files: Sequence[str]) -> tuple[str, ...]:
+    """Without those that lie below another one, and each once."""
+    names = dict.fromkeys(path.rstrip("/") for path in files)
+    return tuple(
+        path for path in names
+        if not any(path != other and path.startswith(f"{other}/") for other in names)
+    )  # fmt: skip
+
+
 def check_free(target: Path, files: Sequence[str]) -> None:
     """Nothing is written over. Raises BadInput."""
     for path in files:
@@ -170,6 +180,8 @@ def put_files(found: Found, target: Path, files: Sequence[str]) -> None:
     if found.folder is None:
         return
     check_free(target, files)
+    with Beneath(found.folder) as beneath:
+        beneath.sync()
     for path in files:
         if not os.path.lexists(found.folder / path):
             continue  # damaged: it is in the report

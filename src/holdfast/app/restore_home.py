@@ -27,7 +27,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,7 +37,14 @@ from holdfast.app.agent_home import home_in
 from holdfast.app.backup import SCRATCH, STAGING, alone
 from holdfast.app.backup_report import LagShape, lag_shape
 from holdfast.app.restore_choice import Candidate, Failures, Passed, Wish, candidates, moment
-from holdfast.app.restore_files import Damaged, FileRestore, Found, check_free, put_files
+from holdfast.app.restore_files import (
+    Damaged,
+    FileRestore,
+    Found,
+    check_free,
+    outermost,
+    put_files,
+)
 from holdfast.backup.beneath import Beneath
 from holdfast.backup.borg import Borg
 from holdfast.backup.chain import behind
@@ -133,7 +140,9 @@ async def restore_to(
     for path in () if wish is None else wish.files:
         if any(find_bad_name(name) for name in path.split("/")):
             raise BadInput(f"{path!r} is not a path inside the agent's folder")
-    run = _Restore(Path(os.path.abspath(target)), means, wish or Wish())
+    wish = wish or Wish()
+    wish = replace(wish, files=outermost(wish.files))
+    run = _Restore(Path(os.path.abspath(target)), means, wish)
     return await run.plan() if dry_run else await run.run(prepare)
 
 
@@ -143,7 +152,13 @@ class _Restore:
         self._means = means
         self._wish = wish
         self._failures = Failures()
-        self._work = target.with_name(f".{target.name}.restoring-{os.urandom(4).hex()}")
+        # Single files go into a folder that may be a mount of its own, or under one of others.
+        inside = bool(wish.files) and target.is_dir()
+        if not target.name and not inside:
+            raise BadInput(f"{target} cannot be an agent's folder")
+        self._near = target if inside else target.parent
+        self._own = f".{target.name}" if not inside else ".holdfast"
+        self._work = self._near / f"{self._own}.restoring-{os.urandom(4).hex()}"
 
     async def plan(self) -> RestoreReport:
         try:
@@ -162,13 +177,13 @@ class _Restore:
         check_free(self._target, self._wish.files)
         _ensure_folder(self._target.parent)
         async with AsyncExitStack() as held:
-            held.enter_context(_turn(self._target.with_name(f".{self._target.name}.restore.lock")))
+            held.enter_context(_turn(self._near / f"{self._own}.restore.lock"))
             await asyncio.to_thread(self._clear)
             await self._hold(held)
             try:
                 return await self._run(prepare)
             finally:
-                await asyncio.to_thread(remove_tree, self._work)
+                await asyncio.to_thread(self._drop_work)
 
     async def _run(self, prepare: Prepare | None) -> RestoreReport:
         found, look_s = await self._look()
@@ -260,10 +275,17 @@ class _Restore:
         stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         aside = self._target.with_name(f"{self._target.name}.before-{stamp}")
         await asyncio.to_thread(_sync_tree, state)
-        return str(aside) if await asyncio.to_thread(self._swap, state, aside) else ""
+        # Not in a thread: a signal must not let go of a swap that is half done.
+        return str(aside) if swap_in(state, self._target, aside=aside) else ""
 
-    def _swap(self, state: Path, aside: Path) -> bool:
-        return swap_in(state, self._target, aside=aside)
+    def _drop_work(self) -> None:
+        """Never with a swap that was cut off: then the old folder itself may lie in there."""
+        if not self._wish.files:
+            try:
+                settle(self._target)
+            except (HoldfastError, OSError):
+                return  # its note stays, and the next run settles it
+        remove_tree(self._work)
 
     def _complete(self, state: Path, found: Overview) -> None:
         """What no snapshot holds: this host's own, and the heads since."""
@@ -288,8 +310,9 @@ class _Restore:
                 held.enter_context(await JournalUse.exclusive(folder, timeout_s=BUSY_WAIT_S))
 
     def _clear(self) -> None:
-        settle(self._target)
-        for path in self._target.parent.glob(f".{self._target.name}.restoring-*"):
+        if self._target.name:
+            settle(self._target)
+        for path in self._near.glob(f"{self._own}.restoring-*"):
             remove_tree(path)
 
     def _of_files(

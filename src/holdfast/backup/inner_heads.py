@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.backup.borg import Borg, Repository
+from holdfast.backup.borg import SHORT_S, Borg, Repository
 from holdfast.backup.chain import valid_heads
 from holdfast.backup.heads import NAME, Held
 from holdfast.backup.piped import Readable, read_through
@@ -149,7 +149,9 @@ class _Reading:
 
 async def read_inner_head(borg: Borg, repository: Repository, archive: str) -> Signed[Head]:
     """The head inside an archive; nothing of it is checked. Raises what is wrong."""
-    async with borg.export_tar(repository, archive, paths=(HEAD_NAME,), rescue=True) as pieces:
+    async with borg.export_tar(
+        repository, archive, paths=(HEAD_NAME,), rescue=True, timeout_s=SHORT_S
+    ) as pieces:
         raw = await read_through(pieces, _read_member)
     return parse_head(raw)
 

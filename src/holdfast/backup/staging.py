@@ -199,6 +199,7 @@ class _Stage:
             else:
                 entry = self._copy(one.path, one.kind, writer)
             if entry is None:
+                self._forget(one.path)
                 continue  # gone since
             if writer.entries >= ENTRIES_MAX:
                 raise SnapshotFailed(
@@ -213,6 +214,15 @@ class _Stage:
             raise SnapshotFailed(f"the journal in {self._subject.folder} is gone")
         for path, mtime_us in reversed(self._folders):
             self._beneath.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
+
+    def _forget(self, path: str) -> None:
+        """What a try left before the file was gone: no manifest would name it."""
+        try:
+            status = os.lstat(self._staging / STATE / path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(self._staging / STATE / path)
 
     def _tell(self, poured: int) -> None:
         if self._on_file is not None:

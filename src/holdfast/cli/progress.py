@@ -3,7 +3,8 @@
 On a terminal one line is written over and over, with everything that goes on at this moment; it is
 gone when something else is said and when the work ends. Anywhere else there is a line for each
 piece of work every ten seconds, so that a log stays short and work that is soon done says nothing.
-Standard output is never touched. May be called from any thread.
+Standard output is never touched. May be called from any thread. Where nobody reads any more (a
+closed terminal, a pager that was left) it falls silent: the work goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
 from holdfast.backup.news import Amount
@@ -49,18 +51,18 @@ class Progress:
 
     def clear(self) -> None:
         """Leave a clean line, for others that write to the screen."""
-        with self._turn:
+        with self._turn, self._unheard():
             self._clear()
 
     def say(self, text: str, /) -> None:
-        with self._turn:
+        with self._turn, self._unheard():
             self._clear()
             self._going.clear()  # mostly it says that something has ended; what goes on comes back
             talk(text)
 
     def far(self, what: str, amount: Amount, /) -> None:
         now = self._clock()
-        with self._turn:
+        with self._turn, self._unheard():
             if self._terminal:
                 self._going.pop(what, None)
                 self._going[what] = (now, f"{what}: {amount_text(amount)}")
@@ -69,6 +71,10 @@ class Progress:
             elif now - self._told.setdefault(what, now) >= EVERY_S:
                 self._told[what] = now
                 talk(f"{what}: {amount_text(amount)}")
+
+    @staticmethod
+    def _unheard() -> AbstractContextManager[None]:
+        return suppress(OSError, ValueError)
 
     def _draw(self, now: float) -> None:
         self._going = {name: one for name, one in self._going.items() if now - one[0] < STALE_S}

@@ -92,8 +92,9 @@ def exchange(path: Path, data: bytes, *, asides: Path) -> Path | None:
         ours = os.open(aside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             displaced = _swap(path, aside, ours)
-            if displaced:
-                take_mode(ours, os.lstat(aside))
+            before = os.lstat(aside) if displaced else None
+            if before is not None and stat.S_ISREG(before.st_mode):
+                take_mode(ours, before)
         finally:
             os.close(ours)
         sync_folder(path.parent)

@@ -32,6 +32,7 @@ def end_it(words: Sequence[str], hanging: Path, number: signal.Signals) -> tuple
     process = subprocess.Popen(
         [*COMMAND, *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(folder)},
+        preexec_fn=_heard,  # noqa: PLW1509 - it only sets signals
     )  # fmt: skip
     assert process.stdin is not None
     process.stdin.write(WORDS)
@@ -48,6 +49,12 @@ def end_it(words: Sequence[str], hanging: Path, number: signal.Signals) -> tuple
     if list(folder.iterdir()):
         raise AssertionError(f"left in the folder for temporary files: {os.listdir(folder)}")
     return process.returncode, said
+
+
+def _heard() -> None:
+    """Whoever runs the tests may ignore signals (`nohup`), and that is passed on."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def left_of(hanging: Path) -> list[int]:
