@@ -17,7 +17,7 @@ from holdfast.testing.fuzz.mutations import mutated
 from holdfast.testing.fuzz.targets import TARGETS, Target
 from holdfast.testing.fuzz.watch import Finding, Watch
 
-EXAMPLES = 300
+EXAMPLES = 150
 RAW = st.binary(max_size=400)
 
 
