@@ -67,7 +67,7 @@ def main(root: Path) -> None:
     for one in share_sheets(shares, name="ada", agent_id=sheet.agent_id, number=2, date="x", generation=1):  # fmt: skip  # noqa: E501
         pages.append(sheet_pdf(one))
     assert combine([" ".join(one.words) for one in shares[:2]]) == phrase
-    repair(text.replace(phrase.words[3], "zoo"), lambda one: one == phrase)
+    repair(" ".join([*phrase.words[:3], "zoo", *phrase.words[4:]]), lambda one: one == phrase)
 
     refused(lambda: open_vault(root / "vault", ask=lambda: passphrase + "?"))
     refused(lambda: read_phrase(text + " more"))
