@@ -1,10 +1,7 @@
 """Snapshots of an agent: made in all its places at once, listed, and restored for a test.
 
 One snapshot is staged, and every place is fed from it, each at its own pace and with its own
-result. In each place, in this order (heads.py says why): the archive is made; it is seen in the
-repository's listing; the heads are put beside it; it is restored for a test and compared. What a
-kill leaves is either an archive that no head names, or a snapshot that is whole. `made` and
-`verified` are different facts, and only the second counts.
+result (place_snapshots.py). `made` and `verified` are different facts, and only the second counts.
 
 One process at a time makes or checks snapshots of an agent, by a lock in its instance folder.
 Staging and scratch lie there too; what a kill left of them is removed before the next run.
@@ -38,51 +35,44 @@ from holdfast.app.backup_report import Made, NowReport, PlaceResult, VerifyRepor
 from holdfast.app.keyfile import KeyFile
 from holdfast.app.metrics import find_version
 from holdfast.app.moved import check_not_moved
+from holdfast.app.place_snapshots import SCRATCH, PlaceSnapshots
 from holdfast.app.projected import projection_check
 from holdfast.app.speaking import open_speaker
 from holdfast.backup import place_state
 from holdfast.backup.beside import read_beside
-from holdfast.backup.borg import Created
 from holdfast.backup.chain import Chain, joined, valid_heads
 from holdfast.backup.heads import NAME as HEADS
-from holdfast.backup.heads import HeadFile, Held, parse_copy, parse_lines
+from holdfast.backup.heads import HeadFile, Held, parse_copy
 from holdfast.backup.inner_heads import survey
 from holdfast.backup.jobs import Done, Outcome, run_jobs
 from holdfast.backup.manifest import ENTRIES_MAX
 from holdfast.backup.news import SILENT, Amount, News
-from holdfast.backup.place_errors import place_error
-from holdfast.backup.place_state import OK
 from holdfast.backup.places import Place, get_place
 from holdfast.backup.reader import HEAD_NAME
 from holdfast.backup.sources import HOME, Overview, look_around, witness_file
 from holdfast.backup.staging import Staged, Subject, stage
 from holdfast.backup.swap import remove_tree
-from holdfast.backup.verify import Check, Verified, verify
+from holdfast.backup.verify import Check
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.core.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.errors import (
     BackupBusy,
-    BackupDamaged,
-    BackupFailed,
     BackupInterrupted,
     HoldfastError,
-    PlaceFull,
     PlaceNotFound,
     SnapshotFailed,
-    SnapshotNotFound,
 )
 from holdfast.identity.ed25519 import Signatures, Sodium
 from holdfast.identity.head import Head, JournalMark
 from holdfast.identity.own_log import read_own_log
-from holdfast.identity.ring import ESCROW, Escrow, read_escrow
+from holdfast.identity.ring import Escrow, read_escrow
 from holdfast.identity.signed import Signed
 from holdfast.identity.speaker import Speaker
 from holdfast.identity.vault_speaker import VaultSpeaker
 
 LOCK = "snapshot.lock"
 STAGING = "staging"
-SCRATCH = "scratch-"
 NAME_CHARS_MAX = 80
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -97,12 +87,13 @@ class Backups:
         self.home = places.home
         self.places = places
         self._speaker = speaker
-        self._keys = keys
         self._clock = clock or SystemClock()
         self._port = port or Sodium()
-        self._checks = checks
         self._news = places.borg.news
         self._folder = self.home.instance / "backup"
+        self._at = PlaceSnapshots(
+            places, keys=keys, checks=checks, clock=self._clock, folder=self._folder
+        )
 
     async def now(self, only: Sequence[str] = (), *, check: bool = True) -> NowReport:
         """A snapshot of the agent as it is now, in all places or these, each restored for a test.
@@ -171,7 +162,7 @@ class Backups:
             found = await self.look()
             standing = {one.place.name: one for one in found.places}
             results = await asyncio.gather(
-                *(self._verify_place(place, standing[place.name].held, archive,
+                *(self._at.verify(place, standing[place.name].held, archive,
                                      error=standing[place.name].error) for place in chosen)
             )  # fmt: skip
             return VerifyReport(places=tuple(results), findings=self._findings(found))
@@ -251,9 +242,9 @@ class Backups:
         async def job(place: Place) -> Done:
             result = PlaceResult(place=place.name, archive=head.record.archive)
             done[place.name] = result
-            await self._make(place, staged, head, named, result)
+            await self._at.make(place, staged, head, named, result)
             if check:
-                await self._check(place, head, result)
+                await self._at.check(place, head, result)
             return Done()
 
         outcomes = await run_jobs(
@@ -262,124 +253,6 @@ class Backups:
         await self._spread(head, done)
         states = self.states()
         return [_judged(one, done, states.get(one.place)) for one in outcomes]
-
-    async def _make(
-        self, place: Place, staged: Staged, head: Signed[Head], named: Sequence[str],
-        result: PlaceResult,
-    ) -> None:  # fmt: skip
-        repository, borg, archive = (
-            self.places.repository(place),
-            self.places.borg,
-            head.record.archive,
-        )
-        await self.places.check_speaks(place)
-        what = f"place {place.name}: sending"
-
-        async def create() -> Created:
-            return await borg.create(
-                repository, archive, staged.folder,
-                on_progress=lambda at: self._news.far(
-                    what, Amount(files=at.files, bytes=at.bytes, files_all=staged.files,
-                                 bytes_all=staged.bytes)
-                ),
-            )  # fmt: skip
-
-        try:
-            created = await create()
-        except PlaceFull:
-            if not await self._compacted(place, named):
-                raise
-            created = await create()
-        before = self.states()
-        listing = await borg.list_archives(repository)
-        names = {one.name for one in listing.archives}
-        if archive not in names:
-            raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
-        record_listing(self.places.states, place.name, listed=names, named=named, before=before)
-        refused = await self.places.refresh_beside((place.name,))
-        if place.name in refused:
-            raise _told(refused[place.name], place)
-        self.places.states.change(
-            place.name,
-            lambda state: place_state.made(
-                state, now_ms=self._clock.wall_ms(), snapshot=archive
-            ),
-        )  # fmt: skip
-        result.made = True
-        result.stored_bytes = created.stored_bytes
-        result.backup_s = round(created.seconds, 3)
-        self._news.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
-
-    async def _compacted(self, place: Place, named: Sequence[str]) -> bool:
-        """Make room at a place that has none, if nothing is missing there: compacting would
-        destroy for good what somebody else removed."""
-        before = self.states()
-        repository, borg = self.places.repository(place), self.places.borg
-        try:
-            names = {one.name for one in (await borg.list_archives(repository)).archives}
-            state = record_listing(
-                self.places.states, place.name, listed=names, named=named, before=before
-            )
-            if state.missing or place.append_only:
-                return False
-            await borg.compact(repository)
-        except HoldfastError:  # that it is full is what there is to say
-            return False
-        return True
-
-    async def _check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
-        """The test restore, and that what paper needs lies beside."""
-        files = await read_beside(self.places.borg, place)
-        known = parse_lines(files.get(HEADS, b""), where=HEADS)
-        if head.digest not in {one.digest for one in known.heads}:
-            raise BackupDamaged(f"place {place.name}: its {HEADS} lacks head {head.record.seq}")
-        if files.get(f"{ESCROW}.age") != (self.places.vault.folder / f"{ESCROW}.age").read_bytes():
-            raise BackupDamaged(f"place {place.name}: its {ESCROW}.age is not the vault's")
-        found = await self._restored(place, head)
-        self.places.states.change(
-            place.name, lambda state: _after_verify(state, found, self._clock.wall_ms())
-        )
-        result.verified = True
-        result.verify_s = round(found.fetch_s + found.check_s, 3)
-        self._news.say(f"{place.name}: restored for a test, {found.files:,} files equal")
-
-    async def _restored(self, place: Place, head: Signed[Head]) -> Verified:
-        scratch = self._folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
-        repository = self.places.repository(place)  # the passphrase anew, from the escrow
-        return await verify(
-            self.places.borg, repository, head, scratch, keys=self._keys, checks=self._checks
-        )
-
-    async def _verify_place(
-        self, place: Place, held: Sequence[Signed[Head]], archive: str, *,
-        error: HoldfastError | None,
-    ) -> PlaceResult:  # fmt: skip
-        result = PlaceResult(place=place.name)
-        try:
-            if error is not None:
-                raise error
-            wanted = [one for one in held if not archive or one.record.archive == archive]
-            lost = find_missing(place.name, self.places.states.of(place.name))
-            if not wanted and lost is not None:
-                raise lost
-            if not wanted:
-                what = f"no snapshot {archive}" if archive else "no snapshot"
-                raise SnapshotNotFound(f"place {place.name} holds {what}")
-            result.archive = wanted[-1].record.archive
-            await self._check(place, wanted[-1], result)
-            if lost is not None:
-                result_of(result, lost)
-        except (HoldfastError, OSError) as raised:
-            failed = place_error(raised, place.name) if isinstance(raised, OSError) else raised
-            code, message = failed.code, failed.message
-            self.places.states.change(
-                place.name,
-                lambda state: place_state.tried(
-                    state, now_ms=self._clock.wall_ms(), result=code, message=message
-                ),
-            )  # fmt: skip
-            result_of(result, failed)
-        return result
 
     async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
         """The head to the places that do not hold its snapshot, and to witnesses in folders.
@@ -502,16 +375,6 @@ def archive_name(agent: str, incarnation: int, seq: int, at: int) -> str:
     return f"{name}-{incarnation}-{seq}-{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _after_verify(
-    state: place_state.PlaceState, found: Verified, now_ms: int
-) -> place_state.PlaceState:
-    """A test restore that went well ends whatever trouble was told before it."""
-    import msgspec
-
-    after = place_state.verified(state, now_ms=now_ms, snapshot=found.archive)
-    return msgspec.structs.replace(after, result=OK, message="", failures=0)
-
-
 def _judged(
     outcome: Outcome, done: dict[str, PlaceResult], state: place_state.PlaceState | None
 ) -> PlaceResult:
@@ -521,11 +384,3 @@ def _judged(
     elif state is not None and (lost := find_missing(outcome.place, state)) is not None:
         result_of(result, lost)
     return result
-
-
-def _told(error: Exception, place: Place) -> HoldfastError:
-    if isinstance(error, HoldfastError):
-        return error
-    if isinstance(error, OSError):
-        return place_error(error, place.name)
-    return BackupFailed(f"place {place.name}: {error}")

@@ -36,6 +36,7 @@ from holdfast.backup.places import read_places
 from holdfast.core.clock import SystemClock
 from holdfast.core.ports import Notice, Notices
 from holdfast.core.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.core.waiting import running_beside
 from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
 from holdfast.identity.ed25519 import Signatures, Sodium
 from holdfast.identity.encodings import AgentId, Digest, key_bytes
@@ -109,12 +110,8 @@ async def stopped_when_evicted(
         log.event("stopping", reason=found[0].message)
         stop()
 
-    watching = asyncio.create_task(watch())
-    try:
+    async with running_beside(watch()):
         yield
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
     if found:
         await _tell(home, found[0], notices, log)
         raise found[0]

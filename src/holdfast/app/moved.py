@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.private_files import open_private, remove_durably, write_atomically
+from holdfast.core.waiting import running_beside
 from holdfast.errors import MovedAway
 from holdfast.runtime.log import Log
 
@@ -93,12 +94,8 @@ async def stopped_when_moved(
         log.event("stopping", reason="the agent is moved to another host")
         stop()
 
-    watching = asyncio.create_task(watch())
-    try:
+    async with running_beside(watch()):
         yield
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
     check_not_moved(instance)
 
 

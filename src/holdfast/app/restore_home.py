@@ -34,8 +34,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.agent_home import home_in
-from holdfast.app.backup import SCRATCH, STAGING, alone
+from holdfast.app.backup import STAGING, alone
 from holdfast.app.backup_report import LagShape, lag_shape
+from holdfast.app.place_snapshots import SCRATCH
 from holdfast.app.restore_choice import Candidate, Failures, Passed, Wish, candidates, moment
 from holdfast.app.restore_files import (
     Damaged,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
 
 
 async def wait_event(event: asyncio.Event, seconds: float) -> bool:
@@ -18,6 +20,17 @@ async def wait_event(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+@asynccontextmanager
+async def running_beside(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
+    """Run it while the block runs; with the block it is over, however it ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def is_closed_from_outside(error: BaseException) -> bool:
