@@ -41,55 +41,55 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix
 
 crash: setup ## kill a task at every call it makes to the system (POINTS=n for a sample, ARGS=...)
-	$(BIN)/python -m holdfast.testing.crash $(if $(POINTS),--points $(POINTS)) $(ARGS)
+	$(BIN)/python -m holdfast_proofs.crash $(if $(POINTS),--points $(POINTS)) $(ARGS)
 
 agent-kills: setup ## kill the example agents at every call, resume them on another disk (POINTS=n)
 	@for example in travel research; do \
-	  $(BIN)/python -m holdfast.testing.agent_kills examples/$$example $(if $(POINTS),--points $(POINTS)) \
+	  $(BIN)/python -m holdfast_proofs.agent_kills examples/$$example $(if $(POINTS),--points $(POINTS)) \
 	    --report build/agent-kills-$$example.json || exit 1; \
 	done
 
 handoff-kills: setup ## kill a working agent at random moments; its files alone must answer (POINTS=200)
-	$(BIN)/python -m holdfast.testing.handoff_kills --points $(or $(POINTS),200) --report build/handoff-kills.json
+	$(BIN)/python -m holdfast_proofs.handoff_kills --points $(or $(POINTS),200) --report build/handoff-kills.json
 
 moves: setup ## an agent's move to another host, killed before every call (POINTS=n)
-	$(BIN)/python -m holdfast.testing.moves $(if $(POINTS),--points $(POINTS)) --report build/moves.json
-	$(BIN)/python -m holdfast.testing.moves $(if $(POINTS),--points $(POINTS)) --no-arbiter --report build/moves-alone.json
+	$(BIN)/python -m holdfast_proofs.moves $(if $(POINTS),--points $(POINTS)) --report build/moves.json
+	$(BIN)/python -m holdfast_proofs.moves $(if $(POINTS),--points $(POINTS)) --no-arbiter --report build/moves-alone.json
 
 rewind: setup ## an older journal comes back after effects were made, the code plans otherwise (CASES=200)
-	$(BIN)/python -m holdfast.testing.rewind --cases $(or $(CASES),200) --report build/rewind.json
+	$(BIN)/python -m holdfast_proofs.rewind --cases $(or $(CASES),200) --report build/rewind.json
 
 simulate: setup ## many schedules of faults in a simulated world (SEEDS=10000)
-	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS) --report build/simulate.json
+	$(BIN)/python -m holdfast_proofs.simulate --seeds $(SEEDS) --report build/simulate.json
 
 explore: setup ## every interleaving of small worlds over the transition function (ARGS=--small)
-	$(BIN)/python -m holdfast.testing.explore --report build/explore.json $(ARGS)
+	$(BIN)/python -m holdfast_proofs.explore --report build/explore.json $(ARGS)
 
 identities: setup ## the identity log under random schedules of owner, thieves and liars (SCHEDULES=100000)
-	$(BIN)/python -m holdfast.testing.identity_schedules --schedules $(or $(SCHEDULES),100000) --report build/identities.json
+	$(BIN)/python -m holdfast_proofs.identity_schedules --schedules $(or $(SCHEDULES),100000) --report build/identities.json
 
 identity-kills: setup ## kill and fail every act of an identity's life at every call (POINTS=n)
-	$(BIN)/python -m holdfast.testing.identity_kills $(if $(POINTS),--points $(POINTS)) --report build/identity-kills.json
+	$(BIN)/python -m holdfast_proofs.identity_kills $(if $(POINTS),--points $(POINTS)) --report build/identity-kills.json
 
 backup-kills: setup ## kill backups, test restores and restores at every call (POINTS=n for a sample)
-	$(BIN)/python -m holdfast.testing.backup_kills $(if $(POINTS),--points $(POINTS)) --report build/backup-kills.json
+	$(BIN)/python -m holdfast_proofs.backup_kills $(if $(POINTS),--points $(POINTS)) --report build/backup-kills.json
 
 backup-flips: setup ## one wrong bit in repositories, staging, streams and heads (FLIPS=2000)
-	$(BIN)/python -m holdfast.testing.backup_flips $(if $(FLIPS),--flips $(FLIPS)) --report build/backup-flips.json
+	$(BIN)/python -m holdfast_proofs.backup_flips $(if $(FLIPS),--flips $(FLIPS)) --report build/backup-flips.json
 memory-edits: setup ## the agent and an editor write one memory file at once: no line may be lost (EDITS=10000)
-	$(BIN)/python -m holdfast.testing.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json
+	$(BIN)/python -m holdfast_proofs.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
-	$(BIN)/python -m holdfast.testing.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json
+	$(BIN)/python -m holdfast_proofs.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json
 
 fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
 	@$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/fuzz.lock || \
 	  echo "fuzz: atheris has no wheel for this Python or machine; going on with our own mutations" >&2
-	$(BIN)/python -m holdfast.testing.fuzz $(if $(RUNS),--runs $(RUNS)) --report build/fuzz.json
+	$(BIN)/python -m holdfast_proofs.fuzz $(if $(RUNS),--runs $(RUNS)) --report build/fuzz.json
 
 mutants: setup ## change the deciding modules in small wrong ways; some test must notice
-	$(BIN)/python -m holdfast.testing.mutants --defences --report build/defences.json
-	$(BIN)/python -m holdfast.testing.mutants --report build/mutants.json
+	$(BIN)/python -m holdfast_proofs.mutants --defences --report build/defences.json
+	$(BIN)/python -m holdfast_proofs.mutants --report build/mutants.json
 
 bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n)
 	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS))

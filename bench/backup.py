@@ -22,12 +22,12 @@ from pathlib import Path
 import msgspec
 
 import holdfast
-from holdfast.app.backup import ring_of
-from holdfast.app.restore_home import Means, restore_to
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.own_log import read_own_log
-from holdfast.identity.ring import read_escrow
-from holdfast.testing.backup_lab.world import World, count, make_world, write_files
+from holdfast.backup.backups import ring_of
+from holdfast.backup.restore.restore_home import Means, restore_to
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.ring import read_escrow
+from holdfast_proofs.backup_lab.world import World, count, make_world, write_files
 
 WINDOW_STEPS = 2_000
 BIG_BYTES = 4 << 20  # of one file
@@ -48,11 +48,15 @@ async def small(root: Path) -> dict[str, float]:
         raise SystemExit(f"a backup failed: {second}")
     (place,) = second.places
     return {
-        "first_s": first_s, "incremental_s": again_s, "staging_s": second.staging_s,
-        "backup_s": place.backup_s, "verify_s": place.verify_s,
-        "stored_bytes": place.stored_bytes, "files": second.snapshot.files,
+        "first_s": first_s,
+        "incremental_s": again_s,
+        "staging_s": second.staging_s,
+        "backup_s": place.backup_s,
+        "verify_s": place.verify_s,
+        "stored_bytes": place.stored_bytes,
+        "files": second.snapshot.files,
         "bytes": second.snapshot.bytes,
-    }  # fmt: skip
+    }
 
 
 async def throughput(world: World) -> dict[str, float]:
@@ -87,21 +91,26 @@ async def big(root: Path, megabytes: int) -> dict[str, float]:
     backup_s = time.monotonic() - began
     escrow = read_escrow(backups.places.vault)
     means = Means(
-        borg=backups.places.borg, places=backups.places.read(), escrow=escrow,
-        log=read_own_log(world.home.folder, Sodium()), keys=ring_of(escrow),
-    )  # fmt: skip
+        borg=backups.places.borg,
+        places=backups.places.read(),
+        escrow=escrow,
+        log=read_own_log(world.home.folder, Sodium()),
+        keys=ring_of(escrow),
+    )
     began = time.monotonic()
     restored = await restore_to(root / "restored", means)
     return {
-        "bytes": report.snapshot.bytes, "backup_s": backup_s,
-        "restore_s": time.monotonic() - began, "fetch_and_compare_s": restored.fetch_s,
-    }  # fmt: skip
+        "bytes": report.snapshot.bytes,
+        "backup_s": backup_s,
+        "restore_s": time.monotonic() - began,
+        "fetch_and_compare_s": restored.fetch_s,
+    }
 
 
 async def measure(root: Path, *, megabytes: int) -> dict[str, object]:
     found: dict[str, object] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     found["small"] = await small(root / "small")
-    from holdfast.app.agent_home import load_home
+    from holdfast.layout.agent_home import load_home
 
     world = World(root=root / "small", home=load_home(root / "small" / "ada"))
     found["throughput"] = await throughput(world)

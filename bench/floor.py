@@ -16,7 +16,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.journal.sqlite.db import open_db
+from holdfast.host.sqlite import open_db
 
 ROW_BYTES = 600
 COMMITS = 600

@@ -26,10 +26,20 @@ def rate(tasks: int, *, agent: bool) -> float:
         if agent:
             (Path(folder) / "holdfast.toml").write_text('agent = "ada"\n')
         done = subprocess.run(
-            [sys.executable, SUBJECT, "rate", "--folder", folder, "--tasks", str(tasks),
-             "--steps", str(STEPS // tasks)],
-            stdout=subprocess.PIPE, check=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                SUBJECT,
+                "rate",
+                "--folder",
+                folder,
+                "--tasks",
+                str(tasks),
+                "--steps",
+                str(STEPS // tasks),
+            ],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
         if agent and not (Path(folder) / "handoff.md").exists():
             raise SystemExit("no hand-off was kept: there is nothing to measure")
     return json.loads(done.stdout)["steps_per_s"]

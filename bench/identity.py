@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable
 
 from holdfast.core.clock import SystemEntropy
-from holdfast.identity import drafts
-from holdfast.identity.ed25519 import SeedSigner, Sodium
-from holdfast.identity.encodings import key_bytes
-from holdfast.identity.log import accept, accept_line
-from holdfast.identity.log_state import Log
-from holdfast.identity.records import Keys, Why
-from holdfast.identity.refusal import Refusal
-from holdfast.identity.slots import close_slot, open_slot, passphrase_key
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log import accept, accept_line
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.ed25519 import SeedSigner, Sodium
+from holdfast.identity.records.encodings import key_bytes
+from holdfast.identity.records.records import Keys, Why
+from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.vault.slots import close_slot, open_slot, passphrase_key
 
 PORT = Sodium()
 BOUNDS = {"sign_ms": (0.0, 0.2), "verify_log_s": (0.0, 0.5), "unlock_s": (0.1, 1.0)}
@@ -55,11 +55,7 @@ def main() -> int:
         print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
     else:
         for name, value in figures.items():
-            print(
-                f"{name:>14}  {value:,.4f}"
-                if isinstance(value, float)
-                else f"{name:>14}  {value:,}"
-            )
+            print(f"{name:>14}  {value:,.4f}" if isinstance(value, float) else f"{name:>14}  {value:,}")
     missed = [name for name, (low, high) in BOUNDS.items() if not low <= figures[name] <= high]
     if options.check and missed:
         print(f"beyond the bounds: {', '.join(missed)}", file=sys.stderr)
@@ -77,10 +73,7 @@ def _unlocked() -> dict[str, float]:
         if open_slot(slot, key, vault_id="bench") != b"payload":
             raise SystemExit("the slot does not open")
         rounds.append((time.monotonic() - clock, time.process_time() - cpu))
-    return {
-        "unlock_s": min(one for one, _ in rounds),
-        "unlock_cpu_s": min(one for _, one in rounds),
-    }
+    return {"unlock_s": min(one for one, _ in rounds), "unlock_cpu_s": min(one for _, one in rounds)}
 
 
 def _log(records: int) -> list[bytes]:
@@ -97,9 +90,7 @@ def _log(records: int) -> list[bytes]:
     log = _taken(accept(None, signed, port=PORT))
     for number in range(1, records):
         op, by, nxt = _key(f"op {number}"), nxt, _key(f"next {number}")
-        signed = drafts.rotation(
-            log, by=(by,), op=(op,), nxt=drafts.committed((nxt.public,)), why=Why.PLANNED
-        )
+        signed = drafts.rotation(log, by=(by,), op=(op,), nxt=drafts.committed((nxt.public,)), why=Why.PLANNED)
         lines.append(signed.line())
         log = _taken(accept(log, signed, port=PORT))
     return lines

@@ -62,10 +62,21 @@ def measure(folder: Path, tasks: int) -> dict[str, float]:
     journal = folder / "journal.db"
     asyncio.run(submit(journal, tasks))
     worker = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "worker", "app.py:tasks", "--journal", str(journal),
-         "--concurrency", str(tasks)],
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "worker",
+            "app.py:tasks",
+            "--journal",
+            str(journal),
+            "--concurrency",
+            str(tasks),
+        ],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         until = time.monotonic() + WAIT_S
         while not _all_inside(journal, tasks):
@@ -73,11 +84,7 @@ def measure(folder: Path, tasks: int) -> dict[str, float]:
                 raise RuntimeError("the worker did not take all tasks")
             time.sleep(0.5)
         child = child_of(worker.pid)
-        return {
-            "tasks": tasks,
-            "worker_mib": resident_mib(child),
-            "parent_mib": resident_mib(worker.pid),
-        }
+        return {"tasks": tasks, "worker_mib": resident_mib(child), "parent_mib": resident_mib(worker.pid)}
     finally:
         worker.terminate()
         worker.wait(WAIT_S)
@@ -85,10 +92,23 @@ def measure(folder: Path, tasks: int) -> dict[str, float]:
 
 def _all_inside(journal: Path, tasks: int) -> bool:
     listed = subprocess.run(
-        [sys.executable, "-m", "holdfast", "task", "list", "--journal", str(journal), "--state",
-         "running", "--limit", str(tasks + 1), "--json"],
-        capture_output=True, check=True,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "task",
+            "list",
+            "--journal",
+            str(journal),
+            "--state",
+            "running",
+            "--limit",
+            str(tasks + 1),
+            "--json",
+        ],
+        capture_output=True,
+        check=True,
+    ).stdout
     rows = json.loads(listed)["tasks"]
     return sum(row.get("records", 0) >= 3 for row in rows) >= tasks
 

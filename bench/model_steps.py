@@ -49,14 +49,12 @@ class Parrot:
     async def ask(self, request: Request, **_more: object) -> Reply:
         self.count += 1
         reply = Reply(
-            parts=(Text(text=said(REPLY_CHARS, f"reply {self.count}")),), stop=StopReason.END,
+            parts=(Text(text=said(REPLY_CHARS, f"reply {self.count}")),),
+            stop=StopReason.END,
             usage=Usage(input_tokens=1_000, output_tokens=600, cached_tokens=900),
             ids={"reply": f"chatcmpl-{self.count:08}", "model": "model-1", "stop": "stop"},
-            route=Route(
-                endpoint="first", region="eu", wire="openai", cold_tokens=100,
-                body_sha256="0" * 64,
-            ),
-        )  # fmt: skip
+            route=Route(endpoint="first", region="eu", wire="openai", cold_tokens=100, body_sha256="0" * 64),
+        )
         self.bytes += len(content_bytes(reply.message(prefix="r1")))
         return reply
 
@@ -101,10 +99,14 @@ async def measure_talk(folder: Path, turns: int) -> Figures:
     block = max(turns // BLOCKS, 1)
     by_block = [statistics.median(times[i : i + block]) * 1_000 for i in range(0, turns, block)]
     return {
-        "turns": turns, "message_bytes": unique, "disk_bytes": size, "of_messages": size / unique,
-        "record_ms_by_block": by_block, "last_of_first": by_block[-1] / by_block[0],
+        "turns": turns,
+        "message_bytes": unique,
+        "disk_bytes": size,
+        "of_messages": size / unique,
+        "record_ms_by_block": by_block,
+        "last_of_first": by_block[-1] / by_block[0],
         "asks": parrot.count,
-    }  # fmt: skip
+    }
 
 
 async def measure_calls(folder: Path, calls: int, prompt_bytes: int) -> Figures:
@@ -136,9 +138,12 @@ async def measure_calls(folder: Path, calls: int, prompt_bytes: int) -> Figures:
             await (await hf.submit(asks)).result()
     one, other = (statistics.median(times[WARM:]) * 1_000 for times in (plain, recorded))
     return {
-        "calls": calls, "prompt_bytes": prompt_bytes, "plain_ms": one, "recorded_ms": other,
+        "calls": calls,
+        "prompt_bytes": prompt_bytes,
+        "plain_ms": one,
+        "recorded_ms": other,
         "overhead_ms": other - one,
-    }  # fmt: skip
+    }
 
 
 def shown(result: Figures) -> str:
@@ -160,18 +165,14 @@ async def measure(options: argparse.Namespace) -> Figures:
             (Path(folder) / name).mkdir(mode=0o700)
         return {
             "talk": await measure_talk(Path(folder) / "talk", options.turns),
-            "calls": await measure_calls(
-                Path(folder) / "calls", options.calls, options.prompt_bytes
-            ),
+            "calls": await measure_calls(Path(folder) / "calls", options.calls, options.prompt_bytes),
             "python": platform.python_version(),
             "machine": platform.machine(),
         }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5_000)
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--prompt-bytes", type=int, default=32_768)

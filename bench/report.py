@@ -47,8 +47,7 @@ def _rest(result: Figures) -> list[str]:
         for one in result["resume"]
     ]
     lines += [
-        f"memory with {one['tasks']} tasks: worker {one['worker_mib']:.0f} MiB, "
-        f"its parent {one['parent_mib']:.0f} MiB"
+        f"memory with {one['tasks']} tasks: worker {one['worker_mib']:.0f} MiB, its parent {one['parent_mib']:.0f} MiB"
         for one in result["memory"]
     ]
     start = result["start"]

@@ -53,9 +53,8 @@ def run_subject(words: Iterable[str], *, python: str = sys.executable) -> Figure
         # Compiled modules are kept, as they are where the package is installed.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         done = subprocess.run(
-            [python, *words, "--folder", folder], capture_output=True, timeout=LIMIT_S, text=True,
-            env=environment,
-        )  # fmt: skip
+            [python, *words, "--folder", folder], capture_output=True, timeout=LIMIT_S, text=True, env=environment
+        )
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -124,9 +123,7 @@ def measure_import(times: int = 7) -> Figures:
 
 def measure_rest(rounds: int) -> Figures:
     say("one task of 10,000 steps")
-    long = [
-        run_subject([str(HERE / "subject.py"), "long", "--steps", "10001"]) for _ in range(rounds)
-    ]
+    long = [run_subject([str(HERE / "subject.py"), "long", "--steps", "10001"]) for _ in range(rounds)]
     long.sort(key=lambda one: one["last_of_first"])
     resumes: list[Figures] = []
     for size in (1, 1_000):
@@ -137,12 +134,7 @@ def measure_rest(rounds: int) -> Figures:
     for size in (1, 500):
         say(f"memory of a worker with {size}")
         memory.append(run_subject([str(HERE / "memory.py"), "--tasks", str(size)]))
-    return {
-        "long": long[len(long) // 2],
-        "resume": resumes,
-        "memory": memory,
-        "start": measure_import(),
-    }
+    return {"long": long[len(long) // 2], "resume": resumes, "memory": memory, "start": measure_import()}
 
 
 def say(text: str) -> None:
@@ -151,9 +143,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, action="append", help="this many at the same time")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", help="where to measure (default: the temporary folder)")

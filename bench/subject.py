@@ -55,11 +55,7 @@ async def measure_rate(folder: Path, tasks: int, steps: int) -> dict[str, float]
     await perform(folder / "warm.db", 1, 3)
     took, commits, added = await perform(folder / "journal.db", tasks, steps)
     done = tasks * steps
-    return {
-        "steps_per_s": done / took,
-        "commits_per_step": commits / done,
-        "bytes_per_step": added / done,
-    }
+    return {"steps_per_s": done / took, "commits_per_step": commits / done, "bytes_per_step": added / done}
 
 
 async def measure_long(folder: Path, steps: int) -> dict[str, object]:

@@ -16,14 +16,14 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast.app.approvals import list_approvals
+from holdfast.app.binder import open_file_journal
 from holdfast.app.loading import load_app
-from holdfast.app.places import open_file_journal
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.downstream.process import FarEnd
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import ENDED, TaskState
-from holdfast.testing.agent_kills.stage import KEY, SECRET, Stage, set_up
+from holdfast.views.approvals import list_approvals
+from holdfast_proofs.agent_kills.stage import KEY, SECRET, Stage, set_up
 
 HERE = Path(__file__).parent
 

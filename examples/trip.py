@@ -23,10 +23,7 @@ async def search_flights(call: holdfast.Call, query: str) -> list[Json]:
 
 
 # The service does one charge per key for a day: so the runtime may send the same key again.
-@holdfast.tool(
-    effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True),
-    http_only=True,
-)
+@holdfast.tool(effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True), http_only=True)
 async def charge(call: holdfast.Call, card: str, cents: int) -> Json:
     answer = await call.http.post(f"{PAYMENT}/charges", json={"card": card, "cents": cents})
     return answer.json()
@@ -40,9 +37,7 @@ async def send_mail(call: holdfast.Call, to: str, body: str) -> Json:
 
 
 @send_mail.find
-async def find_mail(
-    call: holdfast.Call, to: str, body: str
-) -> holdfast.Found | holdfast.Absent | holdfast.Many:
+async def find_mail(call: holdfast.Call, to: str, body: str) -> holdfast.Found | holdfast.Absent | holdfast.Many:
     step = {"task": call.task_id, "step": call.ordinal}
     answer = await call.http.get(f"{MAIL}/mails", params=step)
     mails = answer.json()["mails"]

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Two cores shared with other tests make single examples slow now and then; that is no finding.
-settings.register_profile(
-    "project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
 _MEASURED = "measured"

@@ -53,10 +53,7 @@ def make_functional(saver: AsyncSqliteSaver):
 
 async def run(program, form: str, tasks: int, steps: int, name: str) -> float:
     async def one(number: int) -> None:
-        config = {
-            "configurable": {"thread_id": f"{name}-{number}"},
-            "recursion_limit": steps + 10,
-        }
+        config = {"configurable": {"thread_id": f"{name}-{number}"}, "recursion_limit": steps + 10}
         if form == "graph":
             done = await program.ainvoke({"left": steps, "last": ""}, config, durability="sync")
             assert done["left"] == 0

@@ -17,9 +17,7 @@ def main(source: str, target: str) -> None:
     names = list(dict.fromkeys(row["subject"] for row in result["rates"]))
     sizes = sorted({row["tasks"] for row in result["rates"]})
     rates = {(row["subject"], row["tasks"]): row["steps_per_s"] for row in result["rates"]}
-    figure, (left, right) = pyplot.subplots(
-        1, 2, figsize=(11, 4.5), width_ratios=(3, 2), layout="constrained"
-    )
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.5), width_ratios=(3, 2), layout="constrained")
     width = 0.8 / len(names)
     for number, name in enumerate(names):
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(sizes))]

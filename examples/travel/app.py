@@ -32,9 +32,7 @@ model = holdfast.Model(
 
 
 @holdfast.tool(effect=holdfast.Read())
-async def search_flights(
-    call: holdfast.Call, origin: str, destination: str, day: str
-) -> list[Json]:
+async def search_flights(call: holdfast.Call, origin: str, destination: str, day: str) -> list[Json]:
     """Flights of a day, cheapest first.
 
     Args:
@@ -63,13 +61,8 @@ async def write_itinerary(call: holdfast.Call, text: str) -> str:
 
 
 # The service does one charge per key for a day: so the runtime may send the same key again.
-@holdfast.tool(
-    effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True),
-    http_only=True,
-)
-async def charge(
-    call: holdfast.Call, cents: Annotated[int, holdfast.Field(minimum=1)], what: str
-) -> Json:
+@holdfast.tool(effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True), http_only=True)
+async def charge(call: holdfast.Call, cents: Annotated[int, holdfast.Field(minimum=1)], what: str) -> Json:
     """Charge the traveller's card."""
     body = {"card": "tok_1", "cents": cents, "what": what}
     return (await call.http.post(f"{PAYMENT}/charges", json=body)).json()
@@ -85,9 +78,7 @@ async def send_mail(call: holdfast.Call, to: str, subject: str) -> Json:
 
 
 @send_mail.find
-async def find_mail(
-    call: holdfast.Call, to: str, subject: str
-) -> holdfast.Found | holdfast.Absent | holdfast.Many:
+async def find_mail(call: holdfast.Call, to: str, subject: str) -> holdfast.Found | holdfast.Absent | holdfast.Many:
     step = {"task": call.task_id, "step": call.ordinal}
     mails = (await call.http.get(f"{MAIL}/mails", params=step)).json()["mails"]
     if len(mails) > 1:

@@ -12,15 +12,7 @@ if TYPE_CHECKING:
     from holdfast.app.handle import TaskHandle
     from holdfast.app.loading import App
     from holdfast.app.open import Holdfast, open  # noqa: A004 - the public name
-    from holdfast.core.effect import (
-        Fenced,
-        Idempotent,
-        Keyed,
-        Queryable,
-        Read,
-        Transactional,
-        Unrepeatable,
-    )
+    from holdfast.core.effect import Fenced, Idempotent, Keyed, Queryable, Read, Transactional, Unrepeatable
     from holdfast.errors import (
         Busy,
         DoneWithOtherArguments,
@@ -44,79 +36,151 @@ if TYPE_CHECKING:
         TaskParked,
         ToolFailed,
     )
-    from holdfast.runtime.agent import Agent
-    from holdfast.runtime.conversation import Answer, Conversation
-    from holdfast.runtime.field import Field
-    from holdfast.runtime.gate import Gate
-    from holdfast.runtime.limits import Above, Limit
-    from holdfast.runtime.log import Log
+    from holdfast.host.log import Log
+    from holdfast.layout.engine_settings import Settings
+    from holdfast.runtime.agent.agent import Agent
+    from holdfast.runtime.agent.conversation import Answer, Conversation
+    from holdfast.runtime.agent.remembering import recall, remember
+    from holdfast.runtime.gate.gate import Gate
+    from holdfast.runtime.gate.limits import Above, Limit
     from holdfast.runtime.models.endpoint import Endpoint
     from holdfast.runtime.models.endpoints import Endpoints
     from holdfast.runtime.models.model import Model
     from holdfast.runtime.models.port import Restarted, TextDelta
     from holdfast.runtime.models.price import Price
     from holdfast.runtime.models.reply import Reply, ToolCall, Usage
-    from holdfast.runtime.plan import Plan, PlanItem
-    from holdfast.runtime.remembering import recall, remember
-    from holdfast.runtime.run import Approval, Run
-    from holdfast.runtime.scope import Scope
-    from holdfast.runtime.scratch import Scratch
-    from holdfast.runtime.settings import Settings
-    from holdfast.runtime.talk import Talk
-    from holdfast.runtime.task import TaskType, task
-    from holdfast.runtime.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
+    from holdfast.runtime.scratch.scratch import Scratch
+    from holdfast.runtime.step.plan import Plan, PlanItem
+    from holdfast.runtime.task.run import Approval, Run
+    from holdfast.runtime.task.scope import Scope
+    from holdfast.runtime.task.talk import Talk
+    from holdfast.runtime.task.task import TaskType, task
+    from holdfast.runtime.tool.field import Field
+    from holdfast.runtime.tool.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
 
 _WHERE = {
     "holdfast.app.handle": ("TaskHandle",),
     "holdfast.app.loading": ("App",),
     "holdfast.app.open": ("Holdfast", "open"),
-    "holdfast.core.effect": (
-        "Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable",
-    ),
+    "holdfast.core.effect": ("Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable"),
     "holdfast.errors": (
-        "Busy", "DoneWithOtherArguments", "GateRefused", "HoldfastError", "KeyReused",
-        "MessageConflict", "ModelRefused", "NoSchema", "NotDurable", "NotSent",
-        "Refused", "RequestConflict", "ResultErased", "ResultNotKept", "ScratchNotKept",
-        "StepFailed", "StepSkipped", "TaskCancelled", "TaskFailed", "TaskParked", "ToolFailed",
+        "Busy",
+        "DoneWithOtherArguments",
+        "GateRefused",
+        "HoldfastError",
+        "KeyReused",
+        "MessageConflict",
+        "ModelRefused",
+        "NoSchema",
+        "NotDurable",
+        "NotSent",
+        "Refused",
+        "RequestConflict",
+        "ResultErased",
+        "ResultNotKept",
+        "ScratchNotKept",
+        "StepFailed",
+        "StepSkipped",
+        "TaskCancelled",
+        "TaskFailed",
+        "TaskParked",
+        "ToolFailed",
     ),
-    "holdfast.runtime.agent": ("Agent",),
-    "holdfast.runtime.conversation": ("Answer", "Conversation"),
-    "holdfast.runtime.field": ("Field",),
-    "holdfast.runtime.gate": ("Gate",),
-    "holdfast.runtime.limits": ("Above", "Limit"),
-    "holdfast.runtime.log": ("Log",),
+    "holdfast.runtime.agent.agent": ("Agent",),
+    "holdfast.runtime.agent.conversation": ("Answer", "Conversation"),
+    "holdfast.runtime.tool.field": ("Field",),
+    "holdfast.runtime.gate.gate": ("Gate",),
+    "holdfast.runtime.gate.limits": ("Above", "Limit"),
+    "holdfast.host.log": ("Log",),
     "holdfast.runtime.models.endpoint": ("Endpoint",),
     "holdfast.runtime.models.endpoints": ("Endpoints",),
     "holdfast.runtime.models.model": ("Model",),
     "holdfast.runtime.models.port": ("Restarted", "TextDelta"),
     "holdfast.runtime.models.price": ("Price",),
     "holdfast.runtime.models.reply": ("Reply", "ToolCall", "Usage"),
-    "holdfast.runtime.plan": ("Plan", "PlanItem"),
-    "holdfast.runtime.remembering": ("recall", "remember"),
-    "holdfast.runtime.run": ("Approval", "Run"),
-    "holdfast.runtime.scope": ("Scope",),
-    "holdfast.runtime.scratch": ("Scratch",),
-    "holdfast.runtime.settings": ("Settings",),
-    "holdfast.runtime.talk": ("Talk",),
-    "holdfast.runtime.task": ("TaskType", "task"),
-    "holdfast.runtime.tool": (
-        "Absent", "Apply", "Call", "Found", "Many", "Tool", "Unsure", "tool",
-    ),
-}  # fmt: skip
+    "holdfast.runtime.step.plan": ("Plan", "PlanItem"),
+    "holdfast.runtime.agent.remembering": ("recall", "remember"),
+    "holdfast.runtime.task.run": ("Approval", "Run"),
+    "holdfast.runtime.task.scope": ("Scope",),
+    "holdfast.runtime.scratch.scratch": ("Scratch",),
+    "holdfast.layout.engine_settings": ("Settings",),
+    "holdfast.runtime.task.talk": ("Talk",),
+    "holdfast.runtime.task.task": ("TaskType", "task"),
+    "holdfast.runtime.tool.tool": ("Absent", "Apply", "Call", "Found", "Many", "Tool", "Unsure", "tool"),
+}
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Above", "Absent", "Agent", "Answer", "App", "Apply", "Approval", "Busy", "Call",
-    "Conversation", "DoneWithOtherArguments", "Endpoint", "Endpoints", "Fenced", "Field",
-    "Found", "Gate", "GateRefused", "Holdfast", "HoldfastError", "Idempotent", "KeyReused",
-    "Keyed", "Limit", "Log", "Many", "MessageConflict", "Model", "ModelRefused", "NoSchema",
-    "NotDurable", "NotSent", "Plan", "PlanItem", "Price", "Queryable", "Read", "Refused",
-    "Reply", "RequestConflict", "Restarted", "ResultErased", "ResultNotKept", "Run", "Scope",
-    "Scratch", "ScratchNotKept", "Settings", "StepFailed", "StepSkipped", "Talk",
-    "TaskCancelled", "TaskFailed", "TaskHandle", "TaskParked", "TaskType", "TextDelta", "Tool",
-    "ToolCall", "ToolFailed", "Transactional", "Unrepeatable", "Unsure", "Usage", "open",
-    "recall", "remember", "task", "tool",
-]  # fmt: skip
+    "Above",
+    "Absent",
+    "Agent",
+    "Answer",
+    "App",
+    "Apply",
+    "Approval",
+    "Busy",
+    "Call",
+    "Conversation",
+    "DoneWithOtherArguments",
+    "Endpoint",
+    "Endpoints",
+    "Fenced",
+    "Field",
+    "Found",
+    "Gate",
+    "GateRefused",
+    "Holdfast",
+    "HoldfastError",
+    "Idempotent",
+    "KeyReused",
+    "Keyed",
+    "Limit",
+    "Log",
+    "Many",
+    "MessageConflict",
+    "Model",
+    "ModelRefused",
+    "NoSchema",
+    "NotDurable",
+    "NotSent",
+    "Plan",
+    "PlanItem",
+    "Price",
+    "Queryable",
+    "Read",
+    "Refused",
+    "Reply",
+    "RequestConflict",
+    "Restarted",
+    "ResultErased",
+    "ResultNotKept",
+    "Run",
+    "Scope",
+    "Scratch",
+    "ScratchNotKept",
+    "Settings",
+    "StepFailed",
+    "StepSkipped",
+    "Talk",
+    "TaskCancelled",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskParked",
+    "TaskType",
+    "TextDelta",
+    "Tool",
+    "ToolCall",
+    "ToolFailed",
+    "Transactional",
+    "Unrepeatable",
+    "Unsure",
+    "Usage",
+    "open",
+    "recall",
+    "remember",
+    "task",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -228,9 +228,7 @@ class ModelUnavailable(Retryable):
     code = "model-unavailable"
     default_hint = "the same request is sent again later; a second endpoint would have taken over"
 
-    def __init__(
-        self, message: str, *, retry_after_s: float | None = None, status: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, status: int | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.status = status
@@ -274,9 +272,7 @@ class BadValue(Terminal):
 
     code = "bad-value"
     exit_code = EXIT_USAGE
-    default_hint = (
-        "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"
-    )
+    default_hint = "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"
 
 
 class TooLarge(Terminal):
@@ -289,8 +285,7 @@ class BadApp(Terminal):
     code = "bad-app"
     exit_code = EXIT_USAGE
     default_hint = (
-        "name a list of tasks as `module:attribute` or `path/file.py:attribute`, "
-        "for example `examples/trip.py:tasks`"
+        "name a list of tasks as `module:attribute` or `path/file.py:attribute`, for example `examples/trip.py:tasks`"
     )
 
 
@@ -553,8 +548,7 @@ class PassphraseRefused(Terminal):
     code = "passphrase-refused"
     exit_code = EXIT_JOURNAL
     default_hint = (
-        "the repository belongs to another agent or vault: compare its id with places.json; "
-        "it is never asked for twice"
+        "the repository belongs to another agent or vault: compare its id with places.json; it is never asked for twice"
     )
 
 
@@ -562,8 +556,7 @@ class RepositoryMoved(Terminal):
     code = "repository-moved"
     exit_code = EXIT_CONFLICT
     default_hint = (
-        "if you moved it yourself: `holdfast place move NAME ADDRESS`; "
-        "never go on with a copy and its original"
+        "if you moved it yourself: `holdfast place move NAME ADDRESS`; never go on with a copy and its original"
     )
 
 
@@ -648,9 +641,7 @@ class ArchiveRefused(Terminal):
 
     code = "archive-refused"
     exit_code = EXIT_JOURNAL
-    default_hint = (
-        "nothing was put in place; restore from another place, and find out who can write here"
-    )
+    default_hint = "nothing was put in place; restore from another place, and find out who can write here"
 
 
 class PruneRefused(Terminal):
@@ -685,9 +676,7 @@ class KeysReplaced(Terminal):
 
     code = "keys-replaced"
     exit_code = EXIT_CONFLICT
-    default_hint = (
-        "the keys were rotated elsewhere: use the vault that was rotated, or evict with the paper"
-    )
+    default_hint = "the keys were rotated elsewhere: use the vault that was rotated, or evict with the paper"
 
 
 class SignerRefused(Terminal):
@@ -826,8 +815,7 @@ class RequestConflict(Terminal):
 
     def __init__(self, *, task_id: str, request_id: str, name: str) -> None:
         super().__init__(
-            f"request id {request_id!r} of {name} is task {task_id}, "
-            "which was submitted with another input"
+            f"request id {request_id!r} of {name} is task {task_id}, which was submitted with another input"
         )
         self.task_id = task_id
         self.request_id = request_id
@@ -841,10 +829,7 @@ class MessageConflict(Terminal):
     default_hint = "use a new message id for a new message; the same id always means the same one"
 
     def __init__(self, *, task_id: str, message_id: str, conversation: str) -> None:
-        super().__init__(
-            f"message id {message_id!r} of the conversation {conversation!r} was sent with "
-            "another text"
-        )
+        super().__init__(f"message id {message_id!r} of the conversation {conversation!r} was sent with another text")
         self.task_id = task_id
         self.message_id = message_id
 
@@ -970,9 +955,7 @@ class KeysMissing(Terminal):
 class KeysWrong(Terminal):
     code = "keys-wrong"
     exit_code = EXIT_JOURNAL
-    default_hint = (
-        "this keys.json belongs to another journal, or was changed; put the right one back"
-    )
+    default_hint = "this keys.json belongs to another journal, or was changed; put the right one back"
 
 
 class HighWaterDamaged(Terminal):
@@ -1091,9 +1074,7 @@ class InvariantViolated(Terminal):
     """A promise of the code itself is broken; the work stops rather than guess."""
 
     code = "invariant-violated"
-    default_hint = (
-        "this is a defect of Holdfast: please report it with the output of `holdfast doctor`"
-    )
+    default_hint = "this is a defect of Holdfast: please report it with the output of `holdfast doctor`"
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -1158,9 +1139,7 @@ class GateRefused(StepFailed):
     code = "gate-refused"
     default_hint = "the refusal is recorded and stays; another call may pass: docs/how-to/limits.md"
 
-    def __init__(
-        self, *, tool: str, ordinal: str, rule: str, why: str, retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, *, tool: str, ordinal: str, rule: str, why: str, retry_after_s: float | None = None) -> None:
         later = "" if retry_after_s is None else f"; again in {retry_after_s:g} s"
         super().__init__(f"step {ordinal}: {tool} is refused by the gate: {why}{later}")
         self.tool = tool
@@ -1174,9 +1153,7 @@ class ScratchNotKept(StepFailed):
     """The step is closed, but the files it left in the scratch folder are not stored."""
 
     code = "scratch-not-kept"
-    default_hint = (
-        "the step is not run again; make what it left anew by another call, or go on without it"
-    )
+    default_hint = "the step is not run again; make what it left anew by another call, or go on without it"
 
     def __init__(self, *, tool: str, ordinal: str, why: str) -> None:
         super().__init__(f"step {ordinal}: the files that {tool} left are lost: {why}")
@@ -1288,9 +1265,7 @@ class KeyReused(Unresolved):
     """The far end has seen this effect key with another body."""
 
     code = "key-reused"
-    default_hint = (
-        "something was done under this key in another timeline; it is looked up or parked"
-    )
+    default_hint = "something was done under this key in another timeline; it is looked up or parked"
 
     def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
         super().__init__(f"the far end knows this effect key with another body: {_shown(proof)}")
@@ -1356,8 +1331,7 @@ class TaskParked(Unresolved):
         else:
             look, act = f"task show {task_id}", f"task retry {task_id}"
         super().__init__(
-            f"{where} is parked: {question}",
-            hint=f"`holdfast {look}` shows the evidence, `holdfast {act}` goes on",
+            f"{where} is parked: {question}", hint=f"`holdfast {look}` shows the evidence, `holdfast {act}` goes on"
         )
         self.task_id = task_id
         self.ordinal = ordinal

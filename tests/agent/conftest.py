@@ -32,9 +32,14 @@ SCRIPT = Script(
         calls("for ever", call("weather", {"place": "again for ever"})),
         calls("flight 7", call("charge", {"card": "tok_1", "cents": 4200})),
         calls("paid 4200", text="Booked: flight 7."),
-        calls("all wrong", call("charge", '{"card": "a", "card": "b"}', id="x"),
-              call("charge", "[1]", id="x"), call("charge", '{"cents": ', id="x"),
-              call("fly", {"far": True}, id="x"), call("charge", {"card": 7}, id="x")),
+        calls(
+            "all wrong",
+            call("charge", '{"card": "a", "card": "b"}', id="x"),
+            call("charge", "[1]", id="x"),
+            call("charge", '{"cents": ', id="x"),
+            call("fly", {"far": True}, id="x"),
+            call("charge", {"card": 7}, id="x"),
+        ),
         calls("do not fit", text="I see what was wrong."),
         calls("large", call("charge", '{"card": "' + "x" * (10 << 20) + '"}')),
         calls("the limit is", text="Too large, I see."),
@@ -43,10 +48,13 @@ SCRIPT = Script(
         calls("say it all", text="This is only half of", stop="length"),
         calls("cut off", text="All of it."),
         calls("make a plan", call("plan", {"add": ["search", "pay"]})),
-        calls("2. [pending] pay", call("plan", {"set": [
-            {"number": 1, "state": "done"}, {"number": 9, "state": "done"}]})),
-        calls("no item 9", call("plan", {"set": [{"number": 1, "state": "done", "result": "f7"},
-                                                  {"number": 2, "state": "dropped"}]})),
+        calls(
+            "2. [pending] pay", call("plan", {"set": [{"number": 1, "state": "done"}, {"number": 9, "state": "done"}]})
+        ),
+        calls(
+            "no item 9",
+            call("plan", {"set": [{"number": 1, "state": "done", "result": "f7"}, {"number": 2, "state": "dropped"}]}),
+        ),
         calls("[dropped] pay", text="Planned."),
         calls("mail ada", call("send_mail", {"to": "ada"})),
         calls("looked up and found", turn=2, text="The mail had gone out once."),
@@ -74,8 +82,8 @@ SCRIPT = Script(
         # A trip that was interrupted: the runtime speaks last.
         calls("While you were away", call("charge", {"card": "tok_1", "cents": 4200}), turn=2),
         calls("While you were away", text="Booked: flight 7.", turn=3),
-    ),
-)  # fmt: skip
+    )
+)
 
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]
 

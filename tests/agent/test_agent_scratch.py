@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from holdfast.errors import Suspended
 from holdfast.journal.records import TaskState, TaskView
-from holdfast.runtime.agent_loop import Loop
-from holdfast.runtime.asked import request_of
+from holdfast.runtime.agent.loop import Loop
+from holdfast.runtime.task.ask_record import request_of
 from holdfast.testing.lab import Lab, wait_state
 from holdfast.testing.model_server.process import ModelServer, start_blocking
 from holdfast.testing.model_server.script import Answer, Script, ScriptedCall
@@ -88,12 +88,9 @@ def told(view: TaskView, ordinal: str) -> list[tuple[str, bool]]:
 
 @pytest.mark.parametrize("bad", [leave_link, leave_pipe, leave_and_fail, leave_another_folder])
 async def test_what_cannot_be_kept_is_told_and_the_loop_goes_on(
-    lab: Lab,
-    agent: MakeAgent,
-    bad: holdfast.Tool[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Lab, agent: MakeAgent, bad: holdfast.Tool[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.scratch.FULL_REST_S", 0.01)
+    monkeypatch.setattr("holdfast.runtime.scratch.scratch.FULL_REST_S", 0.01)
     ada = agent(write, look, bad, scratch=True)
     async with lab.open(ada) as hf:
         handle = await hf.submit(ada, request="go")
@@ -111,9 +108,7 @@ async def test_what_cannot_be_kept_is_told_and_the_loop_goes_on(
     assert told(view, "7") == [(str(kept).replace("'", '"').replace(", ", ","), False)]
 
 
-async def test_it_is_told_on_a_later_run_too(
-    lab: Lab, agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_is_told_on_a_later_run_too(lab: Lab, agent: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run ends between the calls and the request that tells of them."""
     ada = agent(write, look, leave_link, scratch=True)
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.core.step import Event, Step, StepState
 from holdfast.journal.records import Attempt, Claim, StepView, TaskView
-from holdfast.runtime.away import OPENING, away_text
+from holdfast.runtime.agent.resume_message import OPENING, away_text
 
 AT_MS = 1_800_000_000_000
 
@@ -20,9 +20,8 @@ def view_of(*epochs: int, lost: dict[int, int] | None = None) -> TaskView:
 
 
 def step_of(
-    letter: str, *epochs: int, ending: Event = Event.SUCCEED, by: str = "", sent: int | None = None,
-    parked: int = 0,
-) -> StepView:  # fmt: skip
+    letter: str, *epochs: int, ending: Event = Event.SUCCEED, by: str = "", sent: int | None = None, parked: int = 0
+) -> StepView:
     step = StepView("2.1.1", letter)  # pyright: ignore[reportArgumentType] - a letter
     failed = ending in (Event.FAIL, Event.REFUSE)
     step.step = Step(
@@ -79,12 +78,8 @@ ONCE = "was sent again under the same key, so that it took effect once"
 FATES: dict[str, tuple[StepView, str]] = {
     "Fenced": (step_of("F", 1, 2), ONCE),
     "Keyed": (step_of("K", 1, 2), ONCE),
-    "Keyed, failed": (
-        step_of("K", 1, 2, ending=Event.REFUSE), "was sent again under the same key, and failed",
-    ),
-    "Idempotent": (
-        step_of("I", 1, 2), "was done again; the end state is that of doing it once",
-    ),
+    "Keyed, failed": (step_of("K", 1, 2, ending=Event.REFUSE), "was sent again under the same key, and failed"),
+    "Idempotent": (step_of("I", 1, 2), "was done again; the end state is that of doing it once"),
     "Idempotent, failed": (step_of("I", 1, 2, ending=Event.REFUSE), "was done again, and failed"),
     "Queryable": (step_of("Q", 1, 2), "was looked up, not found and sent again"),
     "Queryable, failed": (
@@ -93,16 +88,12 @@ FATES: dict[str, tuple[StepView, str]] = {
     ),
     "at least once": (step_of("N", 1, 2), "was sent again and may have happened twice"),
     "at least once, three": (step_of("N", 1, 1, 2), "was sent again and may have happened twice"),
-    "proven unsent": (
-        step_of("N", 1, 2, sent=1), "had not taken effect before and was made again",
-    ),
+    "proven unsent": (step_of("N", 1, 2, sent=1), "had not taken effect before and was made again"),
     "proven unsent, failed": (
         step_of("K", 1, 2, ending=Event.REFUSE, sent=1),
         "had not taken effect before and was made again, and failed",
     ),
-    "a person's run": (
-        step_of("N", 3, parked=2), "was in doubt; a person decided to run it again",
-    ),
+    "a person's run": (step_of("N", 3, parked=2), "was in doubt; a person decided to run it again"),
     "a person's run, failed": (
         step_of("Q", 3, parked=2, ending=Event.REFUSE),
         "was in doubt; a person decided to run it again, and failed",
@@ -111,7 +102,7 @@ FATES: dict[str, tuple[StepView, str]] = {
         step_of("K", 3, 4, parked=2),
         f"was in doubt; a person decided to run it again; then it {ONCE}",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FATES)

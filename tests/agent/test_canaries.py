@@ -11,16 +11,16 @@ import asyncio
 import pytest
 
 import holdfast
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import SecretInInput
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.contract import Filter
 from holdfast.runtime.models.port import TextDelta
-from holdfast.testing.canaries.traces import COUNT, Opened, files_below, hits, planted
 from holdfast.testing.lab import Lab
 from holdfast.testing.model_server.process import start
 from holdfast.testing.model_server.script import Answer, Script, ScriptedCall
+from holdfast_proofs.canaries.traces import COUNT, Opened, files_below, hits, planted
 
 
 @holdfast.tool(effect=holdfast.Read())
@@ -37,9 +37,7 @@ def _script(values: list[str]) -> Script:
     answers: list[Answer] = []
     for number, value in enumerate(values):
         call = ScriptedCall(tool="look_up", arguments={"text": f"({value})", "number": number})
-        answers.append(
-            Answer(last=f"begin {number}.", text=f"I think of {value}.", tool_calls=(call,))
-        )
+        answers.append(Answer(last=f"begin {number}.", text=f"I think of {value}.", tool_calls=(call,)))
         answers.append(Answer(last=f"looked up {number}.", text=f"It is {value}, {number}."))
     return Script(answers=tuple(answers))
 
@@ -57,9 +55,7 @@ async def test_no_canary_is_found_in_what_an_agent_leaves(lab: Lab) -> None:
     async with start(_script(values)) as server:
         agent = holdfast.Agent(
             name="leaky",
-            model=holdfast.Model(
-                "model-1", holdfast.Endpoint(name="first", url=server.url, wire="openai")
-            ),
+            model=holdfast.Model("model-1", holdfast.Endpoint(name="first", url=server.url, wire="openai")),
             instructions=f"Keep to {values[0]} and {values[1]}.",
             tools=[look_up],
             show=lambda one: shown.append(one.text if isinstance(one, TextDelta) else ""),
@@ -79,14 +75,14 @@ async def test_no_canary_is_found_in_what_an_agent_leaves(lab: Lab) -> None:
             for row in await hf.journal.list_tasks(Filter(limit=1_000)):
                 await hf.journal.read_task(row.task_id)
     searched = [
-        *during, *files_below(lab.folder), *((f"opened {n}", one) for n, one in enumerate(opened)),
+        *during,
+        *files_below(lab.folder),
+        *((f"opened {n}", one) for n, one in enumerate(opened)),
         *((f"sent {n}", one) for n, one in enumerate(sent)),
         *((f"answer {n}", str(one).encode()) for n, one in enumerate(answers)),
-    ]  # fmt: skip
+    ]
     searched.append(("shown", "".join(shown).encode()))
     found = hits(searched, values)
     assert not found, found[:5]
     assert sum(one.count(b"secret://canary-") for one in opened) > 5 * COUNT
-    assert sorted(answers) == sorted(
-        f"It is secret://canary-{number}, {number}." for number in range(COUNT)
-    )
+    assert sorted(answers) == sorted(f"It is secret://canary-{number}, {number}." for number in range(COUNT))

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import holdfast
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import (
     BadInput,
@@ -22,10 +20,12 @@ from holdfast.errors import (
     TaskParked,
     TaskUnfinished,
 )
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
-from holdfast.runtime.agent_loop import Loop
-from holdfast.runtime.asked import asks_of, request_of
-from holdfast.runtime.away import OPENING
+from holdfast.runtime.agent.loop import Loop
+from holdfast.runtime.agent.resume_message import OPENING
+from holdfast.runtime.task.ask_record import asks_of, request_of
 from holdfast.testing.lab import Lab, look_dead, wait_state
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
@@ -61,7 +61,7 @@ async def test_a_message_id_is_a_message(lab: Lab, agent: MakeAgent, seen: SeenN
 async def test_it_goes_on_in_another_process_and_after_a_rest(
     lab: Lab, agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.agent_loop.IDLE_S", 0.01)
+    monkeypatch.setattr("holdfast.runtime.agent.loop.IDLE_S", 0.01)
     async with lab.open(ada := agent()) as hf:
         chat = ada.chat("ada-7")
         await chat.say("hello", timeout_s=20)
@@ -99,9 +99,7 @@ async def test_a_death_inside_an_answer_loses_and_repeats_nothing(
         await server.release()
 
 
-async def test_a_refusal_is_an_answer_and_the_conversation_goes_on(
-    lab: Lab, agent: MakeAgent
-) -> None:
+async def test_a_refusal_is_an_answer_and_the_conversation_goes_on(lab: Lab, agent: MakeAgent) -> None:
     async with lab.open(ada := agent()):
         chat = ada.chat("ada-7")
         answer = await chat.say("against the rules", timeout_s=20)
@@ -168,9 +166,7 @@ async def test_a_message_that_was_taken_and_not_yet_asked_about_is_answered_itse
         assert len(await chat.answers()) == 2
 
 
-async def test_another_text_under_the_same_id_is_refused(
-    lab: Lab, agent: MakeAgent, server: ModelServer
-) -> None:
+async def test_another_text_under_the_same_id_is_refused(lab: Lab, agent: MakeAgent, server: ModelServer) -> None:
     """While the first one waits, and when it is answered."""
     await server.faults(Fault(kind=FaultKind.HOLD, last="hello"))
     before = len(await server.requests())
@@ -192,10 +188,7 @@ async def test_another_text_under_the_same_id_is_refused(
 async def test_of_two_texts_at_once_under_one_id_one_is_refused(lab: Lab, agent: MakeAgent) -> None:
     async with lab.open(ada := agent()):
         chats = [ada.chat("ada-7") for _ in range(2)]
-        sent = [
-            chat.send(text, message_id="m1")
-            for chat, text in zip(chats, ("hello", "who am I"), strict=True)
-        ]
+        sent = [chat.send(text, message_id="m1") for chat, text in zip(chats, ("hello", "who am I"), strict=True)]
         done = await asyncio.gather(*sent, return_exceptions=True)
         assert sorted(type(one).__name__ for one in done) == ["MessageConflict", "str"]
         await chats[0].wait("m1", timeout_s=20)

@@ -13,9 +13,9 @@ import holdfast
 from holdfast.core.step import StepState
 from holdfast.errors import BadSettings, Misuse, TaskFailed, TaskParked
 from holdfast.journal.records import TaskState, TaskView
-from holdfast.runtime.asked import asks_of, request_of, spent_of
-from holdfast.runtime.plan import plan_of
-from holdfast.runtime.scratch_store import load_manifest
+from holdfast.runtime.scratch.store import load_manifest
+from holdfast.runtime.step.plan import plan_of
+from holdfast.runtime.task.ask_record import asks_of, request_of, spent_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
@@ -80,9 +80,7 @@ async def view_of(hf: holdfast.Holdfast, agent: holdfast.Agent, request: str) ->
 
 
 @pytest.mark.parametrize("wire", ["openai", "anthropic"])
-async def test_a_request_is_planned_acted_on_and_answered(
-    lab: Lab, agent: MakeAgent, wire: str, seen: SeenNow
-) -> None:
+async def test_a_request_is_planned_acted_on_and_answered(lab: Lab, agent: MakeAgent, wire: str, seen: SeenNow) -> None:
     ada = agent(search, weather, charge, wire=wire)
     async with lab.open(ada) as hf:
         assert await ada.do("book a trip", request_id="r1", timeout_s=20) == "Booked: flight 7."
@@ -90,9 +88,7 @@ async def test_a_request_is_planned_acted_on_and_answered(
         [row] = await hf.journal.list_tasks(_all())
         view = await hf.journal.read_task(row.task_id)
     assert sorted(view.steps) == ["1", "2.1.1", "2.2.1", "3", "4.1.1", "5"]
-    assert [view.steps[at].tool for at in ("2.1.1", "2.2.1", "4.1.1")] == [
-        "search", "weather", "charge",
-    ]  # fmt: skip
+    assert [view.steps[at].tool for at in ("2.1.1", "2.2.1", "4.1.1")] == ["search", "weather", "charge"]
     assert len(await seen()) == 3
     secrets = [view.task_id, *(step.effect_key.hex() for step in view.steps.values())]
     for one in await seen():
@@ -169,9 +165,9 @@ async def test_a_persons_answer_is_told(lab: Lab, agent: MakeAgent, granted: boo
         await hf.approve(handle.id, "2.1.1", granted=granted, note="too much")
         assert await handle.result(20) == ("Moved." if granted else "Then not.")
         view = await handle.view()
-    expected = [("moved 5", False)] if granted else [
-        ("a person has refused this call: too much; it was not made", True)
-    ]  # fmt: skip
+    expected = (
+        [("moved 5", False)] if granted else [("a person has refused this call: too much; it was not made", True)]
+    )
     assert told(view, "3") == expected
 
 
@@ -193,9 +189,7 @@ async def test_turns_end_in_a_question(lab: Lab, agent: MakeAgent, seen: SeenNow
     assert len(await seen()) == 3
 
 
-async def test_no_call_is_made_that_could_pass_the_cap(
-    lab: Lab, agent: MakeAgent, seen: SeenNow
-) -> None:
+async def test_no_call_is_made_that_could_pass_the_cap(lab: Lab, agent: MakeAgent, seen: SeenNow) -> None:
     """A call costs 200; the next may cost its 100 tokens, what is new, and 100 tokens out."""
     async with lab.open(ada := agent(weather, spend_cap=2_700)) as hf:
         handle = await hf.submit(ada, request="for ever")
@@ -231,8 +225,9 @@ async def test_the_model_keeps_a_plan(lab: Lab, agent: MakeAgent) -> None:
         view = await view_of(hf, ada, "make a plan")
     assert view.outcome["result"] == "Planned."
     assert [(item.title, item.state, item.result) for item in plan_of(view)] == [
-        ("search", "done", "f7"), ("pay", "dropped", ""),
-    ]  # fmt: skip
+        ("search", "done", "f7"),
+        ("pay", "dropped", ""),
+    ]
     assert told(view, "5") == [("plan: there is no item 9", True)]
     assert [step.body.get("plan") for step in asks_of(view)] == [None, 1, 1, 2]
 
@@ -289,13 +284,11 @@ async def test_a_cancel_ends_it(lab: Lab, agent: MakeAgent, server: ModelServer)
 
 
 async def test_a_secret_that_a_tool_may_not_use_is_told(lab: Lab, agent: MakeAgent) -> None:
-    from holdfast.runtime.agent_calls import _refusal
+    from holdfast.runtime.agent.calls import _refusal
     from holdfast.runtime.models.reply import ToolCall
 
     call = ToolCall(number=1, tool="charge", text="", arguments={"card": "secret://bank"})
-    assert _refusal(call, charge, {"charge": charge}, gated=False) == (
-        "card: this argument takes no secret://bank"
-    )
+    assert _refusal(call, charge, {"charge": charge}, gated=False) == ("card: this argument takes no secret://bank")
 
 
 def _all() -> Any:
@@ -310,9 +303,7 @@ def test_schemas_are_what_the_model_is_offered(agent: MakeAgent) -> None:
     assert json.dumps(ada.schemas[0]["parameters"])
 
 
-async def test_working_files_come_back_on_another_worker(
-    lab: Lab, agent: MakeAgent, server: ModelServer
-) -> None:
+async def test_working_files_come_back_on_another_worker(lab: Lab, agent: MakeAgent, server: ModelServer) -> None:
     """The folder of the first worker is gone; the second finds what the journal has."""
     await server.faults(Fault(kind=FaultKind.HOLD, last="paid 1"))
     ada = agent(notes_down, scratch=True)

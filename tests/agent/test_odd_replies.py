@@ -11,11 +11,11 @@ import holdfast
 from holdfast.core.step import StepState
 from holdfast.errors import Misuse, TaskFailed, TaskParked
 from holdfast.journal.records import TaskState, TaskView
-from holdfast.runtime.agent_loop import CALL_CUT, CALL_REFUSED, CUT
-from holdfast.runtime.asked import asks_of, request_of
+from holdfast.runtime.agent.loop import CALL_CUT, CALL_REFUSED, CUT
 from holdfast.runtime.models.reply import Part, Refusal, Reply, StopReason, Text, ToolCall, Usage
 from holdfast.runtime.models.request import Request
-from holdfast.runtime.tool import FindAnswer
+from holdfast.runtime.task.ask_record import asks_of, request_of
+from holdfast.runtime.tool.tool import FindAnswer
 from holdfast.testing.lab import Lab, wait_state
 
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)
@@ -35,9 +35,7 @@ class Fake:
         return self._replies[min(len(self.asked), len(self._replies)) - 1]
 
 
-def says(
-    *parts: Part | str, stop: StopReason = StopReason.END, usage: Usage | None = USAGE
-) -> Reply:
+def says(*parts: Part | str, stop: StopReason = StopReason.END, usage: Usage | None = USAGE) -> Reply:
     given = tuple(Text(text=part) if isinstance(part, str) else part for part in parts)
     return Reply(parts=given, stop=stop, usage=usage)
 
@@ -75,9 +73,7 @@ async def test_a_reply_that_no_record_holds_is_garbled(lab: Lab) -> None:
     fake = Fake(says(HUGE))
     async with lab.open(ada := agent_of(fake)) as hf:
         handle = await hf.submit(ada, request="Go")
-        with pytest.raises(
-            TaskParked, match=r"reply-garbled: the reply cannot be kept: .*the limit"
-        ):
+        with pytest.raises(TaskParked, match=r"reply-garbled: the reply cannot be kept: .*the limit"):
             await handle.result(30)
         view = await handle.view()
         assert [step.state for step in asks_of(view)] == [StepState.FAILED]
@@ -87,15 +83,13 @@ async def test_a_reply_that_no_record_holds_is_garbled(lab: Lab) -> None:
         assert await handle.result(30) == "Short."
 
 
-async def test_a_success_that_was_not_kept_ends_no_worker(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_success_that_was_not_kept_ends_no_worker(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals of before have such records."""
     fake = Fake(says(HUGE), says("Short."))
     other = agent_of(Fake(says("Fine.")), name="other")
     async with lab.open(ada := agent_of(fake), other) as hf:
         with monkeypatch.context() as patch:
-            patch.setattr("holdfast.runtime.asking.encode", _unchecked)
+            patch.setattr("holdfast.runtime.task.ask_step.encode", _unchecked)
             handle = await hf.submit(ada, request="Go")
             with pytest.raises(TaskFailed, match="ResultNotKept"):
                 await handle.result(30)
@@ -165,9 +159,7 @@ async def test_no_call_of_a_cut_reply_is_made(lab: Lab, pay: Any, paid: list[int
         says("I will not.", pays(), stop=StopReason.REFUSED),
     ],
 )
-async def test_no_call_of_a_refused_reply_is_made(
-    lab: Lab, pay: Any, paid: list[int], refused: Reply
-) -> None:
+async def test_no_call_of_a_refused_reply_is_made(lab: Lab, pay: Any, paid: list[int], refused: Reply) -> None:
     async with lab.open(ada := agent_of(Fake(refused), pay)) as hf:
         handle = await hf.submit(ada, request="Pay")
         with pytest.raises(TaskFailed, match=r"ModelRefused: .*I will not"):
@@ -185,7 +177,7 @@ async def test_a_conversation_goes_on_after_a_refused_call(
     refused = says(pays(), Refusal(text="I will not."), stop=StopReason.TOOL_CALLS)
     fake = Fake(refused, says("Hello!"))
     if resumed:
-        monkeypatch.setattr("holdfast.runtime.agent_loop.IDLE_S", 0.01)
+        monkeypatch.setattr("holdfast.runtime.agent.loop.IDLE_S", 0.01)
     async with lab.open(ada := agent_of(fake, pay)) as hf:
         chat = ada.chat("c")
         answer = await chat.say("Pay", timeout_s=20)
@@ -212,9 +204,7 @@ async def test_a_conversation_goes_on_after_a_refused_call(
         Usage(input_tokens=10, output_tokens=1, cached_tokens=10**9),
     ],
 )
-async def test_a_cap_holds_where_no_figure_can_be_believed(
-    lab: Lab, pay: Any, usage: Usage | None
-) -> None:
+async def test_a_cap_holds_where_no_figure_can_be_believed(lab: Lab, pay: Any, usage: Usage | None) -> None:
     fake = Fake(says(pays(), usage=usage))
     async with lab.open(ada := agent_of(fake, pay, spend_cap=20_000)) as hf:
         handle = await hf.submit(ada, request="Pay")
@@ -309,9 +299,11 @@ def test_what_an_agent_is_made_of_is_checked(pay: Any) -> None:
         async def __call__(self, piece: object) -> None: ...
 
     wrong: list[tuple[str, Any, str]] = [
-        ("gate", {"allow": []}, "is not a gate"), ("show", 3, "cannot be called"),
-        ("show", shows, "is async"), ("show", Shows(), "is async"),
-    ]  # fmt: skip
+        ("gate", {"allow": []}, "is not a gate"),
+        ("show", 3, "cannot be called"),
+        ("show", shows, "is async"),
+        ("show", Shows(), "is async"),
+    ]
     for name, value, text in wrong:
         with pytest.raises(Misuse, match=text):
             agent_of(Fake(), **{name: value})

@@ -19,22 +19,14 @@ import holdfast
 from holdfast.errors import NotNow, NotSettleable, TaskCancelled, TaskParked
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState, TaskView
-from holdfast.runtime.asked import asked_of, asks_of, messages_of, request_of
-from holdfast.runtime.away import OPENING
-from holdfast.runtime.marks import MARKS, find_changed
-from holdfast.testing.lab import (
-    Lab,
-    Scripted,
-    look_dead,
-    program,
-    wait_state,
-    wait_step,
-    wait_until,
-)
+from holdfast.runtime.agent.resume_message import OPENING
+from holdfast.runtime.step.code_changes import MARKS, find_changed
+from holdfast.runtime.task.ask_record import asked_of, asks_of, messages_of, request_of
+from holdfast.testing.lab import Lab, Scripted, look_dead, program, wait_state, wait_step, wait_until
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
-from holdfast.testing.shim import Mode, Trace, armed, build
+from holdfast_proofs.shim import Mode, Trace, armed, build
 
 MakeAgent = Callable[..., holdfast.Agent]
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]
@@ -89,9 +81,7 @@ async def test_killed_inside_an_effect_it_is_once_and_the_model_is_told(
     assert view.task_id not in words
 
 
-async def test_what_was_told_is_not_told_again(
-    lab: Lab, agent: MakeAgent, server: ModelServer
-) -> None:
+async def test_what_was_told_is_not_told_again(lab: Lab, agent: MakeAgent, server: ModelServer) -> None:
     """Three deaths: inside a call, inside the next model call, and after it."""
     slow = Scripted(KEYED, _forever, "paid 1", name="charge")
     ada = agent(_charge(slow))
@@ -123,9 +113,7 @@ async def test_an_orderly_stop_is_nothing_to_tell(lab: Lab, agent: MakeAgent) ->
         assert runtimes_words(await hf.task(handle.id).view(), "3") == []
 
 
-async def test_an_effect_in_doubt_parks_and_a_persons_word_is_told(
-    lab: Lab, agent: MakeAgent
-) -> None:
+async def test_an_effect_in_doubt_parks_and_a_persons_word_is_told(lab: Lab, agent: MakeAgent) -> None:
     once = Scripted(holdfast.Unrepeatable(max_delay_s=0.01), _forever, name="charge")
     ada = agent(_charge(once))
     async with lab.open(ada, concurrency=1) as first:
@@ -180,10 +168,7 @@ def test_killed_at_sampled_calls_the_answer_and_the_ledgers_are_the_same(
 
 
 def _played(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        words, input=b"book a trip\n", capture_output=True, env=environment, timeout=60,
-        check=False,
-    )  # fmt: skip
+    return subprocess.run(words, input=b"book a trip\n", capture_output=True, env=environment, timeout=60, check=False)
 
 
 # What changes between two runs
@@ -276,10 +261,15 @@ GONE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("case", "how"),
     [
-        ("removed", "done"), ("removed", "skip"), ("removed", "run"), ("removed", "evidence"),
-        ("removed", "cancel"), ("renamed", "evidence"), ("another class", "done"),
+        ("removed", "done"),
+        ("removed", "skip"),
+        ("removed", "run"),
+        ("removed", "evidence"),
+        ("removed", "cancel"),
+        ("renamed", "evidence"),
+        ("another class", "done"),
     ],
-)  # fmt: skip
+)
 async def test_an_open_call_whose_tool_is_gone_is_settled_like_every_other(
     lab: Lab, agent: MakeAgent, case: str, how: str
 ) -> None:
@@ -323,12 +313,7 @@ async def _forever(_call: object) -> None:
 
 
 def _charge(
-    scripted: Scripted,
-    *,
-    name: str = "charge",
-    other: bool = False,
-    effect: Any = None,
-    code: bool = False,
+    scripted: Scripted, *, name: str = "charge", other: bool = False, effect: Any = None, code: bool = False
 ) -> holdfast.Tool[..., Any]:
     """The scripted tool under a schema that a model can be told."""
     properties: dict[str, object] = {"card": {"type": "string"}, "cents": {"type": "integer"}}

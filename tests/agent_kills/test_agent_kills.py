@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.agent_kills.__main__ import main, sweep
-from holdfast.testing.agent_kills.server import Choice
-from holdfast.testing.weakened import Weakness
+from holdfast_proofs.agent_kills.__main__ import main, sweep
+from holdfast_proofs.agent_kills.server import Choice
+from holdfast_proofs.weakened import Weakness
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -18,15 +18,18 @@ SCRIPT = Script(
     answers=(
         Answer(last="hello", text="Hello there, dear friend."),
         Answer(last="more", text="More of it."),
-        Answer(last="trip", tool_calls=(
-            ScriptedCall(tool="search", arguments={"query": "LIS"}, id="same"),
-            ScriptedCall(tool="now", id="same"),
-        )),
+        Answer(
+            last="trip",
+            tool_calls=(
+                ScriptedCall(tool="search", arguments={"query": "LIS"}, id="same"),
+                ScriptedCall(tool="now", id="same"),
+            ),
+        ),
         Answer(last="noon", text="It is noon in Lisbon."),
         Answer(last="secret", text="The word is open-sesame-7."),
         Answer(last="held", text="At last."),
-    ),
-)  # fmt: skip
+    )
+)
 
 MakeModel = Callable[..., holdfast.Model]
 
@@ -62,9 +65,7 @@ async def seen(server: ModelServer) -> Callable[[], Awaitable[tuple[Seen, ...]]]
 @pytest.fixture
 def model(server: ModelServer) -> MakeModel:
     def make(name: str = "model-1", **more: Any) -> holdfast.Model:  # Any: a test's own words
-        endpoint = holdfast.Endpoint(
-            name="first", url=server.url, wire="openai", key=more.pop("key", None)
-        )
+        endpoint = holdfast.Endpoint(name="first", url=server.url, wire="openai", key=more.pop("key", None))
         return holdfast.Model(name, endpoint, **more)
 
     return make

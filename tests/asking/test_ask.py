@@ -27,10 +27,10 @@ from holdfast.errors import (
     TooLarge,
 )
 from holdfast.journal.records import Kind, TaskState
-from holdfast.runtime.asked import ASK, asked_of, asks_of, request_of, spent_of
-from holdfast.runtime.models.openai_wire import OpenAIWire
+from holdfast.runtime.models.openai.request import OpenAIWire
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Request
+from holdfast.runtime.task.ask_record import ASK, asked_of, asks_of, request_of, spent_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
@@ -137,9 +137,7 @@ async def search(query: str) -> str:
     return query
 
 
-async def test_a_model_is_told_of_tools_by_their_schemas(
-    lab: Lab, model: MakeModel, seen: SeenNow
-) -> None:
+async def test_a_model_is_told_of_tools_by_their_schemas(lab: Lab, model: MakeModel, seen: SeenNow) -> None:
     chat = model()
 
     @holdfast.task
@@ -197,9 +195,8 @@ async def test_an_open_call_has_to_be_answered_first(lab: Lab, model: MakeModel)
     ],
 )
 async def test_a_terminal_error_is_recorded_and_raised_on_every_replay(
-    lab: Lab, model: MakeModel, server: ModelServer, fault: FaultKind, error: type[Exception],
-    seen: SeenNow,
-) -> None:  # fmt: skip
+    lab: Lab, model: MakeModel, server: ModelServer, fault: FaultKind, error: type[Exception], seen: SeenNow
+) -> None:
     chat = model()
     raised: list[str] = []
 
@@ -304,9 +301,7 @@ async def test_an_outage_without_end_parks_the_step(lab: Lab, model: MakeModel) 
         assert await handle.result(20) == "Hello there, dear friend."
 
 
-async def test_shown_text_of_an_attempt_that_broke_off_is_void(
-    lab: Lab, model: MakeModel, server: ModelServer
-) -> None:
+async def test_shown_text_of_an_attempt_that_broke_off_is_void(lab: Lab, model: MakeModel, server: ModelServer) -> None:
     chat = model()
     shown: list[object] = []
 
@@ -319,7 +314,7 @@ async def test_shown_text_of_an_attempt_that_broke_off_is_void(
         text = await (await hf.submit(asks)).result(20)
     restarts = [i for i, one in enumerate(shown) if isinstance(one, holdfast.Restarted)]
     assert restarts
-    assert "".join(one.text for one in shown[restarts[-1] :] if isinstance(one, holdfast.TextDelta)) == text  # noqa: E501  # fmt: skip
+    assert "".join(one.text for one in shown[restarts[-1] :] if isinstance(one, holdfast.TextDelta)) == text
 
 
 async def test_a_screen_that_fails_does_not_lose_the_reply(lab: Lab, model: MakeModel) -> None:
@@ -404,9 +399,7 @@ async def test_branches_ask_at_the_same_time(lab: Lab, model: MakeModel) -> None
     assert len(request_of(view, "2").messages) == 3
 
 
-async def test_provider_held_state_is_refused_and_recorded_where_it_is_allowed(
-    lab: Lab, model: MakeModel
-) -> None:
+async def test_provider_held_state_is_refused_and_recorded_where_it_is_allowed(lab: Lab, model: MakeModel) -> None:
     settings = {"extra": {"openai": {"store": True}}}
     refusing, allowing = model(), model(allow_state=["stored-reply"])
 
@@ -422,9 +415,7 @@ async def test_provider_held_state_is_refused_and_recorded_where_it_is_allowed(
         assert Reply.from_json((await handle.view()).steps["2"].result["reply"]).held_state  # pyright: ignore[reportIndexIssue, reportUnknownArgumentType] - JSON
 
 
-async def test_what_is_no_request_is_refused_before_anything_is_planned(
-    lab: Lab, model: MakeModel
-) -> None:
+async def test_what_is_no_request_is_refused_before_anything_is_planned(lab: Lab, model: MakeModel) -> None:
     chat = model()
 
     @holdfast.task

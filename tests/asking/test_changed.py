@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import TaskFailed, TaskParked
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
-from holdfast.runtime.asked import asked_of, request_of
-from holdfast.runtime.marks import ASKED
-from holdfast.runtime.task import OnChange, TaskType
+from holdfast.runtime.step.code_changes import ASKED
+from holdfast.runtime.task.ask_record import asked_of, request_of
+from holdfast.runtime.task.task import OnChange, TaskType
 from holdfast.testing.lab import Lab, look_dead, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
@@ -28,9 +28,11 @@ OTHER: dict[str, object] = {"type": "object", "properties": {"q": {"type": "inte
 
 # What a task asks with, before and after a change, and the words for the change.
 BEFORE: dict[str, Any] = {
-    "name": "model-1", "settings": {"max_tokens": 50}, "system": "Be brief.",
+    "name": "model-1",
+    "settings": {"max_tokens": 50},
+    "system": "Be brief.",
     "tools": (("search", SCHEMA), ("now", SCHEMA)),
-}  # fmt: skip
+}
 CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "model swapped": ({"name": "model-2"}, ["model"]),
     "settings changed": ({"settings": {"max_tokens": 60}}, ["settings"]),
@@ -44,9 +46,7 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 def asks_with(model: MakeModel, on_change: OnChange, **given: Any) -> TaskType:
     chat = model(given["name"], settings=given["settings"])
-    tools = [
-        {"name": name, "description": "", "parameters": schema} for name, schema in given["tools"]
-    ]
+    tools = [{"name": name, "description": "", "parameters": schema} for name, schema in given["tools"]]
 
     @holdfast.task(name="asks", on_change=on_change)
     async def asks(run: holdfast.Run) -> list[str]:
@@ -87,9 +87,7 @@ async def test_a_change_is_reported_and_goes_on(lab: Lab, model: MakeModel, case
 
 
 @pytest.mark.parametrize("case", CHANGES)
-async def test_a_change_is_reported_and_parks(
-    lab: Lab, model: MakeModel, seen: SeenNow, case: str
-) -> None:
+async def test_a_change_is_reported_and_parks(lab: Lab, model: MakeModel, seen: SeenNow, case: str) -> None:
     change, words = CHANGES[case]
     task_id = await begun(lab, model)
     task = asks_with(model, "park", **BEFORE | change)

@@ -12,10 +12,7 @@ BENCH = Path(__file__).parents[2] / "bench" / "model_steps.py"
 
 def test_a_talk_is_kept_once_and_measured(tmp_path: Path) -> None:
     words = ["--turns", "120", "--calls", "3", "--json", "--folder", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, str(BENCH), *words], capture_output=True, text=True, timeout=120,
-        check=True,
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, str(BENCH), *words], capture_output=True, text=True, timeout=120, check=True)
     found = json.loads(done.stdout)
     talk, calls = found["talk"], found["calls"]
     assert talk["asks"] == talk["turns"] == 120

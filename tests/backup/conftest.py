@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.backup_lab.world import World, make_world
+from holdfast_proofs.backup_lab.world import World, make_world
 
 
 @pytest.fixture

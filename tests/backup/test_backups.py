@@ -17,13 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.backup import Backups, alone, archive_name, open_backups, ring_of
-from holdfast.app.recover_agent import Target, perform
-from holdfast.app.rescue_view import Have, look
-from holdfast.app.restore_home import Means, Wish, restore_to
-from holdfast.backup import swap
-from holdfast.backup.heads import HeadFile
-from holdfast.backup.sources import Overview, witness_file
+from holdfast.backup.backups import Backups, alone, archive_name, open_backups, ring_of
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.chain.sources import Overview, witness_file
+from holdfast.backup.restore.restore_home import Means, Wish, restore_to
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import (
     BackupBusy,
@@ -34,12 +31,15 @@ from holdfast.errors import (
     SnapshotFailed,
     SnapshotNotFound,
 )
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.ring import read_escrow
-from holdfast.identity.slots import file_key
-from holdfast.testing.backup_lab.flips import damage
-from holdfast.testing.backup_lab.trees import tree_of
-from holdfast.testing.backup_lab.world import World
+from holdfast.host import folder_swap as swap
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.ring import read_escrow
+from holdfast.identity.vault.slots import file_key
+from holdfast.recovery.recover_agent import Target, perform
+from holdfast.recovery.survey import Have, look
+from holdfast_proofs.backup_lab.flips import damage
+from holdfast_proofs.backup_lab.trees import tree_of
+from holdfast_proofs.backup_lab.world import World
 
 
 async def both(world: World) -> tuple[Backups, Means]:
@@ -47,9 +47,12 @@ async def both(world: World) -> tuple[Backups, Means]:
     backups = await world.backups()
     escrow = read_escrow(backups.places.vault)
     means = Means(
-        borg=backups.places.borg, places=backups.places.read(), escrow=escrow,
-        log=backups._speaker.log(), keys=ring_of(escrow),
-    )  # fmt: skip
+        borg=backups.places.borg,
+        places=backups.places.read(),
+        escrow=escrow,
+        log=backups._speaker.log(),
+        keys=ring_of(escrow),
+    )
     return backups, means
 
 
@@ -87,9 +90,11 @@ async def test_a_snapshot_is_made_and_tested_in_every_place(world: World) -> Non
     assert [len(one.held) for one in found.places] == [3, 2]
     assert [one.lag for one in found.places] == [None, None]
     for source in (
-        HeadFile(world.home.heads_file), heads_beside(world, 1), heads_beside(world, 2),
+        HeadFile(world.home.heads_file),
+        heads_beside(world, 1),
+        heads_beside(world, 2),
         witness_file(world.root / "witness", newest.record.id),
-    ):  # fmt: skip
+    ):
         assert [one.record.seq for one in source.read().heads] == [1, 2, 3], source.path
     states = backups.states()
     assert all(one.made == one.verified == newest.record.archive for one in states.values())
@@ -103,10 +108,7 @@ async def test_a_place_that_is_away_stops_no_other_and_made_is_not_verified(worl
     before = backups.states()["place-1"]
     report = await backups.now(check=False)
     assert not report.good
-    assert [(one.made, one.error) for one in report.places] == [
-        (True, ""),
-        (False, "place-missing"),
-    ]
+    assert [(one.made, one.error) for one in report.places] == [(True, ""), (False, "place-missing")]
     after = backups.states()["place-1"]
     assert after.made == report.snapshot.archive
     assert after.verified == before.verified != after.made
@@ -127,9 +129,7 @@ async def test_a_bit_that_flips_after_a_green_backup_turns_the_next_test_red(wor
     assert red.verified != red.made
 
 
-async def test_a_rolled_back_repository_is_found_by_a_machine_that_never_saw_it(
-    world: World,
-) -> None:
+async def test_a_rolled_back_repository_is_found_by_a_machine_that_never_saw_it(world: World) -> None:
     """The second place is as it was after the first snapshot, also the heads beside it."""
     forget_newest(heads_beside(world, 2))
     means = await means_of(world)
@@ -171,16 +171,13 @@ async def test_a_swapped_repository_is_named_and_the_other_place_is_taken(world:
     assert report.place == "place-1"
 
 
-async def test_two_heads_with_one_number_are_named_and_damaged_lines_hide_no_other(
-    world: World,
-) -> None:
+async def test_two_heads_with_one_number_are_named_and_damaged_lines_hide_no_other(world: World) -> None:
     """Somebody signs another first head: a copy of the agent that went on by itself."""
     backups = await world.backups()
     head = HeadFile(world.home.heads_file).read().heads[0]
     other = backups._speaker.seal_head(
-        incarnation=1, seq=1, manifest=head.record.manifest, archive="ada-1-1-other",
-        size_bytes=1, files=1,
-    )  # fmt: skip
+        incarnation=1, seq=1, manifest=head.record.manifest, archive="ada-1-1-other", size_bytes=1, files=1
+    )
     heads_beside(world, 2).append(other)
     path = heads_beside(world, 1).path
     path.write_bytes(b'{"b":garbage}\n' + path.read_bytes())
@@ -198,9 +195,14 @@ async def test_a_copy_that_was_replaced_makes_no_snapshot(world: World) -> None:
     backups = await world.backups()
     head = HeadFile(world.home.heads_file).read().heads[1]
     newer = backups._speaker.seal_head(
-        incarnation=9, seq=3, manifest=head.record.manifest, archive="ada-9-3-x", size_bytes=1,
-        files=1, prev=head.digest,
-    )  # fmt: skip
+        incarnation=9,
+        seq=3,
+        manifest=head.record.manifest,
+        archive="ada-9-3-x",
+        size_bytes=1,
+        files=1,
+        prev=head.digest,
+    )
     heads_beside(world, 1).append(newer)
     with pytest.raises(SnapshotFailed, match="incarnation 9"):
         await backups.now()
@@ -301,10 +303,8 @@ async def test_preparation_that_fails_leaves_the_target_as_it_was(world: World) 
     assert tree_of(world.home.folder, everything=True) == before
 
 
-async def test_a_folder_in_use_is_not_replaced(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.app.restore_home.BUSY_WAIT_S", 0.1)
+async def test_a_folder_in_use_is_not_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.backup.restore.restore_home.BUSY_WAIT_S", 0.1)
     (lock,) = world.home.instance.glob("*/use.lock")
     fd = os.open(lock, os.O_RDONLY)
     try:
@@ -326,11 +326,15 @@ async def test_no_secret_lies_in_a_snapshot(world: World) -> None:
     escrow = read_escrow(backups.places.vault)
     keys = [escrow.vault_root, escrow.keys.k_effect, *escrow.keys.journal_keys.values()]
     canaries = [
-        b"canary-of-a-tool-0123456789", b"canary-of-the-environment", b"canary-pem",
-        escrow.vault_key.encode(), escrow.backup_passphrase("place-1").reveal(),
+        b"canary-of-a-tool-0123456789",
+        b"canary-of-the-environment",
+        b"canary-pem",
+        escrow.vault_key.encode(),
+        escrow.backup_passphrase("place-1").reveal(),
         (world.root / "unlock").read_bytes().strip(),
-        *keys, *(key.hex().encode() for key in keys),
-    ]  # fmt: skip
+        *keys,
+        *(key.hex().encode() for key in keys),
+    ]
     op = backups.places.vault.read("op")
     canaries += [one.encode() for one in _texts(op)]
     assert len(canaries) >= 14
@@ -346,9 +350,7 @@ async def test_no_secret_lies_in_a_snapshot(world: World) -> None:
 
 def set_secret(world: World, value: bytes) -> None:
     words = ["secret", "set", "shop", "--from-fd", "0", "--journal", str(world.home.journal)]
-    subprocess.run(
-        [sys.executable, "-m", "holdfast", *words], input=value, check=True, capture_output=True
-    )
+    subprocess.run([sys.executable, "-m", "holdfast", *words], input=value, check=True, capture_output=True)
 
 
 def _texts(value: object) -> list[str]:
@@ -360,9 +362,8 @@ def test_the_commands_say_what_happened(world: World) -> None:
 
     def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "holdfast", "backup", *words, *home], capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "holdfast", "backup", *words, *home], capture_output=True, text=True, check=False
+        )
 
     made = holdfast("now", "place-1", "--json")
     assert made.returncode == 0, made.stderr
@@ -387,10 +388,10 @@ def test_names_of_archives_are_plain() -> None:
 async def test_a_test_restore_projects_the_memory_again(world: World) -> None:
     """A line that only the journal has is no fault; a file that loses lines is one."""
     from holdfast.app.memory import add_line
-    from holdfast.app.projected import projection_check
-    from holdfast.backup.reader import read_snapshot
-    from holdfast.core.private_files import ensure_private_folder
-    from holdfast.testing.backup_lab import Owner, archive, snapshot, tree_members
+    from holdfast.backup.archive.reader import read_snapshot
+    from holdfast.backup.snapshot.memory_check import projection_check
+    from holdfast.host.private_files import ensure_private_folder
+    from holdfast_proofs.backup_lab import Owner, archive, snapshot, tree_members
 
     await add_line(world.home, text="the flight is on Tuesday", to="MEMORY", origin="a test")
     head = snapshot(Owner(), world.home.folder, world.root / "staging")
@@ -412,14 +413,17 @@ async def test_a_machine_that_was_evicted_writes_over_nothing(world: World) -> N
     backups = await world.backups()
     view = await look(have, root / "new", borg=backups.places.borg, port=port)
     target = Target(
-        folder=root / "new", vault=root / "new-vault", second=root / "new-second", keys=key,
-        second_keys=key, spare_witness=root / "new-witness",
-    )  # fmt: skip
+        folder=root / "new",
+        vault=root / "new-vault",
+        second=root / "new-second",
+        keys=key,
+        second_keys=key,
+        spare_witness=root / "new-witness",
+    )
     shutil.move(root / "witness", root / "away")
     done = await perform(
-        view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=port,
-        tell=lambda _: None,
-    )  # fmt: skip
+        view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
+    )
     living = await (await open_backups(done.home)).now(["place-1"])
     assert living.good, living
     beside = world.place(1) / "ada"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.backup.chain import behind, find_broken_link, joined, valid_heads
-from holdfast.backup.heads import HeadFile, parse_lines
-from holdfast.identity.encodings import digest_of
-from holdfast.identity.head import Head, JournalMark
-from holdfast.identity.signed import Signed
-from holdfast.testing.backup_lab import AT, SODIUM, Owner
+from holdfast.backup.chain.chain import behind, find_broken_link, joined, valid_heads
+from holdfast.backup.chain.heads import HeadFile, parse_lines
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head, JournalMark
+from holdfast_proofs.backup_lab import AT, SODIUM, Owner
 
 OWNER = Owner()
 
@@ -21,12 +21,20 @@ def chain_of(count: int, *, e: int = 1, after: Signed[Head] | None = None) -> li
         seq = 1 if after is None else after.record.seq + 1
         head = OWNER.seal_head(
             Head(
-                id=OWNER.id, g=0, s=0, e=e, seq=seq, at=AT + 60 * seq,
-                manifest=digest_of(b"%d %d" % (e, seq)), archive=f"ada-{e}-{seq}-x", bytes=1,
-                files=1, journal=JournalMark(id="j", sequence=10 * seq, incarnation=e),
+                id=OWNER.id,
+                g=0,
+                s=0,
+                e=e,
+                seq=seq,
+                at=AT + 60 * seq,
+                manifest=digest_of(b"%d %d" % (e, seq)),
+                archive=f"ada-{e}-{seq}-x",
+                bytes=1,
+                files=1,
+                journal=JournalMark(id="j", sequence=10 * seq, incarnation=e),
                 prev=None if after is None else after.digest,
             )
-        )  # fmt: skip
+        )
         heads.append(head)
         after = head
     return heads

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.backup_lab.world import World
+from holdfast_proofs.backup_lab.world import World
 
 COMMAND = (sys.executable, "-P", "-m", "holdfast")
 
@@ -39,11 +39,27 @@ def test_a_disk_that_takes_nothing_is_named_and_no_older_snapshot_is_taken_for_i
     disk = tmp_path / "disk"
     disk.mkdir(0o700)
     done = subprocess.run(
-        [*mounting(disk, options), *COMMAND, "recover", "--place", str(world.place(1)), "--place",
-         str(world.place(2)), "--home", str(tmp_path / "new"), "--to", str(disk / "x"), "--json",
-         "--words-fd", "0"],
-        input=world.words, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            *mounting(disk, options),
+            *COMMAND,
+            "recover",
+            "--place",
+            str(world.place(1)),
+            "--place",
+            str(world.place(2)),
+            "--home",
+            str(tmp_path / "new"),
+            "--to",
+            str(disk / "x"),
+            "--json",
+            "--words-fd",
+            "0",
+        ],
+        input=world.words,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (error["code"], done.returncode) == (code, 7), done.stderr
     assert str(disk) in error["message"]
@@ -52,9 +68,7 @@ def test_a_disk_that_takes_nothing_is_named_and_no_older_snapshot_is_taken_for_i
     assert "passed over" not in done.stderr
 
 
-def test_a_limit_of_the_system_is_told_with_the_path_while_a_snapshot_is_staged(
-    world: World,
-) -> None:
+def test_a_limit_of_the_system_is_told_with_the_path_while_a_snapshot_is_staged(world: World) -> None:
     (world.home.folder / "large.bin").write_bytes(os.urandom(3_000_000))
 
     def limited() -> None:
@@ -62,8 +76,11 @@ def test_a_limit_of_the_system_is_told_with_the_path_while_a_snapshot_is_staged(
 
     done = subprocess.run(
         [*COMMAND, "backup", "now", "--json", "--home", str(world.home.folder)],
-        capture_output=True, text=True, check=False, preexec_fn=limited,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limited,
+    )
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (error["code"], done.returncode) == ("disk-failed", 7), done.stderr
     assert "staging" in error["message"]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.backup import archive_name, ring_of
-from holdfast.app.restore_home import Means, restore_to
-from holdfast.backup import inner_heads
-from holdfast.backup.heads import HeadFile
-from holdfast.backup.inner_heads import newest_first
+from holdfast.backup.backups import archive_name, ring_of
+from holdfast.backup.chain import inner_heads
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.chain.inner_heads import newest_first
+from holdfast.backup.restore.restore_home import Means, restore_to
 from holdfast.errors import SnapshotNotFound
-from holdfast.identity.ring import read_escrow
-from holdfast.testing.backup_lab.world import World
+from holdfast.identity.vault.ring import read_escrow
+from holdfast_proofs.backup_lab.world import World
 
 
 def beside(world: World, number: int = 1) -> Path:
@@ -26,9 +26,12 @@ async def bare(world: World) -> Means:
     backups = await world.backups()
     escrow = read_escrow(backups.places.vault)
     return Means(
-        borg=backups.places.borg, places=backups.places.read()[:1], escrow=escrow,
-        log=backups._speaker.log(), keys=ring_of(escrow),
-    )  # fmt: skip
+        borg=backups.places.borg,
+        places=backups.places.read()[:1],
+        escrow=escrow,
+        log=backups._speaker.log(),
+        keys=ring_of(escrow),
+    )
 
 
 async def test_a_torn_file_of_heads_hides_no_newer_snapshot(world: World) -> None:
@@ -76,9 +79,7 @@ async def test_a_torn_line_is_not_kept_as_a_bad_one(world: World) -> None:
     assert ([one.record.seq for one in held.heads], held.findings) == ([1, 2], ())
 
 
-async def test_an_archive_without_a_valid_head_is_named_and_never_chosen(
-    world: World, tmp_path: Path
-) -> None:
+async def test_an_archive_without_a_valid_head_is_named_and_never_chosen(world: World, tmp_path: Path) -> None:
     """One with nothing in it, one with the head of another snapshot, one named by nobody's rule."""
     backups = await world.backups()
     repository = backups.places.repository(backups.places.read()[0])
@@ -100,9 +101,7 @@ async def test_an_archive_without_a_valid_head_is_named_and_never_chosen(
     assert (await backups.look()).places[0].unnamed == 3
 
 
-async def test_how_many_archives_are_read_is_bounded_and_said(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_how_many_archives_are_read_is_bounded_and_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     beside(world).unlink()
     monkeypatch.setattr(inner_heads, "READ_MAX", 1)
     means = await bare(world)

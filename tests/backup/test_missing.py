@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.agent_home import load_home
-from holdfast.app.backup import Backups
-from holdfast.app.backup_due import run_due, tell_news, tell_warning
-from holdfast.app.backup_prune import prune
-from holdfast.backup.heads import HeadFile
+from holdfast.backup.backups import Backups
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.upkeep.prune import prune
+from holdfast.backup.upkeep.run_due import run_due, tell_news, tell_warning
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.core.ports import Notice
 from holdfast.errors import PruneRefused
-from holdfast.testing.backup_lab.world import World
+from holdfast.layout.agent_home import load_home
+from holdfast_proofs.backup_lab.world import World
 
 
 class Told:
@@ -110,9 +110,7 @@ async def test_a_backup_that_is_due_tells_it_and_our_own_pruning_is_no_loss(worl
     assert len(told.notices) == 1, "told once"
 
 
-async def test_place_check_names_what_is_wrong_beside(
-    world: World, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_place_check_names_what_is_wrong_beside(world: World, capfd: pytest.CaptureFixture[str]) -> None:
     home = ("--home", str(world.home.folder))
     assert await run("place", "check", "place-1", *home) == 0
     own = world.repository(1).parent
@@ -125,9 +123,11 @@ async def test_place_check_names_what_is_wrong_beside(
     assert await run("place", "check", "place-1", "--json", *home) == 6
     beside = json.loads(capfd.readouterr().out)["beside"]
     assert beside == [
-        "place.json is not what it should be", "escrow.age is missing",
-        "heads.jsonl: the last line has no end: the file was cut off", "kel.jsonl is missing",
-    ]  # fmt: skip
+        "place.json is not what it should be",
+        "escrow.age is missing",
+        "heads.jsonl: the last line has no end: the file was cut off",
+        "kel.jsonl is missing",
+    ]
     assert (await (await world.backups()).verify(["place-1"])).good
     assert await run("place", "check", "place-1", *home) == 0
 

@@ -14,9 +14,9 @@ import termios
 
 import pytest
 
-from holdfast.backup.news import Amount
-from holdfast.cli.progress import Progress, amount_text
-from holdfast.testing.backup_lab.world import World
+from holdfast.backup.progress import Amount
+from holdfast.cli.screen.progress import Progress, amount_text
+from holdfast_proofs.backup_lab.world import World
 
 
 class Screen(io.StringIO):
@@ -36,14 +36,10 @@ def test_in_a_log_there_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPa
             now[0] = float(second)
             news.far("staging", Amount(files=second, bytes=second * 1_000_000))
         news.say("staged")
-    assert screen.getvalue().splitlines() == [
-        "staging: 10 files, 10.0 MB", "staging: 20 files, 20.0 MB", "staged",
-    ]  # fmt: skip
+    assert screen.getvalue().splitlines() == ["staging: 10 files, 10.0 MB", "staging: 20 files, 20.0 MB", "staged"]
 
 
-def test_on_a_terminal_one_line_is_written_over_and_gone_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_terminal_one_line_is_written_over_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, now = Screen(terminal=True), [10.0]
     monkeypatch.setattr(sys, "stderr", screen)
     with Progress(clock=lambda: now[0]) as news:
@@ -69,9 +65,11 @@ def test_a_program_reads_whole_json_while_a_person_sees_how_far_it_is(world: Wor
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
     words = ["backup", "now", "--json", "--home", str(world.home.folder)]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast", *words], stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=theirs,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "holdfast", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
     os.close(theirs)
     seen = b""
     while True:
@@ -91,9 +89,10 @@ def test_a_program_reads_whole_json_while_a_person_sees_how_far_it_is(world: Wor
     for what in (b"staging: ", b"place place-1: sending: ", b"place place-1: restoring for a test"):
         assert what in seen, seen
     plain = subprocess.run(
-        [sys.executable, "-P", "-m", "holdfast", "backup", "verify", "place-2", "--home",
-         str(world.home.folder)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "holdfast", "backup", "verify", "place-2", "--home", str(world.home.folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert plain.returncode == 7
     assert "hint: place-2: mount the disk" in plain.stderr

@@ -12,21 +12,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.backup import beneath, staging
-from holdfast.backup.manifest import DEPTH_MAX, About, Entry, ManifestWriter
-from holdfast.backup.reader import read_snapshot
-from holdfast.core.private_files import ensure_private_folder
+from holdfast.backup.archive import contained_writer as beneath
+from holdfast.backup.archive.manifest import DEPTH_MAX, About, Entry, ManifestWriter
+from holdfast.backup.archive.reader import read_snapshot
+from holdfast.backup.snapshot import staging
 from holdfast.errors import ArchiveRefused, BackupDamaged
-from holdfast.identity.head import Head
-from holdfast.identity.signed import Signed
-from holdfast.testing.backup_lab import (
-    BLOCK,
-    Owner,
-    archive,
-    member,
-    snapshot,
-    tree_members,
-)
+from holdfast.host.private_files import ensure_private_folder
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head
+from holdfast_proofs.backup_lab import BLOCK, Owner, archive, member, snapshot, tree_members
 
 OWNER = Owner()
 Members = list[bytes]
@@ -76,9 +70,7 @@ def test_an_honest_archive_gives_the_agents_files_and_modes(agent: Path, taken: 
     assert tree(taken.work / "state") == tree(agent)
 
 
-def test_times_come_back_by_the_manifest_and_none_lies_in_the_future(
-    agent: Path, tmp_path: Path
-) -> None:
+def test_times_come_back_by_the_manifest_and_none_lies_in_the_future(agent: Path, tmp_path: Path) -> None:
     ahead = time.time() + 200 * 86_400
     os.utime(agent / "tool.sh", (ahead, ahead))
     os.utime(agent / "MEMORY.md", ns=(0, 1_700_000_000_123_456_000))
@@ -127,9 +119,7 @@ def test_long_names_come_back(agent: Path, tmp_path: Path) -> None:
     assert tree(taken.work / "state") == tree(agent)
 
 
-def test_links_that_stay_inside_come_back_from_the_manifest_others_do_not(
-    agent: Path, tmp_path: Path
-) -> None:
+def test_links_that_stay_inside_come_back_from_the_manifest_others_do_not(agent: Path, tmp_path: Path) -> None:
     (agent / "inside").symlink_to("memory/2026-11-15.md")
     (agent / "memory" / "up").symlink_to("../MEMORY.md")
     (agent / "outside").symlink_to("../../etc/passwd")
@@ -204,9 +194,7 @@ HOSTILE: dict[str, Break] = {
     "the root is a file": first(member(".", EVIL)),
     "empty name": added(member("", EVIL)),
     "symbolic link": added(member("state/evil", kind=b"2", link=b"/etc")),
-    "link, then through it": added(
-        member("state/d", kind=b"2", link=b"/tmp"), member("state/d/evil", EVIL)
-    ),
+    "link, then through it": added(member("state/d", kind=b"2", link=b"/tmp"), member("state/d/evil", EVIL)),
     "hard link": added(member("state/evil", kind=b"1", link=b"/etc/passwd")),
     "hard link inside": added(member("state/evil", kind=b"1", link=b"state/MEMORY.md")),
     "character device": added(member("state/null", kind=b"3")),
@@ -221,17 +209,11 @@ HOSTILE: dict[str, Break] = {
     "label": first(member("evil", kind=b"V")),
     "dump of a folder": added(member("state/", EVIL, kind=b"D")),
     "long link": added(member(LONG, b"/etc/passwd\0", kind=b"K")),
-    "extended header": added(
-        member("x", b"30 path=../../../../tmp/evil\n", kind=b"x"), member("state/ok", EVIL)
-    ),
+    "extended header": added(member("x", b"30 path=../../../../tmp/evil\n", kind=b"x"), member("state/ok", EVIL)),
     "global extended header": first(member("x", b"20 path=../evil\n", kind=b"g")),
     "unknown kind": added(member("state/evil", EVIL, kind=b"Z")),
-    "link target in a file": instead(
-        MEMORY, lambda t: member(MEMORY, t.content(MEMORY), link=b"/etc/passwd")
-    ),
-    "long name climbs": added(
-        member(LONG, b"../" * 40 + b"tmp/evil\0", kind=b"L"), member("../" * 33, EVIL)
-    ),
+    "link target in a file": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY), link=b"/etc/passwd")),
+    "long name climbs": added(member(LONG, b"../" * 40 + b"tmp/evil\0", kind=b"L"), member("../" * 33, EVIL)),
     "long name of another member": added(
         member(LONG, b"state/" + b"a" * 200 + b"\0", kind=b"L"), member("state/b", EVIL)
     ),
@@ -249,12 +231,8 @@ HOSTILE: dict[str, Break] = {
         member(LONG, b"state/" + b"b" * 200 + b"\0", kind=b"L"),
         member(b"state/" + b"b" * 94, EVIL),
     ),
-    "name in the prefix": instead(
-        MEMORY, lambda t: member(MEMORY, t.content(MEMORY), at_345=b"../../tmp")
-    ),
-    "posix form with a prefix": added(
-        member("evil", EVIL, at_257=b"ustar\x0000", at_345=b"../..")
-    ),
+    "name in the prefix": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY), at_345=b"../../tmp")),
+    "posix form with a prefix": added(member("evil", EVIL, at_257=b"ustar\x0000", at_345=b"../..")),
     "no form at all": added(member("state/evil", EVIL, at_257=bytes(8))),
     "name too long": added(member("state/" + "n" * 256, EVIL)),
     "too deep": added(member("state/" + "d/" * (DEPTH_MAX + 4) + "evil", EVIL)),
@@ -278,46 +256,43 @@ HOSTILE: dict[str, Break] = {
     "size without an end": added(member("state/evil", EVIL, at_124=b"000000000005")),
     "size of nothing": added(member("state/evil", EVIL, at_124=bytes(12))),
     "folder with content": added(member("state/evil/", EVIL, kind=b"5", mode=0o700)),
-    "setuid": instead("state/tool.sh", lambda t: member(
-        "state/tool.sh", t.content("state/tool.sh"), mode=0o4755)),
+    "setuid": instead("state/tool.sh", lambda t: member("state/tool.sh", t.content("state/tool.sh"), mode=0o4755)),
     "sticky folder": added(member("state/evil/", kind=b"5", mode=0o1777)),
     "mode in letters": added(member("state/evil", EVIL, at_100=b"rwxr-xr-")),
     "changed mode": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY), mode=0o644)),
-    "changed mode of a folder": instead(
-        "state/memory/", lambda t: member("state/memory/", kind=b"5", mode=0o777)),
-    "changed content": instead(MEMORY, lambda t: member(
-        MEMORY, t.content(MEMORY).replace(b"Tuesday", b"Sundays"))),
+    "changed mode of a folder": instead("state/memory/", lambda t: member("state/memory/", kind=b"5", mode=0o777)),
+    "changed content": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY).replace(b"Tuesday", b"Sundays"))),
     "longer content": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY) + EVIL)),
     "shorter content": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY)[:-1])),
-    "contents swapped": lambda t: archive([
-        member(MEMORY, t.content("state/tool.sh")) if at == t.member(MEMORY) else one
-        for at, one in enumerate(t.members)]),
-    "checksum wrong": instead(MEMORY, lambda t: member(
-        MEMORY, t.content(MEMORY), at_148=b"000000\x00 ")),
-    "something in the padding": instead(MEMORY, lambda t: member(
-        MEMORY, t.content(MEMORY))[:-1] + b"x"),
+    "contents swapped": lambda t: archive(
+        [
+            member(MEMORY, t.content("state/tool.sh")) if at == t.member(MEMORY) else one
+            for at, one in enumerate(t.members)
+        ]
+    ),
+    "checksum wrong": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY), at_148=b"000000\x00 ")),
+    "something in the padding": instead(MEMORY, lambda t: member(MEMORY, t.content(MEMORY))[:-1] + b"x"),
     "missing file": without(MEMORY),
     "missing folder": without("state/empty/"),
     "missing manifest": without("MANIFEST.json"),
     "missing head": without("HEAD"),
-    "another manifest": instead("MANIFEST.json", lambda t: member(
-        "MANIFEST.json", t.content("MANIFEST.json").replace(b'"mode":384', b'"mode":420'))),
-    "another head": instead("HEAD", lambda t: member(
-        "HEAD", OWNER.seal_head(t.head.record).line() + b"\n ")),
+    "another manifest": instead(
+        "MANIFEST.json",
+        lambda t: member("MANIFEST.json", t.content("MANIFEST.json").replace(b'"mode":384', b'"mode":420')),
+    ),
+    "another head": instead("HEAD", lambda t: member("HEAD", OWNER.seal_head(t.head.record).line() + b"\n ")),
     "empty archive": lambda t: archive([]),
     "nothing at all": lambda t: io.BytesIO(b""),
     "cut inside a header": lambda t: io.BytesIO(archive(t.members).getvalue()[: BLOCK + 100]),
-    "cut inside a file": lambda t: io.BytesIO(
-        b"".join(t.members[:-1]) + t.members[-1][: BLOCK + 3]),
+    "cut inside a file": lambda t: io.BytesIO(b"".join(t.members[:-1]) + t.members[-1][: BLOCK + 3]),
     "cut before the end": cut(2 * BLOCK),
     "one block of the end missing": cut(BLOCK),
     "a member behind the end": ended(bytes(BLOCK) + member("state/evil", EVIL) + bytes(2 * BLOCK)),
-    "an archive behind the archive": ended(
-        bytes(2 * BLOCK) + member("state/evil", EVIL) + bytes(2 * BLOCK)),
+    "an archive behind the archive": ended(bytes(2 * BLOCK) + member("state/evil", EVIL) + bytes(2 * BLOCK)),
     "garbage behind the end": ended(bytes(2 * BLOCK) + b"garbage"),
     "a megabyte of zeros behind the end": ended(bytes(2 << 20)),
     "text": lambda t: io.BytesIO(b"<html>not found</html>" * 100),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -335,10 +310,8 @@ def test_there_are_as_many_hostile_archives_as_was_promised() -> None:
     assert len(HOSTILE) >= 80
 
 
-def test_more_members_than_a_snapshot_may_have_are_refused(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.backup.reader.ENTRIES_MAX", 50)
+def test_more_members_than_a_snapshot_may_have_are_refused(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.backup.archive.reader.ENTRIES_MAX", 50)
     with pytest.raises(ArchiveRefused, match="more members"):
         taken.read(added(*(member(f"state/{n}", b"") for n in range(60)))(taken))
 

@@ -10,24 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.backup import ring_of
-from holdfast.app.restore_choice import Failures, Wish
-from holdfast.app.restore_home import Means, restore_to
-from holdfast.backup.heads import HeadFile
-from holdfast.backup.news import Amount
-from holdfast.errors import (
-    BackupDamaged,
-    DiskFull,
-    PlaceUnreachable,
-    RepositoryDamaged,
-    SnapshotNotFound,
-)
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.own_log import read_own_log
-from holdfast.identity.ring import read_escrow
-from holdfast.testing.backup_lab.flips import damage, damage_newest
-from holdfast.testing.backup_lab.trees import tree_of
-from holdfast.testing.backup_lab.world import World
+from holdfast.backup.backups import ring_of
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.progress import Amount
+from holdfast.backup.restore.restore_choice import Failures, Wish
+from holdfast.backup.restore.restore_home import Means, restore_to
+from holdfast.errors import BackupDamaged, DiskFull, PlaceUnreachable, RepositoryDamaged, SnapshotNotFound
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.ring import read_escrow
+from holdfast_proofs.backup_lab.flips import damage, damage_newest
+from holdfast_proofs.backup_lab.trees import tree_of
+from holdfast_proofs.backup_lab.world import World
 
 
 class Heard:
@@ -47,9 +41,12 @@ async def means_of(world: World) -> Means:
     backups = await world.backups()
     escrow = read_escrow(backups.places.vault)
     return Means(
-        borg=backups.places.borg, places=backups.places.read(), escrow=escrow,
-        log=read_own_log(world.home.folder, Sodium()), keys=ring_of(escrow),
-    )  # fmt: skip
+        borg=backups.places.borg,
+        places=backups.places.read(),
+        escrow=escrow,
+        log=read_own_log(world.home.folder, Sodium()),
+        keys=ring_of(escrow),
+    )
 
 
 async def listening(world: World) -> tuple[Means, Heard]:
@@ -59,11 +56,7 @@ async def listening(world: World) -> tuple[Means, Heard]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_one_damaged_chunk_takes_no_other_file_with_it(world: World) -> None:
@@ -88,9 +81,7 @@ async def test_one_damaged_chunk_takes_no_other_file_with_it(world: World) -> No
 async def test_the_same_bytes_in_an_older_snapshot_elsewhere_are_as_good(world: World) -> None:
     """The second place has only the first snapshot, in which the damaged file was the same."""
     damage(world.repository(1), random.Random(7))
-    report = await restore_to(
-        world.root / "some", await means_of(world), Wish(files=("memory", "MEMORY.md"))
-    )
+    report = await restore_to(world.root / "some", await means_of(world), Wish(files=("memory", "MEMORY.md")))
     assert (report.seq, report.damaged) == (2, ())
     assert contents(world.root / "some" / "memory") == contents(world.home.days)
     assert (world.root / "some" / "MEMORY.md").read_bytes() == world.home.memory_file.read_bytes()
@@ -117,9 +108,7 @@ async def test_where_nothing_of_it_is_whole_an_older_one_is_taken_and_told(world
     assert not (world.root / "more").exists()
 
 
-async def test_a_newest_snapshot_that_is_damaged_in_one_place_comes_from_the_other(
-    world: World,
-) -> None:
+async def test_a_newest_snapshot_that_is_damaged_in_one_place_comes_from_the_other(world: World) -> None:
     backups = await world.backups()
     assert (await backups.now(check=False)).good
     damage(world.repository(1), random.Random(7))
@@ -135,9 +124,7 @@ async def test_a_newest_snapshot_that_is_damaged_in_one_place_comes_from_the_oth
     assert wholes[-1].bytes >= wholes[-1].bytes_all > 0
 
 
-async def test_an_older_one_is_taken_only_with_a_warning_that_says_what_is_lost(
-    world: World,
-) -> None:
+async def test_an_older_one_is_taken_only_with_a_warning_that_says_what_is_lost(world: World) -> None:
     damage(world.repository(1), random.Random(7))
     means, heard = await listening(world)
     report = await restore_to(world.root / "new", means)
@@ -162,11 +149,7 @@ def test_what_may_pass_by_itself_leads_to_no_older_snapshot(template: World) -> 
 
 async def test_what_is_not_there_is_said_with_what_is(world: World) -> None:
     means = await means_of(world)
-    for wrong, near in (
-        ("MEMRY.md", "MEMORY.md"),
-        ("00003.md", "00003.md"),
-        ("qq", "HEARTBEAT.md"),
-    ):
+    for wrong, near in (("MEMRY.md", "MEMORY.md"), ("00003.md", "00003.md"), ("qq", "HEARTBEAT.md")):
         with pytest.raises(SnapshotNotFound, match="has no") as caught:
             await restore_to(world.root / "some", means, Wish(files=(wrong,)))
         assert near in caught.value.hint

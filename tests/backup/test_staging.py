@@ -15,23 +15,20 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.backup import staging as module
-from holdfast.backup.databases import copy_database, open_alone
-from holdfast.backup.manifest import Entry, Kind, ManifestReader, Note
-from holdfast.backup.staging import Staged, Subject, stage
-from holdfast.core.private_files import ensure_private_folder
-from holdfast.core.tree import Found as Seen
-from holdfast.core.tree import Mark, may_hide_a_change
+from holdfast.backup.archive.manifest import Entry, Kind, ManifestReader, Note
+from holdfast.backup.snapshot import staging as module
+from holdfast.backup.snapshot.databases import copy_database, open_alone
+from holdfast.backup.snapshot.staging import Staged, Subject, stage
 from holdfast.errors import BackupDamaged, SnapshotFailed
-from holdfast.journal.sqlite.db import Db, open_db
+from holdfast.host.private_files import ensure_private_folder
+from holdfast.host.sqlite import Db, open_db
+from holdfast.host.tree import Found as Seen
+from holdfast.host.tree import Mark, may_hide_a_change
 
 
 def staged(folder: Path, staging: Path, *, journal: Path | None = None) -> Staged:
     ensure_private_folder(staging)
-    subject = Subject(
-        folder=folder, journal=journal, id="hf1x", name="ada", incarnation=3, seq=7, at=1,
-        holdfast="0",
-    )  # fmt: skip
+    subject = Subject(folder=folder, journal=journal, id="hf1x", name="ada", incarnation=3, seq=7, at=1, holdfast="0")
     return stage(subject, staging)
 
 
@@ -44,9 +41,7 @@ def notes(made: Staged) -> dict[str, str]:
     return {note.path: note.text for note in made.notes}
 
 
-def test_files_modes_and_digests_are_those_of_the_agents_folder(
-    agent: Path, tmp_path: Path
-) -> None:
+def test_files_modes_and_digests_are_those_of_the_agents_folder(agent: Path, tmp_path: Path) -> None:
     made = staged(agent, tmp_path / "s")
     found = entries(made.folder)
     assert list(found) == ["MEMORY.md", "empty", "memory", "memory/2026-11-15.md", "tool.sh"]
@@ -69,9 +64,7 @@ def test_a_staged_file_is_nobody_elses(agent: Path, tmp_path: Path) -> None:
     assert (made.folder / "state" / "MEMORY.md").stat().st_nlink == 1
 
 
-def test_what_is_left_out_is_noted(
-    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_out_is_noted(agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("instance", ".ssh", "node_modules", "scratch"):
         (agent / name).mkdir()
         (agent / name / "x").write_text("x")
@@ -86,16 +79,7 @@ def test_what_is_left_out_is_noted(
         listening.bind("sock")
     made = staged(agent, tmp_path / "s")
     told = notes(made)
-    for name in (
-        "instance",
-        ".ssh",
-        "node_modules",
-        "scratch",
-        "keys.json",
-        ".env",
-        "pipe",
-        "sock",
-    ):
+    for name in ("instance", ".ssh", "node_modules", "scratch", "keys.json", ".env", "pipe", "sock"):
         assert told[name].startswith("left out"), name
         assert not (made.folder / "state" / name).exists()
     assert sum("deeper than" in text for text in told.values()) == 1
@@ -119,9 +103,7 @@ def test_a_file_that_changes_while_it_is_copied_is_copied_again(
     time.sleep(0.05)
     real, left = module._pour, [2]
 
-    def pour(
-        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
-    ) -> tuple[int, str]:
+    def pour(fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]) -> tuple[int, str]:
         done = real(fd, out, bytes_max=bytes_max, on_piece=on_piece)
         if bytes_max >= 100 and left[0]:
             left[0] -= 1
@@ -143,9 +125,7 @@ def test_a_file_that_is_gone_before_its_second_copy_leaves_nothing_staged(
     busy.write_bytes(b"0" * 100)
     real = module._pour
 
-    def pour(
-        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
-    ) -> tuple[int, str]:
+    def pour(fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]) -> tuple[int, str]:
         done = real(fd, out, bytes_max=bytes_max, on_piece=on_piece)
         if bytes_max >= 100:
             os.utime(busy)
@@ -165,9 +145,7 @@ def test_a_file_that_never_rests_is_kept_and_noted(
     busy.write_bytes(b"0" * 100)
     real = module._pour
 
-    def pour(
-        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
-    ) -> tuple[int, str]:
+    def pour(fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]) -> tuple[int, str]:
         done = real(fd, out, bytes_max=bytes_max, on_piece=on_piece)
         if bytes_max >= 100:
             with open(busy, "ab") as file:
@@ -199,9 +177,7 @@ def test_a_change_that_no_time_shows_is_found_by_a_second_copy(
     real_pour, real_seen, first = module._pour, module.seen, [True]
     still = time.time_ns()
 
-    def pour(
-        fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]
-    ) -> tuple[int, str]:
+    def pour(fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]) -> tuple[int, str]:
         done = real_pour(fd, out, bytes_max=bytes_max, on_piece=on_piece)
         if bytes_max == 100 and first:
             first.clear()
@@ -264,9 +240,7 @@ def test_a_clock_that_was_set_back_makes_no_file_a_changing_one(
     assert notes(made) == {}
 
 
-def test_times_of_files_and_folders_are_kept_as_far_as_they_can_be(
-    agent: Path, tmp_path: Path
-) -> None:
+def test_times_of_files_and_folders_are_kept_as_far_as_they_can_be(agent: Path, tmp_path: Path) -> None:
     os.utime(agent / "MEMORY.md", ns=(0, 1_700_000_000_123_456_789))
     os.utime(agent / "tool.sh", (-5, -5))
     os.utime(agent / "memory", (1_600_000_000, 1_600_000_000))
@@ -431,11 +405,13 @@ def test_notes_are_kept_in_the_manifest(agent: Path, tmp_path: Path) -> None:
 
 
 def test_thousands_of_files_are_staged_in_little_memory(tmp_path: Path) -> None:
-    """A tenth of the promise; `python -m holdfast.testing.backup_lab.many 100000` does it all."""
+    """A tenth of the promise; `python -m holdfast_proofs.backup_lab.many 100000` does it all."""
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.testing.backup_lab.many", "3000", str(tmp_path / "x")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "holdfast_proofs.backup_lab.many", "3000", str(tmp_path / "x")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     files, grown_mib = done.stdout.split()[:2]
     assert int(files) == 3000
     assert float(grown_mib) < 12

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backup.swap import remove_tree, settle, swap_in
 from holdfast.errors import BackupDamaged, BackupFailed
-from holdfast.testing.shim import build, preloaded
+from holdfast.host.folder_swap import remove_tree, settle, swap_in
+from holdfast_proofs.shim import build, preloaded
 
 PROGRAM = Path(__file__).parent / "programs" / "swaps.py"
 
@@ -21,9 +21,11 @@ def swept(tmp_path: Path, *words: str) -> list[str]:
     root.mkdir(mode=0o700)
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(root), *words],
-        env=os.environ | preloaded(build(tmp_path / "shim")), capture_output=True, text=True,
+        env=os.environ | preloaded(build(tmp_path / "shim")),
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -10,16 +10,30 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.testing.backup_flips import run
+from holdfast_proofs.backup_flips import run
 
 
 def test_killed_anywhere_nothing_half_counts(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.testing.backup_kills", "--points", "6", "--moments", "1",
-         "--act", "backup", "--act", "recover",
-         "--report", str(tmp_path / "report")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "holdfast_proofs.backup_kills",
+            "--points",
+            "6",
+            "--moments",
+            "1",
+            "--act",
+            "backup",
+            "--act",
+            "recover",
+            "--report",
+            str(tmp_path / "report"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "report").read_text())
     assert found["wrong"] == []
@@ -29,8 +43,11 @@ def test_killed_anywhere_nothing_half_counts(tmp_path: Path) -> None:
 def test_no_wrong_bit_gives_a_wrong_file_in_silence() -> None:
     figures = run(30, seed=3)
     assert {name: one.silent for name, one in figures.items()} == {
-        "repository": [], "staging": [], "stream": [], "heads": [],
-    }  # fmt: skip
+        "repository": [],
+        "staging": [],
+        "stream": [],
+        "heads": [],
+    }
     assert sum(one.flips for one in figures.values()) >= 30
 
 

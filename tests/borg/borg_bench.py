@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.backup.borg import Borg, Repository
-from holdfast.identity.hidden import Hidden
+from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.identity.records.secret_bytes import Hidden
 
 SECRET = b"5ec2e7c0ffee" * 5
 
@@ -26,9 +26,7 @@ class Bench:
         return Borg(self.borg.program, base=self.folder / "another machine")
 
     def with_(self, *, passphrase: bytes = SECRET, address: str = "") -> Repository:
-        return Repository(
-            name="nas", address=address or str(self.path), passphrase=Hidden(passphrase)
-        )
+        return Repository(name="nas", address=address or str(self.path), passphrase=Hidden(passphrase))
 
 
 async def read_tar(borg: Borg, repository: Repository, archive: str, *, rescue: bool) -> int:

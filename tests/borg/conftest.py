@@ -13,16 +13,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from borg_bench import SECRET, Bench
 
-from holdfast.app.agent_home import AgentHome, load_home
-from holdfast.app.backup_places import BackupPlaces
-from holdfast.backup.borg import Borg, Repository
-from holdfast.backup.borg_program import find_program
+from holdfast.backup.borg.program import find_program
+from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.places.manage import BackupPlaces
 from holdfast.core.clock import SeededEntropy, SystemEntropy
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.hidden import Hidden
-from holdfast.identity.phrase import Phrase, new_phrase
-from holdfast.identity.setup import create_vaults
-from holdfast.identity.slots import file_key, new_unlock_text
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase, new_phrase
+from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import file_key, new_unlock_text
+from holdfast.layout.agent_home import AgentHome, load_home
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +41,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Path:
     (source / "MEMORY.md").write_text("# Memory\n" + "a line\n" * 2_000)
     (source / "journal.db").write_bytes(SeededEntropy(7).bytes(300_000))
     borg = Borg(program, base=folder / "base")
-    repository = Repository(
-        name="nas", address=str(folder / "repository"), passphrase=Hidden(SECRET)
-    )
+    repository = Repository(name="nas", address=str(folder / "repository"), passphrase=Hidden(SECRET))
 
     async def make() -> None:
         await borg.init(repository)
@@ -59,16 +57,16 @@ def bench(template: Path, tmp_path: Path, program: Path) -> Bench:
     shutil.copytree(template / "source", tmp_path / "source")
     return Bench(
         borg=Borg(program, base=tmp_path / "base"),
-        repository=Repository(
-            name="nas", address=str(tmp_path / "repository"), passphrase=Hidden(SECRET)
-        ),
-        path=tmp_path / "repository", source=tmp_path / "source", folder=tmp_path,
-    )  # fmt: skip
+        repository=Repository(name="nas", address=str(tmp_path / "repository"), passphrase=Hidden(SECRET)),
+        path=tmp_path / "repository",
+        source=tmp_path / "source",
+        folder=tmp_path,
+    )
 
 
 @pytest.fixture
 def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.backup.borg.LOCK_WAIT_S", 1)
+    monkeypatch.setattr("holdfast.backup.borg.verbs.LOCK_WAIT_S", 1)
 
 
 @pytest.fixture
@@ -88,16 +86,18 @@ def make_home(tmp_path: Path, phrase: Phrase) -> Callable[[], AgentHome]:
         unlock.write_bytes(new_unlock_text(SeededEntropy(1)))
         second = file_key(tmp_path / "second unlock", new_unlock_text(SeededEntropy(2)))
         vault, nexts = create_vaults(
-            tmp_path / "vault", tmp_path / "second", escrow=PaperKeys(phrase).escrow().recipient,
-            keys=[file_key(unlock, unlock.read_bytes())], second_keys=[second],
+            tmp_path / "vault",
+            tmp_path / "second",
+            escrow=PaperKeys(phrase).escrow().recipient,
+            keys=[file_key(unlock, unlock.read_bytes())],
+            second_keys=[second],
             entropy=SystemEntropy(),
-        )  # fmt: skip
+        )
         vault.wipe()
         nexts.wipe()
         (home / "holdfast.toml").touch(0o600)
         (home / "holdfast.toml").write_text(
-            f'agent = "ada"\n\n[identity]\nvault = "{tmp_path / "vault"}"\n'
-            f'second = "{tmp_path / "second"}"\n'
+            f'agent = "ada"\n\n[identity]\nvault = "{tmp_path / "vault"}"\nsecond = "{tmp_path / "second"}"\n'
         )
         (home / "MEMORY.md").write_text("the canary sings\n")
         return load_home(home)
@@ -107,6 +107,6 @@ def make_home(tmp_path: Path, phrase: Phrase) -> Callable[[], AgentHome]:
 
 @pytest.fixture
 async def places(make_home: Callable[[], AgentHome]) -> BackupPlaces:
-    from holdfast.app.backup_places import open_places
+    from holdfast.backup.places.manage import open_places
 
     return await open_places(make_home())

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.backup.borg_log import Line, Said, Verb, find_trouble, parse_line
+from holdfast.backup.borg.log import Line, Said, Verb, find_trouble, parse_line
 from holdfast.errors import HoldfastError
 
 ERROR = "error"
@@ -65,18 +65,15 @@ def test_a_full_disk_and_signals() -> None:
     for message in ("OSError: [Errno 28] No space left on device", "Disk quota exceeded"):
         assert code(Said(rc=2, lines=(line(message=message),))) == "place-full"
         assert code(Said(rc=2, plain=(message,))) == "place-full"
-    assert code(Said(rc=72, lines=(line("LockFailed", "lock (No space left on device)."),))) == (
-        "place-full"
-    )
+    assert code(Said(rc=72, lines=(line("LockFailed", "lock (No space left on device)."),))) == ("place-full")
     assert code(Said(rc=143)) == code(Said(rc=-9)) == "backup-interrupted"
     assert code(Said(rc=2, lines=(line(message="never seen before"),))) == "backup-failed"
 
 
 def test_the_message_is_the_first_error_and_says_how_many_more() -> None:
     said = Said(
-        rc=90, dropped=7,
-        lines=(line(message="care", level="warning"), line("IntegrityError", "bad\nmore"), line()),
-    )  # fmt: skip
+        rc=90, dropped=7, lines=(line(message="care", level="warning"), line("IntegrityError", "bad\nmore"), line())
+    )
     found = find_trouble(said, verb=Verb.EXPORT, where="nas")
     assert str(found) == "nas: borg export-tar: bad (exit code 90, 8 more lines)"
 
@@ -88,6 +85,4 @@ def test_lines_that_are_not_json_are_kept_as_text() -> None:
     assert isinstance(parse_line(b"\xff\xfe"), str)
     assert isinstance(parse_line(b"[1, 2]"), str)
     raw = {"type": "log_message", "levelname": "ERROR", "message": "m", "msgid": "X", "new": [1]}
-    assert parse_line(json.dumps(raw).encode()) == Line(
-        type="log_message", levelname="ERROR", message="m", msgid="X"
-    )
+    assert parse_line(json.dumps(raw).encode()) == Line(type="log_message", levelname="ERROR", message="m", msgid="X")

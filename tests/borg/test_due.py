@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backup import place_state
-from holdfast.backup.due import AWAY, RETRY_FIRST_MS, STALE, due, find_trouble, news, next_try_ms
-from holdfast.backup.place_state import PlaceState
+from holdfast.backup.places import place_state
+from holdfast.backup.places.place_state import PlaceState
+from holdfast.backup.upkeep.due import AWAY, RETRY_FIRST_MS, STALE, due, find_trouble, news, next_try_ms
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -41,10 +41,7 @@ def test_failures_wait_longer_and_longer_but_never_longer_than_the_interval() ->
 
 
 def test_one_place_says_nothing_about_another() -> None:
-    states = {
-        "a": failed(PlaceState(), now_ms=HOUR),
-        "b": place_state.tried(PlaceState(), now_ms=1),
-    }
+    states = {"a": failed(PlaceState(), now_ms=HOUR), "b": place_state.tried(PlaceState(), now_ms=1)}
     assert due(["a", "b"], states, now_ms=HOUR + 1, every_ms=HOUR) == ("b",)
 
 
@@ -63,18 +60,14 @@ def test_an_absent_disk_is_no_alarm_before_it_is_stale() -> None:
 
 def test_made_is_not_verified() -> None:
     """The alarm is about the absence of a verified backup, whatever else went well."""
-    state = place_state.made(
-        place_state.tried(PlaceState(), now_ms=HOUR), now_ms=HOUR, snapshot="s"
-    )
+    state = place_state.made(place_state.tried(PlaceState(), now_ms=HOUR), now_ms=HOUR, snapshot="s")
     trouble = find_trouble("nas", state, added_ms=0, now_ms=27 * HOUR, stale_after_ms=DAY_26)
     assert trouble is not None
     assert trouble.text == "place nas: no verified backup yet 27 h after it was added"
 
 
 def test_what_waiting_does_not_mend_is_told_at_once() -> None:
-    state = failed(
-        place_state.verified(PlaceState(), now_ms=HOUR, snapshot="s"), HOUR, "repository-damaged"
-    )
+    state = failed(place_state.verified(PlaceState(), now_ms=HOUR, snapshot="s"), HOUR, "repository-damaged")
     trouble = find_trouble("nas", state, added_ms=0, now_ms=HOUR, stale_after_ms=DAY_26)
     assert trouble is not None
     assert trouble.kind == "repository-damaged"

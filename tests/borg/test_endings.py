@@ -15,26 +15,14 @@ from pathlib import Path
 import pytest
 from borg_bench import SECRET, Bench
 
-from holdfast.app.agent_home import AgentHome
-from holdfast.backup import borg as borg_module
-from holdfast.backup import news as news_module
-from holdfast.backup.borg import Borg, Repository, rsh_of
-from holdfast.backup.news import Amount
-from holdfast.errors import (
-    BackupInterrupted,
-    PassphraseRefused,
-    PlaceUnreachable,
-    RepositoryReplaced,
-)
-from holdfast.identity.hidden import Hidden
-from holdfast.testing.backup_lab.hanging import (
-    COMMAND,
-    WORDS,
-    alive,
-    end_it,
-    hanging_rsh,
-    left_of,
-)
+from holdfast.backup import progress as news_module
+from holdfast.backup.borg import verbs as borg_module
+from holdfast.backup.borg.verbs import Borg, Repository, rsh_of
+from holdfast.backup.progress import Amount
+from holdfast.errors import BackupInterrupted, PassphraseRefused, PlaceUnreachable, RepositoryReplaced
+from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.layout.agent_home import AgentHome
+from holdfast_proofs.backup_lab.hanging import COMMAND, WORDS, alive, end_it, hanging_rsh, left_of
 
 
 class Heard:
@@ -59,7 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(borg_module, "SLOW_S", 1.0)
     monkeypatch.setattr(borg_module, "LOCK_WAIT_S", 1)
     monkeypatch.setattr(news_module, "QUIET_S", 0.3)
-    monkeypatch.setattr("holdfast.backup.borg_process.TERM_GRACE_S", 0.5)
+    monkeypatch.setattr("holdfast.backup.borg.process.TERM_GRACE_S", 0.5)
 
 
 async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
@@ -67,9 +55,7 @@ async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
 ) -> None:
     heard, hanging = Heard(), hanging_rsh(tmp_path, stubborn=True)
     borg = Borg(bench.borg.program, base=bench.folder / "base", news=heard)
-    far = Repository(
-        name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging)
-    )
+    far = Repository(name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging))
     with pytest.raises(PlaceUnreachable, match=r"no answer within 1\.5 s"):
         await borg.list_archives(far, rescue=True)
     assert heard.said[0] == "asking place host ..."
@@ -85,9 +71,7 @@ async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
 async def test_an_ssh_that_outlives_its_borg_is_ended(bench: Bench, tmp_path: Path) -> None:
     """Borg is killed from outside; its ssh neither notices nor listens."""
     hanging = hanging_rsh(tmp_path, stubborn=True)
-    far = Repository(
-        name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging)
-    )
+    far = Repository(name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging))
     asking = asyncio.create_task(bench.borg.list_archives(far, rescue=True))
     while not alive(hanging):
         assert not asking.done()
@@ -119,9 +103,7 @@ def serving(tmp_path: Path, program: Path) -> str:
 
 
 @pytest.mark.parametrize("far", [False, True])
-async def test_another_repository_is_not_called_a_wrong_passphrase(
-    bench: Bench, program: Path, far: bool
-) -> None:
+async def test_another_repository_is_not_called_a_wrong_passphrase(bench: Bench, program: Path, far: bool) -> None:
     """Near and far: its key block names it, though it does not open."""
     known = (await bench.borg.list_archives(bench.repository)).repository_id
     other = bench.folder / "other"
@@ -129,9 +111,12 @@ async def test_another_repository_is_not_called_a_wrong_passphrase(
     await bench.fresh().init(theirs)
     address = f"ssh://ada@far.example{other}" if far else str(other)
     swapped = Repository(
-        name="nas", address=address, passphrase=Hidden(SECRET), id=known,
+        name="nas",
+        address=address,
+        passphrase=Hidden(SECRET),
+        id=known,
         rsh=serving(bench.folder, program) if far else "",
-    )  # fmt: skip
+    )
     with pytest.raises(RepositoryReplaced, match="not the one that is known") as caught:
         await bench.fresh().list_archives(swapped, rescue=True)
     assert known[:16] in caught.value.message
@@ -148,22 +133,33 @@ def test_a_command_that_is_ended_leaves_neither_borg_nor_ssh(
     hanging: Path, number: signal.Signals, tmp_path: Path
 ) -> None:
     codes = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
-    words = ["recover", "--place", "ssh://a@far.example/x", "--rsh", str(hanging), "--home",
-             str(tmp_path / "new"), "--dry-run", "--words-fd", "0"]  # fmt: skip
+    words = [
+        "recover",
+        "--place",
+        "ssh://a@far.example/x",
+        "--rsh",
+        str(hanging),
+        "--home",
+        str(tmp_path / "new"),
+        "--dry-run",
+        "--words-fd",
+        "0",
+    ]
     code, said = end_it(words, hanging, number)
     assert code == codes[number], said
     assert left_of(hanging) == []
 
 
-def test_a_full_disk_under_the_output_is_no_defect_of_ours(
-    make_home: Callable[[], AgentHome],
-) -> None:
+def test_a_full_disk_under_the_output_is_no_defect_of_ours(make_home: Callable[[], AgentHome]) -> None:
     home = make_home()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*COMMAND, "place", "list", "--json", "--home", str(home.folder)], stdout=full,
-            stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+            [*COMMAND, "place", "list", "--json", "--home", str(home.folder)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["code"]) == (7, "disk-full")
     assert "No space left on device" in error["message"]
@@ -174,15 +170,26 @@ def test_a_file_of_a_place_that_cannot_be_read_is_told_with_its_path(tmp_path: P
     """Reading /proc/self/mem from its start is a real input/output error."""
     place = tmp_path / "nas" / "ada"
     place.mkdir(parents=True)
-    (place / "place.json").write_text(
-        '{"format": 1, "place": "nas", "epoch": 1, "repository_id": ""}'
-    )
+    (place / "place.json").write_text('{"format": 1, "place": "nas", "epoch": 1, "repository_id": ""}')
     (place / "kel.jsonl").symlink_to("/proc/self/mem")
     done = subprocess.run(
-        [*COMMAND, "recover", "--place", str(place.parent), "--home", str(tmp_path / "new"),
-         "--dry-run", "--json", "--words-fd", "0"],
-        input=WORDS, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            *COMMAND,
+            "recover",
+            "--place",
+            str(place.parent),
+            "--home",
+            str(tmp_path / "new"),
+            "--dry-run",
+            "--json",
+            "--words-fd",
+            "0",
+        ],
+        input=WORDS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert error["code"] == "repository-damaged", error
     assert "kel.jsonl" in error["message"]

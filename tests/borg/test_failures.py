@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from borg_bench import SECRET, Bench, read_tar
 
-from holdfast.backup.borg import Borg, open_borg
-from holdfast.backup.borg_log import Progress
+from holdfast.backup.borg.log import Progress
+from holdfast.backup.borg.verbs import Borg, open_borg
 from holdfast.errors import (
     BackupInterrupted,
     BadInput,
@@ -35,9 +35,7 @@ FOREIGN = "elsewhere@90520730010101.4242-0"
 
 async def test_a_snapshot_goes_in_and_comes_out_whole(bench: Bench) -> None:
     seen: list[Progress] = []
-    made = await bench.borg.create(
-        bench.repository, "second", bench.source, on_progress=seen.append
-    )
+    made = await bench.borg.create(bench.repository, "second", bench.source, on_progress=seen.append)
     assert made.archive == "second"
     assert made.files == 2
     assert seen, "progress is shown"
@@ -172,9 +170,7 @@ async def test_a_backup_that_is_killed_leaves_nothing_half_made(
     (bench.source / "large").write_bytes(os.urandom(24_000_000))
     began = asyncio.Event()
     making = asyncio.create_task(
-        bench.borg.create(
-            bench.repository, "second", bench.source, on_progress=lambda _: began.set()
-        )
+        bench.borg.create(bench.repository, "second", bench.source, on_progress=lambda _: began.set())
     )
     await began.wait()
     (pid,) = _running(bench)
@@ -182,9 +178,7 @@ async def test_a_backup_that_is_killed_leaves_nothing_half_made(
     with pytest.raises(BackupInterrupted, match="exit code") as caught:
         await making
     assert "nothing half made counts" in caught.value.hint
-    assert [one.name for one in (await bench.borg.list_archives(bench.repository)).archives] == [
-        "first"
-    ]
+    assert [one.name for one in (await bench.borg.list_archives(bench.repository)).archives] == ["first"]
     await bench.borg.create(bench.repository, "second", bench.source)
 
 
@@ -192,9 +186,7 @@ async def test_a_cancelled_or_slow_run_leaves_no_process_and_no_lock(bench: Benc
     (bench.source / "large").write_bytes(os.urandom(24_000_000))
     began = asyncio.Event()
     making = asyncio.create_task(
-        bench.borg.create(
-            bench.repository, "second", bench.source, on_progress=lambda _: began.set()
-        )
+        bench.borg.create(bench.repository, "second", bench.source, on_progress=lambda _: began.set())
     )
     await began.wait()
     making.cancel()
@@ -211,9 +203,7 @@ async def test_the_passphrase_is_in_no_argument_environment_or_file(bench: Bench
     (bench.source / "large").write_bytes(os.urandom(24_000_000))
     began = asyncio.Event()
     making = asyncio.create_task(
-        bench.borg.create(
-            bench.repository, "second", bench.source, on_progress=lambda _: began.set()
-        )
+        bench.borg.create(bench.repository, "second", bench.source, on_progress=lambda _: began.set())
     )
     await began.wait()
     (pid,) = _running(bench)
@@ -227,9 +217,7 @@ async def test_the_passphrase_is_in_no_argument_environment_or_file(bench: Bench
         assert not path.is_file() or SECRET not in path.read_bytes()
 
 
-async def test_only_what_is_written_down_reaches_borg(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_what_is_written_down_reaches_borg(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BORG_PASSPHRASE", "BORG_REPO", "PYTHONPATH", "LD_PRELOAD_X", "HOLDFAST_HOME"):
         monkeypatch.setenv(name, "of the caller")
     spy = bench.folder / "spy"
@@ -238,16 +226,23 @@ async def test_only_what_is_written_down_reaches_borg(
     await Borg(spy, base=bench.borg.base).list_archives(bench.repository)
     names = {line.split("=")[0] for line in (bench.folder / "env").read_text().splitlines()}
     assert names - {"PWD", "OLDPWD", "SHLVL", "_"} <= {
-        "PATH", "HOME", "TMPDIR", "SSH_AUTH_SOCK", "LC_ALL", "TZ", "BORG_BASE_DIR",
-        "BORG_EXIT_CODES", "BORG_RELOCATED_REPO_ACCESS_IS_OK",
-        "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK", "BORG_CHECK_I_KNOW_WHAT_I_AM_DOING",
-        "BORG_DELETE_I_KNOW_WHAT_I_AM_DOING", "BORG_PASSPHRASE_FD",
-    }  # fmt: skip
+        "PATH",
+        "HOME",
+        "TMPDIR",
+        "SSH_AUTH_SOCK",
+        "LC_ALL",
+        "TZ",
+        "BORG_BASE_DIR",
+        "BORG_EXIT_CODES",
+        "BORG_RELOCATED_REPO_ACCESS_IS_OK",
+        "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK",
+        "BORG_CHECK_I_KNOW_WHAT_I_AM_DOING",
+        "BORG_DELETE_I_KNOW_WHAT_I_AM_DOING",
+        "BORG_PASSPHRASE_FD",
+    }
 
 
-async def test_an_engine_that_is_missing_or_too_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_engine_that_is_missing_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineMissing, match="not installed") as caught:

@@ -14,10 +14,10 @@ import pytest
 SCRIPT = """
 import asyncio, json, os, sys
 from pathlib import Path
-from holdfast.backup.borg import Borg, Repository
-from holdfast.backup.borg_program import find_program
+from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.borg.program import find_program
 from holdfast.errors import HoldfastError
-from holdfast.identity.hidden import Hidden
+from holdfast.identity.records.secret_bytes import Hidden
 
 disk, base, source = map(Path, sys.argv[1:4])
 borg = Borg(find_program(), base=base)
@@ -55,9 +55,7 @@ def _on_a_small_disk(tmp_path: Path, script: str, *, size: str) -> Any:  # Any: 
     source.mkdir()
     mounted = f'mount -t tmpfs -o size={size} tmpfs "$1" && exec "$4" -c "$5" "$1" "$2" "$3"'
     for how in (["unshare", "-m"], ["unshare", "-r", "-m"]):
-        probe = subprocess.run(
-            [*how, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", str(disk)], capture_output=True
-        )
+        probe = subprocess.run([*how, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", str(disk)], capture_output=True)
         if probe.returncode == 0:
             break
     else:
@@ -80,10 +78,10 @@ def test_a_full_disk_is_named_and_some_space_mends_it(tmp_path: Path) -> None:
 SMALL = """
 import asyncio, json, os, subprocess, sys
 from pathlib import Path
-from holdfast.backup.borg import SEGMENT_BYTES, Borg, Repository
-from holdfast.backup.borg_program import find_program
+from holdfast.backup.borg.verbs import SEGMENT_BYTES, Borg, Repository
+from holdfast.backup.borg.program import find_program
 from holdfast.errors import HoldfastError
-from holdfast.identity.hidden import Hidden
+from holdfast.identity.records.secret_bytes import Hidden
 
 disk, base, source = map(Path, sys.argv[1:4])
 borg = Borg(find_program(), base=base)
@@ -120,9 +118,9 @@ def test_a_small_disk_is_not_called_full_because_segments_are_large(tmp_path: Pa
 WORLD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from holdfast.app.backup_places import Request
+from holdfast.backup.places.manage import Request
 from holdfast.backup import place_state
-from holdfast.testing.backup_lab.world import make_world
+from holdfast_proofs.backup_lab.world import make_world
 
 disk, base, source = map(Path, sys.argv[1:4])
 
@@ -150,9 +148,7 @@ asyncio.run(main())
 """
 
 
-def test_a_full_place_is_compacted_and_tried_again_unless_something_is_missing(
-    tmp_path: Path,
-) -> None:
+def test_a_full_place_is_compacted_and_tried_again_unless_something_is_missing(tmp_path: Path) -> None:
     """Room for a segment is asked for and not there; compacting would bury what was removed."""
     found = _on_a_small_disk(tmp_path, WORLD, size="64m")
     assert found == {"found": [["place-full", False], ["", True]], "missing": True}

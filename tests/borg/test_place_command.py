@@ -10,18 +10,33 @@ from typing import Any
 
 import pytest
 
-from holdfast.app.agent_home import AgentHome
-from holdfast.app.backup_places import states_of
-from holdfast.backup.place_state import tried, verified
+from holdfast.backup.places.manage import states_of
+from holdfast.backup.places.place_state import tried, verified
 from holdfast.cli.main import main
+from holdfast.layout.agent_home import AgentHome
 
 NOW_MS = round(time.time() * 1000)
 
 SHAPE = {
-    "name", "kind", "address", "repository", "repository_id", "domain", "append_only", "epoch",
-    "added", "tried", "result", "message", "failures", "made", "made_snapshot", "verified",
-    "verified_snapshot", "missing",
-}  # fmt: skip
+    "name",
+    "kind",
+    "address",
+    "repository",
+    "repository_id",
+    "domain",
+    "append_only",
+    "epoch",
+    "added",
+    "tried",
+    "result",
+    "message",
+    "failures",
+    "made",
+    "made_snapshot",
+    "verified",
+    "verified_snapshot",
+    "missing",
+}
 CHECKED = {"name", "deep", "snapshots", "missing", "beside", "result"}
 
 
@@ -144,7 +159,6 @@ def test_doctor_names_engine_places_and_what_is_missing(
     assert texts[1] == "place usb: none verified yet; away now (place-missing)"
     assert "share a failure domain" in texts[2]
     states_of(home).change(
-        "usb",
-        lambda state: tried(state, now_ms=1, result="repository-damaged", message="a bad chunk"),
+        "usb", lambda state: tried(state, now_ms=1, result="repository-damaged", message="a bad chunk")
     )
     assert findings()["backups"][1] == ("warning", "backup to usb failed: a bad chunk")

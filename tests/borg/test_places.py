@@ -13,21 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.app.agent_home import AgentHome, load_home
-from holdfast.app.agent_settings import AgentSettings
-from holdfast.app.backup_places import BackupPlaces, Request, open_places
-from holdfast.backup.address import Kind, parse_address
-from holdfast.backup.beside import read_beside, read_folder
-from holdfast.backup.borg import Borg, Repository
+from holdfast.backup.borg.verbs import Borg, Repository
 from holdfast.backup.jobs import Done, run_jobs
-from holdfast.backup.places import (
-    SENTINEL,
-    Place,
-    check_there,
-    read_places,
-    shared_domains,
-    write_places,
-)
+from holdfast.backup.places.address import Kind, parse_address
+from holdfast.backup.places.companion_files import read_beside, read_folder
+from holdfast.backup.places.manage import BackupPlaces, Request, open_places
+from holdfast.backup.places.places import SENTINEL, Place, check_there, read_places, shared_domains, write_places
 from holdfast.errors import (
     BadPlace,
     PlaceMissing,
@@ -39,9 +30,11 @@ from holdfast.errors import (
     RepositoryMoved,
     VaultMissing,
 )
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.phrase import Phrase
-from holdfast.identity.ring import open_escrow, read_escrow
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.vault.ring import open_escrow, read_escrow
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.agent_settings import AgentSettings
 
 
 def disk(folder: Path) -> str:
@@ -69,9 +62,10 @@ async def test_two_places_each_with_its_own_key_and_all_that_paper_needs(
     said = json.loads(found["place.json"])
     bare = Borg(program, base=tmp_path / "bare machine")
     repository = Repository(
-        name="found", address=str(usb.own / "repository"),
+        name="found",
+        address=str(usb.own / "repository"),
         passphrase=escrow.backup_passphrase(said["place"], epoch=said["epoch"]),
-    )  # fmt: skip
+    )
     listing = await bare.list_archives(repository, rescue=True)
     assert [one.name for one in listing.archives] == ["ada-1-1-x"]
     assert found["keys/nas.key"].startswith(f"BORG_KEY {nas.repository_id}".encode())
@@ -79,9 +73,7 @@ async def test_two_places_each_with_its_own_key_and_all_that_paper_needs(
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
-async def test_a_disk_that_is_not_mounted_is_not_a_new_disk(
-    places: BackupPlaces, tmp_path: Path
-) -> None:
+async def test_a_disk_that_is_not_mounted_is_not_a_new_disk(places: BackupPlaces, tmp_path: Path) -> None:
     place = await places.add(Request(name="usb", address=disk(tmp_path / "usb")))
     (tmp_path / "usb").rename(tmp_path / "on the desk")
     (tmp_path / "usb").mkdir()  # the empty mount point
@@ -100,18 +92,14 @@ async def test_a_disk_that_is_not_mounted_is_not_a_new_disk(
     check_there(place)
 
 
-async def test_adding_again_after_a_kill_takes_the_repository_over(
-    places: BackupPlaces, tmp_path: Path
-) -> None:
+async def test_adding_again_after_a_kill_takes_the_repository_over(places: BackupPlaces, tmp_path: Path) -> None:
     first = await places.add(Request(name="nas", address=disk(tmp_path / "nas")))
     (tmp_path / "ada" / "places.json").unlink()
     again = await places.add(Request(name="nas", address=str(tmp_path / "nas")))
     assert (again.repository_id, again.epoch) == (first.repository_id, first.epoch)
 
 
-async def test_a_name_that_is_used_again_gets_another_passphrase(
-    places: BackupPlaces, tmp_path: Path
-) -> None:
+async def test_a_name_that_is_used_again_gets_another_passphrase(places: BackupPlaces, tmp_path: Path) -> None:
     first = await places.add(Request(name="nas", address=disk(tmp_path / "one")))
     places.remove("nas")
     assert places.read() == ()
@@ -123,9 +111,7 @@ async def test_a_name_that_is_used_again_gets_another_passphrase(
     assert escrow.places == (str(second.own),)
 
 
-async def test_what_is_not_ours_is_refused(
-    places: BackupPlaces, tmp_path: Path, template: Path
-) -> None:
+async def test_what_is_not_ours_is_refused(places: BackupPlaces, tmp_path: Path, template: Path) -> None:
     strange = tmp_path / "strange" / "ada"
     strange.mkdir(parents=True, mode=0o700)
     shutil.copytree(template / "repository", strange / "repository")
@@ -179,9 +165,7 @@ async def test_a_far_host_that_only_speaks_borg(
     far = tmp_path / "far"
     far.mkdir()
     rsh = serve(tmp_path, program, f"--restrict-to-path {far}", "--append-only")
-    place = await places.add(
-        Request(name="host", address=f"ada@far.example:{far}/ada", rsh=rsh, append_only=True)
-    )
+    place = await places.add(Request(name="host", address=f"ada@far.example:{far}/ada", rsh=rsh, append_only=True))
     assert (place.kind, place.domain) == (Kind.SSH, "far.example")
     assert place.address == f"ssh://ada@far.example{far}/ada"
     source = tmp_path / "staged"
@@ -201,9 +185,8 @@ async def test_a_far_host_that_only_speaks_borg(
     assert (far / "ada" / "transactions").read_text().count("transaction") >= 3
 
     outside = Repository(
-        name="host", address=f"ssh://ada@far.example{tmp_path}/elsewhere", rsh=rsh,
-        passphrase=repository.passphrase,
-    )  # fmt: skip
+        name="host", address=f"ssh://ada@far.example{tmp_path}/elsewhere", rsh=rsh, passphrase=repository.passphrase
+    )
     with pytest.raises(PlaceRefused) as refused:
         await places.borg.list_archives(outside)
     assert "--restrict-to-path" in refused.value.hint
@@ -221,9 +204,8 @@ async def test_one_place_that_fails_stops_no_other(places: BackupPlaces, tmp_pat
         root.mkdir()
         (root / SENTINEL).write_text('{"format": 1, "place_id": "p"}')
         return Place(
-            name=name, kind=Kind.FOLDER, address=str(root), place_id="p", repository_id="r",
-            agent="ada", added_ms=0,
-        )  # fmt: skip
+            name=name, kind=Kind.FOLDER, address=str(root), place_id="p", repository_id="r", agent="ada", added_ms=0
+        )
 
     async def job(place: Place) -> Done:
         match place.name:
@@ -238,14 +220,15 @@ async def test_one_place_that_fails_stops_no_other(places: BackupPlaces, tmp_pat
     rows = [place(name) for name in ("fails", "hangs", "good", "made")]
     gone = place("gone")
     (Path(gone.address) / SENTINEL).unlink()
-    done = await run_jobs(
-        [*rows, gone], job, states=places.states, now_ms=lambda: 5_000, timeout_s=0.5
-    )
+    done = await run_jobs([*rows, gone], job, states=places.states, now_ms=lambda: 5_000, timeout_s=0.5)
     codes = {one.place: one.error.code if one.error else "ok" for one in done}
     assert codes == {
-        "fails": "place-refused", "hangs": "backup-interrupted", "good": "ok", "made": "ok",
+        "fails": "place-refused",
+        "hangs": "backup-interrupted",
+        "good": "ok",
+        "made": "ok",
         "gone": "place-missing",
-    }  # fmt: skip
+    }
     good, fails, made = (places.states.of(name) for name in ("good", "fails", "made"))
     assert (good.tried_ms, good.made_ms, good.verified_ms, good.result) == (5000, 5000, 5000, "ok")
     assert (fails.tried_ms, fails.made_ms, fails.failures, fails.message) == (5000, 0, 1, "no")
@@ -256,16 +239,21 @@ def test_a_places_file_is_read_strictly(tmp_path: Path) -> None:
     path = tmp_path / "places.json"
     assert read_places(path) == ()
     good = Place(
-        name="nas", kind=Kind.FOLDER, address="/mnt/nas", place_id="p", repository_id="r",
-        agent="ada", added_ms=1,
-    )  # fmt: skip
+        name="nas", kind=Kind.FOLDER, address="/mnt/nas", place_id="p", repository_id="r", agent="ada", added_ms=1
+    )
     write_places(path, [good])
     assert read_places(path) == (good,)
     raw = json.loads(path.read_text())
     for name, value in (
-        ("address", "relative"), ("address", "/a/../{b}"), ("agent", "../x"), ("kind", "s3"),
-        ("epoch", 0), ("name", "Nas"), ("unknown", 1), ("kind", "ssh"),
-    ):  # fmt: skip
+        ("address", "relative"),
+        ("address", "/a/../{b}"),
+        ("agent", "../x"),
+        ("kind", "s3"),
+        ("epoch", 0),
+        ("name", "Nas"),
+        ("unknown", 1),
+        ("kind", "ssh"),
+    ):
         path.write_text(json.dumps({"format": 1, "places": [{**raw["places"][0], name: value}]}))
         with pytest.raises(BadPlace):
             read_places(path)
@@ -280,9 +268,15 @@ def test_a_places_file_is_read_strictly(tmp_path: Path) -> None:
 def test_places_that_fail_together_are_named() -> None:
     def at(name: str, domain: str) -> Place:
         return Place(
-            name=name, kind=Kind.FOLDER, address="/x", place_id="", repository_id="", agent="a",
-            added_ms=0, domain=domain,
-        )  # fmt: skip
+            name=name,
+            kind=Kind.FOLDER,
+            address="/x",
+            place_id="",
+            repository_id="",
+            agent="a",
+            added_ms=0,
+            domain=domain,
+        )
 
     rows = [at("a", "cellar"), at("b", "far.example"), at("c", "Cellar")]
     assert shared_domains(rows) == {"cellar": ("a", "c")}
@@ -306,9 +300,7 @@ def test_addresses_as_people_write_them(text: str, meant: str | None) -> None:
         assert parse_address(text).text == meant
 
 
-async def test_an_agent_without_a_vault_has_no_places(
-    make_home: Callable[[], AgentHome],
-) -> None:
+async def test_an_agent_without_a_vault_has_no_places(make_home: Callable[[], AgentHome]) -> None:
     home = replace(make_home(), settings=AgentSettings())
     with pytest.raises(VaultMissing, match="has no vault"):
         await open_places(home)

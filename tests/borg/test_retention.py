@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backup.retention import Named, Plan, Rules, check_plan, plan
+from holdfast.backup.upkeep.retention import Named, Plan, Rules, check_plan, plan
 from holdfast.errors import PruneRefused
 
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
@@ -25,14 +25,23 @@ def every(step: timedelta, count: int) -> list[Named]:
 
 
 def decide(
-    heads: list[Named], *, verified: str, listed: list[str] | None = None, now: datetime = NOW,
-    made: list[str] | None = None, rules: Rules = RULES,
-) -> Plan:  # fmt: skip
+    heads: list[Named],
+    *,
+    verified: str,
+    listed: list[str] | None = None,
+    now: datetime = NOW,
+    made: list[str] | None = None,
+    rules: Rules = RULES,
+) -> Plan:
     names = [one.archive for one in heads]
     return plan(
-        heads, names if listed is None else listed, made_here=names if made is None else made,
-        verified=verified, rules=rules, now=now,
-    )  # fmt: skip
+        heads,
+        names if listed is None else listed,
+        made_here=names if made is None else made,
+        verified=verified,
+        rules=rules,
+        now=now,
+    )
 
 
 def test_hours_days_weeks_and_months() -> None:
@@ -66,9 +75,7 @@ def test_a_missing_snapshot_stops_the_prune() -> None:
     names = [one.archive for one in heads]
     decided = decide(heads, verified=names[-1], listed=names[:-3] + names[-2:])
     assert decided.missing == (names[-3],)
-    with pytest.raises(
-        PruneRefused, match=f"1 snapshots that must exist are gone: {names[-3]}"
-    ) as e:
+    with pytest.raises(PruneRefused, match=f"1 snapshots that must exist are gone: {names[-3]}") as e:
         check_plan(decided, place="nas")
     assert "an append-only repository still holds them" in e.value.hint
     check_plan(decided, place="nas", accept_missing=True)
@@ -100,9 +107,7 @@ def test_back_dated_archives_push_nothing_out() -> None:
     heads = every(timedelta(days=1), 60)
     honest = decide(heads, verified=heads[-1].archive)
     flood = [f"ada-1-{number}" for number in range(1_000, 2_000)]
-    flooded = decide(
-        heads, verified=heads[-1].archive, listed=[one.archive for one in heads] + flood
-    )
+    flooded = decide(heads, verified=heads[-1].archive, listed=[one.archive for one in heads] + flood)
     assert flooded.keep == honest.keep
     assert flooded.remove == honest.remove
 
@@ -129,9 +134,7 @@ def test_pruning_again_and_again_never_misses_what_it_removed(
         seen |= present
         if known and data.draw(st.booleans()):
             verified = known[-1].archive
-        decided = decide(
-            known, verified=verified, listed=sorted(present), made=sorted(present), now=now
-        )
+        decided = decide(known, verified=verified, listed=sorted(present), made=sorted(present), now=now)
         assert decided.missing == ()
         assert not verified or verified in decided.keep
         present -= set(decided.remove)

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.agent_home import load_home
-from holdfast.app.backup_due import backup_of, run_due, tell_prune
-from holdfast.app.backup_loop import kept_backups
-from holdfast.app.backup_places import states_of
-from holdfast.app.backup_prune import prune
-from holdfast.app.backup_schedule import install, make_schedule, parse_every
 from holdfast.app.notify import NotTold
+from holdfast.backup.places.manage import states_of
+from holdfast.backup.upkeep.loop import kept_backups
+from holdfast.backup.upkeep.prune import prune
+from holdfast.backup.upkeep.run_due import backup_of, run_due, tell_prune
+from holdfast.backup.upkeep.schedule import install, make_schedule, parse_every
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.core.ports import Notice
 from holdfast.errors import BadInput, PruneRefused
-from holdfast.runtime.log import Log
-from holdfast.testing.backup_lab.world import make_world
+from holdfast.host.log import Log
+from holdfast.layout.agent_home import load_home
+from holdfast_proofs.backup_lab.world import make_world
 
 HOUR_MS = 3_600_000
 
@@ -62,9 +62,7 @@ async def test_due_away_stale_and_well_again(tmp_path: Path) -> None:
     clock, told = Shifted(), Told()
 
     async def look() -> tuple[str, ...]:
-        return await run_due(
-            world.home, backup_of(world.home), every_s=3600, clock=clock, notices=told
-        )
+        return await run_due(world.home, backup_of(world.home), every_s=3600, clock=clock, notices=told)
 
     assert await look() == ("place-1",)
     assert await look() == ()

@@ -12,8 +12,8 @@ import pytest
 from holdfast.core.clock import ManualClock, SystemEntropy
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.journal.contract import Journal, Session
-from holdfast.journal.sqlite.opening import open_journal
-from holdfast.journal.sqlite.sessions import SqliteSession
+from holdfast.journal.sqlite.opening.open import open_journal
+from holdfast.journal.sqlite.verbs.sessions import SqliteSession
 from holdfast.testing.journal_contract import JournalContract, World
 
 
@@ -49,9 +49,7 @@ class SqliteWorld(World):
 
     async def damage(self, task_id: TaskId, *, seq: int) -> None:
         db = self._raw()
-        (trigger,) = db.execute(
-            "SELECT sql FROM sqlite_master WHERE name = 'record_never_changes'"
-        ).fetchone()
+        (trigger,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'record_never_changes'").fetchone()
         db.execute("BEGIN IMMEDIATE; DROP TRIGGER record_never_changes")
         where = "t = (SELECT t FROM task WHERE task_id = ?) AND seq = ?"
         place = (task_id_bytes(task_id), seq)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.testing.lab import Lab, Program, program
 
 WORKER = Path(__file__).parent / "worker.py"
@@ -29,9 +29,7 @@ def keep(lab: Lab) -> Callable[[str, str], None]:
 
     def set_one(name: str, value: str) -> None:
         entropy = SystemEntropy()
-        keys = load_or_create(
-            lab.folder / "keys.json", journal_exists=lab.journal.exists(), entropy=entropy
-        )
+        keys = load_or_create(lab.folder / "keys.json", journal_exists=lab.journal.exists(), entropy=entropy)
         SecretFile(lab.folder, keys=keys, clock=SystemClock(), entropy=entropy).set(name, value)
 
     return set_one

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import contracts
 from holdfast.core.handles import names_in
-from holdfast.runtime.tool import check_registered
+from holdfast.runtime.tool.tool import check_registered
 
 
 def tools() -> list[holdfast.Tool[..., Any]]:
@@ -19,9 +19,7 @@ def tools() -> list[holdfast.Tool[..., Any]]:
     objects = contracts.Objects("b", access_key="secret://id", secret_key="secret://key")
     issues = contracts.Issues("o/r", token="secret://key")
     mail = contracts.MailApi("secret://key", sender="bot@example.org")
-    smtp = contracts.SmtpMail(
-        "mail.example.org", sender="bot@example.org", user="bot", password="secret://key"
-    )
+    smtp = contracts.SmtpMail("mail.example.org", sender="bot@example.org", user="bot", password="secret://key")
     sql = contracts.Sql(print, dsn="secret://key")
 
     @sql.tool

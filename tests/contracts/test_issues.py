@@ -16,7 +16,7 @@ from holdfast.contracts.issues import read_answer
 from holdfast.core import answers
 from holdfast.errors import Misuse
 from holdfast.journal.records import TaskState
-from holdfast.runtime.http_message import Response
+from holdfast.runtime.http.message import Response
 from holdfast.testing.far_ends.issues import IssueHost
 from holdfast.testing.far_ends.web import Answer, Trouble
 from holdfast.testing.lab import Lab, wait_state
@@ -57,13 +57,16 @@ async def play(lab: Lab, tool: holdfast.Tool[..., Any], **args: Any) -> tuple[Ta
 @pytest.mark.parametrize(
     ("troubles", "posts"),
     [
-        ([], 1), ([Trouble("lose")], 1), ([Trouble("reset")], 2), ([Trouble("after", 502)], 1),
+        ([], 1),
+        ([Trouble("lose")], 1),
+        ([Trouble("reset")], 2),
+        ([Trouble("after", 502)], 1),
         ([Trouble("refuse", 500), Trouble("lose")], 2),
         ([Trouble("refuse", 403, {"retry-after": "2"}), Trouble("lose")], 2),
         ([Trouble("refuse", 429, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1"})], 2),
     ],
     ids=["plain", "reply lost", "reset", "502 done", "500 and lost", "limited and lost", "spent"],
-)  # fmt: skip
+)
 async def test_one_issue_whatever_becomes_of_the_answer(
     lab: Lab, host: IssueHost, troubles: list[Trouble], posts: int
 ) -> None:
@@ -72,15 +75,11 @@ async def test_one_issue_whatever_becomes_of_the_answer(
     assert (state, result["number"], result["state"]) == (TaskState.SUCCEEDED, 1, "open")
     assert len(host.issues) == 1
     assert len([ask for ask in host.requests if ask.method == "POST"]) == posts
-    assert re.fullmatch(
-        r"on host 7\n\n<!-- holdfast:[0-9a-f-]{36}:[0-9a-f]{16} -->", host.issues[0]["body"]
-    )
+    assert re.fullmatch(r"on host 7\n\n<!-- holdfast:[0-9a-f-]{36}:[0-9a-f]{16} -->", host.issues[0]["body"])
 
 
 @pytest.mark.parametrize("trouble", [Trouble("lose"), Trouble("after", 500), Trouble("reset")])
-async def test_one_comment_whatever_becomes_of_the_answer(
-    lab: Lab, host: IssueHost, trouble: Trouble
-) -> None:
+async def test_one_comment_whatever_becomes_of_the_answer(lab: Lab, host: IssueHost, trouble: Trouble) -> None:
     issues = tools(host)
 
     @holdfast.task
@@ -171,9 +170,7 @@ async def test_a_busy_host_where_only_the_search_could_say(lab: Lab, host: Issue
     assert len([one for one in host.issues if one["title"] == OPEN["title"]]) == 1
 
 
-async def test_a_killed_worker_leaves_one_issue(
-    lab: Lab, host: IssueHost, start_worker: Any
-) -> None:
+async def test_a_killed_worker_leaves_one_issue(lab: Lab, host: IssueHost, start_worker: Any) -> None:
     host.troubles += [Trouble("hold")]
     words = {"url": host.url, "list_lag_s": 10, "args": OPEN}
     async with start_worker("issues", **words) as first:
@@ -187,9 +184,7 @@ async def test_a_killed_worker_leaves_one_issue(
 
 
 def answer(status: int, **headers: str) -> Response:
-    return Response(
-        status=status, headers={n.replace("_", "-"): v for n, v in headers.items()}, body=b"{}"
-    )
+    return Response(status=status, headers={n.replace("_", "-"): v for n, v in headers.items()}, body=b"{}")
 
 
 @pytest.mark.parametrize(
@@ -200,13 +195,12 @@ def answer(status: int, **headers: str) -> Response:
         (answer(403, x_ratelimit_remaining="0"), 60),
         (
             answer(
-                403, x_ratelimit_remaining="0", x_ratelimit_reset="1700000100",
-                date="Tue, 14 Nov 2023 22:13:20 GMT",
+                403, x_ratelimit_remaining="0", x_ratelimit_reset="1700000100", date="Tue, 14 Nov 2023 22:13:20 GMT"
             ),
             100,
         ),
     ],
-)  # fmt: skip
+)
 def test_limits_say_when_to_come_back(response: Response, after_s: float) -> None:
     found = read_answer(response)
     assert isinstance(found, holdfast.Refused)

@@ -16,15 +16,13 @@ from holdfast.contracts.mail_marks import message_id
 from holdfast.core import answers
 from holdfast.errors import BadEvent, Misuse
 from holdfast.journal.records import TaskState
-from holdfast.runtime.http_message import Response
+from holdfast.runtime.http.message import Response
 from holdfast.testing.far_ends.mail_api import MailProvider
 from holdfast.testing.far_ends.web import Answer, Trouble
 from holdfast.testing.lab import Lab, wait_state
 
 KEY = "SG.ngeVfQFYQlKU0ufo8x5d1A.TwL2iGABf9DHoTf"
-MAIL: dict[str, Any] = {
-    "to": ["ada@example.org", "bob@example.org"], "subject": "Trip", "text": "Gate 7",
-}  # fmt: skip
+MAIL: dict[str, Any] = {"to": ["ada@example.org", "bob@example.org"], "subject": "Trip", "text": "Gate 7"}
 DONE = (TaskState.SUCCEEDED, TaskState.PARKED, TaskState.FAILED)
 
 
@@ -36,12 +34,7 @@ async def provider(keep: Callable[[str, str], None]) -> AsyncGenerator[MailProvi
 
 
 def mailing(provider: MailProvider, **options: Any) -> holdfast.TaskType:
-    words: dict[str, Any] = {
-        "sender": "bot@example.org",
-        "url": provider.url,
-        "index_lag_s": 20,
-        **options,
-    }
+    words: dict[str, Any] = {"sender": "bot@example.org", "url": provider.url, "index_lag_s": 20, **options}
     mail = MailApi("secret://mail", **words)
 
     @holdfast.task(name="mail")
@@ -65,12 +58,15 @@ async def play(lab: Lab, task: holdfast.TaskType) -> tuple[TaskState, Any]:
 @pytest.mark.parametrize(
     ("troubles", "posts"),
     [
-        ([], 1), ([Trouble("lose")], 1), ([Trouble("after", 503)], 1), ([Trouble("reset")], 2),
+        ([], 1),
+        ([Trouble("lose")], 1),
+        ([Trouble("after", 503)], 1),
+        ([Trouble("reset")], 2),
         ([Trouble("refuse", 429, {"retry-after": "2"}), Trouble("lose")], 2),
         ([Trouble("refuse", 500), Trouble("after", 500)], 2),
     ],
     ids=["plain", "reply lost", "503 done", "reset", "429 and lost", "500 and 500 done"],
-)  # fmt: skip
+)
 async def test_one_mail_whatever_becomes_of_the_answer(
     lab: Lab, provider: MailProvider, troubles: list[Trouble], posts: int
 ) -> None:
@@ -117,9 +113,7 @@ async def test_a_page_that_is_no_answer_is_no_absence(
         assert "cannot say" in question
 
 
-async def test_an_event_closes_the_doubt_long_before_the_search(
-    lab: Lab, provider: MailProvider
-) -> None:
+async def test_an_event_closes_the_doubt_long_before_the_search(lab: Lab, provider: MailProvider) -> None:
     provider.troubles += [Trouble("lose")]
     task = mailing(provider, index_lag_s=86_400)
     async with lab.open(task) as hf:
@@ -128,17 +122,13 @@ async def test_an_event_closes_the_doubt_long_before_the_search(
         while not provider.mails:
             await hf.journal.wait_change(timeout_s=0.02)
         body, signature, at = provider.events("processed", "open")
-        told = await MailEvents(provider.public_key).take(
-            hf, body=body, signature=signature, timestamp=at
-        )
+        told = await MailEvents(provider.public_key).take(hf, body=body, signature=signature, timestamp=at)
         assert told == 1
         assert (await handle.result(20))["message_id"] == provider.mails[0]["id"]
     assert (len(provider.mails), len(provider.requests)) == (1, 1)
 
 
-async def test_without_a_search_a_doubt_is_parked_until_an_event_comes(
-    lab: Lab, provider: MailProvider
-) -> None:
+async def test_without_a_search_a_doubt_is_parked_until_an_event_comes(lab: Lab, provider: MailProvider) -> None:
     provider.troubles += [Trouble("lose")]
     task = mailing(provider, lookup=False)
     async with lab.open(task) as hf:
@@ -153,9 +143,7 @@ async def test_without_a_search_a_doubt_is_parked_until_an_event_comes(
     assert len(provider.requests) == 1
 
 
-async def test_a_killed_worker_leaves_one_mail(
-    lab: Lab, provider: MailProvider, start_worker: Any
-) -> None:
+async def test_a_killed_worker_leaves_one_mail(lab: Lab, provider: MailProvider, start_worker: Any) -> None:
     provider.troubles += [Trouble("hold")]
     words = {"url": provider.url, "sender": "bot@example.org", "index_lag_s": 20, "args": MAIL}
     async with start_worker("mail_api", **words) as first:
@@ -168,9 +156,7 @@ async def test_a_killed_worker_leaves_one_mail(
 
 
 def answer(status: int, **headers: str) -> Response:
-    return Response(
-        status=status, headers={n.replace("_", "-"): v for n, v in headers.items()}, body=b"{}"
-    )
+    return Response(status=status, headers={n.replace("_", "-"): v for n, v in headers.items()}, body=b"{}")
 
 
 def test_what_an_answer_proves() -> None:
@@ -179,9 +165,7 @@ def test_what_an_answer_proves() -> None:
         assert read_answer(answer(status)) == answers.Refused()
     for status in (302, 408, 500, 502, 503):
         assert isinstance(read_answer(answer(status)), answers.Unknown)
-    limited = read_answer(
-        answer(429, x_ratelimit_reset="1700000030", date="Tue, 14 Nov 2023 22:13:20 GMT")
-    )
+    limited = read_answer(answer(429, x_ratelimit_reset="1700000030", date="Tue, 14 Nov 2023 22:13:20 GMT"))
     assert isinstance(limited, holdfast.Refused)
     assert limited.retry_after_s == 30
 
@@ -192,10 +176,7 @@ PUBLIC_KEY = (
     "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE83T4O/n84iotIvIW4mdBgQ/7dAfSmpqIM8kF9mN1flpVKS3GRqe6"
     "2gw+2fNNRaINXvVpiglSI8eNEc6wEA3F+g=="
 )
-SIGNATURE = (
-    "MEUCIGHQVtGj+Y3LkG9fLcxf3qfI10QysgDWmMOVmxG0u6ZUAiEAyBiXDWzM+uOe5W0JuG+luQAbPIqHh89M15TluL"
-    "tEZtM="
-)
+SIGNATURE = "MEUCIGHQVtGj+Y3LkG9fLcxf3qfI10QysgDWmMOVmxG0u6ZUAiEAyBiXDWzM+uOe5W0JuG+luQAbPIqHh89M15TluLtEZtM="
 BODY = (
     b'[{"email":"hello@world.com","event":"dropped","reason":"Bounced Address",'
     b'"sg_event_id":"ZHJvcC0xMDk5NDkxOS1MUnpYbF9OSFN0T0doUTRrb2ZTbV9BLTA",'
@@ -209,19 +190,20 @@ def test_the_signature_of_an_event_is_the_published_one() -> None:
     events = MailEvents(PUBLIC_KEY)
     events.check(BODY, signature=SIGNATURE, timestamp="1600112502")
     for body, signature, at in [
-        (BODY[:-2], SIGNATURE, "1600112502"), (BODY, SIGNATURE, "1600112503"),
-        (BODY, SIGNATURE[:-4] + "AAA=", "1600112502"), (BODY, "", ""), (BODY, "ü", "1600112502"),
-    ]:  # fmt: skip
+        (BODY[:-2], SIGNATURE, "1600112502"),
+        (BODY, SIGNATURE, "1600112503"),
+        (BODY, SIGNATURE[:-4] + "AAA=", "1600112502"),
+        (BODY, "", ""),
+        (BODY, "ü", "1600112502"),
+    ]:
         with pytest.raises(BadEvent):
             events.check(body, signature=signature, timestamp=at)
     assert read_events(BODY) == {}  # none of ours
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["F4I9-T0l.recvd-5c5b57d4f4-5q9zv-1-678AC6E5-2.0", "F4I9-T0l.filter0001.16648.5515E0B88.0",
-     "F4I9-T0l"],
-)  # fmt: skip
+    "text", ["F4I9-T0l.recvd-5c5b57d4f4-5q9zv-1-678AC6E5-2.0", "F4I9-T0l.filter0001.16648.5515E0B88.0", "F4I9-T0l"]
+)
 def test_the_id_of_the_request_in_the_id_of_a_message(text: str) -> None:
     assert message_id(text) == "F4I9-T0l"
 

@@ -54,19 +54,21 @@ async def play(lab: Lab, tool: holdfast.Tool[..., Any], **args: Any) -> tuple[Ta
 @pytest.mark.parametrize(
     "troubles",
     [
-        [], [Trouble("lose")], [Trouble("reset")], [Trouble("refuse", 503)],
-        [Trouble("refuse", 409)], [Trouble("after", 500), Trouble("lose")],
+        [],
+        [Trouble("lose")],
+        [Trouble("reset")],
+        [Trouble("refuse", 503)],
+        [Trouble("refuse", 409)],
+        [Trouble("after", 500), Trouble("lose")],
         [Trouble("refuse", 429, {"retry-after": "1"})],
     ],
     ids=["plain", "reply lost", "reset", "503", "409", "500 done", "429"],
-)  # fmt: skip
+)
 async def test_the_object_is_there_once_whatever_becomes_of_the_answer(
     lab: Lab, store: ObjectStore, verb: str, troubles: list[Trouble]
 ) -> None:
     store.troubles += troubles
-    state, result = await play(
-        lab, getattr(tools(store), verb), key="2026/a b+c ü.txt", text="hello"
-    )
+    state, result = await play(lab, getattr(tools(store), verb), key="2026/a b+c ü.txt", text="hello")
     assert state is TaskState.SUCCEEDED
     assert result["etag"] == "5d41402abc4b2a76b9719d911017c592"
     assert {one.body for one in store.writes} == {b"hello"}
@@ -77,9 +79,7 @@ async def test_the_object_is_there_once_whatever_becomes_of_the_answer(
 
 async def test_create_is_refused_where_another_one_is(lab: Lab, store: ObjectStore) -> None:
     store.objects["a"] = Written("a", b"theirs", "", "e1", "")
-    assert await play(lab, tools(store).create, key="a", text="ours") == (
-        TaskState.SUCCEEDED, ["refused", 412],
-    )  # fmt: skip
+    assert await play(lab, tools(store).create, key="a", text="ours") == (TaskState.SUCCEEDED, ["refused", 412])
     assert store.writes == []
 
 
@@ -104,9 +104,7 @@ async def test_replace_takes_only_what_was_seen(lab: Lab, store: ObjectStore) ->
     assert result[:4] == [412, f'"{result[4]}"', "two", None]
 
 
-async def test_who_won_cannot_be_said_after_a_lost_reply_and_another_writer(
-    lab: Lab, store: ObjectStore
-) -> None:
+async def test_who_won_cannot_be_said_after_a_lost_reply_and_another_writer(lab: Lab, store: ObjectStore) -> None:
     """Ours may have been there in between: no refusal is recorded, a person is asked."""
     store.troubles += [Trouble("reset")]
     store.objects["a"] = Written("a", b"theirs", "", "e1", "")
@@ -133,12 +131,8 @@ async def test_bytes_and_files(lab: Lab, store: ObjectStore) -> None:
     assert store.objects["f"].kind == "application/x-report"
 
 
-@pytest.mark.parametrize(
-    "args", [{}, {"text": "a", "data": "YQ=="}, {"data": "?"}, {"file": "../../secret"}]
-)
-async def test_content_that_makes_no_sense_is_not_sent(
-    lab: Lab, store: ObjectStore, args: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("args", [{}, {"text": "a", "data": "YQ=="}, {"data": "?"}, {"file": "../../secret"}])
+async def test_content_that_makes_no_sense_is_not_sent(lab: Lab, store: ObjectStore, args: dict[str, str]) -> None:
     objects = tools(store)
 
     @holdfast.task
@@ -154,20 +148,13 @@ async def test_content_that_makes_no_sense_is_not_sent(
     assert store.requests == []
 
 
-async def test_a_wrong_secret_is_a_refusal(
-    lab: Lab, store: ObjectStore, keep: Callable[[str, str], None]
-) -> None:
+async def test_a_wrong_secret_is_a_refusal(lab: Lab, store: ObjectStore, keep: Callable[[str, str], None]) -> None:
     keep("s3-key-2", SECRET.lower())
-    other = Objects("reports", url=store.url, access_key="secret://s3-id",
-                    secret_key="secret://s3-key-2")  # fmt: skip
-    assert await play(lab, other.put, key="k", text="t") == (
-        TaskState.SUCCEEDED, ["refused", 403],
-    )  # fmt: skip
+    other = Objects("reports", url=store.url, access_key="secret://s3-id", secret_key="secret://s3-key-2")
+    assert await play(lab, other.put, key="k", text="t") == (TaskState.SUCCEEDED, ["refused", 403])
 
 
-async def test_a_killed_worker_leaves_one_object(
-    lab: Lab, store: ObjectStore, start_worker: Any
-) -> None:
+async def test_a_killed_worker_leaves_one_object(lab: Lab, store: ObjectStore, start_worker: Any) -> None:
     store.troubles += [Trouble("hold")]
     words = {"url": store.url, "args": {"key": "k", "text": "once"}}
     async with start_worker("objects", **words) as first:
@@ -190,24 +177,31 @@ EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 HOST = "examplebucket.s3.amazonaws.com"
 PUBLISHED: list[tuple[str, str, dict[str, str], dict[str, str], bytes, str]] = [
     (
-        "GET", "/test.txt", {}, {"range": "bytes=0-9"}, b"",
+        "GET",
+        "/test.txt",
+        {},
+        {"range": "bytes=0-9"},
+        b"",
         "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
     ),
     (
-        "PUT", "/test$file.text", {},
+        "PUT",
+        "/test$file.text",
+        {},
         {"date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"},
         b"Welcome to Amazon S3.",
         "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
     ),
+    ("GET", "/", {"lifecycle": ""}, {}, b"", "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
     (
-        "GET", "/", {"lifecycle": ""}, {}, b"",
-        "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543",
-    ),
-    (
-        "GET", "/", {"max-keys": "2", "prefix": "J"}, {}, b"",
+        "GET",
+        "/",
+        {"max-keys": "2", "prefix": "J"},
+        {},
+        b"",
         "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("method", "path", "query", "more", "body", "expected"), PUBLISHED)
@@ -215,20 +209,23 @@ def test_signatures_are_the_published_ones(
     method: str, path: str, query: dict[str, str], more: dict[str, str], body: bytes, expected: str
 ) -> None:
     digest = sigv4.sha256_hex(body)
-    headers = {
-        "host": HOST, "x-amz-date": "20130524T000000Z", "x-amz-content-sha256": digest, **more,
-    }  # fmt: skip
+    headers = {"host": HOST, "x-amz-date": "20130524T000000Z", "x-amz-content-sha256": digest, **more}
     made = sigv4.authorization(
-        method, sigv4.encoded_path(path), headers, payload_sha256=digest, access_key=ACCESS,
-        secret_key=SECRET, region="us-east-1", at=AT, query=query,
-    )  # fmt: skip
+        method,
+        sigv4.encoded_path(path),
+        headers,
+        payload_sha256=digest,
+        access_key=ACCESS,
+        secret_key=SECRET,
+        region="us-east-1",
+        at=AT,
+        query=query,
+    )
     assert made.endswith(f"Signature={expected}")
     # The store's own reckoning, from the published steps, agrees on the wire form.
     target = sigv4.encoded_path(path) + ("?" + "&".join(f"{n}={v}" for n, v in query.items()))
     ask = Ask(method=method, target=target.rstrip("?"), headers=headers, body=body)
-    assert signature(ask, sorted(headers), "20130524", "us-east-1", "20130524T000000Z", SECRET) == (
-        expected
-    )
+    assert signature(ask, sorted(headers), "20130524", "us-east-1", "20130524T000000Z", SECRET) == (expected)
 
 
 def test_what_is_wrong_is_said_at_once() -> None:

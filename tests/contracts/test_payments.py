@@ -20,7 +20,7 @@ from holdfast.core import answers
 from holdfast.core.step import StepState
 from holdfast.errors import BadEvent, Misuse
 from holdfast.journal.records import TaskState
-from holdfast.runtime.http_message import Response
+from holdfast.runtime.http.message import Response
 from holdfast.testing.far_ends.payments import DECLINED, PaymentProvider
 from holdfast.testing.far_ends.web import Answer, Trouble
 from holdfast.testing.lab import Lab, wait_state
@@ -57,9 +57,7 @@ async def play(lab: Lab, task: holdfast.TaskType) -> tuple[TaskState, Any]:
         return row.state, view.outcome["result"] if view.outcome else view.steps["1"].question
 
 
-async def test_a_charge_is_made_and_its_secrets_stay_out(
-    lab: Lab, provider: PaymentProvider
-) -> None:
+async def test_a_charge_is_made_and_its_secrets_stay_out(lab: Lab, provider: PaymentProvider) -> None:
     state, result = await play(lab, paying(provider, description="order 77"))
     assert (state, result["status"], result["amount"]) == (TaskState.SUCCEEDED, "succeeded", 700)
     assert "client_secret" not in result
@@ -95,9 +93,7 @@ async def test_once_whatever_becomes_of_the_answer(
     assert len({(ask.headers["idempotency-key"], ask.body) for ask in posts}) == 1
 
 
-async def test_a_decline_is_a_refusal_also_when_its_reply_was_lost(
-    lab: Lab, provider: PaymentProvider
-) -> None:
+async def test_a_decline_is_a_refusal_also_when_its_reply_was_lost(lab: Lab, provider: PaymentProvider) -> None:
     provider.troubles += [Trouble("lose")]
     state, result = await play(lab, paying(provider, payment_method=DECLINED))
     assert (state, result[0], result[1]["status"]) == (TaskState.SUCCEEDED, "refused", 402)
@@ -130,9 +126,7 @@ async def test_a_stored_500_without_an_effect_is_a_persons_matter(
     assert provider.taken == {}
 
 
-async def test_another_body_under_the_key_is_no_refusal(
-    lab: Lab, provider: PaymentProvider
-) -> None:
+async def test_another_body_under_the_key_is_no_refusal(lab: Lab, provider: PaymentProvider) -> None:
     """The provider says it with 400: a plain reading would record a failure, with money gone."""
     other = {"error": {"type": "idempotency_error", "message": "same request"}}
     provider.troubles += [Trouble("refuse", 400, body=other)]
@@ -141,12 +135,11 @@ async def test_another_body_under_the_key_is_no_refusal(
     assert "another body" in question
 
 
-async def test_a_full_list_is_read_page_by_page_as_far_back_as_needed(
-    lab: Lab, provider: PaymentProvider
-) -> None:
+async def test_a_full_list_is_read_page_by_page_as_far_back_as_needed(lab: Lab, provider: PaymentProvider) -> None:
     for age_s in range(4_000, 250, -1):  # 3,750 older ones, 50 of them within the slack
-        provider.payments.append({"id": f"pi_old{age_s}", "created": int(time.time()) - age_s,
-                                  "status": "succeeded", "metadata": {}})  # fmt: skip
+        provider.payments.append(
+            {"id": f"pi_old{age_s}", "created": int(time.time()) - age_s, "status": "succeeded", "metadata": {}}
+        )
     provider.troubles += [Trouble("after", 500)]
     state, result = await play(lab, paying(provider))
     assert (state, result["amount"]) == (TaskState.SUCCEEDED, 700)
@@ -167,17 +160,28 @@ async def test_a_page_that_is_no_answer_is_no_absence(
 
 def looking(sent_ago_s: float | None) -> holdfast.Call:
     return holdfast.Call(
-        task_id="T", ordinal="1", effect_key=bytes(16), fence=1, attempt=1,
-        ends=asyncio.get_running_loop().time() + 30, mark=lambda: None, effect=holdfast.Read(),
-        lookup=True, sent_ago_s=sent_ago_s,
-    )  # fmt: skip
+        task_id="T",
+        ordinal="1",
+        effect_key=bytes(16),
+        fence=1,
+        attempt=1,
+        ends=asyncio.get_running_loop().time() + 30,
+        mark=lambda: None,
+        effect=holdfast.Read(),
+        lookup=True,
+        sent_ago_s=sent_ago_s,
+    )
 
 
 def made(number: int, *, age_s: float, mark: str = "") -> dict[str, Any]:
     return {
-        "id": f"pi_{number}", "created": int(time.time() - age_s), "status": "succeeded",
-        "amount": 700, "currency": "eur", "metadata": {"holdfast_key": mark} if mark else {},
-    }  # fmt: skip
+        "id": f"pi_{number}",
+        "created": int(time.time() - age_s),
+        "status": "succeeded",
+        "amount": 700,
+        "currency": "eur",
+        "metadata": {"holdfast_key": mark} if mark else {},
+    }
 
 
 @pytest.mark.parametrize(
@@ -195,9 +199,8 @@ def made(number: int, *, age_s: float, mark: str = "") -> dict[str, Any]:
     ],
 )
 async def test_the_lookup_reads_as_far_as_it_must_and_no_further(
-    provider: PaymentProvider, ago_s: float | None, age_s: float | None, others: int, means: str,
-    path: str,
-) -> None:  # fmt: skip
+    provider: PaymentProvider, ago_s: float | None, age_s: float | None, others: int, means: str, path: str
+) -> None:
     """Absent only where all that can be as young as the effect was seen."""
     call = looking(ago_s)
     objects = [made(number, age_s=number) for number in range(others, 0, -1)]
@@ -213,9 +216,7 @@ async def test_the_lookup_reads_as_far_as_it_must_and_no_further(
         assert (found.result["id"], found.args) == ("pi_9999", args)
 
 
-async def test_a_killed_worker_leaves_one_charge(
-    lab: Lab, provider: PaymentProvider, start_worker: Any
-) -> None:
+async def test_a_killed_worker_leaves_one_charge(lab: Lab, provider: PaymentProvider, start_worker: Any) -> None:
     """SIGKILL between the charge and its record; another process goes on."""
     provider.troubles += [Trouble("hold")]
     async with start_worker("payments", url=provider.url, args=ARGS) as first:
@@ -281,9 +282,7 @@ async def test_a_webhook_closes_what_nobody_could_say(
         ask = provider.requests[0]
         provider.work(ask, None)  # it was done in another timeline
         about = provider.payments[0]
-        body, signature = provider.event(
-            "payment_intent.succeeded", about, secret="whsec_1234567890"
-        )
+        body, signature = provider.event("payment_intent.succeeded", about, secret="whsec_1234567890")
         with pytest.raises(BadEvent):
             await events.take(hf, body=body + b" ", signature=signature)
         assert await events.take(hf, body=body, signature=signature)
@@ -315,7 +314,7 @@ def answer(status: int, error: str = "", **headers: str) -> Response:
         (answer(503), answers.Unknown(reason="503 does not say whether it was done")),
         (answer(302), answers.Unknown(reason="302 does not say whether it was done")),
     ],
-)  # fmt: skip
+)
 def test_what_an_answer_proves(response: Response, means: answers.Answer) -> None:
     assert read_answer(response) == means
 
@@ -327,10 +326,13 @@ def test_the_signature_of_an_event_is_the_published_one() -> None:
     check_signature(body, f"t=1700000000,v1={made}", secret=secret, now=1_700_000_200)
     check_signature(body, f"t=1700000000,v0=x,v1=00,v1={made}", secret=secret, now=1_700_000_000)
     for signature, now in [
-        (f"t=1700000000,v1={made}", 1_700_000_301), (f"t=1700000001,v1={made}", 1_700_000_000),
-        (f"v1={made}", 1_700_000_000), ("t=1700000000", 1_700_000_000), ("", 0),
+        (f"t=1700000000,v1={made}", 1_700_000_301),
+        (f"t=1700000001,v1={made}", 1_700_000_000),
+        (f"v1={made}", 1_700_000_000),
+        ("t=1700000000", 1_700_000_000),
+        ("", 0),
         (f"t=1700000000,v1={made[:-1]}é", 1_700_000_000),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(BadEvent):
             check_signature(body, signature, secret=secret, now=now)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app.recover import recover_journal
 from holdfast.contracts import Issues, MailApi, Objects, Payments, SmtpMail, Sql
 from holdfast.core.step import StepState
 from holdfast.journal.records import TaskState
+from holdfast.recovery.recover_journal import recover_journal
 from holdfast.testing.far_ends.issues import IssueHost
 from holdfast.testing.far_ends.mail_api import MailProvider
 from holdfast.testing.far_ends.objects import ObjectStore

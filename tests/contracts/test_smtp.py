@@ -16,13 +16,11 @@ from holdfast.errors import Misuse
 from holdfast.journal.records import TaskState
 from holdfast.testing.far_ends.smtp import SmtpTrouble, SubmissionServer
 from holdfast.testing.lab import Lab, wait_state
-from holdfast.testing.tls import make_tls
+from holdfast_proofs.support.tls import make_tls
 
 DONE = (TaskState.SUCCEEDED, TaskState.PARKED, TaskState.FAILED)
 TEXT = "Hello Ada,\n.\n..dots\nGrüße\n" + "x" * 3_000
-MAIL: dict[str, Any] = {
-    "to": ["ada@example.org", "bob@example.org"], "subject": "Trip ✈", "text": TEXT,
-}  # fmt: skip
+MAIL: dict[str, Any] = {"to": ["ada@example.org", "bob@example.org"], "subject": "Trip ✈", "text": TEXT}
 
 
 @pytest.fixture
@@ -66,13 +64,17 @@ async def test_a_mail_arrives_as_it_was_written(lab: Lab, server: SubmissionServ
 
 @pytest.mark.parametrize(
     "trouble",
-    [SmtpTrouble("greet", 421), SmtpTrouble("mail"), SmtpTrouble("rcpt", 450),
-     SmtpTrouble("data"), SmtpTrouble("dot", 452), SmtpTrouble("cut")],
+    [
+        SmtpTrouble("greet", 421),
+        SmtpTrouble("mail"),
+        SmtpTrouble("rcpt", 450),
+        SmtpTrouble("data"),
+        SmtpTrouble("dot", 452),
+        SmtpTrouble("cut"),
+    ],
     ids=lambda one: one.kind,
-)  # fmt: skip
-async def test_what_was_not_taken_is_sent_again(
-    lab: Lab, server: SubmissionServer, trouble: SmtpTrouble
-) -> None:
+)
+async def test_what_was_not_taken_is_sent_again(lab: Lab, server: SubmissionServer, trouble: SmtpTrouble) -> None:
     """A server that says later, and a line that breaks before the dot can have been sent."""
     server.troubles += [trouble]
     state, _ = await play(lab, mailing(server))
@@ -102,9 +104,7 @@ async def test_after_the_dot_without_a_word_a_person_decides(
 
 
 @pytest.mark.parametrize(("kind", "talks"), [("lose", 1), ("reset", 2)])
-async def test_a_lookup_by_message_id_settles_it(
-    lab: Lab, server: SubmissionServer, kind: Any, talks: int
-) -> None:
+async def test_a_lookup_by_message_id_settles_it(lab: Lab, server: SubmissionServer, kind: Any, talks: int) -> None:
     asked: list[str] = []
 
     async def count(message_id: str) -> int:
@@ -139,9 +139,7 @@ async def test_at_least_once_repeats_the_same_message(lab: Lab, server: Submissi
 
 
 @pytest.mark.parametrize("kind", ["wait", "hold"])
-async def test_a_killed_worker(
-    lab: Lab, server: SubmissionServer, start_worker: Any, kind: Any
-) -> None:
+async def test_a_killed_worker(lab: Lab, server: SubmissionServer, start_worker: Any, kind: Any) -> None:
     """Killed before the dot: nothing was delivered, another worker sends it. Killed after it:
     parked, with the mail in the server's book once."""
     server.troubles += [SmtpTrouble(kind)]
@@ -167,13 +165,14 @@ async def test_secured_and_logged_in(
     keep("smtp", "correct-horse-battery")
     context, _ = make_tls(tmp_path)
     async with SubmissionServer(
-        user="bot", password="correct-horse-battery", tls=context, words=words,
-        from_the_start=security == "tls",
-    ) as server:  # fmt: skip
+        user="bot", password="correct-horse-battery", tls=context, words=words, from_the_start=security == "tls"
+    ) as server:
         options = {
-            "security": security, "user": "bot", "password": "secret://smtp",
+            "security": security,
+            "user": "bot",
+            "password": "secret://smtp",
             "cafile": str(tmp_path / "server.pem"),
-        }  # fmt: skip
+        }
         state, result = await play(lab, mailing(server, **options))
     assert state is TaskState.SUCCEEDED
     if words == "CRAM-MD5":
@@ -198,12 +197,17 @@ async def test_a_certificate_of_a_stranger_is_not_trusted(lab: Lab, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "bad", [{"subject": "a\r\nBcc: x@example.org"}, {"to": []}, {"to": ["a@b\r\nRCPT TO:<c@d>"]},
-            {"to": ["Ada <a@example.org>"]}, {"to": ["ä@example.org"]}, {"to": ["a@b.org"] * 101}],
-)  # fmt: skip
-async def test_what_cannot_be_a_mail_is_not_sent(
-    lab: Lab, server: SubmissionServer, bad: dict[str, Any]
-) -> None:
+    "bad",
+    [
+        {"subject": "a\r\nBcc: x@example.org"},
+        {"to": []},
+        {"to": ["a@b\r\nRCPT TO:<c@d>"]},
+        {"to": ["Ada <a@example.org>"]},
+        {"to": ["ä@example.org"]},
+        {"to": ["a@b.org"] * 101},
+    ],
+)
+async def test_what_cannot_be_a_mail_is_not_sent(lab: Lab, server: SubmissionServer, bad: dict[str, Any]) -> None:
     mail = SmtpMail("127.0.0.1", sender="bot@example.org", security="none", port=server.port)
 
     @holdfast.task
@@ -221,10 +225,13 @@ async def test_what_cannot_be_a_mail_is_not_sent(
 @pytest.mark.parametrize(
     ("mail", "expected"),
     [
-        (b"a\r\nb", b"a\r\nb\r\n"), (b"a\n.\nb\n", b"a\r\n..\r\nb\r\n"),
-        (b".a\r\n..b\r\n", b"..a\r\n...b\r\n"), (b"", b""), (b"a\rb", b"a\r\nb\r\n"),
+        (b"a\r\nb", b"a\r\nb\r\n"),
+        (b"a\n.\nb\n", b"a\r\n..\r\nb\r\n"),
+        (b".a\r\n..b\r\n", b"..a\r\n...b\r\n"),
+        (b"", b""),
+        (b"a\rb", b"a\r\nb\r\n"),
     ],
-)  # fmt: skip
+)
 def test_dots_are_doubled_and_lines_ended(mail: bytes, expected: bytes) -> None:
     assert stuffed(mail) == expected
 
@@ -232,10 +239,13 @@ def test_dots_are_doubled_and_lines_ended(mail: bytes, expected: bytes) -> None:
 def test_what_is_wrong_is_said_at_once() -> None:
     good: dict[str, Any] = {"host": "mail.example.org", "sender": "a@example.org"}
     for bad in (
-        {"sender": "a"}, {"user": "a"}, {"password": "secret://p"},
-        {"user": "a", "password": "value"}, {"security": "ssl"},
+        {"sender": "a"},
+        {"user": "a"},
+        {"password": "secret://p"},
+        {"user": "a", "password": "value"},
+        {"security": "ssl"},
         {"user": "a", "password": "secret://p", "security": "none"},
-    ):  # fmt: skip
+    ):
         words: dict[str, Any] = {**good, **bad}
         with pytest.raises(Misuse):
             SmtpMail(**words)

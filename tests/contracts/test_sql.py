@@ -104,9 +104,7 @@ async def test_every_driver(lab: Lab, shop: Path, driver: str) -> None:
     sql.mark_sent([message])
     assert sql.pending() == []
     # a refusal of the code's own, and one of the database: both undo everything
-    assert await play(lab, tool, sku="chair", count=1) == (
-        TaskState.SUCCEEDED, ["refused", "seven is unlucky"],
-    )  # fmt: skip
+    assert await play(lab, tool, sku="chair", count=1) == (TaskState.SUCCEEDED, ["refused", "seven is unlucky"])
     state, told = await play(lab, tool, sku="chair", count=100)
     assert (state, told[0]) == (TaskState.SUCCEEDED, "refused")
     assert "CHECK" in str(told[1])
@@ -167,9 +165,7 @@ async def test_two_attempts_at_one_moment_are_one_effect(lab: Lab, shop: Path) -
 
     call: Any = _Call()
     work: Any = tool.function
-    results = await asyncio.gather(
-        *(asyncio.to_thread(lambda: work(call, sku="chair", count=2)) for _ in range(12))
-    )
+    results = await asyncio.gather(*(asyncio.to_thread(lambda: work(call, sku="chair", count=2)) for _ in range(12)))
     assert results == [{"left": 8}] * 12
     assert taken(shop) == (2, 1, 1)
     with pytest.raises(holdfast.KeyReused):
@@ -194,9 +190,7 @@ async def test_a_killed_worker_takes_one_chair(
     assert taken(shop) == (1, 1, 1)
 
 
-async def test_a_password_is_put_in_when_it_is_sent(
-    lab: Lab, shop: Path, keep: Callable[[str, str], None]
-) -> None:
+async def test_a_password_is_put_in_when_it_is_sent(lab: Lab, shop: Path, keep: Callable[[str, str], None]) -> None:
     keep("shop-db", f"file:{shop}?password=battery-staple")
     seen: list[str] = []
 

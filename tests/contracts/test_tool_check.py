@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.cli.main import main
-from holdfast.testing.command_line import Commands
 from holdfast.testing.lab import Lab
+from holdfast_proofs.support.command_line import Commands
 
 KEY = "sk_test_4eC39HqLyjWDarjtT1"
 APP = """
@@ -49,14 +49,21 @@ def test_payments_prove_keyed(lab: Lab, keep: Callable[[str, str], None]) -> Non
         assert not (lab.folder / "keys.json").exists()
         keep("billing", KEY)
         done = hf(
-            "tool", "check", "shop.py:app", "payment_charge", GOOD, "--other", OTHER, "--refused",
-            BAD, "--yes", "--json",
-        )  # fmt: skip
+            "tool",
+            "check",
+            "shop.py:app",
+            "payment_charge",
+            GOOD,
+            "--other",
+            OTHER,
+            "--refused",
+            BAD,
+            "--yes",
+            "--json",
+        )
     assert done.code == 0, done.err
     told = json.loads(done.out)
-    assert (told["proved"], told["fingerprint"], told["refusals_stored"]) == (
-        "Keyed", "checked", True,
-    )  # fmt: skip
+    assert (told["proved"], told["fingerprint"], told["refusals_stored"]) == ("Keyed", "checked", True)
     assert KEY not in done.out + done.err
 
 
@@ -65,7 +72,5 @@ def test_issues_prove_queryable(lab: Lab, keep: Callable[[str, str], None]) -> N
     hf = Commands(lab.folder, main)
     with far_end("issues", lab.folder) as port:
         (lab.folder / "shop.py").write_text(APP.format(port=port))
-        done = hf(
-            "tool", "check", "shop.py:app", "issue_create", '{"title": "t"}', "--yes", "--json"
-        )
+        done = hf("tool", "check", "shop.py:app", "issue_create", '{"title": "t"}', "--yes", "--json")
     assert (done.code, json.loads(done.out)["proved"]) == (0, "Queryable")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.shim import build
+from holdfast_proofs.shim import build
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.crash.jobs import Children, run_job
-from holdfast.testing.crash.subjects import ClassName
+from holdfast_proofs.crash.jobs import Children, run_job
+from holdfast_proofs.crash.subjects import ClassName
 
 
 @pytest.mark.slow

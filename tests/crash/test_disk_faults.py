@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.crash.disk_jobs import FullDisk, Power, SyncError
-from holdfast.testing.crash.disk_lives import Synchronous
-from holdfast.testing.crash.full_disk import RESUMED_S_MAX
-from holdfast.testing.crash.jobs import run_job
-from holdfast.testing.crash.subjects import ClassName
+from holdfast_proofs.crash.disk_jobs import FullDisk, Power, SyncError
+from holdfast_proofs.crash.disk_lives import Synchronous
+from holdfast_proofs.crash.full_disk import RESUMED_S_MAX
+from holdfast_proofs.crash.jobs import run_job
+from holdfast_proofs.crash.subjects import ClassName
 
 SAMPLE = 24
 
@@ -42,9 +42,7 @@ def test_without_the_syncs_the_suite_is_red(synchronous: Synchronous, shim: Path
 
 
 @pytest.mark.slow
-def test_one_failed_sync_loses_nothing_and_is_not_tried_again(
-    shim: Path, measured: Callable[[str], None]
-) -> None:
+def test_one_failed_sync_loses_nothing_and_is_not_tried_again(shim: Path, measured: Callable[[str], None]) -> None:
     figures = run_job(SyncError(name="unrepeatable", points=SAMPLE), shim)
 
     measured(f"failed syncs: {figures.points}, {figures.parked} parked")
@@ -54,9 +52,7 @@ def test_one_failed_sync_loses_nothing_and_is_not_tried_again(
 
 
 @pytest.mark.slow
-def test_a_full_disk_holds_steps_back_and_lets_them_go_on(
-    shim: Path, measured: Callable[[str], None]
-) -> None:
+def test_a_full_disk_holds_steps_back_and_lets_them_go_on(shim: Path, measured: Callable[[str], None]) -> None:
     figures = run_job(FullDisk(name="unrepeatable", points=SAMPLE), shim)
 
     measured(f"full disk: on its way {figures.resumed_after_s_max:.1f} s after room came back")

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from holdfast.testing.crash.disk import SECTOR, Image, Loss, after_power_loss, as_entries
-from holdfast.testing.crash.full_disk import answers_when_full, unrecorded_sends
-from holdfast.testing.crash.power import may_be_open, sent
-from holdfast.testing.crash.sync_error import retried
-from holdfast.testing.shim import PAGE, Made, Phase
-from holdfast.testing.shim.disk_log import Act, Entry
+from holdfast_proofs.crash.disk import SECTOR, Image, Loss, after_power_loss, as_entries
+from holdfast_proofs.crash.full_disk import answers_when_full, unrecorded_sends
+from holdfast_proofs.crash.power import may_be_open, sent
+from holdfast_proofs.crash.sync_error import retried
+from holdfast_proofs.shim import PAGE, Made, Phase
+from holdfast_proofs.shim.disk_log import Act, Entry
 
 Step = tuple[Act, dict[str, object]]
 SEEDS = range(200)
@@ -75,9 +75,7 @@ def test_a_torn_write_keeps_whole_sectors() -> None:
     for image in lose(entries, Loss.TORN):
         for at in range(0, len(image.files["a"]), SECTOR):
             assert image.files["a"][at : at + SECTOR] in (data[at : at + SECTOR], bytes(SECTOR))
-    assert any(
-        image.files["a"].startswith(bytes(SECTOR) + b"b") for image in lose(entries, Loss.TORN)
-    )
+    assert any(image.files["a"].startswith(bytes(SECTOR) + b"b") for image in lose(entries, Loss.TORN))
 
 
 def test_a_name_is_safe_with_its_folder_and_not_with_its_file() -> None:
@@ -91,26 +89,17 @@ def test_a_rename_is_done_or_not_but_never_half() -> None:
     moved: Step = (Act.RENAME, {"paths": ("a", "b"), "file": 0})
     entries = log(created("a", 7), created("b", 8), FOLDER_SYNCED, moved)
 
-    assert {tuple(sorted(image.files)) for image in lose(entries, Loss.COIN)} == {
-        ("a", "b"),
-        ("b",),
-    }
+    assert {tuple(sorted(image.files)) for image in lose(entries, Loss.COIN)} == {("a", "b"), ("b",)}
 
 
 def test_a_failed_sync_is_not_mended_by_a_later_one() -> None:
-    entries = log(
-        created(), FOLDER_SYNCED, written(0, b"lost"), synced(failed=True), written(4, b"kept"),
-        synced(),
-    )  # fmt: skip
+    entries = log(created(), FOLDER_SYNCED, written(0, b"lost"), synced(failed=True), written(4, b"kept"), synced())
 
     assert after_power_loss(entries, Loss.UNDONE, 1).files == {"a": b"\0\0\0\0kept"}
 
 
 def test_a_write_during_a_sync_is_not_synced_by_it() -> None:
-    entries = [
-        *log(created(), FOLDER_SYNCED, written(0, b"x")),
-        Entry(act=Act.SYNC, place=9, began=2, file=FILE),
-    ]
+    entries = [*log(created(), FOLDER_SYNCED, written(0, b"x")), Entry(act=Act.SYNC, place=9, began=2, file=FILE)]
 
     assert after_power_loss(entries, Loss.UNDONE, 1).files == {"a": b""}
 
@@ -157,11 +146,16 @@ def test_a_sync_tried_again_is_seen() -> None:
     assert retried(story(".a", synced(), (Act.RENAME, {"paths": (".a", "a")}))) == "a"
 
 
-def call(name: str, where: str = "socket", *, head: bytes = b"", length: int = 0,
-         failed: bool = False, phase: Phase = Phase.WHOLE) -> Made:  # fmt: skip
-    return Made(
-        name=name, where=where, head=head, length=length, done=True, failed=failed, phase=phase
-    )
+def call(
+    name: str,
+    where: str = "socket",
+    *,
+    head: bytes = b"",
+    length: int = 0,
+    failed: bool = False,
+    phase: Phase = Phase.WHOLE,
+) -> Made:
+    return Made(name=name, where=where, head=head, length=length, done=True, failed=failed, phase=phase)
 
 
 LOGGED, COMMITTED = call("pwrite", LOG, length=4_096), call("fdatasync", LOG)

@@ -11,10 +11,12 @@ import pytest
 
 import holdfast
 from holdfast.errors import HoldfastError, JournalBusy, JournalFull, JournalStopped, ReadOnly
-from holdfast.journal.sqlite import claims, opening, writer
-from holdfast.journal.sqlite.db import Db
-from holdfast.journal.sqlite.page import SessionPage
-from holdfast.journal.sqlite.stop_flag import find_stopped
+from holdfast.host.sqlite import Db
+from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite.host.page import SessionPage
+from holdfast.journal.sqlite.host.stop_flag import find_stopped
+from holdfast.journal.sqlite.opening import open as opening
+from holdfast.journal.sqlite.verbs import claims
 from holdfast.journal.sqlite.writer import Txn
 
 
@@ -30,9 +32,7 @@ def path(tmp_path: Path) -> Path:
     return folder / "journal.db"
 
 
-async def test_a_sync_that_fails_while_closing_stops_the_journal(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sync_that_fails_while_closing_stops_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a failed sync in a program that only submits: its error was swallowed.
 
     The next program wrote its commits behind the log page that had been lost, and a power cut
@@ -135,9 +135,7 @@ async def test_a_send_that_cannot_be_marked_is_not_sent_and_runs_again(
     assert (refused, calls) == (2, 1)
 
 
-async def test_a_full_disk_is_not_taken_for_missing_rights(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_is_not_taken_for_missing_rights(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a full disk: SQLite cannot make its log, and says only that it cannot open.
 
     It was told as `read-only`, which a supervisor takes for final: the worker stayed away after
@@ -178,9 +176,7 @@ async def stopped_with_a_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.undo()
 
 
-async def test_a_repair_only_reads_what_it_copies(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_repair_only_reads_what_it_copies(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a failed sync: the repair moved the log into the old file and synced both."""
     await stopped_with_a_log(path, monkeypatch)
     files = [path, path.with_name("journal.db-wal")]

@@ -6,16 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.crash.flips import Flip
-from holdfast.testing.crash.jobs import Flips, run_job
-from holdfast.testing.crash.report import Figures
+from holdfast_proofs.crash.flips import Flip
+from holdfast_proofs.crash.jobs import Flips, run_job
+from holdfast_proofs.crash.report import Figures
 
 # The kinds of bytes that any journal has, whatever SQLite makes of it.
 KINDS = (
-    "file header", "b-tree header", "b-tree pointers", "task cells", "record cells",
-    "inbox cells", "meta cells", "session page head", "session page mark", "session page slots",
-    "high-water.json", "stamp.json", "keys.json",
-)  # fmt: skip
+    "file header",
+    "b-tree header",
+    "b-tree pointers",
+    "task cells",
+    "record cells",
+    "inbox cells",
+    "meta cells",
+    "session page head",
+    "session page mark",
+    "session page slots",
+    "high-water.json",
+    "stamp.json",
+    "keys.json",
+)
 
 
 @pytest.mark.slow

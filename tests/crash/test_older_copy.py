@@ -15,7 +15,7 @@ import holdfast
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import FarEnd, start
 from holdfast.errors import JournalOlderCopy
-from holdfast.testing.crash import payer
+from holdfast_proofs.crash import payer
 
 FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
@@ -118,9 +118,7 @@ async def test_file_and_log_copied_back(folder: Path, far_end: FarEnd) -> None:
 
 @pytest.mark.parametrize("inside", [False, True], ids=["after the payment", "inside the payment"])
 @pytest.mark.parametrize("names", [FILES[:1], FILES[:2], FILES], ids=["file", "log", "all"])
-async def test_copied_back_after_a_kill(
-    folder: Path, far_end: FarEnd, names: tuple[str, ...], inside: bool
-) -> None:
+async def test_copied_back_after_a_kill(folder: Path, far_end: FarEnd, names: tuple[str, ...], inside: bool) -> None:
     """The killed program folded nothing: only its own page knows how far the journal was."""
     copies = await take_copy_while_open(folder, far_end.url)
     await pay_and_be_killed(folder, far_end, inside=inside)

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.crash.jobs import Races, run_job
-from holdfast.testing.crash.subjects import CLASSES, ClassName
+from holdfast_proofs.crash.jobs import Races, run_job
+from holdfast_proofs.crash.subjects import CLASSES, ClassName
 
 PER_CLASS = 9  # times seven classes: 63 races of two to sixteen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
-def test_one_owner_for_each_epoch(
-    name: ClassName, shim: Path, measured: Callable[[str], None]
-) -> None:
+def test_one_owner_for_each_epoch(name: ClassName, shim: Path, measured: Callable[[str], None]) -> None:
     figures = run_job(Races(name=name, count=PER_CLASS), shim)
 
     measured(f"races, {name}: {figures.points} with {figures.racers} racers")

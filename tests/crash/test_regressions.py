@@ -11,16 +11,18 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.app.examine import examine
+from holdfast.app.binder import open_file_journal
+from holdfast.app.doctor import examine
 from holdfast.app.findings import Level
-from holdfast.app.places import open_file_journal
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import JournalDamaged
+from holdfast.host.sqlite import open_db
 from holdfast.journal.contract import Filter, Submission
-from holdfast.journal.sqlite import opening, tasks, writer
-from holdfast.journal.sqlite.db import open_db
-from holdfast.journal.sqlite.high_water import HighWater, high_water
+from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite.host.high_water import HighWater, high_water
+from holdfast.journal.sqlite.opening import open as opening
+from holdfast.journal.sqlite.verbs import tasks
 
 
 @holdfast.task
@@ -35,9 +37,7 @@ def path(tmp_path: Path) -> Path:
     return folder / "journal.db"
 
 
-async def test_opening_while_another_process_commits(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_opening_while_another_process_commits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by races of 16 resumers: the sequence was read before the mark.
 
     Whoever committed between the two made a healthy journal look like an older copy.
@@ -47,9 +47,8 @@ async def test_opening_while_another_process_commits(
 
         def commit_then_read(folder: Path) -> HighWater:
             submission = Submission(
-                task_id=task_id_from_bytes(SystemEntropy().bytes(16)), name="nothing", args={},
-                args_fingerprint=b"",
-            )  # fmt: skip
+                task_id=task_id_from_bytes(SystemEntropy().bytes(16)), name="nothing", args={}, args_fingerprint=b""
+            )
             submitting = other.journal.submit(submission)
             with contextlib.suppress(StopIteration):  # it commits at once; it may yield once after
                 for _ in range(3):
@@ -85,9 +84,7 @@ async def furnished(path: Path) -> None:
         await hf.submit(nothing)
 
 
-@pytest.mark.parametrize(
-    "change", ["state = 'punning'", "name = CAST(x'6ef6' AS TEXT)", "state = CAST(x'f1' AS TEXT)"]
-)
+@pytest.mark.parametrize("change", ["state = 'punning'", "name = CAST(x'6ef6' AS TEXT)", "state = CAST(x'f1' AS TEXT)"])
 async def test_a_row_that_nobody_wrote_is_told_as_damage(path: Path, change: str) -> None:
     """Found by flipped bits: readers, `doctor` and the engine ended with a ValueError."""
     await furnished(path)
@@ -129,9 +126,7 @@ async def test_an_index_that_is_broken_is_told_as_damage(path: Path) -> None:
         ("record", "boot_ms     INTEGER", "boot_ms     INTEGFR"),
     ],
 )
-async def test_a_definition_that_was_changed_is_refused(
-    path: Path, name: str, old: str, new: str
-) -> None:
+async def test_a_definition_that_was_changed_is_refused(path: Path, name: str, old: str, new: str) -> None:
     """Found by flipped bits: a changed rule failed tasks, or guarded nothing, unseen."""
     await furnished(path)
     raw = path.read_bytes()
@@ -153,9 +148,7 @@ async def read(call: holdfast.Call) -> str:
     return "read"
 
 
-async def test_a_journal_that_breaks_in_a_run_fails_no_task(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_journal_that_breaks_in_a_run_fails_no_task(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by flipped bits: what the journal refused was recorded as the task's own failure."""
     async with holdfast.open(path, tasks=[reads], serve=False) as hf:
         task = await hf.submit(reads)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.crash.jobs import Pairs, Sweep, run_job
-from holdfast.testing.crash.report import Figures
-from holdfast.testing.crash.subjects import CLASSES, ClassName
-from holdfast.testing.crash.sweep import MODES
-from holdfast.testing.shim import Mode
+from holdfast_proofs.crash.jobs import Pairs, Sweep, run_job
+from holdfast_proofs.crash.report import Figures
+from holdfast_proofs.crash.subjects import CLASSES, ClassName
+from holdfast_proofs.crash.sweep import MODES
+from holdfast_proofs.shim import Mode
 
 CALLS_MIN = 100  # a life of three steps makes more; fewer means that the shim is blind
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.downstream.faults import Fault, FaultKind
-from holdfast.testing.crash.jobs import Job, Sweep, Zombies, run_job
-from holdfast.testing.crash.report import Figures
-from holdfast.testing.shim import Mode
-from holdfast.testing.weakened import Weakness
+from holdfast_proofs.crash.jobs import Job, Sweep, Zombies, run_job
+from holdfast_proofs.crash.report import Figures
+from holdfast_proofs.shim import Mode
+from holdfast_proofs.weakened import Weakness
 
 NEAR_THE_SEND = frozenset(("send", "recv"))
 AFTER = (Mode.KILL_AFTER,)
@@ -34,9 +34,7 @@ def key_per_attempt(weakness: Weakness | None) -> Job:
 
 def no_epoch_check(weakness: Weakness | None) -> Job:
     """Stopped with the answer in hand; another program finishes; then it writes what it knows."""
-    return Zombies(
-        name="queryable", guarded=False, count=4, only=frozenset(("recv",)), weakness=weakness
-    )
+    return Zombies(name="queryable", guarded=False, count=4, only=frozenset(("recv",)), weakness=weakness)
 
 
 def timeout_as_failure(weakness: Weakness | None) -> Job:
@@ -54,13 +52,9 @@ CASES: dict[Weakness, Case] = {
     Weakness.NO_INTENT: (no_intent, (), lambda figures: figures.duplicates),
     Weakness.KEY_PER_ATTEMPT: (key_per_attempt, (), lambda figures: figures.duplicates),
     Weakness.NO_EPOCH_CHECK: (no_epoch_check, (), lambda figures: figures.breaches),
-    Weakness.TIMEOUT_AS_FAILURE: (
-        timeout_as_failure, (SLOW_ANSWER,), lambda figures: figures.breaches,
-    ),
-    Weakness.FIND_BEFORE_QUIET: (
-        find_before_quiet, (LATE_REQUEST,), lambda figures: figures.duplicates,
-    ),
-}  # fmt: skip
+    Weakness.TIMEOUT_AS_FAILURE: (timeout_as_failure, (SLOW_ANSWER,), lambda figures: figures.breaches),
+    Weakness.FIND_BEFORE_QUIET: (find_before_quiet, (LATE_REQUEST,), lambda figures: figures.duplicates),
+}
 # Nothing is restored in these jobs: tests/rewind sees what is wrong without the rules of a restore.
 OF_RESTORES = {Weakness.BLIND_RESTORE, Weakness.OWN_PLACE_ONLY}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.crash.jobs import Zombies, run_job
-from holdfast.testing.crash.subjects import CLASSES, ClassName
+from holdfast_proofs.crash.jobs import Zombies, run_job
+from holdfast_proofs.crash.subjects import CLASSES, ClassName
 
 PER_CLASS = 4  # times seven classes, with and without the timer: 56 zombies
 LEASE_S = 0.5
@@ -19,9 +19,7 @@ LEASE_S = 0.5
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
-def test_zombies_with_the_timer_are_dead(
-    name: ClassName, shim: Path, measured: Callable[[str], None]
-) -> None:
+def test_zombies_with_the_timer_are_dead(name: ClassName, shim: Path, measured: Callable[[str], None]) -> None:
     figures = run_job(Zombies(name=name, guarded=True, count=PER_CLASS), shim)
 
     measured(f"zombies, {name}: dead {figures.dead_after_s_max:.2f} s after the stop at the latest")

@@ -21,16 +21,22 @@ GROUPS = {
     "Opening a journal": ("open", "Holdfast", "TaskHandle", "App", "Settings", "Log"),
     "Tasks": ("task", "TaskType", "Run", "Approval", "Scratch", "Plan", "PlanItem", "Scope"),
     "Tools": ("tool", "Tool", "Call", "Field", "Apply", "Found", "Absent", "Many", "Unsure"),
-    "Effect classes": (
-        "Read", "Transactional", "Fenced", "Keyed", "Queryable", "Idempotent", "Unrepeatable",
-    ),
+    "Effect classes": ("Read", "Transactional", "Fenced", "Keyed", "Queryable", "Idempotent", "Unrepeatable"),
     "Limits": ("Gate", "Limit", "Above"),
     "Agents": ("Agent", "Conversation", "Answer", "remember", "recall"),
     "Models": (
-        "Model", "Endpoint", "Endpoints", "Price", "Talk", "Reply", "ToolCall", "Usage",
-        "TextDelta", "Restarted",
+        "Model",
+        "Endpoint",
+        "Endpoints",
+        "Price",
+        "Talk",
+        "Reply",
+        "ToolCall",
+        "Usage",
+        "TextDelta",
+        "Restarted",
     ),
-}  # fmt: skip
+}
 _QUOTED = re.compile(r'(: |-> )"([^"]*)"')  # annotations are texts here
 _INNER = re.compile(r"^    # used by ", re.M)  # what follows is for the runtime alone
 

@@ -64,10 +64,7 @@ def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Its own arguments and options, without --help and verbs."""
-    return [
-        one for one in parser._actions
-        if one.dest not in ("help", "verb") and one.nargs != argparse.PARSER
-    ]  # fmt: skip
+    return [one for one in parser._actions if one.dest not in ("help", "verb") and one.nargs != argparse.PARSER]
 
 
 def render() -> str:
@@ -76,8 +73,7 @@ def render() -> str:
         "",
         DESCRIPTION.strip().replace("\n", " "),
         "Data goes to standard output, talk to standard error.",
-        "See also [exit codes](exit-codes.md), [errors](errors.md), [JSON](json.md), "
-        "[settings](settings.md).",
+        "See also [exit codes](exit-codes.md), [errors](errors.md), [JSON](json.md), [settings](settings.md).",
         "",
         "This page is made from the commands' own help.",
         "",
@@ -90,9 +86,7 @@ def render() -> str:
 def section(words: str, parser: argparse.ArgumentParser) -> list[str]:
     verbs = verbs_of(parser)
     depth = "###" if words.count(" ") == 2 else "##"
-    usage = " ".join(
-        [words, *(shown(one) for one in actions_of(parser)), *(["VERB"] if verbs else [])]
-    )
+    usage = " ".join([words, *(shown(one) for one in actions_of(parser)), *(["VERB"] if verbs else [])])
     lines = [f"{depth} {words}", "", str(parser.description), "", "```text", usage, "```", ""]
     if actions_of(parser):
         lines += ["| Word | Means |", "|---|---|"]

@@ -26,14 +26,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.transcript import find_missing, shape
+from holdfast_proofs.support.transcript import find_missing, shape
 
 PROJECT = Path(__file__).parents[2]
-PAGES = sorted(
-    page
-    for place in (".", "examples", "docs", "docs/**")
-    for page in set(PROJECT.glob(f"{place}/*.md"))
-)
+PAGES = sorted(page for place in (".", "examples", "docs", "docs/**") for page in set(PROJECT.glob(f"{place}/*.md")))
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "console")
 SHOWN = ("text", "json", "toml", "ini", "sql")
@@ -59,9 +55,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page",
-    [p for p in PAGES if any(kind in RUN for kind, _, _ in BLOCK.findall(p.read_text()))],
-    ids=relative,
+    "page", [p for p in PAGES if any(kind in RUN for kind, _, _ in BLOCK.findall(p.read_text()))], ids=relative
 )
 def test_page_works_from_its_first_block_to_its_last(page: Path, tmp_path: Path) -> None:
     ports = free_ports(page.read_text())
@@ -99,8 +93,7 @@ def read_console(body: str) -> Iterator[Command]:
 def run(commands: list[Command], folder: Path) -> list[tuple[str, int]]:
     """Output and exit code of each command, in one shell; ends at the first that fails."""
     script = "\n".join(
-        f"{{ {command.text}\n}}\n__code=$?; printf '{MARK}%d{MARK}' $__code\n"
-        "test $__code = 0 || exit $__code"
+        f"{{ {command.text}\n}}\n__code=$?; printf '{MARK}%d{MARK}' $__code\ntest $__code = 0 || exit $__code"
         for command in commands
     )
     said_file = folder / ".output"  # not a pipe: what runs in the background would keep it open

@@ -31,8 +31,7 @@ def every_error() -> list[type[HoldfastError]]:
         if one.__name__ not in ABSTRACT and one.__module__.startswith("holdfast."):
             found.append(one)
     return sorted(
-        {one for one in found if not one.__module__.startswith("holdfast.testing")},
-        key=lambda one: one.__name__,
+        {one for one in found if not one.__module__.startswith("holdfast.testing")}, key=lambda one: one.__name__
     )
 
 

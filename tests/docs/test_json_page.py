@@ -16,7 +16,7 @@ from holdfast.cli.command import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.parser import build_parser
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
-from holdfast.testing.command_line import Commands
+from holdfast_proofs.support.command_line import Commands
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 
@@ -81,8 +81,7 @@ def sections() -> dict[str, set[str]]:
     """The words in backticks of each section; `task show` includes `task list`, and so on."""
     parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
     found = {
-        name.strip("`"): set(re.findall(r"`(\w+)`", text))
-        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+        name.strip("`"): set(re.findall(r"`(\w+)`", text)) for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }
     found["holdfast task show"] |= found["holdfast task list"]
     found["holdfast effect list"] |= found["holdfast task show"] | {"effects"}
@@ -95,10 +94,7 @@ def sections() -> dict[str, set[str]]:
 
 
 # The user's own, or of the reference of models.
-OPEN = (
-    "args", "details", "body", "result", "answer", "evidence", "error", "settings", "usage",
-    "route", "cost",
-)  # fmt: skip
+OPEN = ("args", "details", "body", "result", "answer", "evidence", "error", "settings", "usage", "route", "cost")
 
 
 def keys_of(value: object) -> set[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.agent_settings import SECTIONS, AgentSettings
 from holdfast.app.metrics import METRICS, PREFIX
-from holdfast.app.settings_file import KEYS, make_settings, read_fields
-from holdfast.runtime.settings import Settings
+from holdfast.layout.agent_settings import SECTIONS, AgentSettings
+from holdfast.layout.engine_settings import Settings
+from holdfast.layout.settings import KEYS, make_settings, read_fields
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 TABLE = re.compile(r"^\| `(?:\[(\w+)\] )?(\w+)` \| ([^|]+) \|", re.MULTILINE)

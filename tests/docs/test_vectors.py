@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.app.keyfile import KeyFile, parse
 from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
 from holdfast.core.ids import (
     TaskId,
@@ -24,10 +23,11 @@ from holdfast.core.ids import (
 )
 from holdfast.core.ordinal import parse_ordinal
 from holdfast.core.values import canonical, checked
+from holdfast.identity.journal_keys.keyfile import KeyFile, parse
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.opening import key_check
-from holdfast.journal.sqlite.page_layout import blank, parsed
+from holdfast.journal.sqlite.host.page_layout import blank, parsed
+from holdfast.journal.sqlite.opening.open import key_check
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
@@ -46,9 +46,7 @@ K_EFFECT = bytes.fromhex(EFFECT["k_effect"])
 
 @pytest.mark.parametrize("one", EFFECT["tasks"], ids=lambda one: one["task_id"])
 def test_a_request_id_gives_the_published_task_id(one: dict[str, str]) -> None:
-    found = task_id_for_request(
-        K_EFFECT, agent=one["agent"], name=one["name"], request_id=one["request_id"]
-    )
+    found = task_id_for_request(K_EFFECT, agent=one["agent"], name=one["name"], request_id=one["request_id"])
     assert found == one["task_id"]
     assert task_id_bytes(found).hex() == one["raw"]
     assert task_id_from_bytes(bytes.fromhex(one["raw"])) == parse_task_id(one["task_id"].lower())
@@ -90,9 +88,7 @@ def test_two_records_are_chained_as_published() -> None:
         plain = {key: one[key] for key in one.keys() - {*raws, "hash", "place"}}
         link = next_link(link, **raws, **plain)
         assert link.hex() == one["hash"]
-        where = place(
-            raw, seq=one["seq"], kind=one["kind"], ordinal=one["ordinal"], epoch=one["epoch"]
-        )
+        where = place(raw, seq=one["seq"], kind=one["kind"], ordinal=one["ordinal"], epoch=one["epoch"])
         assert where.decode() == one["place"]
 
 
@@ -107,11 +103,7 @@ def test_a_published_payload_opens_with_its_published_keys() -> None:
 
 
 def test_a_new_page_has_the_published_bytes() -> None:
-    page = blank(
-        session_id=INSTANCE["session_id"],
-        boot_id=INSTANCE["boot_id"],
-        incarnation=INSTANCE["incarnation"],
-    )
+    page = blank(session_id=INSTANCE["session_id"], boot_id=INSTANCE["boot_id"], incarnation=INSTANCE["incarnation"])
     for offset, wanted in INSTANCE["bytes"].items():
         at = int(offset)
         assert page[at : at + len(wanted) // 2].hex() == wanted

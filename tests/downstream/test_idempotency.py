@@ -16,7 +16,7 @@ import pytest
 from holdfast.downstream.idempotency import App, IdempotencyKeys, Message, Receive, Repeated, Scope
 from holdfast.downstream.idempotency import Send as AsgiSend
 from holdfast.downstream.key_store import Answer, Asked, Finding, KeyStore
-from holdfast.testing.asgi import Reply, post
+from holdfast_proofs.support.asgi import Reply, post
 
 
 class Service:
@@ -44,10 +44,11 @@ class Service:
         body = self.answer or json.dumps({"number": number}).encode()
         await send(
             {
-                "type": "http.response.start", "status": self.status,
+                "type": "http.response.start",
+                "status": self.status,
                 "headers": [(b"Content-Type", b"application/json"), (b"X-Number", b"%d" % number)],
             }
-        )  # fmt: skip
+        )
         half = len(body) // 2
         await send({"type": "http.response.body", "body": body[:half], "more_body": True})
         await send({"type": "http.response.body", "body": body[half:]})
@@ -93,22 +94,22 @@ async def test_another_process_knows_the_answer_too(service: Service, guarded: G
     assert service.done == 1
 
 
-async def test_other_keys_paths_methods_and_callers_are_other_requests(
-    service: Service, guarded: Guard
-) -> None:
+async def test_other_keys_paths_methods_and_callers_are_other_requests(service: Service, guarded: Guard) -> None:
     app = guarded()
     await post(app)
     others: list[dict[str, Any]] = [
-        {"key": "k-2"}, {"path": "/mail"}, {"method": "PATCH"}, {"authorization": "Bearer ada"},
-    ]  # fmt: skip
+        {"key": "k-2"},
+        {"path": "/mail"},
+        {"method": "PATCH"},
+        {"authorization": "Bearer ada"},
+    ]
     for other in others:
         assert not (await post(app, **other)).replayed
     assert service.done == 5
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"body": b'{"n": 2}'}, {"query": b"a=1"}, {"content_type": "text/plain"}, {"body": b""}],
+    "other", [{"body": b'{"n": 2}'}, {"query": b"a=1"}, {"content_type": "text/plain"}, {"body": b""}]
 )
 async def test_the_same_key_with_another_request_is_refused(
     service: Service, guarded: Guard, other: dict[str, Any]
@@ -151,9 +152,7 @@ async def test_reading_needs_no_key(service: Service, guarded: Guard) -> None:
     assert service.done == 2
 
 
-async def test_while_the_first_is_at_work_others_are_asked_to_come_back(
-    service: Service, guarded: Guard
-) -> None:
+async def test_while_the_first_is_at_work_others_are_asked_to_come_back(service: Service, guarded: Guard) -> None:
     service.gate = asyncio.Event()
     app, other_process = guarded(), guarded()
     first = asyncio.create_task(post(app))
@@ -179,9 +178,7 @@ async def test_a_thousand_repeats_at_once_execute_once(service: Service, guarded
     assert took < 60
 
 
-async def test_the_app_ends_also_where_the_caller_has_gone(
-    service: Service, guarded: Guard
-) -> None:
+async def test_the_app_ends_also_where_the_caller_has_gone(service: Service, guarded: Guard) -> None:
     service.gate = asyncio.Event()
     app = guarded()
     first = asyncio.create_task(post(app))
@@ -215,9 +212,7 @@ async def test_refusals_of_the_app_are_answers_too(service: Service, guarded: Gu
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 425, 429])
-async def test_what_was_not_begun_leaves_the_key_free(
-    service: Service, guarded: Guard, status: int
-) -> None:
+async def test_what_was_not_begun_leaves_the_key_free(service: Service, guarded: Guard, status: int) -> None:
     service.status = status
     app = guarded()
     assert (await post(app)).status == status
@@ -247,9 +242,7 @@ async def _fail(service: Service, app: App, how: str) -> None:
         service.status = 201
 
 
-async def test_a_service_may_promise_that_errors_change_nothing(
-    service: Service, guarded: Guard
-) -> None:
+async def test_a_service_may_promise_that_errors_change_nothing(service: Service, guarded: Guard) -> None:
     app = guarded(errors_change_nothing=True)
     for how in ("raises", "answers 500"):
         await _fail(service, app, how)
@@ -273,9 +266,7 @@ async def test_the_services_own_books_decide_a_doubt(service: Service, guarded: 
     assert service.done == 1
 
 
-async def test_books_that_say_nothing_was_done_let_it_begin_anew(
-    service: Service, guarded: Guard
-) -> None:
+async def test_books_that_say_nothing_was_done_let_it_begin_anew(service: Service, guarded: Guard) -> None:
     async def recover(_repeated: Repeated) -> Answer | None:
         return None
 
@@ -297,9 +288,7 @@ async def test_books_that_cannot_be_read_leave_the_doubt(service: Service, guard
     assert service.done == 1
 
 
-async def test_one_step_of_a_task_under_two_keys_is_done_once(
-    service: Service, guarded: Guard
-) -> None:
+async def test_one_step_of_a_task_under_two_keys_is_done_once(service: Service, guarded: Guard) -> None:
     app = guarded()
     await post(app, holdfast_task="T1", holdfast_step="4")
     assert (await post(app, key="other", holdfast_task="T1", holdfast_step="4")).replayed
@@ -370,9 +359,7 @@ def test_keys_are_forgotten_after_their_retention_but_never_in_doubt(tmp_path: P
     store.doubt(doubtful)
     now[0] += 10_000
     finding, answer = store.ask(done)
-    assert (finding, answer) == (
-        Finding.ANSWERED, Answer(status=200, headers=((b"a", b"\xff"),), body=b"yes"),
-    )  # fmt: skip
+    assert (finding, answer) == (Finding.ANSWERED, Answer(status=200, headers=((b"a", b"\xff"),), body=b"yes"))
     now[0] += 1
     assert store.ask(done)[0] is Finding.NEW
     assert store.ask(doubtful)[0] is Finding.IN_DOUBT
@@ -397,7 +384,7 @@ async def test_an_answer_that_cannot_be_stored_leaves_a_doubt(
 DYING = """
 import asyncio
 from holdfast.downstream.idempotency import IdempotencyKeys
-from holdfast.testing.asgi import post
+from holdfast_proofs.support.asgi import post
 
 async def service(scope, receive, send):
     await receive()
@@ -415,9 +402,7 @@ async def test_a_service_killed_inside_its_work_leaves_a_doubt(
 ) -> None:
     books, store = tmp_path / "books", tmp_path / "state" / "keys.db"
     text = DYING.format(books=str(books), store=str(store))
-    dying = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", text, stdout=asyncio.subprocess.PIPE
-    )
+    dying = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=asyncio.subprocess.PIPE)
     assert dying.stdout is not None
     assert await dying.stdout.readline() == b"inside\n"
     assert (await post(guarded())).json["title"] == "in-flight"

@@ -11,12 +11,12 @@ import pytest
 from holdfast.core.effect import Letter
 from holdfast.core.resume import Move, decide
 from holdfast.core.step import Event, Facts, Refusal, Step, StepState, next_step
-from holdfast.testing.explore import rules
-from holdfast.testing.explore.__main__ import main
-from holdfast.testing.explore.catalogue import CONFIGURATIONS, SMALL
-from holdfast.testing.explore.report import judged
-from holdfast.testing.explore.search import explore
-from holdfast.testing.explore.setup import Configuration, Rule, Setup
+from holdfast_proofs.explore import rules
+from holdfast_proofs.explore.__main__ import main
+from holdfast_proofs.explore.catalogue import CONFIGURATIONS, SMALL
+from holdfast_proofs.explore.report import judged
+from holdfast_proofs.explore.search import explore
+from holdfast_proofs.explore.setup import Configuration, Rule, Setup
 
 PAGE = Path(__file__).parents[2] / "docs/reference/explorer.md"
 
@@ -43,9 +43,7 @@ def test_names_are_unique_and_on_the_page() -> None:
 
 
 def test_a_refusal_that_always_closes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(
-        step: Step | None, event: Event, facts: Facts, *, letter: Letter
-    ) -> Step | Refusal:  # fmt: skip
+    def broken(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | Refusal:
         new = next_step(step, event, facts, letter=letter)
         if event is Event.REFUSE and isinstance(new, Step):
             return msgspec.structs.replace(new, state=StepState.FAILED)
@@ -64,9 +62,7 @@ def test_a_proposal_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(rules, "decide", broken)
     result = explore(Setup(classes="N"))
-    assert (
-        result.finding == "X1 start of a step that is unknown: it may have happened; at most once"
-    )
+    assert result.finding == "X1 start of a step that is unknown: it may have happened; at most once"
 
 
 def test_a_task_that_can_never_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +77,7 @@ def test_a_task_that_can_never_end_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 # The command
 
 
-def test_the_report_tells_figures_and_the_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_tells_figures_and_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "build" / "explore.json"
     name = "no intent before the send"
     assert main(["--only", name, "--json", "--report", str(path)]) == 0
@@ -109,7 +103,7 @@ def test_a_surprise_is_red_and_says_how_to_see_it_again(
     assert main(["--only", "Q"]) == 1
     shown = capsys.readouterr().out
     assert "X1 park of a step that is unknown" in shown
-    assert 'python -m holdfast.testing.explore --only "Q"' in shown
+    assert 'python -m holdfast_proofs.explore --only "Q"' in shown
 
 
 def test_list_names_every_configuration(capsys: pytest.CaptureFixture[str]) -> None:

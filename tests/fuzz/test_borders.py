@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.testing.fuzz import watch as watching
-from holdfast.testing.fuzz.campaign import run_campaign, run_target
-from holdfast.testing.fuzz.mutations import mutated
-from holdfast.testing.fuzz.targets import TARGETS, Target
-from holdfast.testing.fuzz.watch import Finding, Watch
+from holdfast_proofs.fuzz import watch as watching
+from holdfast_proofs.fuzz.campaign import run_campaign, run_target
+from holdfast_proofs.fuzz.mutations import mutated
+from holdfast_proofs.fuzz.targets import TARGETS, Target
+from holdfast_proofs.fuzz.watch import Finding, Watch
 
 EXAMPLES = 150
 RAW = st.binary(max_size=400)
@@ -29,9 +29,7 @@ def _as_json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-SMALL: st.SearchStrategy[object] = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-)
+SMALL: st.SearchStrategy[object] = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 JSON = st.recursive(SMALL, _larger, max_leaves=10).map(_as_json)
 
 
@@ -51,8 +49,10 @@ def test_a_border_takes_its_input_or_refuses_it_in_its_own_words(target: Target)
 
     @settings(
         max_examples=EXAMPLES if target.share == 1.0 else EXAMPLES // 3,
-        deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow],
-    )  # fmt: skip
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     @given(_inputs(target))
     def try_one(raw: bytes) -> None:
         watch.run(raw)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.fuzz.seeds import part
-from holdfast.testing.fuzz.targets import TARGETS
-from holdfast.testing.fuzz.watch import Watch
+from holdfast_proofs.fuzz.seeds import part
+from holdfast_proofs.fuzz.targets import TARGETS
+from holdfast_proofs.fuzz.watch import Watch
 
 DEEP = b"[" * 2_000
 
@@ -27,10 +27,7 @@ FINDINGS: dict[str, tuple[str, bytes]] = {
     "a frame with a kind that is no text": ("frames", _frame(b'{"kind":[]}')),
     "a frame of an unknown kind": ("frames", _frame(b'{"kind":"odd"}')),
     "a frame whose outcome lacks a field": ("frames", _frame(b'{"kind":"busy"}')),
-    "a frame whose outcome has a field of another type": (
-        "frames",
-        _frame(b'{"kind":"busy","retry_after_s":"soon"}'),
-    ),
+    "a frame whose outcome has a field of another type": ("frames", _frame(b'{"kind":"busy","retry_after_s":"soon"}')),
     "a frame that is nested too deeply": ("frames", _frame(DEEP)),
     "a row of nothing but NULL": ("rows", bytes(40)),
     "a row with numbers for text": ("rows", bytes((1, 1)) * 15),

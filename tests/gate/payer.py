@@ -20,9 +20,7 @@ async def charge(call: holdfast.Call, cents: int) -> int:
     return cents
 
 
-GATE = holdfast.Gate(
-    allow=[charge], limits={charge: holdfast.Limit(argument="cents", per_task=100, calls=3)}
-)
+GATE = holdfast.Gate(allow=[charge], limits={charge: holdfast.Limit(argument="cents", per_task=100, calls=3)})
 
 
 @holdfast.task(gate=GATE)

@@ -12,8 +12,8 @@ import holdfast
 from holdfast.core.step import Step, StepState
 from holdfast.errors import Misuse, NoSchema
 from holdfast.journal.records import StepView
-from holdfast.runtime.gate import NOTHING, Gate, Past, Verdict
-from holdfast.runtime.tally import Tally
+from holdfast.runtime.gate.gate import NOTHING, Gate, Past, Verdict
+from holdfast.runtime.gate.tally import Tally
 
 
 @holdfast.tool
@@ -51,9 +51,7 @@ def added(gate: Gate, rows: list[Row], tool: str = "charge") -> Past:
     return again
 
 
-def decide(
-    gate: Gate, cents: object = 1, before: list[Row] | None = None, *, tool: str = "charge"
-) -> Verdict | None:
+def decide(gate: Gate, cents: object = 1, before: list[Row] | None = None, *, tool: str = "charge") -> Verdict | None:
     return gate.decide(tool, {"cents": cents}, added(gate, before or [], tool), problems=[])
 
 
@@ -65,9 +63,7 @@ def test_without_rules_everything_passes() -> None:
 def test_only_what_is_allowed_passes() -> None:
     gate = Gate(allow=[charge, "search"])
     assert decide(gate, tool="search") is None
-    assert decide(gate, tool="refund") == Verdict(
-        True, "allow", "refund is not among the tools of this task"
-    )
+    assert decide(gate, tool="refund") == Verdict(True, "allow", "refund is not among the tools of this task")
     assert decide(Gate(allow=[])) is not None
     assert (gate.allows("charge"), gate.allows("refund")) == (True, False)
 
@@ -81,24 +77,25 @@ AMOUNT = Gate(limits={charge: holdfast.Limit(argument="cents", per_call=50_000, 
 
 
 CASES: list[tuple[object, list[Row], str | None]] = [
-        (50_000, past(50_000), None),
-        (50_001, [], "cents: 50,001 is above 50,000, the most of one call"),
-        (1, past(50_000, 50_000),
-         "cents: 1 would make 100,001 in this task; the most is 100,000"),
-        (1, past(50_000, 50_000, counts=False), None),
-        (-1, [], "cents: must not be below 0"),
-        (True, [], "cents: must be given as a number: the gate limits it"),
-        ("1", [], "cents: must be given as a number: the gate limits it"),
-        (None, [], "cents: must be given as a number: the gate limits it"),
-        (1, [({}, PARKED, 0)], "cents: what step 1 spends is not known"),
-        (1, [*past(5), (None, PARKED, 0), *past(5)], "cents: what step 2 spends is not known"),
-        (50_000, [({"cents": 50_001}, PARKED, 0)],
-         "cents: 50,000 would make 100,001 in this task; the most is 100,000"),
-        (50_000, [({"cents": 50_001}, StepState.STARTED, 0)],
-         "cents: 50,000 would make 100,001 in this task; the most is 100,000"),
-        (1, past(-5), "cents: what step 1 spends is not known"),
-        (1, [({}, StepState.FAILED, 0), ({}, StepState.SKIPPED, None)], None),
-]  # fmt: skip
+    (50_000, past(50_000), None),
+    (50_001, [], "cents: 50,001 is above 50,000, the most of one call"),
+    (1, past(50_000, 50_000), "cents: 1 would make 100,001 in this task; the most is 100,000"),
+    (1, past(50_000, 50_000, counts=False), None),
+    (-1, [], "cents: must not be below 0"),
+    (True, [], "cents: must be given as a number: the gate limits it"),
+    ("1", [], "cents: must be given as a number: the gate limits it"),
+    (None, [], "cents: must be given as a number: the gate limits it"),
+    (1, [({}, PARKED, 0)], "cents: what step 1 spends is not known"),
+    (1, [*past(5), (None, PARKED, 0), *past(5)], "cents: what step 2 spends is not known"),
+    (50_000, [({"cents": 50_001}, PARKED, 0)], "cents: 50,000 would make 100,001 in this task; the most is 100,000"),
+    (
+        50_000,
+        [({"cents": 50_001}, StepState.STARTED, 0)],
+        "cents: 50,000 would make 100,001 in this task; the most is 100,000",
+    ),
+    (1, past(-5), "cents: what step 1 spends is not known"),
+    (1, [({}, StepState.FAILED, 0), ({}, StepState.SKIPPED, None)], None),
+]
 
 
 @pytest.mark.parametrize(("cents", "before", "why"), CASES)
@@ -119,9 +116,7 @@ def test_amounts_add_up_as_they_are_written() -> None:
 def test_numbers_of_calls() -> None:
     gate = Gate(limits={charge: holdfast.Limit(calls=2)})
     assert decide(gate, 1, [*past(1), *past(1, 1, counts=False)]) is None
-    assert decide(gate, 1, past(1, 1)) == Verdict(
-        True, "calls", "2 calls are the most in this task, and 2 count"
-    )
+    assert decide(gate, 1, past(1, 1)) == Verdict(True, "calls", "2 calls are the most in this task, and 2 count")
     assert decide(Gate(limits={charge: holdfast.Limit(calls=0)})) is not None
 
 
@@ -163,9 +158,7 @@ def test_when_a_person_is_asked() -> None:
     gate = Gate(approve={charge: rule})
     assert decide(gate, 20, past(30)) is None
     assert decide(gate, 21) == Verdict(False, "approve", "cents: 21 is above 20")
-    assert decide(gate, 20, past(31)) == Verdict(
-        False, "approve", "cents: 51 in this task is above 50"
-    )
+    assert decide(gate, 20, past(31)) == Verdict(False, "approve", "cents: 51 in this task is above 50")
     found = decide(gate, -1)
     assert found is not None
     assert found.refused
@@ -180,19 +173,12 @@ def test_when_a_person_is_asked() -> None:
 def test_only_what_counts_is_looked_back_at() -> None:
     assert AMOUNT.looks_back("charge")
     assert not AMOUNT.looks_back("search")
-    assert not Gate(approve={charge: holdfast.Above(argument="cents", per_call=1)}).looks_back(
-        "charge"
-    )
+    assert not Gate(approve={charge: holdfast.Above(argument="cents", per_call=1)}).looks_back("charge")
     assert Gate(approve={charge: holdfast.Above(argument="cents", per_task=1)}).looks_back("charge")
 
 
-@given(
-    st.lists(st.integers(0, 60), max_size=12), st.integers(0, 100), st.integers(1, 40),
-    st.integers(0, 6),
-)  # fmt: skip
-def test_whatever_is_asked_for_no_limit_is_passed(
-    asked: list[int], per_task: int, per_call: int, calls: int
-) -> None:
+@given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 100), st.integers(1, 40), st.integers(0, 6))
+def test_whatever_is_asked_for_no_limit_is_passed(asked: list[int], per_task: int, per_call: int, calls: int) -> None:
     limit = holdfast.Limit(argument="cents", per_call=per_call, per_task=per_task, calls=calls)
     gate = Gate(limits={charge: limit})
     taken: list[int] = []
@@ -216,24 +202,37 @@ def test_the_mark_is_of_the_rules_and_not_of_their_order() -> None:
     other = Gate(allow=["search", "charge"], limits={"charge": [holdfast.Limit(calls=1)]})
     assert one.mark == other.mark
     marks = {
-        one.mark, Gate().mark, Gate(allow=[]).mark, Gate(allow=[charge]).mark, AMOUNT.mark,
+        one.mark,
+        Gate().mark,
+        Gate(allow=[]).mark,
+        Gate(allow=[charge]).mark,
+        AMOUNT.mark,
         Gate(approve=[charge]).mark,
         Gate(approve={charge: holdfast.Above(argument="cents", per_call=1)}).mark,
         Gate(limits={charge: holdfast.Limit(calls=2)}).mark,
         Gate(limits={charge: holdfast.Limit(calls=2, within_s=1)}).mark,
-    }  # fmt: skip
+    }
     assert len(marks) == 9
 
 
 # what is refused when it is written
 
 LIMITS: list[dict[str, Any]] = [
-    {}, {"argument": "cents"}, {"per_call": 1}, {"argument": 1, "per_call": 1},
-    {"argument": "cents", "per_call": -1}, {"argument": "cents", "per_task": "1"},
-    {"argument": "cents", "per_task": float("nan")}, {"calls": -1}, {"calls": 1.0},
-    {"calls": True}, {"within_s": 1}, {"calls": 1, "within_s": 0}, {"calls": 0, "within_s": 1},
+    {},
+    {"argument": "cents"},
+    {"per_call": 1},
+    {"argument": 1, "per_call": 1},
+    {"argument": "cents", "per_call": -1},
+    {"argument": "cents", "per_task": "1"},
+    {"argument": "cents", "per_task": float("nan")},
+    {"calls": -1},
+    {"calls": 1.0},
+    {"calls": True},
+    {"within_s": 1},
+    {"calls": 1, "within_s": 0},
+    {"calls": 0, "within_s": 1},
     {"calls": 1, "within_s": 1, "argument": "cents", "per_call": 1},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("wrong", LIMITS, ids=str)
@@ -243,13 +242,18 @@ def test_a_limit_that_means_nothing_is_refused(wrong: dict[str, Any]) -> None:
 
 
 GATES: list[dict[str, Any]] = [
-    {"allow": [1]}, {"allow": [""]}, {"allow": [search], "limits": {charge: LIMITS}},
+    {"allow": [1]},
+    {"allow": [""]},
+    {"allow": [search], "limits": {charge: LIMITS}},
     {"allow": [search], "limits": {charge: holdfast.Limit(calls=1)}},
-    {"limits": {"charge": holdfast.Limit(calls=1)}}, {"approve": ["charge"]},
-    {"limits": {charge: []}}, {"limits": {charge: [1]}}, {"approve": {charge: 1}},
+    {"limits": {"charge": holdfast.Limit(calls=1)}},
+    {"approve": ["charge"]},
+    {"limits": {charge: []}},
+    {"limits": {charge: [1]}},
+    {"approve": {charge: 1}},
     {"limits": {search: holdfast.Limit(argument="cents", per_call=1)}},
     {"approve": {search: holdfast.Above(argument="cents", per_call=1)}},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("wrong", GATES, ids=lambda one: str(list(one)))

@@ -10,26 +10,18 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app.approvals import list_approvals
 from holdfast.app.loading import load_app
-from holdfast.app.recover import recover_journal
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.core.step import StepState
 from holdfast.errors import GateRefused, StepSkipped
 from holdfast.journal.records import TaskState
-from holdfast.runtime.marks import MARKS
-from holdfast.testing.command_line import Commands
-from holdfast.testing.history.__main__ import main as check_history
-from holdfast.testing.lab import (
-    Lab,
-    Scripted,
-    SkewedClock,
-    after,
-    program,
-    wait_state,
-    wait_step,
-)  # fmt: skip
+from holdfast.recovery.recover_journal import recover_journal
+from holdfast.runtime.step.code_changes import MARKS
+from holdfast.testing.lab import Lab, Scripted, SkewedClock, after, program, wait_state, wait_step
+from holdfast.views.approvals import list_approvals
+from holdfast_proofs.history.__main__ import main as check_history
+from holdfast_proofs.support.command_line import Commands
 
 PAYER = Path(__file__).with_name("payer.py")
 PAY = load_app(f"{PAYER}:tasks").tasks["pay"]
@@ -87,9 +79,13 @@ async def test_arguments_are_held_against_the_schema_of_the_tool(lab: Lab) -> No
         return "paid"
 
     wrong: list[dict[str, Any]] = [
-        {}, {"cents": "5"}, {"cents": 5.0}, {"cents": 5, "note": None}, {"cents": 5, "x": 1},
+        {},
+        {"cents": "5"},
+        {"cents": 5.0},
+        {"cents": 5, "note": None},
+        {"cents": 5, "x": 1},
         {"cents": 5, "account": ["mine"]},
-    ]  # fmt: skip
+    ]
     whys: list[str] = []
 
     @holdfast.task(gate=holdfast.Gate())
@@ -197,9 +193,7 @@ async def test_what_is_under_way_or_in_doubt_counts_and_what_failed_does_not(lab
     go = asyncio.Event()
     slow = Scripted(KEYED, after(go, "slow"), name="pay")
     refused = Scripted(KEYED, holdfast.Refused("declined"), "paid", name="buy")
-    lost = Scripted(
-        holdfast.Unrepeatable(max_delay_s=0), ConnectionError("reset"), "sent", name="send"
-    )
+    lost = Scripted(holdfast.Unrepeatable(max_delay_s=0), ConnectionError("reset"), "sent", name="send")
 
     async def second(run: holdfast.Run) -> Any:
         await slow.entered.wait()
@@ -213,9 +207,7 @@ async def test_what_is_under_way_or_in_doubt_counts_and_what_failed_does_not(lab
         with pytest.raises(holdfast.Refused):
             await run.call(refused.tool, cents=60)
         pair.append(await run.call(refused.tool, cents=60))
-        pair += await run.gather(
-            run.call(lost.tool, cents=60), lambda run: told(run.call(lost.tool, cents=60))
-        )
+        pair += await run.gather(run.call(lost.tool, cents=60), lambda run: told(run.call(lost.tool, cents=60)))
         return pair
 
     async with lab.open(work) as hf:
@@ -247,11 +239,7 @@ async def test_compensations_pass_the_gate_too(lab: Lab) -> None:
     @holdfast.task(gate=limited(back, calls=1))
     async def work(run: holdfast.Run) -> Any:
         paid = run.call(pay.tool)
-        return [
-            await paid,
-            await run.compensate(paid, back.tool),
-            await told(run.compensate(paid, back.tool)),
-        ]
+        return [await paid, await run.compensate(paid, back.tool), await told(run.compensate(paid, back.tool))]
 
     async with lab.open(work) as hf:
         handle = await hf.submit(work)
@@ -305,14 +293,7 @@ async def test_a_rate_is_counted_from_recorded_times_by_every_worker(lab: Lab) -
         await wait_step(hf.task(handle.id), "11", StepState.SKIPPED)
         await wait_state(hf.task(handle.id), TaskState.WAITING)
         await hf.approve(handle.id, "12", granted=True)
-        assert await hf.task(handle.id).result(10) == [
-            "paid",
-            "paid",
-            "rate",
-            "rate",
-            "paid",
-            "paid",
-        ]
+        assert await hf.task(handle.id).result(10) == ["paid", "paid", "rate", "rate", "paid", "paid"]
     assert len(pay.calls) == 4
 
 
@@ -366,9 +347,7 @@ async def test_above_an_amount_a_person_is_asked(lab: Lab) -> None:
 async def test_what_waits_for_a_yes_counts(lab: Lab, limit: dict[str, Any]) -> None:
     """Also in a rate: it may be sent at any moment."""
     pay = Scripted(KEYED, "paid", name="pay")
-    gate = holdfast.Gate(
-        approve=[pay.tool], allow=[pay.tool], limits={"pay": holdfast.Limit(**limit)}
-    )
+    gate = holdfast.Gate(approve=[pay.tool], allow=[pay.tool], limits={"pay": holdfast.Limit(**limit)})
 
     async def second(run: holdfast.Run) -> Any:
         await asyncio.sleep(0.005)  # longer than the span
@@ -478,9 +457,7 @@ async def test_a_scope_keeps_its_limits_over_days(lab: Lab) -> None:
 async def test_after_a_restore_a_refusal_is_no_claim_that_nothing_was_done(tmp_path: Path) -> None:
     """The lost timeline, under an older gate, may have sent it: it is in doubt, and not sent."""
     done: list[str] = []
-    keyed = holdfast.Keyed(
-        window_s=86_400, fingerprint="ignored", refusals_stored=False, max_delay_s=0
-    )
+    keyed = holdfast.Keyed(window_s=86_400, fingerprint="ignored", refusals_stored=False, max_delay_s=0)
 
     @holdfast.tool(effect=keyed)
     async def pay(call: holdfast.Call) -> str:

@@ -9,17 +9,16 @@ import pytest
 
 from holdfast.core.step import Event
 from holdfast.journal.records import Kind
-from holdfast.testing.history.check import check, told
-from holdfast.testing.history.story import Asked, Held, Landed, Story, Told, in_one_order
+from holdfast_proofs.history.check import check, told
+from holdfast_proofs.history.story import Asked, Held, Landed, Story, Told, in_one_order
 
 BEGUN = (Event.PLAN, Event.START)
 
 
 def step(number: int, ordinal: str, *events: Event, **rest: object) -> Told:
     record = Told(
-        number=number, seq=number - 1, kind=Kind.STEP, events=events, ordinal=ordinal, epoch=1,
-        at_ms=number * 100,
-    )  # fmt: skip
+        number=number, seq=number - 1, kind=Kind.STEP, events=events, ordinal=ordinal, epoch=1, at_ms=number * 100
+    )
     return msgspec.structs.replace(record, **rest)
 
 
@@ -44,10 +43,7 @@ SOUND = Story(
         Landed(n=1, step="1", at_ms=350, key="k1", resource="r"),
         Landed(n=2, step="2", at_ms=550, key="k2", resource="r"),
     ),
-    requests=(
-        Asked(n=1, step="1", key="k1", body="b1"),
-        Asked(n=2, step="2", key="k2", body="b2"),
-    ),
+    requests=(Asked(n=1, step="1", key="k1", body="b1"), Asked(n=2, step="2", key="k2", body="b2")),
     holders=(Held(epoch=1, worker="w"),),
 )
 
@@ -92,59 +88,36 @@ BAD: dict[str, tuple[str, Callable[[], Story]]] = {
     "recorded as done and never done": ("I2", lambda: effects(without=(2,))),
     "failed and done": ("I3", lambda: records(step(6, "2", Event.REFUSE))),
     "skipped and done": (
-        "I3", lambda: records(
-            step(5, "2", Event.PLAN, key="k2", fingerprint="f2"), step(6, "2", Event.SKIP)
-        ),
+        "I3",
+        lambda: records(step(5, "2", Event.PLAN, key="k2", fingerprint="f2"), step(6, "2", Event.SKIP)),
     ),
     "done without a record": ("I4", lambda: effects(Landed(n=3, step="3", at_ms=600))),
-    "done before its start": (
-        "I4", lambda: effects(Landed(n=2, step="2", at_ms=480, key="k2"), without=(2,)),
-    ),
+    "done before its start": ("I4", lambda: effects(Landed(n=2, step="2", at_ms=480, key="k2"), without=(2,))),
     "done under a fence that no start has": (
-        "I4", lambda: effects(Landed(n=2, step="2", at_ms=550, fence=4), without=(2,)),
+        "I4",
+        lambda: effects(Landed(n=2, step="2", at_ms=550, fence=4), without=(2,)),
     ),
-    "done under another key": (
-        "I4", lambda: effects(Landed(n=2, step="2", at_ms=550, key="kx"), without=(2,)),
-    ),
-    "started while the step before was open": (
-        "I5", lambda: records(step(4, "1", Event.DOUBT)),
-    ),
-    "an older write lands last": (
-        "I6", lambda: effects(Landed(n=3, step="1", at_ms=650, resource="r")),
-    ),
+    "done under another key": ("I4", lambda: effects(Landed(n=2, step="2", at_ms=550, key="kx"), without=(2,))),
+    "started while the step before was open": ("I5", lambda: records(step(4, "1", Event.DOUBT))),
+    "an older write lands last": ("I6", lambda: effects(Landed(n=3, step="1", at_ms=650, resource="r"))),
     "an older fence lands last": ("I6", older_fence),
     "a closed step goes on": ("I7", lambda: records(step(7, "2", Event.START))),
     "what cannot follow": ("I7", lambda: records(step(6, "2", Event.FIND, Event.START))),
     "a record is missing": ("I7", lambda: records(without=(4,))),
     "an older epoch writes": (
-        "I8", lambda: records(
-            Told(number=5, seq=4, kind=Kind.CLAIMED, epoch=2), step(6, "1", epoch=1)
-        ),
+        "I8",
+        lambda: records(Told(number=5, seq=4, kind=Kind.CLAIMED, epoch=2), step(6, "1", epoch=1)),
     ),
-    "an epoch is claimed twice": (
-        "I8", lambda: records(Told(number=7, seq=6, kind=Kind.CLAIMED, epoch=1)),
-    ),
-    "an epoch that nobody claimed": (
-        "I8", lambda: records(step(6, "2", Event.SUCCEED, epoch=2)),
-    ),
+    "an epoch is claimed twice": ("I8", lambda: records(Told(number=7, seq=6, kind=Kind.CLAIMED, epoch=1))),
+    "an epoch that nobody claimed": ("I8", lambda: records(step(6, "2", Event.SUCCEED, epoch=2))),
     "two workers hold one epoch": ("I8", lambda: holders(Held(epoch=1, worker="x"))),
     "a worker holds what is not recorded": ("I8", lambda: holders(Held(epoch=9, worker="w"))),
-    "a slot with two keys": (
-        "I9", lambda: records(step(6, "2", Event.SUCCEED, key="k9", fingerprint="f2")),
-    ),
-    "two slots with one key": (
-        "I9", lambda: records(step(5, "2", *BEGUN, key="k1", fingerprint="f1")),
-    ),
-    "one key for two calls": (
-        "I9", lambda: records(step(6, "2", Event.SUCCEED, key="k2", fingerprint="other")),
-    ),
-    "a request under another key": (
-        "I9", lambda: requests(Asked(n=3, step="1", key="kx", body="b1")),
-    ),
-    "a request with another body": (
-        "I9", lambda: requests(Asked(n=3, step="1", key="k1", body="other")),
-    ),
-}  # fmt: skip
+    "a slot with two keys": ("I9", lambda: records(step(6, "2", Event.SUCCEED, key="k9", fingerprint="f2"))),
+    "two slots with one key": ("I9", lambda: records(step(5, "2", *BEGUN, key="k1", fingerprint="f1"))),
+    "one key for two calls": ("I9", lambda: records(step(6, "2", Event.SUCCEED, key="k2", fingerprint="other"))),
+    "a request under another key": ("I9", lambda: requests(Asked(n=3, step="1", key="kx", body="b1"))),
+    "a request with another body": ("I9", lambda: requests(Asked(n=3, step="1", key="k1", body="other"))),
+}
 
 
 def test_a_sound_story_is_not_complained_about() -> None:
@@ -180,9 +153,7 @@ def test_what_no_book_can_show_is_not_missed() -> None:
 
 
 def test_a_persons_word_needs_no_effect() -> None:
-    story = records(
-        step(4, "1", Event.DOUBT), step(5, "1", Event.PARK), step(6, "1", Event.SETTLE_DONE)
-    )
+    story = records(step(4, "1", Event.DOUBT), step(5, "1", Event.PARK), step(6, "1", Event.SETTLE_DONE))
     story = msgspec.structs.replace(story, effects=(), requests=(), letters={"1": "N"})
     assert check(story) == []
 

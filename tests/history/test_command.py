@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.downstream.process import start_blocking
 from holdfast.journal.records import Kind
-from holdfast.testing.crash.payer import work
-from holdfast.testing.history.__main__ import main, read_stories
+from holdfast_proofs.crash.payer import work
+from holdfast_proofs.history.__main__ import main, read_stories
 
 
 def test_a_journal_and_its_books(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

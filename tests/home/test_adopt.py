@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from foreign_folders import MADE, openclaw, snapshot
 
-from holdfast.app.adopt import prepare, survey
-from holdfast.app.agent_home import home_folder, load_home
 from holdfast.cli.main import main
 from holdfast.errors import AgentExists, BadInput, NotAnAgent, OpenParent, SymlinkRefused
-from holdfast.home.covered import covered_files
-from holdfast.identity.public_file import read_identity
+from holdfast.identity.files.public_file import read_identity
+from holdfast.layout.agent_home import home_folder, load_home
+from holdfast.layout.covered import covered_files
+from holdfast.recovery.adopt import prepare, survey
 
 
 @pytest.fixture
@@ -39,12 +39,28 @@ def adopt(folder: Path, *more: str, apart: Path | None = None) -> int:
     apart.mkdir(mode=0o700, exist_ok=True)
     reads, writes = os.pipe()
     try:
-        return main([
-            "adopt", str(folder), "--yes", "--vault", str(apart / "vault"),
-            "--second", str(apart / "second"), "--witness", str(apart / "witness"),
-            "--arbiter", str(apart / "arbiter"), "--unlock-file", str(apart / "unlock"),
-            "--second-unlock-file", str(apart / "unlock2"), "--words-fd", str(writes), *more,
-        ])  # fmt: skip
+        return main(
+            [
+                "adopt",
+                str(folder),
+                "--yes",
+                "--vault",
+                str(apart / "vault"),
+                "--second",
+                str(apart / "second"),
+                "--witness",
+                str(apart / "witness"),
+                "--arbiter",
+                str(apart / "arbiter"),
+                "--unlock-file",
+                str(apart / "unlock"),
+                "--second-unlock-file",
+                str(apart / "unlock2"),
+                "--words-fd",
+                str(writes),
+                *more,
+            ]
+        )
     finally:
         os.close(reads)
         os.close(writes)
@@ -75,9 +91,7 @@ def test_nothing_that_was_there_is_moved_written_or_given_another_mode(
             assert owner == os.geteuid()
 
 
-def test_the_listing_says_what_was_found_covered_and_left_out(
-    clawd: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_listing_says_what_was_found_covered_and_left_out(clawd: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = snapshot(clawd)
     assert main(["adopt", str(clawd), "--dry-run", "--json"]) == 0
     shape: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -105,9 +119,7 @@ def test_the_hand_off_of_an_adopted_agent_is_what_its_own_files_say(
     assert shape["source"] == "files"
     assert any("sessions/a1.jsonl" in line for line in shape["where"])
     assert any('ends with "- 10:05 painting"' in line for line in shape["where"])
-    assert shape["pending"] == [
-        'HEARTBEAT.md: "water the plants"', 'memory/2026-11-14.md: "call the bank"',
-    ]  # fmt: skip
+    assert shape["pending"] == ['HEARTBEAT.md: "water the plants"', 'memory/2026-11-14.md: "call the bank"']
     assert shape["decided"] == [
         'memory/2026-11-15.md: "10:00 agreed on blue"',
         'MEMORY.md: "We decided to use SQLite."',
@@ -142,9 +154,7 @@ def test_a_folder_of_that_name_that_is_not_ours_is_respected(clawd: Path) -> Non
         survey(clawd)
 
 
-def test_what_cannot_be_adopted_is_refused_before_anything_is_made(
-    clawd: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_adopted_is_refused_before_anything_is_made(clawd: Path, tmp_path: Path) -> None:
     with pytest.raises(NotAnAgent):
         survey(tmp_path / "nothing")
     (tmp_path / "link").symlink_to(clawd)

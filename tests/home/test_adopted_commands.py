@@ -19,7 +19,7 @@ from foreign_folders import openclaw
 from holdfast.cli.command import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.parser import build_parser
-from holdfast.testing.command_line import Worker
+from holdfast_proofs.support.command_line import Worker
 
 APP = """
 import holdfast
@@ -64,12 +64,28 @@ class Adopted:
     def adopt(self) -> str:
         """The words."""
         reads, writes = os.pipe()
-        assert main([
-            "adopt", str(self.folder), "--yes", "--vault", str(self.apart / "vault"),
-            "--second", str(self.apart / "second"), "--witness", str(self.apart / "witness"),
-            "--unlock-file", str(self.apart / "unlock"),
-            "--second-unlock-file", str(self.apart / "unlock2"), "--words-fd", str(writes),
-        ]) == 0  # fmt: skip
+        assert (
+            main(
+                [
+                    "adopt",
+                    str(self.folder),
+                    "--yes",
+                    "--vault",
+                    str(self.apart / "vault"),
+                    "--second",
+                    str(self.apart / "second"),
+                    "--witness",
+                    str(self.apart / "witness"),
+                    "--unlock-file",
+                    str(self.apart / "unlock"),
+                    "--second-unlock-file",
+                    str(self.apart / "unlock2"),
+                    "--words-fd",
+                    str(writes),
+                ]
+            )
+            == 0
+        )
         os.close(writes)
         with open(reads, encoding="utf-8") as pipe:
             return pipe.read().strip()
@@ -115,10 +131,21 @@ def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 KNOWN = {words for words, _ in each_command()}
 READING = (
-    "task list", "effect list", "approval list", "secret list", "paper list", "identity show",
-    "place list", "doctor", "handoff", "backup list", "memory show", "memory search tea",
-    "backup schedule", "backup due",
-)  # fmt: skip
+    "task list",
+    "effect list",
+    "approval list",
+    "secret list",
+    "paper list",
+    "identity show",
+    "place list",
+    "doctor",
+    "handoff",
+    "backup list",
+    "memory show",
+    "memory search tea",
+    "backup schedule",
+    "backup due",
+)
 
 
 def test_every_command_can_be_told_the_folder() -> None:
@@ -199,8 +226,9 @@ def test_every_command_finds_an_adopted_agent(
     one.run("identity", "evict", "--paper", "--yes", "--words-fd", one.given(words), way="--home")
     one.run("recover", "--dry-run", "--words-fd", one.given(words), way="HOLDFAST_HOME")
     reads, writes = os.pipe()
-    one.run("paper", "replace", "--yes", "--words-fd", one.given(words), "--new-words-fd",
-            str(writes), way="HOLDFAST_HOME")  # fmt: skip
+    one.run(
+        "paper", "replace", "--yes", "--words-fd", one.given(words), "--new-words-fd", str(writes), way="HOLDFAST_HOME"
+    )
     os.close(writes)
     with open(reads, encoding="utf-8") as pipe:
         words = pipe.read().strip()
@@ -212,10 +240,19 @@ def test_every_command_finds_an_adopted_agent(
     one.run("migrate", "import", package, "--vault", vault, way="--home", code=4)
     one.run("migrate", "cancel", "--nobody-has-it", way="HOLDFAST_HOME", code=4)
     one.run("place", "remove", "disk", "--yes", way="--home")
-    keys = ("--unlock-file", str(one.apart / "unlock"), "--second-unlock-file",
-            str(one.apart / "unlock2"))  # fmt: skip
-    one.run("identity", "recover", *keys, "--witness", str(one.apart / "witness"), "--yes",
-            "--again", "--words-fd", one.given(words), way="HOLDFAST_HOME")  # fmt: skip
+    keys = ("--unlock-file", str(one.apart / "unlock"), "--second-unlock-file", str(one.apart / "unlock2"))
+    one.run(
+        "identity",
+        "recover",
+        *keys,
+        "--witness",
+        str(one.apart / "witness"),
+        "--yes",
+        "--again",
+        "--words-fd",
+        one.given(words),
+        way="HOLDFAST_HOME",
+    )
     one.run("identity", "retire", "--yes", "--words-fd", one.given(words), way="--home")
     assert KNOWN - ELSEWHERE - one.ran == {"worker", "identity signer"}, "run as processes, below"
 

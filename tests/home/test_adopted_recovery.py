@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app.adopt import prepare, survey
-from holdfast.app.agent_home import home_folder, load_home
-from holdfast.app.demo.machine import AGENT, Machine, back_up, bring_back, give_identity, lose
 from holdfast.app.handoff import read_answer
-from holdfast.app.restore_home import RestoreReport
-from holdfast.backup.manifest import Note
-from holdfast.cli.recover_show import show_loss
-from holdfast.identity.public_file import read_identity
+from holdfast.backup.archive.manifest import Note
+from holdfast.backup.restore.restore_home import RestoreReport
+from holdfast.cli.recover.show import show_loss
+from holdfast.demo.machine import AGENT, Machine, back_up, bring_back, give_identity, lose
+from holdfast.identity.files.public_file import read_identity
+from holdfast.layout.agent_home import home_folder, load_home
+from holdfast.recovery.adopt import prepare, survey
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -31,9 +31,7 @@ async def wonder(run: holdfast.Run) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["no journal", "with a journal"])
-async def test_words_and_one_place_bring_an_adopted_agent_back(
-    tmp_path: Path, durable: bool
-) -> None:
+async def test_words_and_one_place_bring_an_adopted_agent_back(tmp_path: Path, durable: bool) -> None:
     folder, place, old = tmp_path / "clawd", tmp_path / "place", Machine(tmp_path / "old")
     folder.mkdir(mode=0o755)
     openclaw(folder)
@@ -115,16 +113,25 @@ async def test_what_was_newest_is_newest_after_a_recovery_and_what_is_not_there_
     assert "this host's own keys" not in told
 
 
-def test_of_a_long_list_the_first_are_named_and_the_rest_counted(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_of_a_long_list_the_first_are_named_and_the_rest_counted(capsys: pytest.CaptureFixture[str]) -> None:
     left = RestoreReport(
-        target="x", done=True, seq=1, archive="x", place="p", at=1, incarnation=1,
-        journal_sequence=None, files=0, bytes=0, newest_known=1, behind=None,
-        links_left=tuple(f"l{n}" for n in range(100)), links_left_count=5_000,
+        target="x",
+        done=True,
+        seq=1,
+        archive="x",
+        place="p",
+        at=1,
+        incarnation=1,
+        journal_sequence=None,
+        files=0,
+        bytes=0,
+        newest_known=1,
+        behind=None,
+        links_left=tuple(f"l{n}" for n in range(100)),
+        links_left_count=5_000,
         notes=tuple(Note(path=f"n{n}", text="left out: a cache") for n in range(100)),
         notes_count=7_000,
-    )  # fmt: skip
+    )
     show_loss(left, said=True)
     told = capsys.readouterr().err
     assert "4,980 links more" in told

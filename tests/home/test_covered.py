@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 from holdfast.errors import TooLarge
-from holdfast.home.covered import Entry, Kind, Reason, Rules, covered_files, look
-from holdfast.home.covering import judge_name
+from holdfast.layout.covered import Entry, Kind, Reason, Rules, covered_files, look
+from holdfast.layout.covering import judge_name
 
 
 def covered(folder: Path, rules: Rules | None = None) -> dict[str, Kind]:
@@ -33,18 +33,19 @@ def test_every_ordinary_file_and_folder_is_covered_parents_first(tmp_path: Path)
     (tmp_path / "empty").mkdir()
     found = list(covered_files(tmp_path))
     assert found == [
-        ("SOUL.md", Kind.FILE), ("empty", Kind.FOLDER), ("memory", Kind.FOLDER),
-        ("memory/deep", Kind.FOLDER), ("memory/deep/a.md", Kind.FILE),
-    ]  # fmt: skip
+        ("SOUL.md", Kind.FILE),
+        ("empty", Kind.FOLDER),
+        ("memory", Kind.FOLDER),
+        ("memory/deep", Kind.FOLDER),
+        ("memory/deep/a.md", Kind.FILE),
+    ]
 
 
 def test_what_is_the_hosts_or_made_again_is_left_out(tmp_path: Path) -> None:
     for name in ("instance", "scratch", "node_modules", "target", "notes"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("x")
-    (tmp_path / "target" / "CACHEDIR.TAG").write_text(
-        "Signature: 8a477f597d28d172789f06886806bc55\n"
-    )
+    (tmp_path / "target" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
     (tmp_path / "keys.json").write_text("{}")
     (tmp_path / ".handoff.md.0011223344556677.new").write_text("half")
     (tmp_path / "notes" / "instance").write_text("a file of that name elsewhere")
@@ -60,8 +61,7 @@ def test_what_is_the_hosts_or_made_again_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [".env", ".env.local", "prod.env", "server.pem", "id_ed25519", ".netrc", "x/credentials.json"],
+    "name", [".env", ".env.local", "prod.env", "server.pem", "id_ed25519", ".netrc", "x/credentials.json"]
 )
 def test_secrets_in_the_clear_are_left_out_by_name(name: str) -> None:
     judged = judge_name(name, folder=False)
@@ -69,9 +69,7 @@ def test_secrets_in_the_clear_are_left_out_by_name(name: str) -> None:
     assert judged.reason is Reason.SECRET
 
 
-@pytest.mark.parametrize(
-    "name", [".env.example", "id_ed25519.pub", "environment.md", "keys.md", "sub/keys.json"]
-)
+@pytest.mark.parametrize("name", [".env.example", "id_ed25519.pub", "environment.md", "keys.md", "sub/keys.json"])
 def test_what_only_looks_like_a_secret_is_covered(name: str) -> None:
     assert judge_name(name, folder=False) is None
 
@@ -108,9 +106,7 @@ def test_looking_drops_no_lock_of_a_database_that_this_process_has_open(tmp_path
     locked = "import sys, apsw; c = apsw.Connection(sys.argv[1]); c.pragma('user_version', 2)"
     db.execute("begin immediate")
     assert covered(tmp_path) == {"agent.db": Kind.DATABASE}
-    other = subprocess.run(
-        [sys.executable, "-c", locked, str(path)], capture_output=True, timeout=30
-    )
+    other = subprocess.run([sys.executable, "-c", locked, str(path)], capture_output=True, timeout=30)
     db.execute("commit")
     assert b"BusyError" in other.stderr
     assert db.pragma("user_version") == 1
@@ -153,10 +149,7 @@ def test_large_files_and_names_that_are_no_text_are_left_out(tmp_path: Path) -> 
     (tmp_path / "small").write_bytes(b"x" * 10)
     with open(os.fsencode(tmp_path) + b"/\xff", "wb"):
         pass
-    assert left_out(tmp_path, Rules(file_bytes_max=10)) == {
-        "large": Reason.LARGE,
-        "\\udcff": Reason.UNKEEPABLE,
-    }
+    assert left_out(tmp_path, Rules(file_bytes_max=10)) == {"large": Reason.LARGE, "\\udcff": Reason.UNKEEPABLE}
 
 
 def test_ten_thousand_files_are_listed_once_each_and_a_limit_holds(tmp_path: Path) -> None:

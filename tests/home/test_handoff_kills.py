@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.home.handoff import Handoff, parse, render
-from holdfast.home.heartbeat import BEGIN, END
-from holdfast.testing.handoff_kills.__main__ import sweep
-from holdfast.testing.handoff_kills.judge import judge
-from holdfast.testing.handoff_kills.truth import Truth, What
+from holdfast.memory.handoff import Handoff, parse, render
+from holdfast.memory.heartbeat import BEGIN, END
+from holdfast_proofs.handoff_kills.__main__ import sweep
+from holdfast_proofs.handoff_kills.judge import judge
+from holdfast_proofs.handoff_kills.truth import Truth, What
 
 LAG_MS = 10_000  # of a machine that does other things; the figure is the full sweep's
 
@@ -30,9 +30,12 @@ def test_the_judge_notices_what_is_missing_and_what_is_untrue(tmp_path: Path) ->
     truth.note(What.ANSWERED, "T1/4", 5_000)
     block = BEGIN + b"\n- [ ] errand (T1): running\n" + END
     told = Handoff(
-        agent="ada", agent_id="", at_ms=6_000, where=("task T1 errand: running",),
+        agent="ada",
+        agent_id="",
+        at_ms=6_000,
+        where=("task T1 errand: running",),
         decided=('T1/4 (errand): "pay?" was granted by "eve"',),
-    )  # fmt: skip
+    )
 
     def found(handoff: Handoff, *, killed_ms: int) -> list[str]:
         return judge(handoff, block, truth, killed_ms=killed_ms, lag_ms=1_000, ended=set()).findings
@@ -44,9 +47,13 @@ def test_the_judge_notices_what_is_missing_and_what_is_untrue(tmp_path: Path) ->
     hollow = Handoff(agent="ada", agent_id="", at_ms=6_000, where=told.where)
     assert "older than its as-of" in found(hollow, killed_ms=6_000)[0]
     lie = Handoff(
-        agent="ada", agent_id="", at_ms=6_000, where=told.where, decided=told.decided,
+        agent="ada",
+        agent_id="",
+        at_ms=6_000,
+        where=told.where,
+        decided=told.decided,
         changed=("2026-11-15 10:00:00 T1/5 (pay) succeeded: 1",),
-    )  # fmt: skip
+    )
     assert "untrue" in found(lie, killed_ms=6_000)[0]
 
 

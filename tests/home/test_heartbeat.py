@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.home import upkeep
-from holdfast.home.heartbeat import BEGIN, END, Damaged, merged
-from holdfast.home.upkeep import write_heartbeat
+from holdfast.memory import upkeep
+from holdfast.memory.heartbeat import BEGIN, END, Damaged, merged
+from holdfast.memory.upkeep import write_heartbeat
 
 FREE = st.binary(max_size=200).filter(lambda raw: b"<!-- holdfast:tasks" not in raw)
 BLOCK = b"- [ ] one\n"
@@ -49,10 +49,13 @@ def test_there_is_a_file_where_there_was_none() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        BEGIN + b"\nmine", b"mine\n" + END, END + b"\n" + BEGIN, BEGIN + BEGIN + END,
+        BEGIN + b"\nmine",
+        b"mine\n" + END,
+        END + b"\n" + BEGIN,
+        BEGIN + BEGIN + END,
         BEGIN + b"\n" + END + b"\n" + BEGIN + b"\n" + END,
     ],
-)  # fmt: skip
+)
 def test_damaged_marks_are_reported_and_nothing_is_written(raw: bytes, tmp_path: Path) -> None:
     assert isinstance(merged(raw, BLOCK), Damaged)
     path = tmp_path / "HEARTBEAT.md"

@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.identity import drafts
-from holdfast.identity.certificate import Certificate, Role
-from holdfast.identity.ed25519 import SeedSigner, Signer, Sodium
-from holdfast.identity.encodings import AgentId, PublicKey, digest_of
-from holdfast.identity.log import NOBODY, accept, add_receipt
-from holdfast.identity.log_state import Log
-from holdfast.identity.receipt import Receipt, sign_receipt
-from holdfast.identity.records import Keys, Position, Record, Why
-from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.signed import Family, Signed, sealed
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log import NOBODY, accept, add_receipt
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.ed25519 import SeedSigner, Signer, Sodium
+from holdfast.identity.records.encodings import AgentId, PublicKey, digest_of
+from holdfast.identity.records.receipt import Receipt, sign_receipt
+from holdfast.identity.records.records import Keys, Position, Record, Why
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.statements.certificate import Certificate, Role
 
 SODIUM = Sodium()
 NOW = 1_800_000_000
@@ -98,13 +98,7 @@ class Owner:
         return take(None, self.inception())
 
     def rotation(
-        self,
-        log: Log,
-        number: int,
-        *,
-        by: Signer | None = None,
-        why: Why = Why.PLANNED,
-        wit: Keys | None = None,
+        self, log: Log, number: int, *, by: Signer | None = None, why: Why = Why.PLANNED, wit: Keys | None = None
     ) -> Signed[Record]:
         return drafts.rotation(
             log,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.clock import SeededEntropy
-from holdfast.identity.phrase import Phrase, new_phrase
+from holdfast.identity.paper.phrase import Phrase, new_phrase
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from holdfast.core.values import canonical
 from holdfast.errors import BadRecord
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.encodings import digest_text, key_bytes, signature_bytes
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import digest_text, key_bytes, signature_bytes
 
 # Any: JSON of other people's logs.
 Entry = dict[str, Any]
@@ -112,9 +112,7 @@ def _check_witness_set(given: Entry) -> None:
     need(1 <= given["threshold"] <= len(ids), "a threshold that nobody or everybody meets")
 
 
-def _check_witnessed(
-    entries: list[Entry], needs: list[tuple[int, Entry]], witnessed: list[Entry]
-) -> None:
+def _check_witnessed(entries: list[Entry], needs: list[tuple[int, Entry]], witnessed: list[Entry]) -> None:
     versions = {entry["versionId"]: number for number, entry in enumerate(entries, 1)}
     said: dict[str, int] = {}
     for one in witnessed:
@@ -227,9 +225,7 @@ def cbor(value: Any) -> bytes:
 def _head(major: int, size: int) -> bytes:
     if size < 24:
         return bytes([major << 5 | size])
-    return bytes([major << 5 | 24, size]) if size < 256 else (
-        bytes([major << 5 | 25]) + size.to_bytes(2, "big")
-    )  # fmt: skip
+    return bytes([major << 5 | 24, size]) if size < 256 else (bytes([major << 5 | 25]) + size.to_bytes(2, "big"))
 
 
 def _multihash(raw: bytes) -> str:

@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 from cast import SODIUM, Owner, key, receipt, take, taken, witnesses
 
-from holdfast.app.paper import PaperDesk, open_paper
-from holdfast.identity import drafts
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.log import add_receipt
-from holdfast.identity.log_state import Log
-from holdfast.identity.own_log import extend_own_log
-from holdfast.identity.phrase import Phrase
-from holdfast.identity.public_file import change_identity, identity_of, with_log, write_identity
-from holdfast.identity.records import Record, Why
-from holdfast.identity.signed import Signed
+from holdfast.identity.acts.paper_sheets import PaperDesk, open_paper
+from holdfast.identity.files.own_log import extend_own_log
+from holdfast.identity.files.public_file import change_identity, identity_of, with_log, write_identity
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log import add_receipt
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.records.records import Record, Why
+from holdfast.identity.records.signed import Signed
 
 
 @dataclass
@@ -83,9 +83,7 @@ class Home:
 
 
 def with_relays(folder: Path, *relays: str) -> None:
-    change_identity(
-        folder / "identity.json", lambda one: msgspec.structs.replace(one, relays=relays)
-    )
+    change_identity(folder / "identity.json", lambda one: msgspec.structs.replace(one, relays=relays))
 
 
 __all__ = ["Home", "key", "with_relays"]

@@ -74,7 +74,7 @@ def worker(home: Path, *, url: str, name: str = "w") -> AbstractContextManager[W
 def alone(home: Path, *, url: str, name: str = "a") -> AbstractContextManager[Worker]:
     """A worker process without the parent that would start it again."""
     order = Order(app=f"{APP}:tasks", journal=str(home / "journal.db"))
-    module = ["-m", "holdfast.app.demo.worker", str(os.getpid()), json.dumps(asdict(order))]
+    module = ["-m", "holdfast.demo.worker", str(os.getpid()), json.dumps(asdict(order))]
     return _process(home, module, url=url, name=name)
 
 
@@ -89,9 +89,11 @@ def _process(home: Path, words: list[str], *, url: str, name: str) -> Generator[
     with log.open("ab") as out:
         process = subprocess.Popen(
             [sys.executable, "-P", *words],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
             env={**os.environ, "LETTERS_URL": url, "NOTICES": str(notices)},
-        )  # fmt: skip
+        )
     try:
         yield Worker(process, log, notices)
     finally:

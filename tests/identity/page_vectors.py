@@ -15,13 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import NOW, Owner, certificate, key, receipt, take, vouched
 
-from holdfast.identity import drafts
-from holdfast.identity.claim import Claim, How, Yield
-from holdfast.identity.encodings import digest_of, key_digest
-from holdfast.identity.head import Head, JournalMark, sign_head
-from holdfast.identity.profile import Profile, Relay
-from holdfast.identity.records import Why
-from holdfast.identity.signed import Family, message, sealed
+from holdfast.identity.log import drafts
+from holdfast.identity.records.encodings import digest_of, key_digest
+from holdfast.identity.records.records import Why
+from holdfast.identity.records.signed import Family, message, sealed
+from holdfast.identity.statements.claim import Claim, How, Yield
+from holdfast.identity.statements.head import Head, JournalMark, sign_head
+from holdfast.identity.statements.profile import Profile, Relay
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "identity-log.md"
 LAST = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)
@@ -39,9 +39,7 @@ def made() -> dict[str, Any]:
     locked = take(log, recovery)
     after = owner.rotation(locked, 2, by=owner.paper_next(1), why=Why.RECOVERED)
     back = take(locked, after)
-    retirement = drafts.retirement(
-        id=log.id, g=2, rp=recovery.digest, by=(owner.paper(2),), heir=None
-    )
+    retirement = drafts.retirement(id=log.id, g=2, rp=recovery.digest, by=(owner.paper(2),), heir=None)
     instance = key("instance")
     claim = Claim(
         id=log.id,
@@ -56,20 +54,14 @@ def made() -> dict[str, Any]:
         chain=shown.digest,
     )
     given = Yield(
-        id=log.id,
-        e=1,
-        to=key("other instance").public,
-        state_root=digest_of(b"state"),
-        handoff=digest_of(b"handoff"),
+        id=log.id, e=1, to=key("other instance").public, state_root=digest_of(b"state"), handoff=digest_of(b"handoff")
     )
     profile = Profile(
         id=log.id,
         g=0,
         s=1,
         ver=1,
-        relays=(
-            Relay(url="https://relay.example", wit=key("w1").public, prio=1, domain="example"),
-        ),
+        relays=(Relay(url="https://relay.example", wit=key("w1").public, prio=1, domain="example"),),
         handles=("ada@relay.example",),
         enc=(),
         policy=(),
@@ -109,10 +101,7 @@ def made() -> dict[str, Any]:
         },
         "id": log.id,
         "signed bytes of icp (hex, first 40)": message(Family.KEL, inception.body)[:40].hex(),
-        "lines": [
-            {"of": name, "digest": one.digest, "line": one.line().decode()}
-            for name, one in lines.items()
-        ],
+        "lines": [{"of": name, "digest": one.digest, "line": one.line().decode()} for name, one in lines.items()],
         "positions": [list(log.position), list(locked.position), list(back.position)],
         "standings": [log.standing.value, locked.standing.value, back.standing.value],
     }

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.clock import Clock, SystemClock, SystemEntropy
-from holdfast.identity import drafts
-from holdfast.identity.age_keys import AgeIdentity
-from holdfast.identity.ed25519 import SeedSigner, Sodium
-from holdfast.identity.keyset import KeySet
-from holdfast.identity.log import accept
-from holdfast.identity.log_state import Log
-from holdfast.identity.own_log import extend_own_log, read_own_log
-from holdfast.identity.records import Keys, Why
-from holdfast.identity.setup import create_vaults
-from holdfast.identity.slots import file_key, new_unlock_text
-from holdfast.identity.vault import Vault, open_vault
-from holdfast.identity.vault_speaker import VaultSpeaker
+from holdfast.identity.files.own_log import extend_own_log, read_own_log
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log import accept
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.ed25519 import SeedSigner, Sodium
+from holdfast.identity.records.records import Keys, Why
+from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import file_key, new_unlock_text
+from holdfast.identity.vault.vault import Vault, open_vault
 
 PORT = Sodium()
 PAPER = SeedSigner(bytes(range(32)))
@@ -73,9 +73,13 @@ def make_agent(place: Path, *, home: str = "home", settings: str = "") -> Agent:
     folder.mkdir(mode=0o700)
     agent = Agent(folder=folder, vault_folder=place / "vault", second=place / "second")
     vault, nexts = create_vaults(
-        agent.vault_folder, agent.second, escrow=AgeIdentity.new(entropy).recipient,
-        keys=[file_key(unlock, text)], second_keys=[file_key(unlock, text)], entropy=entropy,
-    )  # fmt: skip
+        agent.vault_folder,
+        agent.second,
+        escrow=AgeIdentity.new(entropy).recipient,
+        keys=[file_key(unlock, text)],
+        second_keys=[file_key(unlock, text)],
+        entropy=entropy,
+    )
     keys = KeySet(ops=vault, nexts=nexts)
     current = keys.current()
     first = drafts.inception(

@@ -9,20 +9,14 @@ from typing import Any
 
 # Any: JSON of other people's suites.
 
-SELECTION: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "vectors" / "selection.json").read_bytes()
-)
-FOLDER = Path(
-    os.environ.get("HOLDFAST_VECTORS") or Path(__file__).parents[3] / "shared" / "vectors"
-)
+SELECTION: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "selection.json").read_bytes())
+FOLDER = Path(os.environ.get("HOLDFAST_VECTORS") or Path(__file__).parents[3] / "shared" / "vectors")
 
 
 def wycheproof() -> list[dict[str, Any]]:
     rows = list(SELECTION["wycheproof"]["rows"])
     for group in _file("ed25519/wycheproof.json", {"testGroups": []})["testGroups"]:
-        rows += [
-            {**row, "id": row["tcId"], "key": group["publicKey"]["pk"]} for row in group["tests"]
-        ]
+        rows += [{**row, "id": row["tcId"], "key": group["publicKey"]["pk"]} for row in group["tests"]]
     return rows
 
 

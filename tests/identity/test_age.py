@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadInput, VaultDamaged, VaultLocked
-from holdfast.identity import age_file
-from holdfast.identity.age_file import open_sealed, seal
-from holdfast.identity.age_header import ARMOUR_BEGIN, ARMOUR_END, parse
-from holdfast.identity.age_keys import AgeIdentity
-from holdfast.testing.vectors import vectors
+from holdfast.identity.vault import age_file
+from holdfast.identity.vault.age_file import open_sealed, seal
+from holdfast.identity.vault.age_header import ARMOUR_BEGIN, ARMOUR_END, parse
+from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast_proofs.support.vectors import vectors
 
 SUITE = sorted(vectors("age").iterdir())
 
@@ -131,13 +131,8 @@ def test_an_identity_shows_only_its_recipient() -> None:
     assert "SECRET" not in str(caught.value)
 
 
-@given(
-    at=st.integers(0, 700), new=st.binary(max_size=6), cut=st.integers(0, 3),
-    armour=st.booleans(),
-)  # fmt: skip
-def test_changed_files_are_refused_never_misread(
-    at: int, new: bytes, cut: int, armour: bool
-) -> None:
+@given(at=st.integers(0, 700), new=st.binary(max_size=6), cut=st.integers(0, 3), armour=st.booleans())
+def test_changed_files_are_refused_never_misread(at: int, new: bytes, cut: int, armour: bool) -> None:
     one = AgeIdentity.new(SeededEntropy(1))
     sealed = seal(b"payload" * 30, [one.recipient])
     if armour:

@@ -18,18 +18,18 @@ from quick_agent import Agent, make_agent
 
 from holdfast.core.clock import Clock, ManualClock, SystemEntropy
 from holdfast.errors import ArbiterDamaged, InstanceDamaged, NetworkFileSystem
-from holdfast.identity.arbiter import LeaseArbiter, MemoryArbiter
-from holdfast.identity.arbiter_folder import FolderArbiter
-from holdfast.identity.bench import Granted
-from holdfast.identity.claim import LEASE_MS, Claim, How, Yield
-from holdfast.identity.encodings import PublicKey, digest_of
-from holdfast.identity.instance import Why
-from holdfast.identity.instance_file import InstanceFile
-from holdfast.identity.keeper import Held, Keeper, NotHeld
-from holdfast.identity.records import Why as RotationWhy
-from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.signed import Family, sealed
-from holdfast.identity.witness import copy_of
+from holdfast.identity.lease.arbiter import LeaseArbiter, MemoryArbiter
+from holdfast.identity.lease.arbiter_folder import FolderArbiter
+from holdfast.identity.lease.arbiter_state import Granted
+from holdfast.identity.lease.instance import Why
+from holdfast.identity.lease.instance_file import InstanceFile
+from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
+from holdfast.identity.records.encodings import PublicKey, digest_of
+from holdfast.identity.records.records import Why as RotationWhy
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import Family, sealed
+from holdfast.identity.statements.claim import LEASE_MS, Claim, How, Yield
+from holdfast.identity.witness.witness import copy_of
 
 ROOT = digest_of(b"state")
 MARGIN_MS = LEASE_MS // 10
@@ -53,14 +53,16 @@ class Copy:
             self.incarnation = e
             self.raised.append(e)
 
-        file = InstanceFile(
-            self.folder, id=self.agent.log.id, clock=self.clock, entropy=SystemEntropy()
-        )
+        file = InstanceFile(self.folder, id=self.agent.log.id, clock=self.clock, entropy=SystemEntropy())
         return Keeper(
-            file=file, speaker=self.agent.speaker(self.clock), arbiter=self.arbiter,
-            clock=self.clock, incarnation=lambda: self.incarnation,
-            raise_incarnation=raise_to, state_root=lambda: ROOT,
-        )  # fmt: skip
+            file=file,
+            speaker=self.agent.speaker(self.clock),
+            arbiter=self.arbiter,
+            clock=self.clock,
+            incarnation=lambda: self.incarnation,
+            raise_incarnation=raise_to,
+            state_root=lambda: ROOT,
+        )
 
     def copied(self, to: Path) -> Copy:
         shutil.copytree(self.folder, to)
@@ -103,9 +105,7 @@ def key_of(keeper: Keeper) -> PublicKey:
     return keeper.instance.key
 
 
-def test_the_first_instance_holds_and_renews_under_one_incarnation(
-    copy: Copy, clock: ManualClock
-) -> None:
+def test_the_first_instance_holds_and_renews_under_one_incarnation(copy: Copy, clock: ManualClock) -> None:
     keeper = copy.start()
     first = held(keeper.turn())
     assert (first.e, first.until_boot_ms) == (1, clock.boot_ms() + LEASE_MS - MARGIN_MS)
@@ -136,9 +136,7 @@ def test_a_new_boot_has_a_new_key_and_the_next_incarnation(copy: Copy, clock: Ma
     assert stored["before"] == []
 
 
-def test_a_copy_waits_for_ever_and_the_holder_hears_of_it(
-    copy: Copy, clock: ManualClock, tmp_path: Path
-) -> None:
+def test_a_copy_waits_for_ever_and_the_holder_hears_of_it(copy: Copy, clock: ManualClock, tmp_path: Path) -> None:
     live = copy.start()
     held(live.turn())
     other = copy.copied(tmp_path / "copy")
@@ -175,9 +173,7 @@ def test_a_folder_put_back_to_an_older_day_waits(copy: Copy, clock: ManualClock)
     assert held(copy.start().turn()).e == 2
 
 
-def test_a_snapshot_resumed_twice_freezes_both_until_the_keys_change(
-    copy: Copy, clock: ManualClock
-) -> None:
+def test_a_snapshot_resumed_twice_freezes_both_until_the_keys_change(copy: Copy, clock: ManualClock) -> None:
     live = copy.start()
     held(live.turn())
     snapshot = (copy.folder / "key.json").read_bytes()
@@ -211,17 +207,13 @@ def test_a_very_old_snapshot_harms_nobody(copy: Copy, clock: ManualClock) -> Non
     assert held(live.turn()).e == 1
 
 
-def test_a_yield_lets_the_named_instance_in_at_once(
-    copy: Copy, clock: ManualClock, tmp_path: Path
-) -> None:
+def test_a_yield_lets_the_named_instance_in_at_once(copy: Copy, clock: ManualClock, tmp_path: Path) -> None:
     live = copy.start()
     held(live.turn())
     other = copy.copied(tmp_path / "copy")
     heir = other.start()
     assert why(heir.turn()) is Why.COPY
-    record = Yield(
-        id=copy.agent.log.id, e=1, to=key_of(heir), state_root=ROOT, handoff=digest_of(b"h")
-    )
+    record = Yield(id=copy.agent.log.id, e=1, to=key_of(heir), state_root=ROOT, handoff=digest_of(b"h"))
     said = sealed(record, record.to_json(), Family.LEASE, (live._file.signer,))
     assert copy.arbiter.yield_to(said.line()) is None
     assert held(heir.turn()).e == 2
@@ -255,10 +247,17 @@ def test_an_old_line_repeated_is_refused(copy: Copy, clock: ManualClock) -> None
 
     def line(**changes: object) -> bytes:
         record = Claim(
-            id=log.id, e=1, inst=inst.public, crt=shown.digest, after_e=0, after_how=How.EXPIRED,
-            state_root=ROOT, chal=arbiter.challenge(log.id, inst.public), ctr=1,
+            id=log.id,
+            e=1,
+            inst=inst.public,
+            crt=shown.digest,
+            after_e=0,
+            after_how=How.EXPIRED,
+            state_root=ROOT,
+            chal=arbiter.challenge(log.id, inst.public),
+            ctr=1,
             chain=shown.digest,
-        )  # fmt: skip
+        )
         record = replace(record, **changes)
         return sealed(record, record.to_json(), Family.LEASE, (inst,)).line()
 
@@ -288,9 +287,7 @@ def test_the_file_of_another_agent_is_not_used(copy: Copy, tmp_path: Path) -> No
     assert keeper.instance.id == other.log.id
     (copy.folder / "key.json").write_bytes(b"{}")
     with pytest.raises(InstanceDamaged):
-        InstanceFile(copy.folder, id=other.log.id, clock=copy.clock, entropy=SystemEntropy()).open(
-            other.log.position
-        )
+        InstanceFile(copy.folder, id=other.log.id, clock=copy.clock, entropy=SystemEntropy()).open(other.log.position)
 
 
 def test_a_destroyed_key_is_overwritten(copy: Copy, clock: ManualClock) -> None:
@@ -324,6 +321,6 @@ def test_no_arbiter_on_a_network_file_system(
     def nfs(_path: Path) -> str:
         return "nfs"
 
-    monkeypatch.setattr("holdfast.core.private_files.find_network_fs", nfs)
+    monkeypatch.setattr("holdfast.host.private_files.find_network_fs", nfs)
     with pytest.raises(NetworkFileSystem):
         FolderArbiter(tmp_path / "arbiter", clock=clock)

@@ -38,21 +38,21 @@ from cast import (
 )
 
 from holdfast.errors import BadRecord
-from holdfast.identity import drafts
-from holdfast.identity.canonical import encode
-from holdfast.identity.certificate import Moment, find_fault_in_certificate
-from holdfast.identity.encodings import digest_of, key_text
-from holdfast.identity.instance_chain import Chain, follow, start
-from holdfast.identity.keeping import KeepingWitness, MemoryShelf
-from holdfast.identity.log import EVIDENCE_MAX, accept, accept_line, add_receipt
-from holdfast.identity.log_state import EvidenceKind, Log, Standing, find_liars, is_final
-from holdfast.identity.profile import Profile, judge_profile
-from holdfast.identity.receipt import Receipt, sign_receipt
-from holdfast.identity.records import Keys, Position, Record, Rotation, Why, parse_record
-from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.sight import Answer, Mark, Sight, find_roll_back, look
-from holdfast.identity.signed import Family, Signed, sealed
-from holdfast.identity.witness import Copy, copy_of
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log import EVIDENCE_MAX, accept, accept_line, add_receipt
+from holdfast.identity.log.log_state import EvidenceKind, Log, Standing, find_liars, is_final
+from holdfast.identity.records.canonical import encode
+from holdfast.identity.records.encodings import digest_of, key_text
+from holdfast.identity.records.receipt import Receipt, sign_receipt
+from holdfast.identity.records.records import Keys, Position, Record, Rotation, Why, parse_record
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.statements.certificate import Moment, find_fault_in_certificate
+from holdfast.identity.statements.instance_chain import Chain, follow, start
+from holdfast.identity.statements.profile import Profile, judge_profile
+from holdfast.identity.witness.observe import Answer, Mark, Sight, find_roll_back, look
+from holdfast.identity.witness.witness import Copy, copy_of
+from holdfast.identity.witness.witness_service import KeepingWitness, MemoryShelf
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
@@ -70,11 +70,7 @@ def resigned(signed: Signed[Record], *names: str, **changes: Any) -> bytes:
 def test_row_01_a_stolen_operational_key_cannot_rotate_and_its_certificates_die() -> None:
     log = OWNER.begun()
     by_op = drafts.rotation(
-        log,
-        by=(OWNER.op(0),),
-        op=(THIEF.op(1),),
-        nxt=drafts.committed((THIEF.next(2).public,)),
-        why=Why.PLANNED,
+        log, by=(OWNER.op(0),), op=(THIEF.op(1),), nxt=drafts.committed((THIEF.next(2).public,)), why=Why.PLANNED
     )
     assert refuse(log, by_op) is Reason.NOT_COMMITTED
     rogue = certificate(log, OWNER.op(0), inst=key("rogue").public)
@@ -83,9 +79,7 @@ def test_row_01_a_stolen_operational_key_cannot_rotate_and_its_certificates_die(
     fault = find_fault_in_certificate(rogue, after, MOMENT, port=SODIUM)
     assert refused(fault) is Reason.OLD_KEYS
     again = certificate(after, OWNER.op(0), inst=key("rogue").public)
-    assert refused(find_fault_in_certificate(again, after, MOMENT, port=SODIUM)) is (
-        Reason.BAD_SIGNATURE
-    )
+    assert refused(find_fault_in_certificate(again, after, MOMENT, port=SODIUM)) is (Reason.BAD_SIGNATURE)
 
 
 def stolen(log: Log, rotations: int) -> Log:
@@ -108,11 +102,7 @@ def test_row_02_one_recovery_beats_fifty_rotations_of_a_thief() -> None:
     assert after.position == (1, 0)
     assert after.evidence[-1].kind is EvidenceKind.LATE
     next_record = drafts.rotation(
-        log,
-        by=(THIEF.next(51),),
-        op=(THIEF.op(60),),
-        nxt=drafts.committed((THIEF.next(60).public,)),
-        why=Why.PLANNED,
+        log, by=(THIEF.next(51),), op=(THIEF.op(60),), nxt=drafts.committed((THIEF.next(60).public,)), why=Why.PLANNED
     )
     assert refuse(log, next_record) is Reason.NOT_COMMITTED
     assert OWNER.back(stolen(OWNER.begun(), 3)).standing is Standing.ACTIVE
@@ -127,19 +117,11 @@ def test_row_03_no_rotation_can_touch_the_recovery_keys() -> None:
     before = log.recovery
     assert take(log, rotation).recovery == before
     sneaky = drafts.rotation(  # the recovery key as the next one, to burn it
-        log,
-        by=(OWNER.next(1),),
-        op=(THIEF.op(1),),
-        nxt=drafts.committed((OWNER.paper(1).public,)),
-        why=Why.PLANNED,
+        log, by=(OWNER.next(1),), op=(THIEF.op(1),), nxt=drafts.committed((OWNER.paper(1).public,)), why=Why.PLANNED
     )
     assert refuse(log, sneaky) is Reason.KEY_IN_TWO_CLASSES
     daily = drafts.rotation(  # or as an operational one
-        log,
-        by=(OWNER.next(1),),
-        op=(OWNER.paper(1),),
-        nxt=drafts.committed((THIEF.next(2).public,)),
-        why=Why.PLANNED,
+        log, by=(OWNER.next(1),), op=(OWNER.paper(1),), nxt=drafts.committed((THIEF.next(2).public,)), why=Why.PLANNED
     )
     assert refuse(log, daily) is Reason.KEY_IN_TWO_CLASSES
 
@@ -150,9 +132,7 @@ def test_row_04_there_is_no_window_that_closes_while_the_owner_is_away() -> None
     head = log.head.signed
     for days, name in ((90, "w1"), (900, "w2"), (9000, "w3")):
         g, s = head.record.position
-        late = Receipt(
-            id=log.id, g=g, s=s, d=head.digest, wit=key(name).public, at=NOW + days * 86_400
-        )
+        late = Receipt(id=log.id, g=g, s=s, d=head.digest, wit=key(name).public, at=NOW + days * 86_400)
         log = taken(add_receipt(log, sign_receipt(late, key(name)), port=SODIUM))
     assert is_final(log, log.position)
     assert OWNER.back(log).operational == Keys((OWNER.op(50).public,), 1)
@@ -164,18 +144,12 @@ def test_row_05_a_recovery_key_signs_nothing_but_recoveries() -> None:
     by_paper = certificate(log, paper)
     fault = find_fault_in_certificate(by_paper, log, MOMENT, port=SODIUM)
     assert refused(fault) is Reason.BAD_SIGNATURE
-    profile = Profile(
-        id=log.id, g=0, s=0, ver=1, relays=(), handles=(), enc=(), policy=(), exp=NOW + 60
-    )
+    profile = Profile(id=log.id, g=0, s=0, ver=1, relays=(), handles=(), enc=(), policy=(), exp=NOW + 60)
     signed = sealed(profile, profile.to_json(), Family.PROF, (paper,))
     verdict = judge_profile(signed, None, log, now=NOW, port=SODIUM)
     assert refused(verdict) is Reason.BAD_SIGNATURE
     rotation = drafts.rotation(
-        log,
-        by=(paper,),
-        op=(OWNER.op(1),),
-        nxt=drafts.committed((OWNER.next(2).public,)),
-        why=Why.PLANNED,
+        log, by=(paper,), op=(OWNER.op(1),), nxt=drafts.committed((OWNER.next(2).public,)), why=Why.PLANNED
     )
     assert refuse(log, rotation) is Reason.NOT_COMMITTED
 
@@ -329,9 +303,7 @@ def test_row_14_a_clock_that_jumps_changes_no_verdict_of_the_log(shift: int) -> 
 def test_row_17_keys_of_small_order_cannot_enter_a_log() -> None:
     """Suites of signatures are in test_ed25519.py; here such a key tries to be installed."""
     low = key_text(bytes([1]) + bytes(31))
-    mixed = key_text(
-        bytes.fromhex("10eb7c3acfb2bed3e0d6ab89bf5a3d6afddd1176ce4812e38d9fd485058fdb1f")
-    )
+    mixed = key_text(bytes.fromhex("10eb7c3acfb2bed3e0d6ab89bf5a3d6afddd1176ce4812e38d9fd485058fdb1f"))
     for bad in (low, mixed, key_text(b"\xff" * 32)):
         for changes in ({"op": {"k": [bad], "kt": 1}}, {"wit": {"k": [bad], "m": 1}}):
             line = resigned(OWNER.inception(), "owner op 0", **changes)
@@ -394,13 +366,7 @@ def test_row_19_a_signature_means_nothing_elsewhere() -> None:
         assert isinstance(accept_line(log, line, port=SODIUM), Refusal)
     held = take(log, rotation)
     good = receipt(held, rotation, "w1")
-    for changes in (
-        {"id": other_id()},
-        {"s": 0},
-        {"g": 1},
-        {"d": digest_of(b"")},
-        {"wit": key("w2").public},
-    ):
+    for changes in ({"id": other_id()}, {"s": 0}, {"g": 1}, {"d": digest_of(b"")}, {"wit": key("w2").public}):
         said = replace(good.record, **changes)
         moved = replace(good, record=said, body=encode(said.to_json()))
         assert isinstance(add_receipt(held, moved, port=SODIUM), Refusal)
@@ -472,10 +438,7 @@ def test_the_table_links_to_tests_that_exist() -> None:
     page = (project / "docs" / "explanation" / "identity.md").read_text()
     named = set(re.findall(r"`(test_row_\w+)`", page))
     defined = re.compile(r"^(?:async )?def (test_row_\w+)", re.M)
-    there = {
-        name for file in (project / "tests").rglob("test_*.py")
-        for name in defined.findall(file.read_text())
-    }  # fmt: skip
+    there = {name for file in (project / "tests").rglob("test_*.py") for name in defined.findall(file.read_text())}
     assert named == there
 
 

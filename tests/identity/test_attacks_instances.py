@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lives import LEASE_S, alone, copied, embedded, lease_of, settings, submit, wait_for, worker
 from quick_agent import Agent, make_agent
 
-from holdfast.app.recover import begin_anew, recover_journal
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
-from holdfast.identity.records import Why
+from holdfast.identity.records.records import Why
+from holdfast.recovery.recover_journal import begin_anew, recover_journal
 
 
 @pytest.fixture
@@ -44,9 +44,8 @@ def other_end() -> Generator[BlockingFarEnd]:
 
 
 def test_row_11_a_copy_started_beside_the_live_agent_does_nothing_and_is_noticed(
-    agent: Agent, far_end: BlockingFarEnd, other_end: BlockingFarEnd, tmp_path: Path,
-    measured: Callable[[str], None],
-) -> None:  # fmt: skip
+    agent: Agent, far_end: BlockingFarEnd, other_end: BlockingFarEnd, tmp_path: Path, measured: Callable[[str], None]
+) -> None:
     submit(agent.folder, count=1_000)
     with worker(agent.folder, url=far_end.url, name="live") as live:
         wait_for(lambda: far_end.ledger().count >= 3)
@@ -67,9 +66,7 @@ def test_row_11_a_copy_started_beside_the_live_agent_does_nothing_and_is_noticed
     assert noticed < 1
 
 
-def test_row_12_a_snapshot_resumed_twice_is_frozen_until_the_keys_change(
-    agent: Agent, far_end: BlockingFarEnd
-) -> None:
+def test_row_12_a_snapshot_resumed_twice_is_frozen_until_the_keys_change(agent: Agent, far_end: BlockingFarEnd) -> None:
     key_file = agent.folder / "instance" / "key.json"
     submit(agent.folder, count=1_000)
     with worker(agent.folder, url=far_end.url, name="first") as first:
@@ -128,9 +125,7 @@ def test_row_13_a_paused_primary_wakes_up_fenced(
             assert far_end.ledger().requests == asked
 
 
-def test_the_next_process_keeps_the_lease_when_its_keeper_dies(
-    agent: Agent, far_end: BlockingFarEnd
-) -> None:
+def test_the_next_process_keeps_the_lease_when_its_keeper_dies(agent: Agent, far_end: BlockingFarEnd) -> None:
     submit(agent.folder, count=1_000)
     with (
         worker(agent.folder, url=far_end.url, name="one") as one,
@@ -168,9 +163,7 @@ def leases_between(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("left", ["an older copy", "nothing"])
-def test_a_journal_restored_in_its_own_folder_is_served_again(
-    left: str, agent: Agent, far_end: BlockingFarEnd
-) -> None:
+def test_a_journal_restored_in_its_own_folder_is_served_again(left: str, agent: Agent, far_end: BlockingFarEnd) -> None:
     """The instance's key is the same, its lease is of the lost timeline: it asks for a new one.
 
     The same request, also where no copy was left: it may have been served, so a person is asked.

@@ -13,18 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.recover_identity import recover_identity
 from holdfast.errors import HoldfastError, KeysReplaced, NotNow
-from holdfast.identity.log_state import Log, is_final
-from holdfast.identity.records import Position
-from holdfast.testing.agents import ENTROPY, SODIUM, World
-from holdfast.testing.identity_kills.__main__ import sweep
-from holdfast.testing.identity_kills.lives import judged_log, witnessed
+from holdfast.identity.acts.recover_identity import recover_identity
+from holdfast.identity.log.log_state import Log, is_final
+from holdfast.identity.records.records import Position
+from holdfast_proofs.identity_kills.__main__ import sweep
+from holdfast_proofs.identity_kills.lives import judged_log, witnessed
+from holdfast_proofs.support.agents import ENTROPY, SODIUM, World
 
 
-def test_row_15_a_rotation_killed_anywhere_leaves_one_usable_key_set(
-    measured: Callable[[str], None],
-) -> None:
+def test_row_15_a_rotation_killed_anywhere_leaves_one_usable_key_set(measured: Callable[[str], None]) -> None:
     """A sample; `make identity-kills` tries every call."""
     report = sweep("rotate", points=3)
     assert report["wrong"] == []
@@ -34,9 +32,7 @@ def test_row_15_a_rotation_killed_anywhere_leaves_one_usable_key_set(
 
 
 @pytest.mark.parametrize("life", ["import", "recover", "replace-paper"])
-def test_row_16_nothing_is_published_before_its_keys_are_safe(
-    life: str, measured: Callable[[str], None]
-) -> None:
+def test_row_16_nothing_is_published_before_its_keys_are_safe(life: str, measured: Callable[[str], None]) -> None:
     """Each write fails in turn, or the process dies there. A sample; the command tries all."""
     report = sweep(life, points=2)
     assert report["wrong"] == []
@@ -55,10 +51,7 @@ def test_row_06_two_machines_recover_at_once_with_the_same_words(tmp_path: Path)
 
     async def both() -> list[object]:
         return await asyncio.gather(
-            *(
-                recover_identity(one.order(), words=words, entropy=ENTROPY, port=SODIUM)
-                for one in machines
-            ),
+            *(recover_identity(one.order(), words=words, entropy=ENTROPY, port=SODIUM) for one in machines),
             return_exceptions=True,
         )
 
@@ -82,7 +75,7 @@ def test_row_06_two_machines_recover_at_once_with_the_same_words(tmp_path: Path)
 
 
 def _speaks(world: World, log: Log) -> bool:
-    from holdfast.identity.encodings import key_bytes
+    from holdfast.identity.records.encodings import key_bytes
 
     assert log.operational is not None
     if not world.vault.exists():
@@ -110,17 +103,43 @@ def test_row_27_an_empty_machine_with_sheet_and_card_is_the_same_agent(
     shutil.rmtree(world.root)
     began = time.monotonic()
     hf(
-        empty, "identity", "recover", "--home", "ada", "--second", "second", "--card", "card.txt",
-        "--new-witness", "witness", "--unlock-file", "u1", "--second-unlock-file", "u2", "--yes",
-        "--words-fd", "0", given=words,
-    )  # fmt: skip
+        empty,
+        "identity",
+        "recover",
+        "--home",
+        "ada",
+        "--second",
+        "second",
+        "--card",
+        "card.txt",
+        "--new-witness",
+        "witness",
+        "--unlock-file",
+        "u1",
+        "--second-unlock-file",
+        "u2",
+        "--yes",
+        "--words-fd",
+        "0",
+        given=words,
+    )
     took = time.monotonic() - began
     challenge = "drawn-just-now-0001"
     answer = hf(empty, "identity", "answer", "--home", "ada", "--challenge", challenge)
     said = hf(
-        empty, "identity", "check-answer", "--log", "ada/kel.jsonl", "--id", id_,
-        "--challenge", challenge, "--answer", "-", given=answer,
-    )  # fmt: skip
+        empty,
+        "identity",
+        "check-answer",
+        "--log",
+        "ada/kel.jsonl",
+        "--id",
+        id_,
+        "--challenge",
+        challenge,
+        "--answer",
+        "-",
+        given=answer,
+    )
     assert "answers  yes" in said
     measured(f"empty machine, sheet and card: back in {took:.1f} s of machine time")
     assert took < 10
@@ -133,7 +152,12 @@ def hf(folder: Path, *words: str, given: str = "") -> str:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", *words],
-        cwd=folder, env=env, input=given, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=env,
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout

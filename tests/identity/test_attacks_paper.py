@@ -22,21 +22,21 @@ from holdfast.app.identity_watch import watch_log
 from holdfast.cli.main import main
 from holdfast.core.clock import SeededEntropy, SystemEntropy
 from holdfast.errors import BadPhrase, BadShare, HoldfastError, VaultDamaged, VaultLocked
-from holdfast.identity import age_file, slots
-from holdfast.identity.age_file import open_sealed, seal
-from holdfast.identity.age_keys import AgeIdentity
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.drafts import committed
-from holdfast.identity.encodings import key_digest
-from holdfast.identity.monitor import Power
-from holdfast.identity.phrase import Phrase, english, read_phrase
-from holdfast.identity.repair import repair
-from holdfast.identity.setup import create_vaults
-from holdfast.identity.shares import combine, read_share, slip39_words, split
-from holdfast.identity.slots import file_key, new_unlock_text, passphrase_key
-from holdfast.identity.vault import open_vault
-from holdfast.testing.agents import World
-from holdfast.testing.command_line import Commands
+from holdfast.identity.log.drafts import committed
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase, english, read_phrase
+from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.shares import combine, read_share, slip39_words, split
+from holdfast.identity.records.encodings import key_digest
+from holdfast.identity.vault import age_file, slots
+from holdfast.identity.vault.age_file import open_sealed, seal
+from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import file_key, new_unlock_text, passphrase_key
+from holdfast.identity.vault.vault import open_vault
+from holdfast.identity.witness.monitor import Power
+from holdfast_proofs.support.agents import World
+from holdfast_proofs.support.command_line import Commands
 
 PASSPHRASE = "correct horse battery staple"
 UNLOCK = new_unlock_text(SeededEntropy(1))
@@ -46,11 +46,13 @@ REFUSED_S_MAX = 1.0  # of this process's time: other work on the machine does no
 def vault_folder(folder: Path, phrase: Phrase) -> Path:
     """A vault with a slot of each kind that can be made anywhere."""
     create_vaults(
-        folder / "vault", folder / "second", escrow=PaperKeys(phrase).escrow().recipient,
+        folder / "vault",
+        folder / "second",
+        escrow=PaperKeys(phrase).escrow().recipient,
         keys=[passphrase_key(PASSPHRASE), file_key(Path("/gone"), UNLOCK)],
         second_keys=[file_key(Path("/second"), UNLOCK)],
         entropy=SystemEntropy(),
-    )  # fmt: skip
+    )
     return folder / "vault"
 
 
@@ -82,16 +84,12 @@ def edited(value: Any) -> list[Any]:
     return [turned, value + "=", "", 7, None, ["x"]]
 
 
-def test_row_21_every_edited_field_of_the_slots_is_refused_at_once(
-    tmp_path: Path, phrase: Phrase
-) -> None:
+def test_row_21_every_edited_field_of_the_slots_is_refused_at_once(tmp_path: Path, phrase: Phrase) -> None:
     """Edits that ask for other work never reach Argon2id; the rest open nothing."""
     folder = vault_folder(tmp_path, phrase)
     file = folder / "slots.json"
     whole = json.loads(file.read_text())
-    passphrase_slot = next(
-        at for at, one in enumerate(whole["slots"]) if one["kind"] == "passphrase"
-    )
+    passphrase_slot = next(at for at, one in enumerate(whole["slots"]) if one["kind"] == "passphrase")
     count = 0
     for path, value in leaves(whole):
         if path[0] == "slots" and path[1] != passphrase_slot:
@@ -188,9 +186,7 @@ def test_row_25_a_recovery_by_a_stolen_paper_alarms_the_owner(tmp_path: Path) ->
     thief = World(tmp_path, home_name="elsewhere")
     thief.recover(owner.words[0], witnesses=owner.witnesses)
     strange = asyncio.run(watch_log(owner.home())).strange
-    assert [(one.power, one.stands) for one in strange] == [
-        (Power.PAPER, True), (Power.NEXT, True)
-    ]  # fmt: skip
+    assert [(one.power, one.stands) for one in strange] == [(Power.PAPER, True), (Power.NEXT, True)]
     said = hf("doctor", code=6).out
     assert "a recovery at (1, 0) was not made here" in said
     assert "the paper is in other hands" in said

@@ -27,15 +27,15 @@ from quick_agent import Agent, make_agent
 
 from holdfast.downstream.process import start_blocking
 from holdfast.errors import BadInput, SignerRefused, SignerUnavailable
-from holdfast.identity.certificate import Moment, Role, find_fault_in_certificate
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.encodings import digest_of
-from holdfast.identity.head import JournalMark
-from holdfast.identity.profile import Relay
-from holdfast.identity.ring import VaultRing, read_escrow
-from holdfast.identity.signer import BURST, VERBS
-from holdfast.identity.signer_client import SignerClient, SignerRing, SignerSpeaker
-from holdfast.identity.signer_wire import LENGTH, request
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.speaker.signer import BURST, VERBS
+from holdfast.identity.speaker.signer_client import SignerClient, SignerRing, SignerSpeaker
+from holdfast.identity.speaker.signer_wire import LENGTH, request
+from holdfast.identity.statements.certificate import Moment, Role, find_fault_in_certificate
+from holdfast.identity.statements.head import JournalMark
+from holdfast.identity.statements.profile import Relay
+from holdfast.identity.vault.ring import VaultRing, read_escrow
 
 PROGRAM = Path(__file__).parent / "programs" / "as_user.py"
 INSTANCE = key("instance").public
@@ -96,13 +96,13 @@ def test_row_23_a_tool_with_the_agents_rights_reaches_no_key(place: Path) -> Non
             os.chown(name, SIGNER, SIGNER)
     path = run / "ada.sock"
     secret = [
-        agent.vault_folder / "op.age", agent.vault_folder / "slots.json",
-        agent.second / "next.age", own / "unlock", agent.folder / "kel.jsonl",
-    ]  # fmt: skip
-    words = [
-        sys.executable, str(PROGRAM), str(SIGNER), str(AGENT), "signer", str(agent.folder),
-        str(path), str(AGENT),
-    ]  # fmt: skip
+        agent.vault_folder / "op.age",
+        agent.vault_folder / "slots.json",
+        agent.second / "next.age",
+        own / "unlock",
+        agent.folder / "kel.jsonl",
+    ]
+    words = [sys.executable, str(PROGRAM), str(SIGNER), str(AGENT), "signer", str(agent.folder), str(path), str(AGENT)]
     with started(words, path) as process:
         assert path.lstat().st_mode & 0o777 == 0o660
         assert (path.lstat().st_uid, path.lstat().st_gid) == (SIGNER, AGENT)
@@ -127,9 +127,7 @@ def test_row_23_a_tool_with_the_agents_rights_reaches_no_key(place: Path) -> Non
         assert process.poll() is None
 
 
-def test_row_24_a_worker_with_a_signer_leaves_no_key_in_its_folder_or_logs(
-    agent: Agent, tmp_path: Path
-) -> None:
+def test_row_24_a_worker_with_a_signer_leaves_no_key_in_its_folder_or_logs(agent: Agent, tmp_path: Path) -> None:
     """It holds the agent's lease and does its work, and never sees a key that signs as the agent,
     nor writes down one that does not."""
     path, home = tmp_path / "s", tmp_path / "agent"
@@ -146,9 +144,11 @@ def test_row_24_a_worker_with_a_signer_leaves_no_key_in_its_folder_or_logs(
     assert not (home / "keys.json").exists()
     with agent.vault() as vault:
         canaries = [
-            bytes.fromhex(vault.read("op")["current"]["seed"]), VaultRing(vault).k_effect,
-            VaultRing(vault).journal_key(1), read_escrow(vault).vault_root,
-        ]  # fmt: skip
+            bytes.fromhex(vault.read("op")["current"]["seed"]),
+            VaultRing(vault).k_effect,
+            VaultRing(vault).journal_key(1),
+            read_escrow(vault).vault_root,
+        ]
         text = vault.identity.reveal().encode()
     forms = [text, *canaries, *(one.hex().encode() for one in canaries)]
     forms += [base64.b64encode(one).rstrip(b"=") for one in canaries]
@@ -159,15 +159,19 @@ def test_row_24_a_worker_with_a_signer_leaves_no_key_in_its_folder_or_logs(
             assert not [one for one in forms if one in raw], file
     assert looked > 8
     instance = json.loads((home / "instance" / "key.json").read_bytes())["seed"].encode()
-    assert [file for file in home.rglob("*") if file.is_file() and instance in file.read_bytes()] \
-        == [home / "instance" / "key.json"]  # fmt: skip
+    assert [file for file in home.rglob("*") if file.is_file() and instance in file.read_bytes()] == [
+        home / "instance" / "key.json"
+    ]
 
 
 def _as(user: int, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(user), str(user), *words], capture_output=True,
-        text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [sys.executable, str(PROGRAM), str(user), str(user), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -185,29 +189,34 @@ def test_the_acts_are_the_same_through_the_socket(agent: Agent, tmp_path: Path) 
         log = speaker.log()
         assert (speaker.id, log) == (agent.log.id, agent.log)
         now = int(time.time())
-        shown = speaker.certify(
-            inst=INSTANCE, role=Role.PRIMARY, incarnation=1, host=digest_of(b"h"), life_s=60
-        )
+        shown = speaker.certify(inst=INSTANCE, role=Role.PRIMARY, incarnation=1, host=digest_of(b"h"), life_s=60)
         moment = Moment(now=now, head_seen_at=now)
         assert find_fault_in_certificate(shown, log, moment, port=Sodium()) is None
         relay = Relay(url="https://r.example", wit=INSTANCE, prio=1, domain="r")
         told = speaker.profile(
-            ver=1, life_s=60, relays=(relay,), handles=("ada@r.example",), policy=(("open", True),),
+            ver=1,
+            life_s=60,
+            relays=(relay,),
+            handles=("ada@r.example",),
+            policy=(("open", True),),
             left=("https://old.example",),
-        )  # fmt: skip
+        )
         assert told.record.relays == (relay,)
         head = speaker.seal_head(
-            incarnation=1, seq=2, manifest=digest_of(b"m"), archive="a", size_bytes=1, files=1,
-            journal=JournalMark(id="j", sequence=1, incarnation=1), prev=digest_of(b"p"),
-        )  # fmt: skip
+            incarnation=1,
+            seq=2,
+            manifest=digest_of(b"m"),
+            archive="a",
+            size_bytes=1,
+            files=1,
+            journal=JournalMark(id="j", sequence=1, incarnation=1),
+            prev=digest_of(b"p"),
+        )
         assert head.record.journal is not None
         with pytest.raises(BadInput):
             speaker.answer("short")
         with pytest.raises(BadInput):
-            speaker.certify(
-                inst=INSTANCE, role=Role.PRIMARY, incarnation=1, host=digest_of(b"h"),
-                life_s=9_999,
-            )  # fmt: skip
+            speaker.certify(inst=INSTANCE, role=Role.PRIMARY, incarnation=1, host=digest_of(b"h"), life_s=9_999)
         ring, keys = SignerRing(SignerClient(path)), agent.vault()
         assert ring.k_effect == VaultRing(keys).k_effect
         assert ring.journal_key(1) == VaultRing(keys).journal_key(1)
@@ -221,9 +230,7 @@ def test_the_acts_are_the_same_through_the_socket(agent: Agent, tmp_path: Path) 
         speaker.answer("challenge-challenge")
 
 
-def test_nothing_that_is_sent_ends_it_and_too_much_is_not_answered(
-    agent: Agent, tmp_path: Path
-) -> None:
+def test_nothing_that_is_sent_ends_it_and_too_much_is_not_answered(agent: Agent, tmp_path: Path) -> None:
     path, dice = tmp_path / "s", random.Random(23)
     good = [request(verb, {}) for verb in VERBS]
     with signer(agent, path) as process:
@@ -249,9 +256,7 @@ def test_nothing_that_is_sent_ends_it_and_too_much_is_not_answered(
         assert process.poll() is None
 
 
-def test_a_second_signer_does_not_take_the_socket_of_the_first(
-    agent: Agent, tmp_path: Path
-) -> None:
+def test_a_second_signer_does_not_take_the_socket_of_the_first(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "s"
     with signer(agent, path) as first:
         with signer(agent, path) as second:
@@ -273,9 +278,7 @@ def test_a_second_signer_does_not_take_the_socket_of_the_first(
 def test_an_answer_that_is_not_what_was_asked_for_is_refused(tmp_path: Path) -> None:
     """Whoever took the place of the signer's socket fools nobody."""
     path = tmp_path / "s"
-    for reply in (
-        b'{"ok":{"id":5}}', b"[]", b'{"ok":{"line":"{}"}}', b'{"error":{"code":"x"}}', b"{", b"",
-    ):  # fmt: skip
+    for reply in (b'{"ok":{"id":5}}', b"[]", b'{"ok":{"line":"{}"}}', b'{"error":{"code":"x"}}', b"{", b""):
         with _liar(path, reply), pytest.raises((SignerRefused, SignerUnavailable)):
             _ = SignerSpeaker(SignerClient(path, timeout_s=5)).id
 

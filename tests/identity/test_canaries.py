@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from holdfast.core.clock import SystemEntropy
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.phrase import Phrase, new_phrase
-from holdfast.testing.canaries.traces import files_below, hits
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase, new_phrase
+from holdfast_proofs.canaries.traces import files_below, hits
 
 PROGRAM = Path(__file__).parent / "programs" / "canaries.py"
 
@@ -23,8 +23,15 @@ def planted(phrase: Phrase, passphrase: str) -> list[str]:
     keys = PaperKeys(phrase)
     threes = [" ".join(words[at : at + 3]) for at in range(22)]
     secret = [keys.recovery(1).seed().hex(), keys.next(1).seed().hex(), keys.escrow().reveal()]
-    return [phrase.secret.hex(), passphrase, passphrase[::-1], phrase.seed().reveal().hex(),
-            *secret, *threes, *(three.upper() for three in threes)]  # fmt: skip
+    return [
+        phrase.secret.hex(),
+        passphrase,
+        passphrase[::-1],
+        phrase.seed().reveal().hex(),
+        *secret,
+        *threes,
+        *(three.upper() for three in threes),
+    ]
 
 
 def test_no_secret_is_left_anywhere(tmp_path: Path) -> None:
@@ -35,9 +42,12 @@ def test_no_secret_is_left_anywhere(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(home)],
         input=json.dumps({"secret": phrase.secret.hex(), "passphrase": passphrase}),
-        env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, text=True, cwd=temporary,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        cwd=temporary,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     said = [("stdout", done.stdout.encode()), ("stderr", done.stderr.encode())]
     found = list(files_below(tmp_path))

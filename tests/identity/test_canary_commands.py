@@ -18,14 +18,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_canaries import planted
 
 from holdfast.core.clock import SeededEntropy
-from holdfast.identity.age_keys import AgeIdentity
-from holdfast.identity.keyset import NEXT, OP
-from holdfast.identity.phrase import Phrase, read_phrase
-from holdfast.identity.ring import read_escrow
-from holdfast.identity.slots import passphrase_key
-from holdfast.identity.vault import Vault, open_vault
-from holdfast.testing.canaries.traces import files_below, hits
-from holdfast.testing.command_line import command_line, environment
+from holdfast.identity.paper.phrase import Phrase, read_phrase
+from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.keyset import NEXT, OP
+from holdfast.identity.vault.ring import read_escrow
+from holdfast.identity.vault.slots import passphrase_key
+from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast_proofs.canaries.traces import files_below, hits
+from holdfast_proofs.support.command_line import command_line, environment
 
 POLL_S = 0.004
 DUMPS = 'ulimit -c 1000; exec "$@"'  # a caller that would keep a dump
@@ -54,9 +54,8 @@ class Watcher(threading.Thread):
                 if self._temporary is not None:
                     self._look_at(self._temporary)
                 self.core_limits += [
-                    line for line in read_proc(pid, "limits").splitlines()
-                    if line.startswith(b"Max core file size")
-                ]  # fmt: skip
+                    line for line in read_proc(pid, "limits").splitlines() if line.startswith(b"Max core file size")
+                ]
 
     def _look_at(self, folder: Path) -> None:
         for at, _, names in os.walk(folder):
@@ -97,9 +96,13 @@ class Machine:
             (root / name).mkdir(0o700)
 
     def __call__(
-        self, *words: str, given: dict[str, str] | None = None, wanted: str = "", code: int = 0,
+        self,
+        *words: str,
+        given: dict[str, str] | None = None,
+        wanted: str = "",
+        code: int = 0,
         secret_out: bool = False,
-    ) -> tuple[str, str]:  # fmt: skip
+    ) -> tuple[str, str]:
         """Run it; `given` goes in by descriptors, what comes out at `wanted` is returned too."""
         options, ours, theirs = [*words], list[int](), list[int]()
         for option, text in (given or {}).items():
@@ -114,14 +117,19 @@ class Machine:
             ours.append(read)
             theirs.append(write)
         env = environment(self.root) | {
-            "HOME": str(self.root / "user"), "TMPDIR": str(self.root / "temporary"),
+            "HOME": str(self.root / "user"),
+            "TMPDIR": str(self.root / "temporary"),
             "HOLDFAST_HOME": str(self.root / "ada"),
-        }  # fmt: skip
+        }
         child = subprocess.Popen(
-            ["/bin/sh", "-c", DUMPS, "sh", *command_line(*options)], cwd=self.root, env=env,
-            pass_fds=theirs, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            ["/bin/sh", "-c", DUMPS, "sh", *command_line(*options)],
+            cwd=self.root,
+            env=env,
+            pass_fds=theirs,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-        )  # fmt: skip
+        )
         watcher = Watcher(child.pid, self.root / "temporary")
         watcher.start()
         for fd in theirs:
@@ -146,9 +154,7 @@ def keys_of(vault: Vault, *names: str) -> list[str]:
     found = [vault.identity.reveal()]
     for name in names:
         contents = vault.read(name)
-        found += [
-            one["seed"] for one in contents.values() if isinstance(one, dict) and "seed" in one
-        ]
+        found += [one["seed"] for one in contents.values() if isinstance(one, dict) and "seed" in one]
     if OP in names:
         escrow = read_escrow(vault)
         found += [escrow.vault_root.hex(), escrow.keys.k_effect.hex(), escrow.vault_key]
@@ -180,17 +186,18 @@ def test_row_24_no_secret_is_left_by_any_command(tmp_path: Path) -> None:
     hf("paper", "print", "--text", given={"--words-fd": words}, secret_out=True)
     hf("paper", "verify", given={"--words-fd": words})
     hf("paper", "verify", given={"--words-fd": wrong}, code=2)
-    split, _ = hf("share", "split", "--needed=2", "--total=2", given={"--from-fd": words},
-                  secret_out=True)  # fmt: skip
+    split, _ = hf("share", "split", "--needed=2", "--total=2", given={"--from-fd": words}, secret_out=True)
     hf("share", "combine", given={"--from-fd": split}, secret_out=True)
-    canaries += [" ".join(line.split()[at : at + 3]) for line in split.splitlines()
-                 for at in range(0, 30, 3) if len(line.split()) == 33]  # fmt: skip
+    canaries += [
+        " ".join(line.split()[at : at + 3])
+        for line in split.splitlines()
+        for at in range(0, 30, 3)
+        if len(line.split()) == 33
+    ]
     hf("identity", "evict", "--paper", "--yes", given={"--words-fd": words, **opened})
     canaries += secrets_of(tmp_path, passphrases)
-    hf("identity", "rotate", "--yes", given={**opened, "--passphrase-fd": "not the passphrase"},
-       code=6)  # fmt: skip
-    _, fresh = hf("paper", "replace", "--yes", given={"--words-fd": words, **opened},
-                  wanted="--new-words-fd")  # fmt: skip
+    hf("identity", "rotate", "--yes", given={**opened, "--passphrase-fd": "not the passphrase"}, code=6)
+    _, fresh = hf("paper", "replace", "--yes", given={"--words-fd": words, **opened}, wanted="--new-words-fd")
     canaries += [*planted(read_phrase(fresh), passphrases[0]), *secrets_of(tmp_path, passphrases)]
     hf("paper", "verify", given={"--words-fd": words}, code=2)
     hf("paper", "print", "--text", given={"--words-fd": fresh}, secret_out=True)
@@ -214,9 +221,7 @@ def check_modes(root: Path) -> None:
 def test_the_search_over_commands_finds_what_is_there(tmp_path: Path, phrase: Phrase) -> None:
     """The same search, with a word in an argument and a key in a file."""
     key = AgeIdentity.new(SeededEntropy(1)).reveal()
-    child = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(30)", " ".join(phrase.words[3:7])]
-    )
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)", " ".join(phrase.words[3:7])])
     watcher = Watcher(child.pid)
     watcher.start()
     time.sleep(0.5)

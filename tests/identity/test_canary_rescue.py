@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_canaries import planted
 from test_canary_commands import Machine, keys_of
 
-from holdfast.identity.keyset import NEXT, OP
-from holdfast.identity.phrase import read_phrase
-from holdfast.identity.ring import read_escrow
-from holdfast.identity.slots import file_key, passphrase_key
-from holdfast.identity.vault import open_vault
-from holdfast.testing.canaries.traces import files_below, hits
+from holdfast.identity.paper.phrase import read_phrase
+from holdfast.identity.vault.keyset import NEXT, OP
+from holdfast.identity.vault.ring import read_escrow
+from holdfast.identity.vault.slots import file_key, passphrase_key
+from holdfast.identity.vault.vault import open_vault
+from holdfast_proofs.canaries.traces import files_below, hits
 
 PLACES = ("nas", "host")
 
@@ -39,8 +39,14 @@ def secrets_of(root: Path, passphrase: str) -> list[str]:
 @pytest.mark.slow
 def test_row_24_backups_recoveries_and_moves_leave_no_secret(tmp_path: Path) -> None:
     hf, passphrase, token = Machine(tmp_path), secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-    keys = ("--vault", str(tmp_path / "vault"), "--second", str(tmp_path / "second"),
-            "--unlock-file", str(tmp_path / "unlock"))  # fmt: skip
+    keys = (
+        "--vault",
+        str(tmp_path / "vault"),
+        "--second",
+        str(tmp_path / "second"),
+        "--unlock-file",
+        str(tmp_path / "unlock"),
+    )
     opened = {"--second-passphrase-fd": passphrase}
     _, words = hf("init", "ada", *keys, given=opened, wanted="--words-fd")
     phrase = read_phrase(words)
@@ -54,18 +60,31 @@ def test_row_24_backups_recoveries_and_moves_leave_no_secret(tmp_path: Path) -> 
     hf("backup", "verify", "nas", "--json")
     hf("backup", "prune", "--dry-run")
     hf("migrate", "export", str(tmp_path / "ada.move"))
-    hf("migrate", "import", str(tmp_path / "ada.move"), "--home", str(tmp_path / "moved"),
-       "--vault", str(tmp_path / "vault"))  # fmt: skip
+    hf(
+        "migrate",
+        "import",
+        str(tmp_path / "ada.move"),
+        "--home",
+        str(tmp_path / "moved"),
+        "--vault",
+        str(tmp_path / "vault"),
+    )
     for name in ("ada", "moved", "vault", "second", "unlock", "ada.move"):
         path = tmp_path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    rescue = ("recover", "--place", str(tmp_path / "nas"), "--place",
-              f"ssh://a@far.example{tmp_path}/far/ada", "--rsh", served(tmp_path))  # fmt: skip
+    rescue = (
+        "recover",
+        "--place",
+        str(tmp_path / "nas"),
+        "--place",
+        f"ssh://a@far.example{tmp_path}/far/ada",
+        "--rsh",
+        served(tmp_path),
+    )
     wrong = " ".join(("zoo", "zoo", *phrase.words[2:]))
     hf(*rescue, "--dry-run", "--json", given={"--words-fd": words})
     hf(*rescue, "--dry-run", given={"--words-fd": wrong}, code=2)
-    hf(*rescue, "--file", "identity.json", "--to", str(tmp_path / "some"),
-       given={"--words-fd": words})  # fmt: skip
+    hf(*rescue, "--file", "identity.json", "--to", str(tmp_path / "some"), given={"--words-fd": words})
     hf(*rescue, *keys, "--yes", given={"--words-fd": words, **opened})
     canaries += secrets_of(tmp_path, passphrase)
     found = [one for one in files_below(tmp_path) if one[0] != "unlock"]
@@ -81,7 +100,7 @@ def test_row_24_backups_recoveries_and_moves_leave_no_secret(tmp_path: Path) -> 
 
 def served(root: Path) -> str:
     """In place of ssh: what the far host would run."""
-    from holdfast.backup.borg_program import find_program
+    from holdfast.backup.borg.program import find_program
 
     script = root / "rsh"
     if not script.exists():

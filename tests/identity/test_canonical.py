@@ -20,7 +20,7 @@ import suites
 
 from holdfast.core.values import canonical as full
 from holdfast.errors import BadRecord
-from holdfast.identity.canonical import DEPTH_MAX, INT_MAX, encode, parse
+from holdfast.identity.records.canonical import DEPTH_MAX, INT_MAX, encode, parse
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = st.text(st.characters(max_codepoint=127), max_size=6)
@@ -91,16 +91,46 @@ def test_bytes_are_canonical_or_refused(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b'{"a":1,"a":1}', b'{"a":1,"a":2}', b'{"b":1,"a":2}', b'{"a": 1}', b' {"a":1}',
-        b'{"a":1}\n', b'{"a":1.0}', b'{"a":1e2}', b'{"a":-0}', b'{"a":01}', b'{"a":null}',
-        b'{"a":9007199254740992}', b'{"a":-9007199254740992}', b'{"a":1' + b"0" * 400 + b"}",
-        b'{"a":NaN}', b'{"a":Infinity}', b'{"a":0.5}', b'{"a":"\\u0061"}', b'{"a":"\\/"}',
-        b'{"a":"\\u000A"}', b'{"a":"\\ud800"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\xff"}',
-        b'{"a":"e\xcc\x81"}', '{"ä":1}'.encode(), b'\xef\xbb\xbf{"a":1}', b"", b"{", b"[1,]",
-        b"[" * 4000, b"[" * 9 + b"]" * 9, b'{"a":"' + b"x" * 5000 + b'"}', b'{"a":tru}',
-        b"'a'", b'{"a":1}{"a":1}', b'{"a":"\x00"}', b'{"a":"\t"}', b'{"a":True}',
+        b'{"a":1,"a":1}',
+        b'{"a":1,"a":2}',
+        b'{"b":1,"a":2}',
+        b'{"a": 1}',
+        b' {"a":1}',
+        b'{"a":1}\n',
+        b'{"a":1.0}',
+        b'{"a":1e2}',
+        b'{"a":-0}',
+        b'{"a":01}',
+        b'{"a":null}',
+        b'{"a":9007199254740992}',
+        b'{"a":-9007199254740992}',
+        b'{"a":1' + b"0" * 400 + b"}",
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":0.5}',
+        b'{"a":"\\u0061"}',
+        b'{"a":"\\/"}',
+        b'{"a":"\\u000A"}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'{"a":"\xff"}',
+        b'{"a":"e\xcc\x81"}',
+        '{"ä":1}'.encode(),
+        b'\xef\xbb\xbf{"a":1}',
+        b"",
+        b"{",
+        b"[1,]",
+        b"[" * 4000,
+        b"[" * 9 + b"]" * 9,
+        b'{"a":"' + b"x" * 5000 + b'"}',
+        b'{"a":tru}',
+        b"'a'",
+        b'{"a":1}{"a":1}',
+        b'{"a":"\x00"}',
+        b'{"a":"\t"}',
+        b'{"a":True}',
     ],
-)  # fmt: skip
+)
 def test_every_other_spelling_is_refused(raw: bytes) -> None:
     with pytest.raises(BadRecord):
         parse(raw)
@@ -108,16 +138,25 @@ def test_every_other_spelling_is_refused(raw: bytes) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"{}", b"[]", b"0", b"-1", b"true", b'""', b'{"a":9007199254740991}', '{"a":"é"}'.encode(),
-     b'{"a":"\\u000b\\n"}', b"[" * DEPTH_MAX + b"]" * DEPTH_MAX, '{"a":"\U0001f600"}'.encode()],
-)  # fmt: skip
+    [
+        b"{}",
+        b"[]",
+        b"0",
+        b"-1",
+        b"true",
+        b'""',
+        b'{"a":9007199254740991}',
+        '{"a":"é"}'.encode(),
+        b'{"a":"\\u000b\\n"}',
+        b"[" * DEPTH_MAX + b"]" * DEPTH_MAX,
+        '{"a":"\U0001f600"}'.encode(),
+    ],
+)
 def test_what_is_canonical_is_read(raw: bytes) -> None:
     assert encode(parse(raw)) == raw
 
 
-@pytest.mark.parametrize(
-    "bad", [1.0, None, float("nan"), 2**53, {1: 2}, "\ud800", b"x", (1,), {"ä": 1}]
-)
+@pytest.mark.parametrize("bad", [1.0, None, float("nan"), 2**53, {1: 2}, "\ud800", b"x", (1,), {"ä": 1}])
 def test_what_cannot_be_written(bad: Any) -> None:
     with pytest.raises(BadRecord):
         encode({"a": bad})

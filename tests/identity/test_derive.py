@@ -9,9 +9,9 @@ import pytest
 from nacl.signing import VerifyKey
 
 from holdfast.errors import BadInput
-from holdfast.identity.derive import CURVE25519, ED25519, HARDENED, PaperKeys, derive
-from holdfast.identity.phrase import Phrase
-from holdfast.testing.vectors import CHECKOUT, vectors
+from holdfast.identity.paper.derive import CURVE25519, ED25519, HARDENED, PaperKeys, derive
+from holdfast.identity.paper.phrase import Phrase
+from holdfast_proofs.support.vectors import CHECKOUT, vectors
 
 SLIP10: list[dict[str, str]] = json.loads((vectors("slip10") / "vectors.json").read_text())
 CURVES = {"ed25519": ED25519, "curve25519": CURVE25519}
@@ -60,6 +60,4 @@ def test_the_published_phrase_gives_the_published_keys() -> None:
         for g in (1, 2):
             assert keys.recovery(g).public_bytes.hex() == row["recovery"][g - 1]
             assert keys.next(g).public_bytes.hex() == row["next"][g - 1]
-        assert (keys.escrow().reveal(), keys.escrow().recipient) == (
-            row["escrow"], row["recipient"],
-        )  # fmt: skip
+        assert (keys.escrow().reveal(), keys.escrow().recipient) == (row["escrow"], row["recipient"])

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import suites
 
 from holdfast.errors import BadRecord
-from holdfast.identity.ed25519 import SeedSigner, Sodium
-from holdfast.identity.encodings import key_bytes
+from holdfast.identity.records.ed25519 import SeedSigner, Sodium
+from holdfast.identity.records.encodings import key_bytes
 
 SODIUM = Sodium()
 FIELD = 2**255 - 19

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import suites
 
 from holdfast.errors import BadRecord
-from holdfast.identity import bech32
-from holdfast.identity.bech32 import Form
-from holdfast.identity.encodings import (
+from holdfast.identity.records import bech32
+from holdfast.identity.records.bech32 import Form
+from holdfast.identity.records.encodings import (
     agent_id,
     digest_of,
     digest_text,
@@ -54,19 +54,28 @@ def _read(text: str, form: Form) -> None:
 
 
 # Published in BIP-173 and BIP-350 beside their lists: data of other lengths and prefixes.
-@pytest.mark.parametrize(
-    "text", ["A12UEL5L", "a12uel5l", "A1LQFN3A", "a1lqfn3a", "?1ezyfcl", "?1v759aa"]
-)
+@pytest.mark.parametrize("text", ["A12UEL5L", "a12uel5l", "A1LQFN3A", "a1lqfn3a", "?1ezyfcl", "?1v759aa"])
 def test_one_case_or_the_other(text: str) -> None:
     assert bech32.split(text)[1] == []
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "1", "11", "a1", "a12uel5L", "A12UeL5L", "pzry9x0s0muk", "1pzry9x0s0muk", "\x7f1axkwrx",
-     "li1dgmt3", "A1G7SGD8", "an84characterslonghumanreadablepartthatcontainsthenumber1andthe"
-     "excludedcharactersbio1569pvx"],
-)  # fmt: skip
+    [
+        "",
+        "1",
+        "11",
+        "a1",
+        "a12uel5L",
+        "A12UeL5L",
+        "pzry9x0s0muk",
+        "1pzry9x0s0muk",
+        "\x7f1axkwrx",
+        "li1dgmt3",
+        "A1G7SGD8",
+        "an84characterslonghumanreadablepartthatcontainsthenumber1andtheexcludedcharactersbio1569pvx",
+    ],
+)
 def test_what_is_no_bech32(text: str) -> None:
     with pytest.raises(BadRecord):
         bech32.split(text)
@@ -138,8 +147,9 @@ def test_a_published_did_key() -> None:
     assert key_text(key_bytes(text)) == text
 
 
-@pytest.mark.parametrize("bad", ["", "a" * 51, "a" * 53, "A" * 52, "1" * 52, "a" * 51 + "b",
-                                 "\u017f" * 52, "a" * 51 + "=", "ä" * 52])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad", ["", "a" * 51, "a" * 53, "A" * 52, "1" * 52, "a" * 51 + "b", "\u017f" * 52, "a" * 51 + "=", "ä" * 52]
+)
 def test_other_spellings_of_a_digest(bad: str) -> None:
     assert parse_digest(digest_of(b""))
     with pytest.raises(BadRecord):
@@ -148,8 +158,17 @@ def test_other_spellings_of_a_digest(bad: str) -> None:
 
 def test_other_spellings_of_a_key() -> None:
     good = key_text(bytes(range(32)))
-    bad = [good[1:], f"z1{good[2:]}", good[:-1], f"{good}1", good.replace("k", "0"),
-           good[:-1] + "ä", "z" * 48, "z" + "1" * 47, f"m{good[1:]}"]  # fmt: skip
+    bad = [
+        good[1:],
+        f"z1{good[2:]}",
+        good[:-1],
+        f"{good}1",
+        good.replace("k", "0"),
+        good[:-1] + "ä",
+        "z" * 48,
+        "z" + "1" * 47,
+        f"m{good[1:]}",
+    ]
     for text in bad:
         with pytest.raises(BadRecord):
             key_bytes(text)
@@ -159,7 +178,15 @@ def test_other_spellings_of_a_key() -> None:
 
 def test_other_spellings_of_a_signature() -> None:
     good = signature_text(bytes(64))
-    for text in (good + "=", good + "==", good[:-1], good[:-1] + "B", "+" + good[1:],
-                 "ä" + good[1:], " " + good[1:], "\n" + good[1:]):  # fmt: skip
+    for text in (
+        good + "=",
+        good + "==",
+        good[:-1],
+        good[:-1] + "B",
+        "+" + good[1:],
+        "ä" + good[1:],
+        " " + good[1:],
+        "\n" + good[1:],
+    ):
         with pytest.raises(BadRecord):
             signature_bytes(text)

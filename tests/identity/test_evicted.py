@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.agent_home import load_home
-from holdfast.app.evicted import check_speaks
-from holdfast.backup.address import Kind
-from holdfast.backup.places import Place, write_places
+from holdfast.app.eviction import check_speaks
+from holdfast.backup.places.address import Kind
+from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.errors import EXIT_CONFLICT, KeysReplaced
-from holdfast.identity.pending import write_pending
-from holdfast.testing.agents import World
-from holdfast.testing.command_line import Worker, environment
+from holdfast.identity.files.pending import write_pending
+from holdfast.layout.agent_home import load_home
+from holdfast_proofs.support.agents import World
+from holdfast_proofs.support.command_line import Worker, environment
 
 APP = """
 import asyncio, pathlib, sys
@@ -87,9 +87,14 @@ def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
     for name in world.names:
         (world.root / name).rename(world.root / f"{name}-gone")
     place = Place(
-        name="disk", kind=Kind.FOLDER, address=str(world.root / "disk"), place_id="", added_ms=0,
-        repository_id="", agent="ada",
-    )  # fmt: skip
+        name="disk",
+        kind=Kind.FOLDER,
+        address=str(world.root / "disk"),
+        place_id="",
+        added_ms=0,
+        repository_id="",
+        agent="ada",
+    )
     write_places(world.folder / "places.json", [place])
     check_speaks(world.home())  # the disk is away
     place.own.mkdir(parents=True, mode=0o700)
@@ -106,12 +111,31 @@ def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
 def _init(root: Path, watch_s: float) -> str:
     """An agent as `holdfast init` makes it, whose worker starts without a person; its words."""
     reads, writes = os.pipe()
-    assert main([
-        "init", "ada", "--home", str(root / "ada"), "--vault", str(root / "vault"),
-        "--second", str(root / "second"), "--witness", str(root / "witness"),
-        "--arbiter", str(root / "arbiter"), "--unlock-file", str(root / "unlock"),
-        "--second-unlock-file", str(root / "unlock2"), "--words-fd", str(writes),
-    ]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "init",
+                "ada",
+                "--home",
+                str(root / "ada"),
+                "--vault",
+                str(root / "vault"),
+                "--second",
+                str(root / "second"),
+                "--witness",
+                str(root / "witness"),
+                "--arbiter",
+                str(root / "arbiter"),
+                "--unlock-file",
+                str(root / "unlock"),
+                "--second-unlock-file",
+                str(root / "unlock2"),
+                "--words-fd",
+                str(writes),
+            ]
+        )
+        == 0
+    )
     os.close(writes)
     settings = root / "ada" / "holdfast.toml"
     text = settings.read_text()
@@ -141,12 +165,32 @@ def _recover(root: Path, words: str) -> None:
     reads, writes = os.pipe()
     os.write(writes, f"{words}\n".encode())
     os.close(writes)
-    assert main([
-        "identity", "recover", "--home", str(root / "new"), "--name", "ada", "--vault",
-        str(root / "vault2"), "--second", str(root / "second2"), "--witness", str(root / "witness"),
-        "--unlock-file", str(root / "unlock3"), "--second-unlock-file", str(root / "unlock4"),
-        "--yes", "--words-fd", str(reads),
-    ]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "identity",
+                "recover",
+                "--home",
+                str(root / "new"),
+                "--name",
+                "ada",
+                "--vault",
+                str(root / "vault2"),
+                "--second",
+                str(root / "second2"),
+                "--witness",
+                str(root / "witness"),
+                "--unlock-file",
+                str(root / "unlock3"),
+                "--second-unlock-file",
+                str(root / "unlock4"),
+                "--yes",
+                "--words-fd",
+                str(reads),
+            ]
+        )
+        == 0
+    )
     os.close(reads)
 
 

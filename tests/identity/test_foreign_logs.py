@@ -15,8 +15,8 @@ from cast import SODIUM
 from foreign_logs import Refused, check_plc, check_webvh
 from suites import FOLDER
 
-from holdfast.identity.log import accept_line
-from holdfast.identity.refusal import Refusal
+from holdfast.identity.log.log import accept_line
+from holdfast.identity.records.refusal import Refusal
 
 WEBVH = sorted(FOLDER.glob("webvh/*/*/did.jsonl"))
 PLC = sorted(FOLDER.glob("plc/*/*.json"))

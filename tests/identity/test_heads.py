@@ -14,19 +14,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, key, other_id, take
 
 from holdfast.errors import BadRecord
-from holdfast.identity.encodings import digest_of
-from holdfast.identity.head import (
-    Head,
-    JournalMark,
-    find_fault_in_head,
-    follows,
-    parse_head,
-    sign_head,
-)
-from holdfast.identity.log_state import Log
-from holdfast.identity.records import Why
-from holdfast.identity.refusal import Reason
-from holdfast.identity.signed import Family, Signed, sealed
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.records.records import Why
+from holdfast.identity.records.refusal import Reason
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head, follows, parse_head, sign_head
 
 OWNER = Owner()
 LOG = OWNER.begun()
@@ -87,9 +80,7 @@ def test_nobody_else_signs_a_head() -> None:
     assert fault(sign_head(FIRST, key("a stranger"))) is Reason.BAD_SIGNATURE
     assert fault(sign_head(FIRST, OWNER.next(1))) is Reason.BAD_SIGNATURE
     assert fault(sign_head(FIRST)) is Reason.TOO_FEW_SIGNATURES
-    assert fault(sealed(FIRST, FIRST.to_json(), Family.CERT, (OWNER.op(0),))) is (
-        Reason.BAD_SIGNATURE
-    )
+    assert fault(sealed(FIRST, FIRST.to_json(), Family.CERT, (OWNER.op(0),))) is (Reason.BAD_SIGNATURE)
     assert fault(sign_head(replace(FIRST, id=other_id()), OWNER.op(0))) is Reason.OTHER_ID
     assert fault(sign_head(replace(FIRST, s=1), OWNER.op(1))) is Reason.OLD_KEYS
 
@@ -102,9 +93,7 @@ def test_a_recovery_record_has_no_key_that_signs_heads() -> None:
 
 def test_one_head_after_the_eviction_outranks_all_that_a_thief_can_sign() -> None:
     """He still has the old operational key, and takes the highest numbers there are."""
-    stolen = sign_head(
-        replace(FIRST, seq=2**53 - 1, e=2**53 - 1, prev=digest_of(b"x")), OWNER.op(0)
-    )
+    stolen = sign_head(replace(FIRST, seq=2**53 - 1, e=2**53 - 1, prev=digest_of(b"x")), OWNER.op(0))
     log = take(LOG, OWNER.rotation(LOG, 1, why=Why.STOLEN))
     mine = sign_head(after(sign_head(FIRST, OWNER.op(0)), s=1), OWNER.op(1))
     assert fault(stolen, log) is None

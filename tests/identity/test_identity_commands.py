@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.testing.command_line import Commands
+from holdfast_proofs.support.command_line import Commands
 
 
 @pytest.fixture
@@ -35,8 +35,12 @@ def init(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         fd = file.fileno()
         done = subprocess.run(
             [sys.executable, "-m", "holdfast", "init", *words, "--words-fd", str(fd)],
-            pass_fds=[fd], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            pass_fds=[fd],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == code, done.stderr
     return done
 
@@ -98,9 +102,17 @@ def test_rotate_evict_and_retire_by_command(hf: Commands) -> None:
     assert head("evict", "--paper", "--lock-only", *paper, stdin=words) == (1, 0, "locked")
     assert head("evict", "--paper", *paper, stdin=words) == (1, 1, "active")
     wrong = hf(
-        "identity", "evict", "--paper", "--words-fd", "0", "--yes", "--home", "ada",
-        stdin=" ".join(["zoo"] * 24), code=2,
-    )  # fmt: skip
+        "identity",
+        "evict",
+        "--paper",
+        "--words-fd",
+        "0",
+        "--yes",
+        "--home",
+        "ada",
+        stdin=" ".join(["zoo"] * 24),
+        code=2,
+    )
     assert "not the ones" in wrong.err
     assert head("retire", *paper, stdin=words) == (2, 0, "retired")
 
@@ -134,21 +146,32 @@ def test_a_person_at_the_terminal_is_led_through(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     env = {**os.environ, "HOME": str(tmp_path)}
     child = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "init", "ada"], cwd=tmp_path, env=env,
-        stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "holdfast", "init", "ada"],
+        cwd=tmp_path,
+        env=env,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
     os.close(follower)
     seen, words = "", dict[int, str]()
     replies: list[tuple[str, Callable[[re.Match[str]], str]]] = [
         (r"second place \[[^\]]*\]: $", lambda _: ""),
         (r"passphrase for the vault[^\n]*: $", lambda _: "correct horse battery"),
-        (r"once more: $", lambda _: "correct horse battery" if "second place (" not in seen
-         and "for the second" not in seen else "another staple entirely"),
+        (
+            r"once more: $",
+            lambda _: (
+                "correct horse battery"
+                if "second place (" not in seen and "for the second" not in seen
+                else "another staple entirely"
+            ),
+        ),
         (r"passphrase for the second place[^\n]*: $", lambda _: "another staple entirely"),
         (r"word (\d+) of 24: (\w+)   \[Enter\] $", lambda _: ""),
         (r"word (\d+) \(not shown\): $", lambda found: words[int(found[1])]),
         (r"all 24 words[^\n]*: $", lambda _: " ".join(words[n] for n in range(1, 25))),
-    ]  # fmt: skip
+    ]
     try:
         until = time.monotonic() + 60
         while time.monotonic() < until and child.poll() is None:
@@ -185,19 +208,34 @@ def test_words_do_not_go_to_a_file_that_a_second_run_empties_or_that_others_read
     Path("words").chmod(bits)
     with open("words", mode) as file:
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", "init", "ada", "--second", "s", "--unlock-file",
-             "u1", "--second-unlock-file", "u2", "--words-fd", str(file.fileno())],
-            pass_fds=[file.fileno()], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            [
+                sys.executable,
+                "-m",
+                "holdfast",
+                "init",
+                "ada",
+                "--second",
+                "s",
+                "--unlock-file",
+                "u1",
+                "--second-unlock-file",
+                "u2",
+                "--words-fd",
+                str(file.fileno()),
+            ],
+            pass_fds=[file.fileno()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
     assert done.returncode == 2, done.stderr
     assert "--words-fd" in done.stderr
     assert not Path("ada").exists()
 
 
 def test_what_opens_a_vault_does_not_lie_in_the_agents_folder(hf: Commands) -> None:
-    done = init("ada", "--second", "s", "--unlock-file", "ada/u1", "--second-unlock-file", "u2",
-                code=2)  # fmt: skip
+    done = init("ada", "--second", "s", "--unlock-file", "ada/u1", "--second-unlock-file", "u2", code=2)
     assert "would go into every backup" in done.stderr
 
 

@@ -8,18 +8,13 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadKeyFile, ModeTooWide, SymlinkRefused
-from holdfast.identity.import_key import read_key_file
-from holdfast.testing.agents import World
+from holdfast.identity.vault.import_key import read_key_file
+from holdfast_proofs.support.agents import World
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(7, 39)))
 PUBLIC = KEY.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -46,17 +41,21 @@ def test_a_key_is_read(tmp_path: Path, raw: bytes, kind: str) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"x" * 32, bytes(32), bytes(range(31)), bytes(range(64)),
+        b"",
+        b"x" * 32,
+        bytes(32),
+        bytes(range(31)),
+        bytes(range(64)),
         bytes(range(32)).hex().encode(),
-        OPENSSH[:-60], OPENSSH.replace(b"A", b"B", 4), OPENSSH + OPENSSH[:50] * 1_000,
-        generate_private_key(SECP256R1()).private_bytes(
-            Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
-        ),
+        OPENSSH[:-60],
+        OPENSSH.replace(b"A", b"B", 4),
+        OPENSSH + OPENSSH[:50] * 1_000,
+        generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
         KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         b"-----BEGIN OPENSSH PRIVATE KEY-----\n" + base64.b64encode(b"openssh-key-v1\0" * 40),
     ],
     ids=lambda raw: f"{len(raw)} bytes",
-)  # fmt: skip
+)
 def test_everything_else_is_refused(tmp_path: Path, raw: bytes) -> None:
     with pytest.raises(BadKeyFile):
         read_key_file(kept(tmp_path, raw))
@@ -98,9 +97,7 @@ def test_an_encrypted_key_asks_and_says_what_to_do(tmp_path: Path) -> None:
     if shutil.which("ssh-keygen") is None:
         pytest.skip("there is no ssh-keygen here")
     path = tmp_path / "key"
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "a passphrase", "-f", str(path)], check=True
-    )
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "a passphrase", "-f", str(path)], check=True)
     with pytest.raises(BadKeyFile, match="encrypted"):
         read_key_file(path)
     hint = ""
@@ -114,7 +111,7 @@ def test_an_encrypted_key_asks_and_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_imported_key_speaks_until_the_first_rotation(tmp_path: Path) -> None:
-    from holdfast.identity.public_file import read_identity
+    from holdfast.identity.files.public_file import read_identity
 
     tmp_path.chmod(0o700)
     world = World(tmp_path / "world")

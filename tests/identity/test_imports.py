@@ -14,7 +14,5 @@ print([name for name in sys.modules if name.startswith(("holdfast.identity", "na
 
 
 def test_import_holdfast_loads_no_identity() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,23 +9,22 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.app.places import open_file_journal
+from holdfast.app.binder import open_file_journal
 from holdfast.core.clock import ManualClock, SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.errors import Fenced, JournalBusy, JournalOlderCopy
 from holdfast.journal.contract import Session
-from holdfast.journal.sqlite.incarnation import raise_incarnation, read_incarnation
-from holdfast.journal.sqlite.restore import restore_journal
-from holdfast.runtime.lease import BoundLease, Lease
+from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
+from holdfast.journal.sqlite.opening.restore import restore_journal
+from holdfast.runtime.session.lease import BoundLease, Lease
 
 
 async def raise_to(path: Path, e: int, **changes: Any) -> None:
     journal, keys = await open_file_journal(path)
     await journal.close()
     await raise_incarnation(
-        path, to=e, keys=keys, clock=SystemClock(), instance_folder=path.parent / "instance",
-        wait_s=0.1, **changes,
-    )  # fmt: skip
+        path, to=e, keys=keys, clock=SystemClock(), instance_folder=path.parent / "instance", wait_s=0.1, **changes
+    )
 
 
 @holdfast.task
@@ -55,16 +54,13 @@ async def test_nothing_is_raised_under_an_open_journal(tmp_path: Path) -> None:
     journal, keys = await open_file_journal(path)
     with pytest.raises(JournalBusy):
         await raise_incarnation(
-            path, to=2, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance",
-            wait_s=0.1,
-        )  # fmt: skip
+            path, to=2, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance", wait_s=0.1
+        )
     await journal.close()
     assert read_incarnation(path) == 1
 
 
-async def test_an_older_copy_is_not_raised_but_restored_above_what_was_granted(
-    tmp_path: Path,
-) -> None:
+async def test_an_older_copy_is_not_raised_but_restored_above_what_was_granted(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     async with holdfast.open(path, serve=False) as hf:
         await hf.submit("nothing", request_id="1")
@@ -80,9 +76,7 @@ async def test_an_older_copy_is_not_raised_but_restored_above_what_was_granted(
         wal.write_bytes(old_wal)
     keys = keys_of(path)
     with pytest.raises(JournalOlderCopy):
-        await raise_incarnation(
-            path, to=2, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance"
-        )
+        await raise_incarnation(path, to=2, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance")
     restored = await restore_journal(
         path, keys=keys, clock=SystemClock(), instance_folder=tmp_path / "instance", above=7
     )
@@ -90,8 +84,8 @@ async def test_an_older_copy_is_not_raised_but_restored_above_what_was_granted(
 
 
 def keys_of(path: Path) -> KeyRing:
-    from holdfast.app.keyfile import load_or_create
     from holdfast.core.clock import SystemEntropy
+    from holdfast.identity.journal_keys.keyfile import load_or_create
 
     return load_or_create(path.parent / "keys.json", journal_exists=True, entropy=SystemEntropy())
 

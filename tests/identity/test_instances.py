@@ -14,7 +14,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, certificate, key, refused, take
 
 from holdfast.errors import BadRecord
-from holdfast.identity.certificate import (
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.records.records import Why
+from holdfast.identity.records.refusal import Reason
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.statements.certificate import (
     GRACE_S,
     Certificate,
     Moment,
@@ -22,7 +27,7 @@ from holdfast.identity.certificate import (
     find_fault_in_certificate,
     parse_certificate,
 )
-from holdfast.identity.claim import (
+from holdfast.identity.statements.claim import (
     LEASE_MS,
     Claim,
     How,
@@ -34,10 +39,8 @@ from holdfast.identity.claim import (
     parse_yield,
     yielded,
 )
-from holdfast.identity.encodings import digest_of
-from holdfast.identity.instance_chain import WINDOW, Chain, follow, start
-from holdfast.identity.log_state import Log
-from holdfast.identity.profile import (
+from holdfast.identity.statements.instance_chain import WINDOW, Chain, follow, start
+from holdfast.identity.statements.profile import (
     EncryptionKey,
     Profile,
     Relay,
@@ -45,9 +48,6 @@ from holdfast.identity.profile import (
     parse_profile,
     profile_stands,
 )
-from holdfast.identity.records import Why
-from holdfast.identity.refusal import Reason
-from holdfast.identity.signed import Family, Signed, sealed
 
 OWNER = Owner()
 LOG = OWNER.begun()
@@ -112,9 +112,7 @@ def profile(log: Log = LOG, signer: Any = None, **changes: Any) -> Signed[Profil
         g=g,
         s=s,
         ver=1,
-        relays=(
-            Relay(url="https://relay.example/x", wit=key("w1").public, prio=1, domain="example"),
-        ),
+        relays=(Relay(url="https://relay.example/x", wit=key("w1").public, prio=1, domain="example"),),
         handles=("ada@relay.example",),
         enc=(EncryptionKey(kid="1", key="abc", exp=NOW + 9),),
         policy=(("max", 3), ("open", True)),
@@ -177,9 +175,7 @@ def test_a_profile_that_is_not_whole_is_refused(changes: dict[str, Any]) -> None
 INSTANCE, OTHER = key("instance"), key("other instance")
 
 
-def claim(
-    shown: Signed[Certificate], signer: Any = INSTANCE, *, e: int = 1, **changes: Any
-) -> Signed[Claim]:
+def claim(shown: Signed[Certificate], signer: Any = INSTANCE, *, e: int = 1, **changes: Any) -> Signed[Claim]:
     record = Claim(
         id=LOG.id,
         e=e,
@@ -353,9 +349,7 @@ def test_a_line_of_another_kind_is_refused(parse: Any) -> None:
 
 def renewal(**changes: Any) -> Signed[Claim]:
     first = claim(SHOWN)
-    fields: dict[str, Any] = {
-        "after_e": 1, "after_how": How.RENEW, "ctr": 2, "chain": first.digest, **changes
-    }  # fmt: skip
+    fields: dict[str, Any] = {"after_e": 1, "after_how": How.RENEW, "ctr": 2, "chain": first.digest, **changes}
     return claim(SHOWN, **fields)
 
 

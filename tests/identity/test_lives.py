@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.make_agent import open_by
-from holdfast.app.vault_keys import read_keys
 from holdfast.errors import (
     AgentExists,
     BadInput,
@@ -27,18 +24,21 @@ from holdfast.errors import (
     NotNow,
     VaultMissing,
 )
-from holdfast.identity.certificate import find_silent
-from holdfast.identity.keyset import KeySet
-from holdfast.identity.log_state import Log, Standing, is_final
-from holdfast.identity.paper import read_card
-from holdfast.identity.pending import find_pending
-from holdfast.identity.phrase import read_phrase
-from holdfast.identity.public_file import read_identity
-from holdfast.identity.records import Rotation, Why
-from holdfast.identity.ring import read_escrow
-from holdfast.identity.shares import split
-from holdfast.identity.witness import Copy
-from holdfast.testing.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
+from holdfast.identity.acts.make_agent import open_by
+from holdfast.identity.files.pending import find_pending
+from holdfast.identity.files.public_file import read_identity
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.vault_keys import read_keys
+from holdfast.identity.log.log_state import Log, Standing, is_final
+from holdfast.identity.paper.paper import read_card
+from holdfast.identity.paper.phrase import read_phrase
+from holdfast.identity.paper.shares import split
+from holdfast.identity.records.records import Rotation, Why
+from holdfast.identity.statements.certificate import find_silent
+from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.ring import read_escrow
+from holdfast.identity.witness.witness import Copy
+from holdfast_proofs.support.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_a_journal_that_was_there_goes_on_with_its_keys(tmp_path: Path) ->
         assert read_escrow(vault).keys == before
         unlock = world.root / "unlock"
         from holdfast.core.clock import SeededEntropy
-        from holdfast.identity.slots import file_key, new_unlock_text
+        from holdfast.identity.vault.slots import file_key, new_unlock_text
 
         unlock.touch(0o600)
         unlock.write_bytes(new_unlock_text(SeededEntropy(5)))
@@ -167,8 +167,7 @@ def test_a_rotation_that_too_few_vouch_for_waits_and_goes_on(world: World) -> No
 def test_a_thief_with_both_keys_is_named_and_evicted_by_paper(world: World) -> None:
     world.make()
     thief = World(world.root, home_name="thief")
-    for mine, his in ((world.folder, thief.folder), (world.vault, thief.vault),
-                      (world.second, thief.second)):  # fmt: skip
+    for mine, his in ((world.folder, thief.folder), (world.vault, thief.vault), (world.second, thief.second)):
         shutil.copytree(mine, his)
     thief.rotate()
     thief.rotate()

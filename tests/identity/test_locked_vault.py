@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.errors import EXIT_JOURNAL, EXIT_PLACE
-from holdfast.testing.command_line import Worker, environment
+from holdfast_proofs.support.command_line import Worker, environment
 
 
 @pytest.fixture
@@ -18,26 +18,46 @@ def home(tmp_path: Path) -> Path:
     """An agent as `holdfast init` makes it, opened by a file."""
     tmp_path.chmod(0o700)
     reads, writes = os.pipe()
-    assert main([
-        "init", "ada", "--home", str(tmp_path / "ada"), "--vault", str(tmp_path / "vault"),
-        "--second", str(tmp_path / "second"), "--witness", str(tmp_path / "witness"),
-        "--arbiter", str(tmp_path / "arbiter"), "--unlock-file", str(tmp_path / "unlock"),
-        "--second-unlock-file", str(tmp_path / "unlock2"), "--words-fd", str(writes),
-    ]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "init",
+                "ada",
+                "--home",
+                str(tmp_path / "ada"),
+                "--vault",
+                str(tmp_path / "vault"),
+                "--second",
+                str(tmp_path / "second"),
+                "--witness",
+                str(tmp_path / "witness"),
+                "--arbiter",
+                str(tmp_path / "arbiter"),
+                "--unlock-file",
+                str(tmp_path / "unlock"),
+                "--second-unlock-file",
+                str(tmp_path / "unlock2"),
+                "--words-fd",
+                str(writes),
+            ]
+        )
+        == 0
+    )
     os.close(reads)
     os.close(writes)
     return tmp_path / "ada"
 
 
 COMMANDS = (
-    ("backup", "now"), ("place", "check", "nas"), ("identity", "rotate", "--yes"),
-    ("identity", "answer", "--challenge", "a" * 22), ("migrate", "cancel"),
-)  # fmt: skip
+    ("backup", "now"),
+    ("place", "check", "nas"),
+    ("identity", "rotate", "--yes"),
+    ("identity", "answer", "--challenge", "a" * 22),
+    ("migrate", "cancel"),
+)
 
 
-def test_it_names_what_was_tried_and_how_to_open_it(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_names_what_was_tried_and_how_to_open_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unlock = home.parent / "unlock"
     unlock.unlink()
     capsys.readouterr()
@@ -62,10 +82,7 @@ def test_it_names_what_was_tried_and_how_to_open_it(
 def test_a_worker_says_it_while_it_waits(home: Path) -> None:
     (home.parent / "unlock").unlink()
     app = home.parent / "app.py"
-    app.write_text(
-        "import holdfast\n@holdfast.task\nasync def idle(run: holdfast.Run) -> None: ...\n"
-        "tasks = [idle]\n"
-    )
+    app.write_text("import holdfast\n@holdfast.task\nasync def idle(run: holdfast.Run) -> None: ...\ntasks = [idle]\n")
     worker = Worker(home, ("worker", f"{app}:tasks"), environment(home))
     try:
         text = worker.wait_event("agent-waits")["text"]
@@ -74,9 +91,7 @@ def test_a_worker_says_it_while_it_waits(home: Path) -> None:
         worker.close()
 
 
-def test_a_linked_vault_is_refused_with_the_real_path(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_linked_vault_is_refused_with_the_real_path(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vault, real = home.parent / "vault", home.parent / "real"
     vault.rename(real)
     vault.symlink_to(real)

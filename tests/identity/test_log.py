@@ -12,30 +12,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cast import (
-    NONCE,
-    SODIUM,
-    Owner,
-    key,
-    receipt,
-    refuse,
-    refused,
-    take,
-    taken,
-    vouched,
-    witnesses,
-)
+from cast import NONCE, SODIUM, Owner, key, receipt, refuse, refused, take, taken, vouched, witnesses
 
 from holdfast.errors import BadRecord
-from holdfast.identity import drafts
-from holdfast.identity import log as rules_of_log
-from holdfast.identity.encodings import digest_of
-from holdfast.identity.log import accept, accept_line, add_receipt, witnesses_to_ask
-from holdfast.identity.log_state import EvidenceKind, Log, Standing, is_final
-from holdfast.identity.receipt import parse_receipt
-from holdfast.identity.records import Keys, Position, Record, Why, parse_record
-from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.signed import Family, Signed, sealed
+from holdfast.identity.log import drafts
+from holdfast.identity.log import log as rules_of_log
+from holdfast.identity.log.log import accept, accept_line, add_receipt, witnesses_to_ask
+from holdfast.identity.log.log_state import EvidenceKind, Log, Standing, is_final
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.records.receipt import parse_receipt
+from holdfast.identity.records.records import Keys, Position, Record, Why, parse_record
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import Family, Signed, sealed
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
@@ -195,9 +183,7 @@ def test_a_record_is_final_with_enough_witnesses_and_stays() -> None:
     assert after.standing is Standing.ACTIVE
     after = vouched(after, his, "w1", "w2", "w3")  # more lie than the threshold allows for
     assert after.head.digest == mine.digest
-    assert refused(add_receipt(log, receipt(log, mine, "stranger"), port=SODIUM)) is (
-        Reason.NOT_A_WITNESS
-    )
+    assert refused(add_receipt(log, receipt(log, mine, "stranger"), port=SODIUM)) is (Reason.NOT_A_WITNESS)
     assert refused(add_receipt(log, receipt(log, his, "w1"), port=SODIUM)) is Reason.NOT_HELD
 
 
@@ -251,9 +237,7 @@ def test_a_change_of_witnesses_needs_both_sets_before_anything_follows() -> None
     assert refuse(vouched(log, change, "n1", "n2", "n3"), following) is Reason.PREVIOUS_NOT_FINAL
     assert refuse(vouched(log, change, "w1", "w2", "w3"), following) is Reason.PREVIOUS_NOT_FINAL
     log = take(vouched(log, change, "w1", "w2", "n2", "n3"), following)
-    assert refused(add_receipt(log, receipt(log, following, "w1"), port=SODIUM)) is (
-        Reason.NOT_A_WITNESS
-    )
+    assert refused(add_receipt(log, receipt(log, following, "w1"), port=SODIUM)) is (Reason.NOT_A_WITNESS)
     assert is_final(vouched(log, following, "n1", "n2"), log.position)
 
 
@@ -265,9 +249,7 @@ def test_a_recovery_is_judged_by_the_witnesses_of_the_recovery_tier() -> None:
     log = vouched(take(log, his), his, "w1", "w2", "false")
     signed = OWNER.recovery(log)
     log = take(log, signed)
-    assert refused(add_receipt(log, receipt(log, signed, "false"), port=SODIUM)) is (
-        Reason.NOT_A_WITNESS
-    )
+    assert refused(add_receipt(log, receipt(log, signed, "false"), port=SODIUM)) is (Reason.NOT_A_WITNESS)
     log = vouched(log, signed, "w2", "w3")
     assert is_final(log, Position(1, 0))
     assert log.head.witnesses == OWNER.wit
@@ -316,9 +298,7 @@ def test_a_recovery_needs_its_own_keys_and_predecessor() -> None:
     assert verdict(log, changed(signed, (OWNER.paper(1),), rp=D0)) is Reason.WRONG_PREVIOUS
     assert verdict(log, changed(signed, (OWNER.paper(1),), g=2)) is Reason.GAP
     assert verdict(log, changed(signed, (OWNER.paper(1),), g=0)) is Reason.MALFORMED
-    assert verdict(log, changed(signed, (OWNER.paper(1),), op={"k": [K0], "kt": 1})) is (
-        Reason.MALFORMED
-    )
+    assert verdict(log, changed(signed, (OWNER.paper(1),), op={"k": [K0], "kt": 1})) is (Reason.MALFORMED)
     mine = {"n": [digest_of(OWNER.paper(1).public.encode())], "nt": 1}
     assert verdict(log, changed(signed, (OWNER.paper(1),), rec=mine)) is Reason.MALFORMED
     locked = take(log, signed)
@@ -337,15 +317,11 @@ def test_generations_follow_each_other_from_one_paper() -> None:
 def test_a_retired_identity_stays_retired() -> None:
     log = OWNER.rotated(OWNER.begun(), 1)
     heir = THIEF.begun().id
-    signed = drafts.retirement(
-        id=log.id, g=1, rp=log.generations[0].tier.digest, by=(OWNER.paper(1),), heir=heir
-    )
+    signed = drafts.retirement(id=log.id, g=1, rp=log.generations[0].tier.digest, by=(OWNER.paper(1),), heir=heir)
     retired = take(log, signed)
     assert retired.standing is Standing.RETIRED
     assert retired.recovery is None
-    assert verdict(log, changed(signed, (OWNER.next(1),), by=[OWNER.next(1).public])) is (
-        Reason.NOT_COMMITTED
-    )
+    assert verdict(log, changed(signed, (OWNER.next(1),), by=[OWNER.next(1).public])) is (Reason.NOT_COMMITTED)
     following = drafts.recovery(
         id=log.id,
         g=2,
@@ -356,11 +332,7 @@ def test_a_retired_identity_stays_retired() -> None:
     )
     assert refuse(retired, following) is Reason.RETIRED
     rotation = drafts.rotation(
-        retired,
-        by=(OWNER.next(2),),
-        op=(OWNER.op(2),),
-        nxt=drafts.committed((OWNER.next(3).public,)),
-        why=Why.PLANNED,
+        retired, by=(OWNER.next(2),), op=(OWNER.op(2),), nxt=drafts.committed((OWNER.next(3).public,)), why=Why.PLANNED
     )
     assert refuse(retired, rotation) is Reason.RETIRED
 
@@ -410,8 +382,7 @@ def test_a_line_reads_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "sig",
-    [[], {}, [["k"]], [["k", "s", "x"]], [[1, 2]], "x", [[K0, "short"]], [[K0, "A" * 85 + "B"]]],
+    "sig", [[], {}, [["k"]], [["k", "s", "x"]], [[1, 2]], "x", [[K0, "short"]], [[K0, "A" * 85 + "B"]]]
 )
 def test_signatures_that_are_none(sig: Any) -> None:
     body = json.loads(OWNER.inception().body)

@@ -9,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import Owner, take, vouched
 
-from holdfast.identity import drafts
-from holdfast.identity.log_state import Log
-from holdfast.identity.monitor import Power, find_strange
-from holdfast.identity.records import Position
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.records import Position
+from holdfast.identity.witness.monitor import Power, find_strange
 
 OWNER, THIEF = Owner(), Owner(name="thief")
 
@@ -38,9 +38,7 @@ def test_a_recovery_that_the_home_did_not_make_is_the_papers() -> None:
         (Position(1, 0), Power.PAPER, "a recovery", True),
         (Position(1, 1), Power.NEXT, "a rotation", True),
     ]
-    retired = drafts.retirement(
-        id=own.id, g=1, rp=own.generations[0].tier.digest, by=(OWNER.paper(1),)
-    )
+    retired = drafts.retirement(id=own.id, g=1, rp=own.generations[0].tier.digest, by=(OWNER.paper(1),))
     expected = [(Position(1, 0), Power.PAPER, "the retirement of the identity", True)]
     assert shown(own, take(own, retired)) == expected
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app.keyfile import KeyFile, parse, read
-from holdfast.app.secret_file import SecretFile
-from holdfast.app.vault_keys import move_keys, open_ring, read_keys
 from holdfast.core.clock import SeededEntropy, SystemClock, SystemEntropy
 from holdfast.errors import KeysWrong, VaultDamaged, VaultLocked, VaultMissing
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.phrase import Phrase
-from holdfast.identity.ring import Keys
-from holdfast.identity.setup import create_vaults
-from holdfast.identity.slots import file_key, new_unlock_text
-from holdfast.identity.vault import Vault
+from holdfast.identity.journal_keys.keyfile import KeyFile, parse, read
+from holdfast.identity.journal_keys.secret_file import SecretFile
+from holdfast.identity.journal_keys.vault_keys import move_keys, open_ring, read_keys
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.vault.ring import Keys
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import file_key, new_unlock_text
+from holdfast.identity.vault.vault import Vault
 
 ENTROPY = SystemEntropy()
 
@@ -38,10 +38,14 @@ def vault_for(folder: Path, phrase: Phrase, ring: Keys | None) -> Vault:
     unlock.write_bytes(new_unlock_text(SeededEntropy(1)))
     second = file_key(Path("/second"), new_unlock_text(SeededEntropy(2)))
     vault, _ = create_vaults(
-        folder / "vault", folder / "second", escrow=PaperKeys(phrase).escrow().recipient,
-        keys=[file_key(unlock, unlock.read_bytes())], second_keys=[second], entropy=ENTROPY,
+        folder / "vault",
+        folder / "second",
+        escrow=PaperKeys(phrase).escrow().recipient,
+        keys=[file_key(unlock, unlock.read_bytes())],
+        second_keys=[second],
+        entropy=ENTROPY,
         ring=ring,
-    )  # fmt: skip
+    )
     return vault
 
 
@@ -52,9 +56,7 @@ async def test_a_journal_goes_on_with_its_keys_in_a_vault(tmp_path: Path, phrase
         first = await hf.submit(greet, name="ada", request_id="one")
         assert await first.result() == "hello ada"
     keys = read_keys(home / "keys.json")
-    SecretFile(home, keys=open_file(home), clock=SystemClock(), entropy=ENTROPY).set(
-        "token", "a value of some length"
-    )
+    SecretFile(home, keys=open_file(home), clock=SystemClock(), entropy=ENTROPY).set("token", "a value of some length")
     vault = vault_for(tmp_path, phrase, keys)
     old = os.open(home / "keys.json", os.O_RDONLY)
     move_keys(home / "keys.json", vault)
@@ -81,9 +83,7 @@ def open_file(home: Path) -> KeyFile:
     return parse(read(home / "keys.json"), where="keys.json")
 
 
-async def test_a_missing_or_shut_vault_is_told_and_nothing_is_made_anew(
-    tmp_path: Path, phrase: Phrase
-) -> None:
+async def test_a_missing_or_shut_vault_is_told_and_nothing_is_made_anew(tmp_path: Path, phrase: Phrase) -> None:
     home = tmp_path / "home"
     home.mkdir(0o700)
     async with holdfast.open(home / "journal.db", tasks=[greet]):
@@ -134,9 +134,7 @@ def test_a_malformed_pointer_is_refused(fields: dict[str, object]) -> None:
         open_ring(json.dumps(fields).encode(), where=Path("keys.json"))
 
 
-def test_importing_holdfast_loads_no_identity_nor_does_a_journal_without_a_vault(
-    tmp_path: Path,
-) -> None:
+def test_importing_holdfast_loads_no_identity_nor_does_a_journal_without_a_vault(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys, holdfast\n"
         "async def main():\n"
@@ -147,7 +145,6 @@ def test_importing_holdfast_loads_no_identity_nor_does_a_journal_without_a_vault
     home = tmp_path / "home"
     home.mkdir(0o700)
     done = subprocess.run(
-        [sys.executable, "-c", program, str(home / "journal.db")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program, str(home / "journal.db")], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"

@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import SODIUM, Owner, take, vouched
 
 from holdfast.errors import BadInput, LogDamaged, LogMissing, ModeTooWide
-from holdfast.identity.log_state import Log
-from holdfast.identity.own_log import (
+from holdfast.identity.files.own_log import (
     LOG,
     RECEIPTS,
     extend_own_log,
@@ -23,14 +22,9 @@ from holdfast.identity.own_log import (
     read_lines,
     read_own_log,
 )
-from holdfast.identity.public_file import (
-    change_identity,
-    identity_of,
-    read_identity,
-    with_log,
-    write_identity,
-)
-from holdfast.identity.sheets import PrintedSheet
+from holdfast.identity.files.public_file import change_identity, identity_of, read_identity, with_log, write_identity
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.paper.sheets import PrintedSheet
 
 OWNER = Owner()
 
@@ -80,9 +74,7 @@ def test_damage_is_refused_and_mended(home: Path) -> None:
     extend_own_log(home, log, SODIUM)
     records, receipts = (home / LOG).read_bytes(), (home / RECEIPTS).read_bytes()
     first, second = records.splitlines(keepends=True)
-    for changed in (
-        records.replace(b'"s":1', b'"s":2', 1), second, first + b"\n" + second, b"{}\n" + records,
-    ):  # fmt: skip
+    for changed in (records.replace(b'"s":1', b'"s":2', 1), second, first + b"\n" + second, b"{}\n" + records):
         (home / LOG).write_bytes(changed)
         with pytest.raises(LogDamaged):
             read_own_log(home, SODIUM)

@@ -20,25 +20,17 @@ from hypothesis import strategies as st
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase, BadShare, BadSheet
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.encodings import agent_id
-from holdfast.identity.hand_copy import places_to_ask, retyped_wrong, wrong_places
-from holdfast.identity.paper import (
-    Card,
-    Sheet,
-    check_line,
-    phrase_sheet,
-    read_card,
-    read_secret,
-    share_sheets,
-)
-from holdfast.identity.paper_pdf import card_pdf, sheet_pdf
-from holdfast.identity.paper_words import card_text, sheet_text
-from holdfast.identity.phrase import Phrase, english, new_phrase, read_phrase
-from holdfast.identity.repair import repair
-from holdfast.identity.shares import combine, split
-from holdfast.testing.scanner import dark_box, printed, rendered, scanned, worn
-from holdfast.testing.vectors import CHECKOUT
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.hand_copy import places_to_ask, retyped_wrong, wrong_places
+from holdfast.identity.paper.paper import Card, Sheet, check_line, phrase_sheet, read_card, read_secret, share_sheets
+from holdfast.identity.paper.paper_pdf import card_pdf, sheet_pdf
+from holdfast.identity.paper.paper_words import card_text, sheet_text
+from holdfast.identity.paper.phrase import Phrase, english, new_phrase, read_phrase
+from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.shares import combine, split
+from holdfast.identity.records.encodings import agent_id
+from holdfast_proofs.support.scanner import dark_box, printed, rendered, scanned, worn
+from holdfast_proofs.support.vectors import CHECKOUT
 
 AGENT = agent_id(b"the first record")
 SHOWN: dict[str, Any] = {"name": "ada", "agent_id": AGENT, "date": "2026-11-15", "generation": 1}
@@ -51,10 +43,14 @@ def record(seed: int) -> bytes:
     digests = [base64.b32encode(entropy.bytes(32)).decode().rstrip("=").lower() for _ in range(2)]
     signature = base64.urlsafe_b64encode(entropy.bytes(64)).decode().rstrip("=")
     body = {
-        "nonce": entropy.bytes(8).hex(), "nxt": {"n": digests[:1], "nt": 1},
-        "op": {"k": keys[:1], "kt": 1}, "rec": {"n": digests[1:], "nt": 1}, "t": "icp", "v": 1,
+        "nonce": entropy.bytes(8).hex(),
+        "nxt": {"n": digests[:1], "nt": 1},
+        "op": {"k": keys[:1], "kt": 1},
+        "rec": {"n": digests[1:], "nt": 1},
+        "t": "icp",
+        "v": 1,
         "wit": {"k": keys[1:4], "m": 2},
-    }  # fmt: skip
+    }
     return json.dumps({"b": body, "sig": [[keys[0], signature]]}, separators=(",", ":")).encode()
 
 
@@ -66,20 +62,23 @@ def sheet(phrase: Phrase) -> Sheet:
 @pytest.fixture
 def card() -> Card:
     return Card(
-        name="ada", agent_id=AGENT, date="2026-11-15", generation=1,
-        records=(record(1), record(2)), handles=("ada@relay.example.org",),
+        name="ada",
+        agent_id=AGENT,
+        date="2026-11-15",
+        generation=1,
+        records=(record(1), record(2)),
+        handles=("ada@relay.example.org",),
         relays=("https://relay.example.org", "https://second.example.net"),
-        backups=("usb disk in the safe", "backup.example.org:ada"), contact="keeper@example.org",
-    )  # fmt: skip
+        backups=("usb disk in the safe", "backup.example.org:ada"),
+        contact="keeper@example.org",
+    )
 
 
 BLOTS = {100: ((0.35, 0.35), (0.5, 0.5)), 200: ((0.55, 0.2),)}
 
 
 @pytest.mark.parametrize("dpi", [100, 200])
-def test_a_worn_sheet_is_scanned_to_the_recovery_key(
-    sheet: Sheet, phrase: Phrase, dpi: int
-) -> None:
+def test_a_worn_sheet_is_scanned_to_the_recovery_key(sheet: Sheet, phrase: Phrase, dpi: int) -> None:
     pdf, box = printed(lambda: sheet_pdf(sheet))
     page = rendered(pdf, dpi=dpi)
     assert scanned(page) == sheet.code
@@ -145,14 +144,16 @@ def test_pages_are_black_and_white_whole_and_hold_everything(sheet: Sheet, card:
 def test_the_same_arguments_give_the_same_bytes_on_another_day(sheet: Sheet, card: Card) -> None:
     program = (
         "import sys\nsys.path.insert(0, sys.argv[1])\nimport test_paper as t\n"
-        "from holdfast.identity.phrase import new_phrase\n"
+        "from holdfast.identity.paper.phrase import new_phrase\n"
         "s = t.phrase_sheet(new_phrase(t.SeededEntropy(24)), number=3, **t.SHOWN)\n"
         "sys.stdout.buffer.write(t.sheet_pdf(s) + t.sheet_text(s).encode())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(Path(__file__).parent)],
-        env=os.environ | {"TZ": "Pacific/Auckland"}, capture_output=True, check=True,
-    )  # fmt: skip
+        env=os.environ | {"TZ": "Pacific/Auckland"},
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout == sheet_pdf(sheet) + sheet_text(sheet).encode()
     assert card_pdf(card) == card_pdf(card)
 
@@ -173,10 +174,7 @@ def test_the_check_line_confirms_a_repair_without_the_log(sheet: Sheet, phrase: 
     assert len(sheet.check) == 8
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "HF1R:", "HF1R:HF1QABCD:WORD", "HF2R:HF1QABCD:" + "ZOO " * 23 + "ZOO", "hf1r:x"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["", "HF1R:", "HF1R:HF1QABCD:WORD", "HF2R:HF1QABCD:" + "ZOO " * 23 + "ZOO", "hf1r:x"])
 def test_what_is_no_code_is_refused(text: str) -> None:
     with pytest.raises(BadSheet):
         read_secret(text)
@@ -228,9 +226,7 @@ def test_a_copy_by_hand_is_asked_back(phrase: Phrase) -> None:
     assert retyped_wrong(phrase.words, text + " zoo", english()) == [0]
 
 
-def test_a_sheet_shows_no_word_in_its_repr(
-    sheet: Sheet, phrase: Phrase, measured: Callable[[str], None]
-) -> None:
+def test_a_sheet_shows_no_word_in_its_repr(sheet: Sheet, phrase: Phrase, measured: Callable[[str], None]) -> None:
     assert not any(word in repr(sheet) for word in phrase.words)
     shares = split(phrase, needed=2, total=3)
     shown = repr(share_sheets(shares, number=1, **SHOWN))

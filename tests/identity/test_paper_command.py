@@ -16,22 +16,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from homes import Home, with_relays
 
-from holdfast.app.paper import fit_phrase, make_card, mark_verified, print_sheets, today
-from holdfast.app.scan import scan
-from holdfast.backup.address import Kind
-from holdfast.backup.places import Place, write_places
+from holdfast.backup.places.address import Kind
+from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.core.clock import SeededEntropy
-from holdfast.core.mounts import is_in_memory
 from holdfast.errors import BadSheet, ModeTooWide
-from holdfast.identity.paper import read_card, read_secret
-from holdfast.identity.paper_pdf import sheet_pdf
-from holdfast.identity.paper_words import card_text
-from holdfast.identity.phrase import Phrase, new_phrase
-from holdfast.identity.records import parse_record
-from holdfast.identity.sheets import state_of
-from holdfast.testing.command_line import Commands, Done, command_line, environment
-from holdfast.testing.scanner import rendered, scanned
+from holdfast.host.mounts import is_in_memory
+from holdfast.identity.acts.paper_sheets import fit_phrase, make_card, mark_verified, print_sheets, today
+from holdfast.identity.paper.paper import read_card, read_secret
+from holdfast.identity.paper.paper_pdf import sheet_pdf
+from holdfast.identity.paper.paper_words import card_text
+from holdfast.identity.paper.phrase import Phrase, new_phrase
+from holdfast.identity.paper.scan import scan
+from holdfast.identity.paper.sheets import state_of
+from holdfast.identity.records.records import parse_record
+from holdfast_proofs.support.command_line import Commands, Done, command_line, environment
+from holdfast_proofs.support.scanner import rendered, scanned
 
 
 @pytest.fixture
@@ -50,9 +50,13 @@ def words_of(phrase: Phrase) -> str:
 
 def raw(home: Home, *words: str, stdin: bytes = b"", code: int = 0) -> bytes:
     done = subprocess.run(
-        command_line("paper", *words), cwd=home.folder, env=environment(home.folder), input=stdin,
-        capture_output=True, check=False,
-    )  # fmt: skip
+        command_line("paper", *words),
+        cwd=home.folder,
+        env=environment(home.folder),
+        input=stdin,
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -86,9 +90,7 @@ def test_a_sheet_is_printed_by_a_pipe_scanned_back_and_registered(
     assert "no code was found" in hf("paper", "verify", "--scan", str(image), code=2).err
 
 
-def test_typed_words_with_one_mistake_are_mended_and_two_refused(
-    home: Home, hf: Commands, phrase: Phrase
-) -> None:
+def test_typed_words_with_one_mistake_are_mended_and_two_refused(home: Home, hf: Commands, phrase: Phrase) -> None:
     print_sheets(home.desk(), phrase, date=today())
     one = ["zoo", *phrase.words[1:]]
     said = hf("paper", "verify", "--words-fd", "0", "--json", stdin=" ".join(one))
@@ -101,13 +103,21 @@ def test_typed_words_with_one_mistake_are_mended_and_two_refused(
     assert len(states(home)) == 1
 
 
-def test_shares_are_printed_and_enough_of_them_verify(
-    home: Home, hf: Commands, phrase: Phrase
-) -> None:
+def test_shares_are_printed_and_enough_of_them_verify(home: Home, hf: Commands, phrase: Phrase) -> None:
     made = hf(
-        "paper", "print", "--text", "--shares", "2of3", "--holder", "Grace", "--holder", "Alan",
-        "--words-fd", "0", stdin=words_of(phrase),
-    )  # fmt: skip
+        "paper",
+        "print",
+        "--text",
+        "--shares",
+        "2of3",
+        "--holder",
+        "Grace",
+        "--holder",
+        "Alan",
+        "--words-fd",
+        "0",
+        stdin=words_of(phrase),
+    )
     pages = made.out.split("\f")
     assert ["for Grace" in page for page in pages] == [True, False, False]
     shares = [read_secret(page).share for page in pages]
@@ -125,16 +135,18 @@ def test_shares_are_printed_and_enough_of_them_verify(
     assert documents[0] != documents[3]
 
 
-def test_nothing_secret_is_written_to_a_disk(
-    home: Home, hf: Commands, phrase: Phrase, tmp_path: Path
-) -> None:
+def test_nothing_secret_is_written_to_a_disk(home: Home, hf: Commands, phrase: Phrase, tmp_path: Path) -> None:
     with (tmp_path / "out.pdf").open("wb") as file:
         os.fchmod(file.fileno(), 0o600)
         done = subprocess.run(
-            command_line("paper", "print", "--words-fd", "0"), cwd=home.folder, stdout=file,
-            env=environment(home.folder), input=words_of(phrase).encode(), stderr=subprocess.PIPE,
+            command_line("paper", "print", "--words-fd", "0"),
+            cwd=home.folder,
+            stdout=file,
+            env=environment(home.folder),
+            input=words_of(phrase).encode(),
+            stderr=subprocess.PIPE,
             check=False,
-        )  # fmt: skip
+        )
     memory = is_in_memory(tmp_path)
     assert done.returncode == (0 if memory else 2)
     if not memory:
@@ -147,8 +159,7 @@ def test_nothing_secret_is_written_to_a_disk(
         pytest.skip("no memory is mounted here")
     file = there / f"holdfast-test-{os.getpid()}"
     try:
-        hf("paper", "print", "--text", "--out", str(file), "--words-fd", "0",
-           stdin=words_of(phrase))  # fmt: skip
+        hf("paper", "print", "--text", "--out", str(file), "--words-fd", "0", stdin=words_of(phrase))
         assert file.stat().st_mode & 0o777 == 0o600
         assert read_secret(file.read_text()).phrase == phrase
         hf("paper", "print", "--out", str(file), "--words-fd", "0", code=2)
@@ -156,17 +167,13 @@ def test_nothing_secret_is_written_to_a_disk(
         file.unlink(missing_ok=True)
 
 
-def test_words_in_the_command_line_are_refused_and_not_repeated(
-    hf: Commands, phrase: Phrase
-) -> None:
+def test_words_in_the_command_line_are_refused_and_not_repeated(hf: Commands, phrase: Phrase) -> None:
     said = hf("paper", "verify", *phrase.words, code=2).err
     assert "never a word" in said
     assert not leaked(phrase, said)
 
 
-def test_a_paper_outlives_its_recovery_and_says_when_it_was_replaced(
-    home: Home, phrase: Phrase
-) -> None:
+def test_a_paper_outlives_its_recovery_and_says_when_it_was_replaced(home: Home, phrase: Phrase) -> None:
     """The same words fit generation g+1; other words, and the old ones are told so."""
     home.recover()
     assert fit_phrase(home.desk(), words_of(phrase)).phrase == phrase
@@ -178,9 +185,7 @@ def test_a_paper_outlives_its_recovery_and_says_when_it_was_replaced(
         fit_phrase(home.desk(), words_of(phrase))
 
 
-def test_a_sheet_of_another_agent_is_named(
-    home: Home, hf: Commands, tmp_path: Path, phrase: Phrase
-) -> None:
+def test_a_sheet_of_another_agent_is_named(home: Home, hf: Commands, tmp_path: Path, phrase: Phrase) -> None:
     other = Home(tmp_path / "other", new_phrase(SeededEntropy(5)))
     sheet = print_sheets(other.desk(), other.phrase, date="2026-11-15")[0]
     said = hf("paper", "verify", "--words-fd", "0", stdin=sheet.code, code=2)
@@ -210,19 +215,13 @@ def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: P
 def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Commands) -> None:
     with_relays(home.folder, "https://relay.example.org")
     usb = Place(
-        name="usb", kind=Kind.FOLDER, address="/mnt/usb", place_id="1", repository_id="2",
-        agent="ada", added_ms=1,
-    )  # fmt: skip
+        name="usb", kind=Kind.FOLDER, address="/mnt/usb", place_id="1", repository_id="2", agent="ada", added_ms=1
+    )
     write_places(home.folder / "places.json", [usb])
     text = hf("paper", "card", "--text", "--contact", "keeper@example.org").out
     records = [parse_record(line) for line in read_card(text)]
     assert [one.digest for one in records] == [home.log.generations[0].tier.digest]
-    for shown in (
-        "https://relay.example.org",
-        "usb (/mnt/usb/ada/repository)",
-        "keeper@example.org",
-        "m/7233'",
-    ):
+    for shown in ("https://relay.example.org", "usb (/mnt/usb/ada/repository)", "keeper@example.org", "m/7233'"):
         assert shown in text
     signed = home.recover()
     card = make_card(home.desk(), date=today())
@@ -249,12 +248,14 @@ def _with_fds(home: Home, words: list[str], phrase: str, passphrase: str) -> Don
         os.close(write)
     reads = [read for read, _ in ends]
     done = subprocess.run(
-        command_line(
-            "paper", *words, "--words-fd", str(reads[0]), "--sheet-passphrase-fd", str(reads[1])
-        ),
-        cwd=home.folder, env=environment(home.folder), pass_fds=reads, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        command_line("paper", *words, "--words-fd", str(reads[0]), "--sheet-passphrase-fd", str(reads[1])),
+        cwd=home.folder,
+        env=environment(home.folder),
+        pass_fds=reads,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     for read in reads:
         os.close(read)
     return Done(done.returncode, done.stdout, done.stderr)
@@ -267,9 +268,14 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         self.seen = ""
         self.process = subprocess.Popen(
-            command_line(*words), cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs,
-            stderr=theirs, start_new_session=True,
-        )  # fmt: skip
+            command_line(*words),
+            cwd=folder,
+            env=environment(folder),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
         os.close(theirs)
 
     def wait(self, pattern: str) -> re.Match[str]:
@@ -295,9 +301,7 @@ class Terminal:
         return code
 
 
-def test_words_are_copied_by_hand_and_asked_back(
-    home: Home, hf: Commands, phrase: Phrase, tmp_path: Path
-) -> None:
+def test_words_are_copied_by_hand_and_asked_back(home: Home, hf: Commands, phrase: Phrase, tmp_path: Path) -> None:
     person = Terminal(home.folder, "paper", "print", "--hand-copy")
     person.wait(r"\(not shown\): $")
     person.answer(words_of(phrase))

@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import Owner, take
 
 from holdfast.core.clock import SeededEntropy
-from holdfast.identity import drafts
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.log_state import Log
-from holdfast.identity.paper_fit import Fit, Fitting, fitting
-from holdfast.identity.phrase import new_phrase
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.paper_fit import Fit, Fitting, fitting
+from holdfast.identity.paper.phrase import new_phrase
 
 OWNER = Owner()
 OWNER_WIT = OWNER.wit
@@ -27,20 +27,25 @@ def begun() -> Log:
     return take(
         None,
         drafts.inception(
-            op=(OWNER.op(0),), nxt=drafts.committed((OWNER.next(1).public,)),
-            rec=drafts.committed((FIRST.recovery(1).public,)), wit=OWNER_WIT,
+            op=(OWNER.op(0),),
+            nxt=drafts.committed((OWNER.next(1).public,)),
+            rec=drafts.committed((FIRST.recovery(1).public,)),
+            wit=OWNER_WIT,
             nonce="AAAAAAAAAAAAAAAAAAAAAA",
         ),
-    )  # fmt: skip
+    )
 
 
 def recovered(log: Log, by: PaperKeys, after: PaperKeys) -> Log:
     g = len(log.generations)
     signed = drafts.recovery(
-        id=log.id, g=g, rp=log.generations[-1].tier.digest, by=(by.recovery(g),),
+        id=log.id,
+        g=g,
+        rp=log.generations[-1].tier.digest,
+        by=(by.recovery(g),),
         nxt=drafts.committed((by.next(g).public,)),
         rec=drafts.committed((after.recovery(g + 1).public,)),
-    )  # fmt: skip
+    )
     return take(log, signed)
 
 
@@ -65,9 +70,7 @@ def test_a_paper_that_comes_back_is_current_again() -> None:
 
 def test_no_paper_has_a_say_after_the_retirement() -> None:
     log = begun()
-    retired = drafts.retirement(
-        id=log.id, g=1, rp=log.generations[0].tier.digest, by=(FIRST.recovery(1),)
-    )
+    retired = drafts.retirement(id=log.id, g=1, rp=log.generations[0].tier.digest, by=(FIRST.recovery(1),))
     log = take(log, retired)
     assert fitting(FIRST, log) == Fitting(fit=Fit.RETIRED, generation=1)
     assert fitting(OTHER, log) == Fitting(fit=Fit.OTHER)
@@ -76,8 +79,10 @@ def test_no_paper_has_a_say_after_the_retirement() -> None:
 @pytest.mark.parametrize("wrong", [2, 3])
 def test_a_key_of_another_generation_of_the_same_words_does_not_fit(wrong: int) -> None:
     odd = drafts.inception(
-        op=(OWNER.op(0),), nxt=drafts.committed((OWNER.next(1).public,)),
-        rec=drafts.committed((FIRST.recovery(wrong).public,)), wit=OWNER_WIT,
+        op=(OWNER.op(0),),
+        nxt=drafts.committed((OWNER.next(1).public,)),
+        rec=drafts.committed((FIRST.recovery(wrong).public,)),
+        wit=OWNER_WIT,
         nonce="AAAAAAAAAAAAAAAAAAAAAA",
-    )  # fmt: skip
+    )
     assert fitting(FIRST, take(None, odd)).fit is Fit.OTHER

@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.phrase import (
-    Phrase,
-    english,
-    find_secret,
-    new_phrase,
-    read_phrase,
-    seed_of,
-    words_of,
-)
-from holdfast.identity.repair import repair
-from holdfast.testing.vectors import vectors
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase, english, find_secret, new_phrase, read_phrase, seed_of, words_of
+from holdfast.identity.paper.repair import repair
+from holdfast_proofs.support.vectors import vectors
 
 BIP39: list[list[str]] = json.loads((vectors("bip39") / "english.json").read_text())
 
@@ -51,9 +43,7 @@ def test_a_phrase_is_read_as_people_write_it(phrase: Phrase) -> None:
         "  " + ",\t".join(words) + "\r\n",
         numbered,
         " ".join(f"{n}){word.title()}" for n, word in enumerate(words, 1)),
-        unicodedata.normalize("NFKC", " ".join(words)).translate(
-            {ord("a") + n: 0xFF41 + n for n in range(26)}
-        ),
+        unicodedata.normalize("NFKC", " ".join(words)).translate({ord("a") + n: 0xFF41 + n for n in range(26)}),
     ):
         assert read_phrase(text) == phrase
 

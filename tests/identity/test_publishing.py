@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, take
 
 from holdfast.errors import LogDamaged
-from holdfast.identity.log_state import Log, Standing, is_final
-from holdfast.identity.pending import clear_pending, find_pending, write_pending
-from holdfast.identity.publishing import Published, ask, publish
-from holdfast.identity.records import Keys, Record, Why
-from holdfast.identity.signed import Signed
-from holdfast.identity.witness_places import Reached, enough_of, reach
+from holdfast.identity.files.pending import clear_pending, find_pending, write_pending
+from holdfast.identity.log.log_state import Log, Standing, is_final
+from holdfast.identity.records.records import Keys, Record, Why
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.witness.publishing import Published, ask, publish
+from holdfast.identity.witness.witness_places import Reached, enough_of, reach
 
 
 def reached(folder: Path, *names: str, make: bool = False) -> Reached:

@@ -8,19 +8,19 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.app.key_record import Done, acting, open_desk
-from holdfast.app.make_agent import open_by
-from holdfast.app.paper import fit_phrase, open_paper
-from holdfast.app.replace_paper import is_under_way, replace_paper
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase, BadSheet, KeysReplaced, VaultLocked
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.log_state import Standing
-from holdfast.identity.phrase import Phrase, new_phrase, read_phrase
-from holdfast.identity.ring import open_escrow, read_escrow
-from holdfast.identity.slots import Key
-from holdfast.identity.vault import Vault
-from holdfast.testing.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
+from holdfast.identity.acts.log_act import Done, acting, open_desk
+from holdfast.identity.acts.make_agent import open_by
+from holdfast.identity.acts.paper_sheets import fit_phrase, open_paper
+from holdfast.identity.acts.replace_paper import is_under_way, replace_paper
+from holdfast.identity.log.log_state import Standing
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
+from holdfast.identity.vault.ring import open_escrow, read_escrow
+from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.vault import Vault
+from holdfast_proofs.support.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 NEW, THIRD = new_phrase(SeededEntropy(8)), new_phrase(SeededEntropy(9))
 
@@ -30,9 +30,15 @@ def replaced(world: World, new: Phrase, ways: tuple[Key, Key] = (UNLOCK, OTHER))
         desk = await open_desk(world.home(), port=SODIUM)
         with open_by(world.vault, [UNLOCK]) as vault, open_by(world.second, [OTHER]) as second:
             return await replace_paper(
-                desk, PaperKeys(read_phrase(world.words[0])), PaperKeys(new), vault, second,
-                ways=[ways[0]], second_ways=[ways[1]], entropy=ENTROPY,
-            )  # fmt: skip
+                desk,
+                PaperKeys(read_phrase(world.words[0])),
+                PaperKeys(new),
+                vault,
+                second,
+                ways=[ways[0]],
+                second_ways=[ways[1]],
+                entropy=ENTROPY,
+            )
 
     with acting(world.folder):
         return asyncio.run(act())
@@ -77,10 +83,7 @@ def test_a_run_that_was_cut_short_goes_on_with_the_same_new_words(world: World) 
     with pytest.raises(VaultLocked):
         replaced(world, NEW, (UNLOCK, UNLOCK))
     assert world.log().standing is Standing.ACTIVE  # refused before anybody was evicted
-    with (
-        patch.object(Vault, "exchange_escrow", side_effect=KeyboardInterrupt),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    with patch.object(Vault, "exchange_escrow", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         replaced(world, NEW)
     assert world.log().standing is Standing.LOCKED
     assert under_way(world)
@@ -96,10 +99,7 @@ def test_a_run_that_was_cut_short_goes_on_with_the_same_new_words(world: World) 
 
 def test_keys_that_somebody_else_installed_are_no_success(world: World) -> None:
     """The new words were stolen too, and used elsewhere, before the run was finished."""
-    with (
-        patch.object(Vault, "exchange_escrow", side_effect=KeyboardInterrupt),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    with patch.object(Vault, "exchange_escrow", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         replaced(world, NEW)
     World(world.root, home_name="elsewhere").recover(" ".join(NEW.words), witnesses=world.witnesses)
     with pytest.raises(KeysReplaced):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.identity_schedules.__main__ import main
-from holdfast.testing.identity_schedules.campaign import find_breach, find_weakness, run
-from holdfast.testing.identity_schedules.weakened import WEAKENED
+from holdfast_proofs.identity_schedules.__main__ import main
+from holdfast_proofs.identity_schedules.campaign import find_breach, find_weakness, run
+from holdfast_proofs.identity_schedules.weakened import WEAKENED
 
 SCHEDULES = 250
 ACTS = {

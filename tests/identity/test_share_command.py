@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.core.mounts import is_in_memory
-from holdfast.identity.phrase import Phrase
-from holdfast.testing.command_line import Commands
+from holdfast.host.mounts import is_in_memory
+from holdfast.identity.paper.phrase import Phrase
+from holdfast_proofs.support.command_line import Commands
 
 
 @pytest.fixture
@@ -45,9 +45,7 @@ def test_a_phrase_is_split_and_joined_by_pipes(hf: Commands, phrase: Phrase) -> 
     assert not leaked(blocks[1].split("\n")[1], few.err)
 
 
-def test_words_are_not_taken_from_the_command_line_nor_repeated(
-    hf: Commands, phrase: Phrase
-) -> None:
+def test_words_are_not_taken_from_the_command_line_nor_repeated(hf: Commands, phrase: Phrase) -> None:
     said = hf("share", "combine", *phrase.words, code=2).err
     assert "never a word" in said
     assert not leaked(" ".join(phrase.words), said)
@@ -63,8 +61,12 @@ def test_words_are_not_taken_from_the_command_line_nor_repeated(
 def redirected(out: int, *words: str, typed: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "holdfast", "share", *words, "--from-fd", "0"],
-        input=typed.encode(), stdout=out, stderr=subprocess.PIPE, check=False, timeout=60,
-    )  # fmt: skip
+        input=typed.encode(),
+        stdout=out,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
 
 
 VERBS = (("split", "--needed", "2", "--total", "2"), ("combine",))
@@ -114,9 +116,7 @@ def test_words_go_to_a_terminal(phrase: Phrase) -> None:
     os.close(ours)
 
 
-def test_a_caller_in_this_process_takes_them(
-    phrase: Phrase,
-) -> None:
+def test_a_caller_in_this_process_takes_them(phrase: Phrase) -> None:
     """Where standard output has no descriptor there is no file either."""
     read, write = os.pipe()
     os.write(write, " ".join(phrase.words).encode())
@@ -128,16 +128,17 @@ def test_a_caller_in_this_process_takes_them(
 
 
 def test_a_person_types_them_unseen_and_may_mistype(hf: Commands, phrase: Phrase) -> None:
-    made = hf(
-        "share", "split", "--needed=2", "--total=2", "--from-fd=0", stdin=" ".join(phrase.words)
-    )
+    made = hf("share", "split", "--needed=2", "--total=2", "--from-fd=0", stdin=" ".join(phrase.words))
     shares = [block.split("\n")[1] for block in made.out.strip().split("\n\n")]
     typed = [shares[0], "not a share", shares[0], " ".join(w[:4] for w in shares[1].split())]
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "holdfast", "share", "combine"],
-        stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True,
-    ) as child:  # fmt: skip
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        start_new_session=True,
+    ) as child:
         os.close(theirs)
         seen = b""
         for line in typed:

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadInput, BadShare
-from holdfast.identity.phrase import Phrase, new_phrase
-from holdfast.identity.shares import Share, combine, combine_secret, read_share, slip39_words, split
-from holdfast.testing.vectors import vectors
+from holdfast.identity.paper.phrase import Phrase, new_phrase
+from holdfast.identity.paper.shares import Share, combine, combine_secret, read_share, slip39_words, split
+from holdfast_proofs.support.vectors import vectors
 
 SLIP39: list[list[object]] = json.loads((vectors("slip39") / "vectors.json").read_text())
 
@@ -37,16 +37,12 @@ def test_slip39_vectors(row: list[object]) -> None:
     assert found == secret
 
 
-def test_every_pair_gives_the_phrase_and_so_do_all_three(
-    shares: list[Share], phrase: Phrase
-) -> None:
+def test_every_pair_gives_the_phrase_and_so_do_all_three(shares: list[Share], phrase: Phrase) -> None:
     for pair in combinations(shares, 2):
         assert combine(texts(*pair)) == phrase
         assert combine(texts(*reversed(pair))) == phrase
     assert combine(texts(*shares)) == phrase
-    assert [(one.number, one.needed, len(one.words)) for one in shares] == [
-        (1, 2, 33), (2, 2, 33), (3, 2, 33),
-    ]  # fmt: skip
+    assert [(one.number, one.needed, len(one.words)) for one in shares] == [(1, 2, 33), (2, 2, 33), (3, 2, 33)]
     assert len({one.document for one in shares}) == 1
 
 

@@ -6,23 +6,13 @@ import msgspec
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.identity.sheets import (
-    SHEETS_MAX,
-    PrintedSheet,
-    SheetRegister,
-    SheetState,
-    parse_register,
-    state_of,
-)
+from holdfast.identity.paper.sheets import SHEETS_MAX, PrintedSheet, SheetRegister, SheetState, parse_register, state_of
 
 
 def test_sheets_are_numbered_verified_and_revoked() -> None:
     register = SheetRegister().printed(
         PrintedSheet(number=1, date="2026-11-15", generation=1),
-        *(
-            PrintedSheet(number=n, date="2026-11-15", generation=1, document="22bf", needed=2)
-            for n in (2, 3, 4)
-        ),
+        *(PrintedSheet(number=n, date="2026-11-15", generation=1, document="22bf", needed=2) for n in (2, 3, 4)),
     )
     assert register.next_number == 5
     assert not register.is_fresh("2026-11-15")
@@ -40,19 +30,13 @@ def test_sheets_are_numbered_verified_and_revoked() -> None:
     with pytest.raises(BadInput, match="used once"):
         register.printed(PrintedSheet(number=4, date="2026-11-15", generation=1))
     assert parse_register(msgspec.json.encode(gone)) == gone
-    for wrong in (
-        b"{",
-        b"[]",
-        b'{"format":9}',
-        b'{"sheets":[{"number":1,"date":"x","generation":1}]}',
-    ):
+    for wrong in (b"{", b"[]", b'{"format":9}', b'{"sheets":[{"number":1,"date":"x","generation":1}]}'):
         with pytest.raises(BadInput):
             parse_register(wrong)
 
 
 def sheet(number: int, **more: object) -> PrintedSheet:
-    return msgspec.convert({"number": number, "date": "2026-01-01", "generation": 1, **more},
-                           PrintedSheet)  # fmt: skip
+    return msgspec.convert({"number": number, "date": "2026-01-01", "generation": 1, **more}, PrintedSheet)
 
 
 def test_a_sheet_is_stale_after_ninety_days() -> None:
@@ -60,9 +44,7 @@ def test_a_sheet_is_stale_after_ninety_days() -> None:
     assert state_of(one, "2026-04-01") is SheetState.VERIFIED
     assert state_of(one, "2026-04-02") is SheetState.STALE
     assert state_of(sheet(1), "2026-01-01") is SheetState.UNVERIFIED
-    assert state_of(sheet(1, verified="2026-01-01", revoked="2026-01-02"), "2026-01-02") is (
-        SheetState.REVOKED
-    )
+    assert state_of(sheet(1, verified="2026-01-01", revoked="2026-01-02"), "2026-01-02") is (SheetState.REVOKED)
 
 
 def test_shares_are_found_by_document_and_number() -> None:
@@ -98,8 +80,7 @@ def test_the_register_has_a_limit_and_says_what_is_not_there() -> None:
     with pytest.raises(BadInput, match="unknown format 2"):
         parse_register(b'{"format":2}')
     with pytest.raises(BadInput, match="malformed"):
-        parse_register(b'{"sheets":[{"number":1,"date":"2026-01-01","generation":1,'
-                       b'"verified":"soon"}]}')  # fmt: skip
+        parse_register(b'{"sheets":[{"number":1,"date":"2026-01-01","generation":1,"verified":"soon"}]}')
 
 
 def test_single_sheets_are_revoked_one_by_one() -> None:

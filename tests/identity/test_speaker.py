@@ -16,14 +16,14 @@ from quick_agent import Agent, make_agent
 
 from holdfast.core.clock import ManualClock
 from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
-from holdfast.identity.answer import Answer, find_fault_in_answer, parse_answer, sign_answer
-from holdfast.identity.certificate import Moment, Role, find_fault_in_certificate
-from holdfast.identity.encodings import digest_of, key_text
-from holdfast.identity.head import find_fault_in_head
-from holdfast.identity.profile import judge_profile
-from holdfast.identity.refusal import Reason
-from holdfast.identity.signed import Family, Signed, sealed
-from holdfast.identity.vault_speaker import VaultSpeaker
+from holdfast.identity.records.encodings import digest_of, key_text
+from holdfast.identity.records.refusal import Reason
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.statements.answer import Answer, find_fault_in_answer, parse_answer, sign_answer
+from holdfast.identity.statements.certificate import Moment, Role, find_fault_in_certificate
+from holdfast.identity.statements.head import find_fault_in_head
+from holdfast.identity.statements.profile import judge_profile
 
 CLOCK = ManualClock()
 NOW = CLOCK.wall_ms() // 1000
@@ -38,9 +38,12 @@ def agent(tmp_path: Path) -> Agent:
 
 def certify(speaker: VaultSpeaker, **changes: Any) -> None:  # Any: also what is no such value
     wish: dict[str, Any] = {
-        "inst": key("i").public, "role": Role.PRIMARY, "incarnation": 3, "host": HOST,
+        "inst": key("i").public,
+        "role": Role.PRIMARY,
+        "incarnation": 3,
+        "host": HOST,
         "life_s": 900,
-    }  # fmt: skip
+    }
     speaker.certify(**{**wish, **changes})
 
 
@@ -48,23 +51,14 @@ def test_each_act_gives_a_record_that_strangers_take(agent: Agent) -> None:
     speaker = agent.speaker(CLOCK)
     log = speaker.log()
     assert speaker.id == log.id
-    shown = speaker.certify(
-        inst=key("i").public, role=Role.PRIMARY, incarnation=3, host=HOST, life_s=900
-    )
+    shown = speaker.certify(inst=key("i").public, role=Role.PRIMARY, incarnation=3, host=HOST, life_s=900)
     moment = Moment(now=NOW, head_seen_at=NOW, incarnation=3)
     assert find_fault_in_certificate(shown, log, moment, port=SODIUM) is None
     said = speaker.answer(CHALLENGE, asker="relay.example")
-    assert (
-        find_fault_in_answer(
-            said, log, challenge=CHALLENGE, now=NOW, port=SODIUM, asker="relay.example"
-        )
-        is None
-    )
+    assert find_fault_in_answer(said, log, challenge=CHALLENGE, now=NOW, port=SODIUM, asker="relay.example") is None
     told = speaker.profile(ver=1, life_s=60, policy=(("b", 1), ("a", True)))
     assert judge_profile(told, None, log, now=NOW, port=SODIUM) is told
-    head = speaker.seal_head(
-        incarnation=1, seq=1, manifest=digest_of(b"m"), archive="a-1", size_bytes=5, files=1
-    )
+    head = speaker.seal_head(incarnation=1, seq=1, manifest=digest_of(b"m"), archive="a-1", size_bytes=5, files=1)
     assert find_fault_in_head(head, log, port=SODIUM) is None
 
 
@@ -74,9 +68,15 @@ def test_values_that_no_record_may_hold_are_refused(agent: Agent) -> None:
     assert keys is not None
     low_order = key_text(bytes(32))
     for changes in (
-        {"life_s": 0}, {"life_s": 3601}, {"inst": keys.members[0]}, {"inst": "z6Mk"},
-        {"inst": low_order}, {"incarnation": -1}, {"incarnation": 2**60}, {"host": "x"},
-    ):  # fmt: skip
+        {"life_s": 0},
+        {"life_s": 3601},
+        {"inst": keys.members[0]},
+        {"inst": "z6Mk"},
+        {"inst": low_order},
+        {"incarnation": -1},
+        {"incarnation": 2**60},
+        {"host": "x"},
+    ):
         with pytest.raises(BadInput):
             certify(speaker, **changes)
     for challenge in ("short", "x" * 87, "sixteen characters!", ""):
@@ -134,9 +134,7 @@ def answered(**changes: object) -> Signed[Answer]:
 
 
 def fault(said: Signed[Answer], *, now: int = NOW, asker: str = "") -> Reason | None:
-    found = find_fault_in_answer(
-        said, Owner().begun(), challenge=CHALLENGE, now=now, port=SODIUM, asker=asker
-    )
+    found = find_fault_in_answer(said, Owner().begun(), challenge=CHALLENGE, now=now, port=SODIUM, asker=asker)
     return None if found is None else found.reason
 
 

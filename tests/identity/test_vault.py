@@ -28,23 +28,16 @@ from holdfast.errors import (
     VaultMissing,
     WrongOwner,
 )
-from holdfast.identity import slots
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.keypair import KeyPair
-from holdfast.identity.keyset import KeySet, get_op
-from holdfast.identity.phrase import Phrase
-from holdfast.identity.ring import VaultRing, change, open_escrow, read_escrow, with_place
-from holdfast.identity.setup import create_vaults
-from holdfast.identity.slots import (
-    Key,
-    Work,
-    credential_key,
-    file_key,
-    new_unlock_text,
-    passphrase_key,
-)
-from holdfast.identity.vault import Vault, open_vault, read_slots, read_vault_id
-from holdfast.testing.vectors import vectors
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.vault import slots
+from holdfast.identity.vault.keyset import KeySet, get_op
+from holdfast.identity.vault.ring import VaultRing, change, open_escrow, read_escrow, with_place
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import Key, Work, credential_key, file_key, new_unlock_text, passphrase_key
+from holdfast.identity.vault.vault import Vault, open_vault, read_slots, read_vault_id
+from holdfast_proofs.support.vectors import vectors
 
 PASSPHRASE = "correct horse battery staple"
 ENTROPY = SystemEntropy()
@@ -58,10 +51,14 @@ def made(folder: Path, phrase: Phrase, *keys: Key, op: KeyPair | None = None) ->
         unlock.touch(0o600)
         unlock.write_bytes(new_unlock_text(SeededEntropy(1)))
     vault, _ = create_vaults(
-        folder / "vault", folder / "second", escrow=PaperKeys(phrase).escrow().recipient,
-        keys=[file_key(unlock, unlock.read_bytes()), *keys], second_keys=[SECOND],
-        entropy=ENTROPY, op=op,
-    )  # fmt: skip
+        folder / "vault",
+        folder / "second",
+        escrow=PaperKeys(phrase).escrow().recipient,
+        keys=[file_key(unlock, unlock.read_bytes()), *keys],
+        second_keys=[SECOND],
+        entropy=ENTROPY,
+        op=op,
+    )
     return vault
 
 
@@ -77,11 +74,14 @@ def test_argon2id_vectors() -> None:
     for row in rows:
         fields = dict(re.findall(r"^(\w+) ?= ?(\w*)$", row, re.M))
         found = Argon2id(
-            salt=bytes.fromhex(fields["salt"]), length=int(fields["length"]),
-            iterations=int(fields["iter"]), lanes=int(fields["lanes"]),
-            memory_cost=int(fields["memcost"]), ad=bytes.fromhex(fields.get("ad", "")) or None,
+            salt=bytes.fromhex(fields["salt"]),
+            length=int(fields["length"]),
+            iterations=int(fields["iter"]),
+            lanes=int(fields["lanes"]),
+            memory_cost=int(fields["memcost"]),
+            ad=bytes.fromhex(fields.get("ad", "")) or None,
             secret=bytes.fromhex(fields.get("secret", "")) or None,
-        ).derive(bytes.fromhex(fields["pass"]))  # fmt: skip
+        ).derive(bytes.fromhex(fields["pass"]))
         assert found.hex() == fields["output"]
     assert len(rows) >= 6
 
@@ -107,18 +107,21 @@ def test_a_passphrase_opens_however_it_is_composed_and_another_does_not(
     assert f"put back {tmp_path / 'unlock'}; or give the passphrase" in locked.value.hint
 
 
-def test_work_outside_the_limits_is_refused_before_any_is_done(
-    tmp_path: Path, phrase: Phrase
-) -> None:
+def test_work_outside_the_limits_is_refused_before_any_is_done(tmp_path: Path, phrase: Phrase) -> None:
     made(tmp_path, phrase, passphrase_key(PASSPHRASE))
     (tmp_path / "unlock").unlink()
     file = tmp_path / "vault" / "slots.json"
     good = file.read_text()
     for field, value, said in (
-        ("passes", 2, "weaker"), ("memory_kib", 65_535, "weaker"), ("lanes", 0, "weaker"),
-        ("passes", 17, "more work"), ("memory_kib", 100 << 20, "more work"),
-        ("lanes", 1 << 20, "more work"), ("memory_kib", -1, "weaker"), ("passes", 13, "more work"),
-    ):  # fmt: skip
+        ("passes", 2, "weaker"),
+        ("memory_kib", 65_535, "weaker"),
+        ("lanes", 0, "weaker"),
+        ("passes", 17, "more work"),
+        ("memory_kib", 100 << 20, "more work"),
+        ("lanes", 1 << 20, "more work"),
+        ("memory_kib", -1, "weaker"),
+        ("passes", 13, "more work"),
+    ):
         file.write_text(good)
         edit(file, lambda all_, f=field, v=value: all_["slots"][1]["work"].update({f: v}))
         with (
@@ -169,9 +172,7 @@ def test_garbage_for_slots_is_refused(tmp_path: Path, phrase: Phrase, raw: bytes
         open_vault(tmp_path / "vault")
 
 
-def test_a_mounted_file_opens_without_a_person_and_is_judged_by_its_target(
-    tmp_path: Path, phrase: Phrase
-) -> None:
+def test_a_mounted_file_opens_without_a_person_and_is_judged_by_its_target(tmp_path: Path, phrase: Phrase) -> None:
     made(tmp_path, phrase)
     unlock, mounted = tmp_path / "unlock", tmp_path / "mounted"
     unlock.rename(mounted)
@@ -329,9 +330,7 @@ def test_a_rotation_is_staged_found_again_and_settled(tmp_path: Path, phrase: Ph
     assert (keys.current(), keys.find_pending()) == (staged, None)
 
 
-def test_slots_can_be_added_exchanged_and_removed_but_not_the_last(
-    tmp_path: Path, phrase: Phrase
-) -> None:
+def test_slots_can_be_added_exchanged_and_removed_but_not_the_last(tmp_path: Path, phrase: Phrase) -> None:
     vault = made(tmp_path, phrase)
     first = vault.list_slots()[0]
     added = vault.add_slot(SECOND, ENTROPY)
@@ -349,9 +348,7 @@ def test_slots_can_be_added_exchanged_and_removed_but_not_the_last(
     assert open_vault(vault.folder, given=third)
 
 
-def test_a_new_journal_key_needs_a_second_place_and_other_workers_find_it(
-    tmp_path: Path, phrase: Phrase
-) -> None:
+def test_a_new_journal_key_needs_a_second_place_and_other_workers_find_it(tmp_path: Path, phrase: Phrase) -> None:
     vault = made(tmp_path, phrase)
     ring, other = VaultRing(vault), VaultRing(open_vault(vault.folder))
     with pytest.raises(BadInput, match="no second place"):
@@ -379,19 +376,18 @@ def test_backup_passphrases_depend_on_root_and_place(tmp_path: Path, phrase: Phr
     assert escrow.backup_passphrase("a") != escrow.backup_passphrase("b")
 
 
-def test_stock_age_opens_the_files_with_the_key_of_the_paper(
-    tmp_path: Path, phrase: Phrase
-) -> None:
+def test_stock_age_opens_the_files_with_the_key_of_the_paper(tmp_path: Path, phrase: Phrase) -> None:
     vault = made(tmp_path, phrase)
     identity = PaperKeys(phrase).escrow().reveal()
     for path, field in (
-        (vault.folder / "escrow.age", "ring"), (vault.folder / "op.age", "current"),
-        (tmp_path / "second" / "next.age", "current"), (tmp_path / "second" / "escrow.age", "ring"),
-    ):  # fmt: skip
+        (vault.folder / "escrow.age", "ring"),
+        (vault.folder / "op.age", "current"),
+        (tmp_path / "second" / "next.age", "current"),
+        (tmp_path / "second" / "escrow.age", "ring"),
+    ):
         done = subprocess.run(
-            ["age", "-d", "-i", "-", str(path)], input=identity.encode(), capture_output=True,
-            check=True,
-        )  # fmt: skip
+            ["age", "-d", "-i", "-", str(path)], input=identity.encode(), capture_output=True, check=True
+        )
         assert field in json.loads(done.stdout)
 
 
@@ -400,10 +396,14 @@ def test_nothing_open_shows_what_it_holds(tmp_path: Path, phrase: Phrase) -> Non
     escrow = read_escrow(vault)
     shown = repr((vault, VaultRing(vault), escrow, vault.list_slots(), SECOND, vault.identity))
     for secret in (
-        escrow.vault_key, escrow.vault_root.hex(), escrow.keys.k_effect.hex(),
-        escrow.keys.journal_keys[1].hex(), repr(escrow.keys.k_effect)[2:12],
-        vault.read("op")["current"]["seed"], SECOND.secret.reveal().hex(),
-    ):  # fmt: skip
+        escrow.vault_key,
+        escrow.vault_root.hex(),
+        escrow.keys.k_effect.hex(),
+        escrow.keys.journal_keys[1].hex(),
+        repr(escrow.keys.k_effect)[2:12],
+        vault.read("op")["current"]["seed"],
+        SECOND.secret.reveal().hex(),
+    ):
         assert secret not in shown
     vault.wipe()
     with pytest.raises(ValueError, match="wiped"):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.shim import build, preloaded
+from holdfast_proofs.shim import build, preloaded
 
 PROGRAM = Path(__file__).parent / "programs" / "vault_lives.py"
 FAST = Path("/dev/shm")  # a sync there costs nothing; what is tried is the order of calls
@@ -33,8 +33,11 @@ def test_one_usable_key_set_is_left_wherever_it_dies(
     library = build(tmp_path)
     done = subprocess.run(
         [sys.executable, str(PROGRAM), life, str(folder)],
-        env=os.environ | preloaded(library), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | preloaded(library),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["wrong"] == []
@@ -52,8 +55,11 @@ def test_a_lease_is_had_again_wherever_its_keeper_or_its_arbiter_dies(
     library = build(tmp_path)
     done = subprocess.run(
         [sys.executable, str(PROGRAM.with_name("lease_lives.py")), str(folder), "3"],
-        env=os.environ | preloaded(library), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | preloaded(library),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["wrong"] == []

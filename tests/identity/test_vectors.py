@@ -10,10 +10,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import page_vectors
 from cast import SODIUM, take
 
-from holdfast.identity.encodings import agent_id
-from holdfast.identity.log import accept_line
-from holdfast.identity.log_state import Log
-from holdfast.identity.records import parse_record
+from holdfast.identity.log.log import accept_line
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.encodings import agent_id
+from holdfast.identity.records.records import parse_record
 
 
 def test_the_page_shows_what_the_code_makes() -> None:

@@ -15,15 +15,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, key, refused, take, vouched, witnesses
 
 from holdfast.errors import ModeTooWide, WitnessDamaged
-from holdfast.identity.encodings import AgentId
-from holdfast.identity.keeping import KeepingWitness, MemoryShelf, Shelf
-from holdfast.identity.log_state import Log
-from holdfast.identity.receipt import parse_receipt
-from holdfast.identity.records import Keys
-from holdfast.identity.refusal import Reason, Refusal
-from holdfast.identity.sight import merged
-from holdfast.identity.witness import Copy, Witness
-from holdfast.identity.witness_folder import FolderShelf, witness_signer
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.receipt import parse_receipt
+from holdfast.identity.records.records import Keys
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.witness.observe import merged
+from holdfast.identity.witness.witness import Copy, Witness
+from holdfast.identity.witness.witness_folder import FolderShelf, witness_signer
+from holdfast.identity.witness.witness_service import KeepingWitness, MemoryShelf, Shelf
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
@@ -174,9 +174,7 @@ def test_a_folder_says_the_same_after_a_restart(tmp_path: Path) -> None:
     assert refused(answer) is Reason.CONTESTED
 
 
-def test_a_crash_at_any_byte_of_an_append_leaves_a_witness_that_vouches_once(
-    tmp_path: Path,
-) -> None:
+def test_a_crash_at_any_byte_of_an_append_leaves_a_witness_that_vouches_once(tmp_path: Path) -> None:
     """Cut anywhere: what is whole counts; what was cut was never answered, and is signed anew."""
     _, path = entered(tmp_path / "w")
     whole = path.read_bytes()
@@ -239,9 +237,7 @@ def test_two_processes_of_one_witness_do_not_vouch_twice(tmp_path: Path) -> None
     child = os.fork()
     if child == 0:
         try:
-            answer = asyncio.run(
-                witness(FolderShelf(tmp_path / "w", port=SODIUM)).submit(his.line())
-            )
+            answer = asyncio.run(witness(FolderShelf(tmp_path / "w", port=SODIUM)).submit(his.line()))
             os.write(writing, b"receipt" if isinstance(answer, bytes) else b"refused")
         finally:
             os._exit(0)
@@ -254,7 +250,7 @@ def test_two_processes_of_one_witness_do_not_vouch_twice(tmp_path: Path) -> None
 
 
 def test_a_full_disk_gives_no_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.identity import witness_folder
+    from holdfast.identity.witness import witness_folder
 
     shelf, path = entered(tmp_path / "w")
     before = path.read_bytes()

@@ -28,11 +28,11 @@ from holdfast.errors import (
     ToolNotImportable,
     ToolRaised,
 )
-from holdfast.journal.sqlite.page import SessionPage
-from holdfast.journal.sqlite.page_reader import is_alive
-from holdfast.runtime.blocking import ChildPool
-from holdfast.runtime.child_wire import Unkept
-from holdfast.runtime.target import Target, locate
+from holdfast.journal.sqlite.host.page import SessionPage
+from holdfast.journal.sqlite.host.page_reader import is_alive
+from holdfast.runtime.tool.blocking import ChildPool
+from holdfast.runtime.tool.child_wire import Unkept
+from holdfast.runtime.tool.target import Target, locate
 
 CALL: dict[str, object] = {
     "task_id": "01J9ZK3V5T8Q2M4N6P7R8S9T0V",
@@ -132,9 +132,7 @@ async def _run(pool: ChildPool, tool: Callable[..., object], **args: object) -> 
     return await pool.run(locate(tool), CALL, args, 30)
 
 
-async def test_a_tool_runs_in_another_process_and_returns_its_value(
-    pool: ChildPool, tools: Any
-) -> None:
+async def test_a_tool_runs_in_another_process_and_returns_its_value(pool: ChildPool, tools: Any) -> None:
     assert await _run(pool, tools.add, a=1, b=2) == 3
     assert await _run(pool, tools.add, a=1) == 2
     assert await _run(pool, tools.pid) != os.getpid()
@@ -173,9 +171,7 @@ async def test_what_the_tool_says_about_its_outcome_arrives(pool: ChildPool, too
     assert await _run(pool, tools.pid) == pid  # the child gave its word and is kept
 
 
-async def test_any_other_exception_is_named_and_its_child_is_not_kept(
-    pool: ChildPool, tools: Any
-) -> None:
+async def test_any_other_exception_is_named_and_its_child_is_not_kept(pool: ChildPool, tools: Any) -> None:
     pid = await _run(pool, tools.pid)
     with pytest.raises(ToolRaised) as raised:
         await _run(pool, tools.boom)
@@ -187,9 +183,7 @@ async def test_any_other_exception_is_named_and_its_child_is_not_kept(
 
 
 @pytest.mark.parametrize("name", ["odd", "deep"])
-async def test_a_result_that_is_not_json_is_an_error_of_its_own(
-    pool: ChildPool, tools: Any, name: str
-) -> None:
+async def test_a_result_that_is_not_json_is_an_error_of_its_own(pool: ChildPool, tools: Any, name: str) -> None:
     with pytest.raises(Unkept):
         await _run(pool, getattr(tools, name))
 
@@ -213,9 +207,7 @@ async def test_what_a_tool_prints_goes_to_standard_error(
     assert "to stdout" in err
 
 
-async def test_the_child_has_our_path_and_environment_and_nothing_in_its_arguments(
-    pool: ChildPool, tools: Any
-) -> None:
+async def test_the_child_has_our_path_and_environment_and_nothing_in_its_arguments(pool: ChildPool, tools: Any) -> None:
     found: Any = await _run(pool, tools.path)
     ours = [entry or os.getcwd() for entry in sys.path]
     assert found[:3] == [ours, os.environ.get("PYTHONPATH"), os.getcwd()]
@@ -228,9 +220,7 @@ async def test_polite_signals_are_left_to_the_worker(pool: ChildPool, tools: Any
 
 
 @pytest.mark.parametrize("name", ["hang", "hang_deaf", "stopped"])
-async def test_a_call_that_times_out_has_ended(
-    pool: ChildPool, tools: Any, tmp_path: Path, name: str
-) -> None:
+async def test_a_call_that_times_out_has_ended(pool: ChildPool, tools: Any, tmp_path: Path, name: str) -> None:
     file = tmp_path / "pids"
     await _run(pool, tools.pid)  # a warm child: the time is the tool's
     with pytest.raises(AttemptTimedOut) as late:
@@ -254,9 +244,7 @@ async def test_a_cancelled_call_has_ended_before_the_cancel_returns(
     assert not _exists(pid)
 
 
-async def test_helpers_of_a_killed_tool_are_killed_too(
-    pool: ChildPool, tools: Any, tmp_path: Path
-) -> None:
+async def test_helpers_of_a_killed_tool_are_killed_too(pool: ChildPool, tools: Any, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     call = asyncio.create_task(_run(pool, tools.with_helper, file=str(file)))
     watch = os.pidfd_open(await _wait_pid(file))
@@ -266,9 +254,7 @@ async def test_helpers_of_a_killed_tool_are_killed_too(
     assert _ended(watch)
 
 
-@pytest.mark.parametrize(
-    ("name", "how"), [("die", "signal 9"), ("quit", "exit code 7"), ("garble", "signal 9")]
-)
+@pytest.mark.parametrize(("name", "how"), [("die", "signal 9"), ("quit", "exit code 7"), ("garble", "signal 9")])
 async def test_a_child_that_dies_in_the_call_leaves_an_unknown_outcome(
     pool: ChildPool, tools: Any, name: str, how: str
 ) -> None:
@@ -286,9 +272,7 @@ async def test_a_dead_child_is_noticed_though_its_fork_keeps_the_socket(
     assert _ended(_pidfd(_pids(file)[0]))
 
 
-async def test_a_thread_left_behind_by_a_failed_tool_ends_with_it(
-    pool: ChildPool, tools: Any, tmp_path: Path
-) -> None:
+async def test_a_thread_left_behind_by_a_failed_tool_ends_with_it(pool: ChildPool, tools: Any, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     with pytest.raises(ToolRaised, match="left a thread"):
         await _run(pool, tools.thread_left, file=str(file))
@@ -325,17 +309,13 @@ async def test_an_import_that_hangs_is_not_sent(tools: Any, tmp_path: Path) -> N
     await pool.close()
 
 
-async def test_the_time_of_a_call_counts_from_its_entry(
-    pool: ChildPool, tools: Any, tmp_path: Path
-) -> None:
+async def test_the_time_of_a_call_counts_from_its_entry(pool: ChildPool, tools: Any, tmp_path: Path) -> None:
     """A module that is slow to import is not the tool's fault, and killing it would not help."""
     (tmp_path / "hf_heavy.py").write_text("import time; time.sleep(0.5)\ndef go(): return 1")
     assert await pool.run(Target(module="hf_heavy", name="go"), CALL, {}, 0.3) == 1
 
 
-async def test_a_mark_that_cannot_be_made_stops_the_send(
-    pool: ChildPool, tools: Any, tmp_path: Path
-) -> None:
+async def test_a_mark_that_cannot_be_made_stops_the_send(pool: ChildPool, tools: Any, tmp_path: Path) -> None:
     def fails() -> None:
         raise OSError(28, "No space left on device")
 
@@ -401,8 +381,8 @@ async def test_a_running_tool_holds_the_sessions_lock(tools: Any, tmp_path: Path
 
 SCRIPT = """
 import asyncio, os, sys, time
-from holdfast.runtime.blocking import ChildPool
-from holdfast.runtime.target import locate
+from holdfast.runtime.tool.blocking import ChildPool
+from holdfast.runtime.tool.target import locate
 print("body of", __name__, flush=True)
 def here(x):
     return [x, os.getpid()]
@@ -421,17 +401,13 @@ async def main():
 GUARDED = SCRIPT + 'if __name__ == "__main__":\n    asyncio.run(main())\n'
 
 
-def test_a_tool_of_the_script_itself_is_found_and_the_script_not_started_again(
-    tmp_path: Path,
-) -> None:
+def test_a_tool_of_the_script_itself_is_found_and_the_script_not_started_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(GUARDED)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.stdout == "body of __main__\nvalue 5 True\n", done.stderr
     assert "body of __holdfast_script__" in done.stderr
-    as_module = subprocess.run(
-        [sys.executable, "-m", "script"], capture_output=True, text=True, cwd=tmp_path
-    )
+    as_module = subprocess.run([sys.executable, "-m", "script"], capture_output=True, text=True, cwd=tmp_path)
     assert as_module.stdout == "body of __main__\nvalue 5 True\n", as_module.stderr
 
 
@@ -448,9 +424,7 @@ def test_a_script_without_the_usual_guard_is_told_instead_of_multiplied(tmp_path
 def test_a_killed_worker_takes_its_children_with_it(tmp_path: Path) -> None:
     script, file = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(GUARDED)
-    with subprocess.Popen(
-        [sys.executable, str(script), str(file)], stdout=subprocess.DEVNULL
-    ) as worker:
+    with subprocess.Popen([sys.executable, str(script), str(file)], stdout=subprocess.DEVNULL) as worker:
         pid = asyncio.run(_wait_pid(file))
         watch = os.pidfd_open(pid)
         worker.kill()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.runtime.deadman import DeadMan
+from holdfast.runtime.session.deadman import DeadMan
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="POSIX timers: macOS has none, DeadMan.create returns None"
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 PREPARE = """
 import os, signal, sys, time
 from holdfast.core.clock import SystemClock
-from holdfast.runtime.deadman import DeadMan
+from holdfast.runtime.session.deadman import DeadMan
 man = DeadMan.create()
 def say(line):
     print(line, flush=True)
@@ -30,18 +30,14 @@ def say(line):
 def _run(code: str) -> tuple[int, str, float]:
     """Exit status, output and seconds that it lived."""
     began = time.monotonic()
-    with subprocess.Popen(
-        [sys.executable, "-c", PREPARE + code], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", PREPARE + code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         output = process.stdout.read()
         status = process.wait()
     return status, output, time.monotonic() - began
 
 
-def test_a_stopped_process_dies_at_its_deadline_without_running_again(
-    measured: Callable[[str], None],
-) -> None:
+def test_a_stopped_process_dies_at_its_deadline_without_running_again(measured: Callable[[str], None]) -> None:
     status, output, seconds = _run(
         "man.arm(0.5); say('armed'); os.kill(os.getpid(), signal.SIGSTOP); say('zombie ran')"
     )
@@ -53,9 +49,7 @@ def test_a_stopped_process_dies_at_its_deadline_without_running_again(
 def test_a_continued_process_is_dead_already(tmp_path: object) -> None:
     """SIGCONT after the deadline wakes nobody."""
     code = "man.arm(0.2); say(os.getpid()); os.kill(os.getpid(), signal.SIGSTOP); say('zombie ran')"
-    with subprocess.Popen(
-        [sys.executable, "-c", PREPARE + code], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", PREPARE + code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert int(process.stdout.readline()) == process.pid
         # Wait for the death without reaping, so that the signal goes to this very process.
@@ -67,9 +61,7 @@ def test_a_continued_process_is_dead_already(tmp_path: object) -> None:
 
 def test_each_renewal_moves_the_deadline() -> None:
     status, output, seconds = _run(
-        "man.arm(0.8); say('armed')\n"
-        "for _ in range(3): time.sleep(0.3); man.arm(0.8)\n"
-        "say('renewed'); time.sleep(60)"
+        "man.arm(0.8); say('armed')\nfor _ in range(3): time.sleep(0.3); man.arm(0.8)\nsay('renewed'); time.sleep(60)"
     )
     assert (status, output) == (-signal.SIGKILL, "armed\nrenewed\n")
     assert seconds > 1.7

@@ -15,12 +15,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from holdfast.app.demo import story
-from holdfast.app.demo.judge import Doubts, Report, Verdict, Wanted
-from holdfast.app.demo.lost import Return
 from holdfast.cli.main import main
+from holdfast.demo import story
+from holdfast.demo.judge import Doubts, Report, Verdict, Wanted
+from holdfast.demo.lost import Return
 from holdfast.downstream.ledger import Page
-from holdfast.testing.transcript import find_missing, shape
+from holdfast_proofs.support.transcript import find_missing, shape
 
 PROJECT = Path(__file__).parents[2]
 DEMO = (sys.executable, "-m", "holdfast", "demo")
@@ -30,9 +30,13 @@ DEMO_S_MAX = 120
 def run_demo(*options: str, temp: Path) -> subprocess.CompletedProcess[str]:
     """The demo, with a temp folder of its own, so that what it leaves is seen."""
     return subprocess.run(
-        [*DEMO, *options], env={**os.environ, "TMPDIR": str(temp)}, cwd=temp, text=True,
-        capture_output=True, timeout=DEMO_S_MAX,
-    )  # fmt: skip
+        [*DEMO, *options],
+        env={**os.environ, "TMPDIR": str(temp)},
+        cwd=temp,
+        text=True,
+        capture_output=True,
+        timeout=DEMO_S_MAX,
+    )
 
 
 def effects_in(file: Path) -> list[dict[str, object]]:
@@ -82,12 +86,15 @@ def test_it_tells_the_story_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_without_borg_it_says_so_in_one_line_and_shows_the_rest(tmp_path: Path) -> None:
-    program = "import holdfast.backup.borg_program as found\nfound.NAME = 'no-such-borg'\n"
+    program = "import holdfast.backup.borg.program as found\nfound.NAME = 'no-such-borg'\n"
     program += "from holdfast.cli.main import main\nimport sys\nsys.exit(main(['demo', '--json']))"
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True, text=True, timeout=DEMO_S_MAX,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=DEMO_S_MAX,
+    )
     seen = json.loads(done.stdout)
     assert (done.returncode, seen["held"], seen["charges"], seen["kills"]) == (0, True, 1, 2)
     assert (seen["identity_same"], seen["restore_s"]) == (None, None)
@@ -103,14 +110,16 @@ def test_it_plays_only_in_a_new_or_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
-def test_a_demo_that_is_broken_off_takes_all_with_it(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_demo_that_is_broken_off_takes_all_with_it(tmp_path: Path, number: signal.Signals) -> None:
     """Ended in the middle of a scene, it leaves neither a process nor a file."""
     demo = subprocess.Popen(
-        DEMO, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        DEMO,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert demo.stdout is not None
     for line in demo.stdout:
         if "is killed inside the payment" in line:
@@ -129,9 +138,7 @@ def test_a_demo_that_is_broken_off_takes_all_with_it(
 
 def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     """Far ends and workers see that their parent is gone."""
-    demo = subprocess.Popen(
-        DEMO, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True
-    )
+    demo = subprocess.Popen(DEMO, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True)
     assert demo.stdout is not None
     for line in demo.stdout:
         if "accepted: confirm_visa" in line:
@@ -142,23 +149,25 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     wait_gone(children)
 
 
-def test_a_broken_promise_is_an_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_promise_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The same run, judged by books in which the payment service had charged twice."""
     honest = story.judge
     left_out = AsyncMock(return_value=Return(missing="not for this test"))
     monkeypatch.setattr(story, "lose_machine", left_out)
 
     def doctored(
-        wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts, *,
-        back: tuple[bool | None, bool | None],
-    ) -> Verdict:  # fmt: skip
+        wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts, *, back: tuple[bool | None, bool | None]
+    ) -> Verdict:
         payment = ledgers["payment"]
         twice = Page(
-            kind="payment", effects=payment.effects * 2, requests=payment.requests, by_key={},
-            by_reference={}, by_base={}, duplicates=0,
-        )  # fmt: skip
+            kind="payment",
+            effects=payment.effects * 2,
+            requests=payment.requests,
+            by_key={},
+            by_reference={},
+            by_base={},
+            duplicates=0,
+        )
         return honest(wanted, {**ledgers, "payment": twice}, doubts, back=(False, back[1]))
 
     monkeypatch.setattr(story, "judge", doctored)
@@ -171,14 +180,22 @@ def test_a_broken_promise_is_an_exit_code(
 def test_people_are_told_which_promise_broke() -> None:
     from holdfast.cli.demo import summary
 
-    broken = Verdict(
-        charges=2, mails=1, letters=1, duplicates=1, lost=0, strays=0, broken=("nothing twice: 1",)
-    )
+    broken = Verdict(charges=2, mails=1, letters=1, duplicates=1, lost=0, strays=0, broken=("nothing twice: 1",))
     report = Report(
-        verdict=broken, parked=0, asked=1, settled=1, kills=2, takeover_s=0.3, resume_s=0.4,
-        identity_same=True, memory_kept=True, restore_s=2.0, left_out="", seconds=3.0,
+        verdict=broken,
+        parked=0,
+        asked=1,
+        settled=1,
+        kills=2,
+        takeover_s=0.3,
+        resume_s=0.4,
+        identity_same=True,
+        memory_kept=True,
+        restore_s=2.0,
+        left_out="",
+        seconds=3.0,
         journal=None,
-    )  # fmt: skip
+    )
     lines = summary(report)
     assert "BROKEN  nothing twice: 1" in lines
     assert "Every promise held." not in lines

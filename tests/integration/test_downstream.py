@@ -41,9 +41,7 @@ def request(method: str, path: str, headers: Mapping[str, str], body: bytes) -> 
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
-async def send(
-    end: FarEnd, method: str, path: str, body: object = None, /, **headers: str
-) -> Answer:
+async def send(end: FarEnd, method: str, path: str, body: object = None, /, **headers: str) -> Answer:
     """Send one request on a connection of its own; header names are written with underscores."""
     raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -69,10 +67,7 @@ async def post(end: FarEnd, key: str, body: object = None, **headers: str) -> An
 
 
 async def put(end: FarEnd, fence: int, key: str, value: int, name: str = "r") -> Answer:
-    return await send(
-        end, "PUT", f"/resources/{name}", {"v": value},
-        Holdfast_Fence=str(fence), Idempotency_Key=key,
-    )  # fmt: skip
+    return await send(end, "PUT", f"/resources/{name}", {"v": value}, Holdfast_Fence=str(fence), Idempotency_Key=key)
 
 
 def fault(kind: FaultKind, **fields: Any) -> Fault:
@@ -201,9 +196,7 @@ async def test_fenced_refuses_lower_fences_and_repeats_by_key() -> None:
         shown = await send(end, "GET", "/resources/r")
         page = await end.ledger()
     assert shown.body == {"name": "r", "value": {"v": 3}, "fence": 9}
-    assert [seen.outcome for seen in page.requests] == [
-        "effect", "stale", "effect", "effect", "replayed", "effect",
-    ]  # fmt: skip
+    assert [seen.outcome for seen in page.requests] == ["effect", "stale", "effect", "effect", "replayed", "effect"]
     assert page.resources["r"] == {"value": {"v": 3}, "fence": 9, "writes": 3}
 
 
@@ -255,9 +248,7 @@ async def test_payment_charges_once_and_declines() -> None:
         first = await charge("k1", card="tok_1", cents=12_300)
         again = await charge("k1", card="tok_1", cents=12_300)
         declined = await charge("k2", card="tok_declined", cents=1)
-        wrong = [
-            await charge("k3", card="tok_1", cents=cents) for cents in (0, -1, True, "9", 1.5, None)
-        ]
+        wrong = [await charge("k3", card="tok_1", cents=cents) for cents in (0, -1, True, "9", 1.5, None)]
         found = await send(end, "GET", "/charges?key=k1")
         page = await end.ledger()
     assert first.body == again.body == {"id": "ch_000001", "cents": 12_300, "currency": "EUR"}
@@ -269,9 +260,7 @@ async def test_payment_charges_once_and_declines() -> None:
 
 async def test_mail_is_found_by_its_reference() -> None:
     async with start("mail") as end:
-        sent = await send(
-            end, "POST", "/mails", {"to": "me@example.org", "body": "hi", "reference": "T/3"}
-        )
+        sent = await send(end, "POST", "/mails", {"to": "me@example.org", "body": "hi", "reference": "T/3"})
         bad = await send(end, "POST", "/mails", {"to": "nobody", "reference": "x"})
         found = await send(end, "GET", "/mails?reference=T/3")
         page = await end.ledger()
@@ -349,9 +338,7 @@ async def test_busy409_claims_a_request_in_flight() -> None:
 
 async def test_refuse_takes_any_error_status() -> None:
     async with start("unrepeatable") as end:
-        await end.faults(
-            fault(FaultKind.REFUSE, status=429, retry_after_s=5, n=2), fault(FaultKind.REFUSE)
-        )
+        await end.faults(fault(FaultKind.REFUSE, status=429, retry_after_s=5, n=2), fault(FaultKind.REFUSE))
         answers = [await post(end, "k") for _ in range(4)]
         assert [answer.status for answer in answers] == [429, 429, 402, 201]
         assert answers[0].headers["retry-after"] == "5"
@@ -483,9 +470,7 @@ async def test_a_request_whose_client_resets_at_once_is_still_counted() -> None:
 # Books, log, reset.
 
 
-async def test_the_ledger_tells_who_asked_for_what_and_the_log_keeps_every_effect(
-    tmp_path: Path,
-) -> None:
+async def test_the_ledger_tells_who_asked_for_what_and_the_log_keeps_every_effect(tmp_path: Path) -> None:
     log = tmp_path / "effects.jsonl"
     async with start("keyed", log=log) as end:
         trace = {"Holdfast_Task": "T", "Holdfast_Step": "4.r1"}
@@ -498,8 +483,10 @@ async def test_the_ledger_tells_who_asked_for_what_and_the_log_keeps_every_effec
     assert (effect.task, effect.step, effect.base, effect.key) == ("T", "4.r1", "4", "k")
     assert (effect.request, effect.body) == (1, {"a": 1})
     assert [(seen.n, seen.outcome, seen.status) for seen in page.requests] == [
-        (1, "effect", 201), (2, "replayed", 201), (3, "bad", 400),
-    ]  # fmt: skip
+        (1, "effect", 201),
+        (2, "replayed", 201),
+        (3, "bad", 400),
+    ]
     assert page.requests[0].body_sha256 == page.requests[1].body_sha256 != ""
     assert page.by_base == {"T/4": 1}
     assert [line["id"] for line in lines] == [effect.id]
@@ -605,8 +592,7 @@ async def test_faults_that_make_no_sense_are_refused_and_change_nothing() -> Non
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["read", "keyed", "queryable", "fenced", "idempotent", "unrepeatable", "payment", "mail"],
+    "kind", ["read", "keyed", "queryable", "fenced", "idempotent", "unrepeatable", "payment", "mail"]
 )
 async def test_every_kind_starts_and_leaves_nothing_behind(kind: Kind) -> None:
     async with start(kind) as end:
@@ -653,9 +639,7 @@ async def test_a_far_end_that_cannot_start_says_so(tmp_path: Path) -> None:
 
 def spawn(*, stdin: int) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.downstream", "--class", "keyed"],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-m", "holdfast.downstream", "--class", "keyed"], stdin=stdin, stdout=subprocess.PIPE
     )
     assert child.stdout is not None
     return child, json.loads(child.stdout.readline())

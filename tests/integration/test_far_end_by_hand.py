@@ -17,8 +17,9 @@ def test_typing_on_its_terminal_does_not_disturb_it() -> None:
     keyboard, terminal = pty.openpty()
     far_end = subprocess.Popen(
         [sys.executable, "-m", "holdfast.downstream", "--class", "payment", "--port", "0"],
-        stdin=terminal, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+    )
     try:
         assert far_end.stdout is not None
         port = json.loads(far_end.stdout.readline())["port"]

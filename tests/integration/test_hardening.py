@@ -21,7 +21,7 @@ def _run(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 def test_a_hardened_process_makes_private_files_and_no_core_dump(tmp_path: Path) -> None:
     done = _run(
         "import json, os, resource, sys\n"
-        "from holdfast.runtime.hardening import harden\n"
+        "from holdfast.host.hardening import harden\n"
         "os.umask(0); missing = harden()\n"
         "open(sys.argv[1], 'w').close()\n"
         "print(json.dumps([missing, resource.getrlimit(resource.RLIMIT_CORE)]))",
@@ -37,7 +37,7 @@ def test_a_hardened_process_makes_private_files_and_no_core_dump(tmp_path: Path)
 def test_a_hardened_process_cannot_be_dumped() -> None:
     done = _run(
         "import ctypes\n"
-        "from holdfast.runtime.hardening import harden\n"
+        "from holdfast.host.hardening import harden\n"
         "harden(); print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     )
     assert done.stdout.strip() == "0"
@@ -48,7 +48,7 @@ def test_a_process_dies_with_its_parent() -> None:
     """The middle process is killed; its child must go without having been told."""
     child = (
         "import sys, time\n"
-        "from holdfast.runtime.hardening import die_with_parent\n"
+        "from holdfast.host.hardening import die_with_parent\n"
         "die_with_parent(int(sys.argv[1])); print('ready', flush=True); time.sleep(600)"
     )
     middle = (
@@ -57,9 +57,7 @@ def test_a_process_dies_with_its_parent() -> None:
         " stdout=subprocess.PIPE)\n"
         "c.stdout.readline(); print(c.pid, flush=True); time.sleep(600)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", middle], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", middle], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         watch = os.pidfd_open(int(process.stdout.readline()))
         process.kill()
@@ -67,10 +65,7 @@ def test_a_process_dies_with_its_parent() -> None:
 
 
 def test_a_parent_that_is_gone_already_ends_the_process_at_once() -> None:
-    done = _run(
-        "from holdfast.runtime.hardening import die_with_parent\n"
-        "die_with_parent(2**22 + 1); print('lived on')"
-    )
+    done = _run("from holdfast.host.hardening import die_with_parent\ndie_with_parent(2**22 + 1); print('lived on')")
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from holdfast.core.effect import Effect, Fenced, Idempotent, Keyed, Queryable, Read, Unrepeatable
 from holdfast.errors import Busy, HttpUnknown, KeyReused, NotSent, Refused
-from holdfast.runtime import http_exchange
-from holdfast.runtime.http import AnswerUnknown, BadRequest, HttpClient
-from holdfast.runtime.http_exchange import Exchange
-from holdfast.runtime.http_message import Message
-from holdfast.testing.tls import make_tls
+from holdfast.runtime.http import exchange as http_exchange
+from holdfast.runtime.http.client import AnswerUnknown, BadRequest, HttpClient
+from holdfast.runtime.http.exchange import Exchange
+from holdfast.runtime.http.message import Message
+from holdfast_proofs.support.tls import make_tls
 
 KEY = "0b0c0d0e-0f10-8112-9314-151617181920"
 TASK = "01J9ZK3V5T8Q2M4N6P7R8S9T0V"
@@ -39,9 +39,7 @@ class FarEnd:
 
 
 @contextlib.asynccontextmanager
-async def far_end(
-    answer: bytes | Talk = OK, *, tls: ssl.SSLContext | None = None
-) -> AsyncGenerator[FarEnd]:
+async def far_end(answer: bytes | Talk = OK, *, tls: ssl.SSLContext | None = None) -> AsyncGenerator[FarEnd]:
     """Serve `answer` to each connection once the request is there."""
     end = FarEnd()
     talks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -149,9 +147,7 @@ async def test_a_header_that_cannot_be_sent_is_not_repeated_in_the_error(value: 
 
 
 async def test_a_contract_may_rename_the_key_header() -> None:
-    effect = Keyed(
-        window_s=60, fingerprint="checked", refusals_stored=True, key_header="X-Request-Id"
-    )
+    effect = Keyed(window_s=60, fingerprint="checked", refusals_stored=True, key_header="X-Request-Id")
     async with far_end() as end:
         await client(effect).post(end.url)
     fields = head_fields(end.requests[0])
@@ -222,15 +218,28 @@ async def test_a_small_request_is_one_send(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Idempotency-Key": "another"}, {"HOLDFAST-TASK": "x"}, {"Holdfast-Fence": "9"},
-        {"Host": "x"}, {"Content-Length": "9"}, {"Transfer-Encoding": "chunked"},
-        {"Connection": "keep-alive"}, {"Expect": "100-continue"}, {"Proxy-Authorization": "x"},
-        {"X-A": "1\r\nX-B: 2"}, {"X-A": "1\nX-B: 2"}, {"X-A": "1\0"}, {"X-A\r\nX-B": "2"},
-        {"X A": "1"}, {"": "1"}, {"X-\u00e9": "1"}, {"X-A": "\u2028"}, {"X-A": "1", "x-a": "2"},
+        {"Idempotency-Key": "another"},
+        {"HOLDFAST-TASK": "x"},
+        {"Holdfast-Fence": "9"},
+        {"Host": "x"},
+        {"Content-Length": "9"},
+        {"Transfer-Encoding": "chunked"},
+        {"Connection": "keep-alive"},
+        {"Expect": "100-continue"},
+        {"Proxy-Authorization": "x"},
+        {"X-A": "1\r\nX-B: 2"},
+        {"X-A": "1\nX-B: 2"},
+        {"X-A": "1\0"},
+        {"X-A\r\nX-B": "2"},
+        {"X A": "1"},
+        {"": "1"},
+        {"X-\u00e9": "1"},
+        {"X-A": "\u2028"},
+        {"X-A": "1", "x-a": "2"},
         {"X-A": 1},
     ],
     ids=str,
-)  # fmt: skip
+)
 async def test_a_header_that_injects_or_overrides_is_refused(headers: dict[str, str]) -> None:
     marks: list[str] = []
     async with far_end() as end:
@@ -242,15 +251,29 @@ async def test_a_header_that_injects_or_overrides_is_refused(headers: dict[str, 
 @pytest.mark.parametrize(
     "url",
     [
-        "", "/charges", "ftp://127.0.0.1/", "file:///etc/passwd", "http://", "http:///x",
-        "http://user:word@127.0.0.1/", "http://user@127.0.0.1/", "http://127.0.0.1:0/",
-        "http://127.0.0.1:99999/", "http://127.0.0.1:x/", "http://127.0.0.1/a b",
-        "http://127.0.0.1/\r\nX: 1", "http://127.0.0.1/\n", "http://127.0.0.1/\0",
-        "http://127.0.0.1/\u00e9", "http://[::1/", "http://[fe80::1%25lo]/", "http://a\\b/",
+        "",
+        "/charges",
+        "ftp://127.0.0.1/",
+        "file:///etc/passwd",
+        "http://",
+        "http:///x",
+        "http://user:word@127.0.0.1/",
+        "http://user@127.0.0.1/",
+        "http://127.0.0.1:0/",
+        "http://127.0.0.1:99999/",
+        "http://127.0.0.1:x/",
+        "http://127.0.0.1/a b",
+        "http://127.0.0.1/\r\nX: 1",
+        "http://127.0.0.1/\n",
+        "http://127.0.0.1/\0",
+        "http://127.0.0.1/\u00e9",
+        "http://[::1/",
+        "http://[fe80::1%25lo]/",
+        "http://a\\b/",
         "http://127.0.0.1/" + "x" * 20_000,
     ],
     ids=repr,
-)  # fmt: skip
+)
 async def test_a_bad_url_is_refused(url: str) -> None:
     with pytest.raises(BadRequest):
         await client().post(url)
@@ -291,9 +314,7 @@ async def test_errors_do_not_show_the_query() -> None:
 async def test_connection_refused_is_not_sent() -> None:
     marks: list[str] = []
     with pytest.raises(NotSent) as caught:
-        await client(on_first_byte=lambda: marks.append("sent")).post(
-            f"http://127.0.0.1:{free_port()}/"
-        )
+        await client(on_first_byte=lambda: marks.append("sent")).post(f"http://127.0.0.1:{free_port()}/")
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
     assert marks == []
 
@@ -334,9 +355,13 @@ async def test_a_deadline_that_passes_while_connecting_is_not_sent() -> None:
     left = iter([5.0, 0.0])
     async with far_end() as end:
         late = HttpClient(
-            effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4",
-            time_left_s=lambda: next(left), on_first_byte=pytest.fail,
-        )  # fmt: skip
+            effect=KEYED,
+            effect_key=KEY,
+            task_id=TASK,
+            ordinal="4",
+            time_left_s=lambda: next(left),
+            on_first_byte=pytest.fail,
+        )
         with pytest.raises(NotSent):
             await late.post(end.url)
     assert end.requests == []
@@ -357,9 +382,8 @@ async def test_a_far_end_that_speaks_first_gets_nothing(greeting: bytes) -> None
 
     async with far_end(greet) as end:
         slow = Slow(
-            effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4", time_left_s=lambda: 9.0,
-            on_first_byte=pytest.fail,
-        )  # fmt: skip
+            effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4", time_left_s=lambda: 9.0, on_first_byte=pytest.fail
+        )
         with pytest.raises(NotSent, match="spoke first"):
             await slow.post(end.url)
 
@@ -402,9 +426,13 @@ async def test_the_mark_is_made_after_the_connect_and_before_the_first_byte() ->
 
     async with far_end(watch) as end:
         bound = Marked(
-            effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4", time_left_s=lambda: 9.0,
+            effect=KEYED,
+            effect_key=KEY,
+            task_id=TASK,
+            ordinal="4",
+            time_left_s=lambda: 9.0,
             on_first_byte=lambda: order.append("mark"),
-        )  # fmt: skip
+        )
         await bound.post(end.url)
         assert bound.begun
     assert order == ["connected", "mark", "first byte"]
@@ -433,9 +461,7 @@ async def test_a_lookup_client_only_reads() -> None:
 # One effect per call.
 
 
-@pytest.mark.parametrize(
-    "effect", [KEYED, Fenced(), Queryable(), Idempotent(), Unrepeatable()], ids=lambda e: e.name
-)
+@pytest.mark.parametrize("effect", [KEYED, Fenced(), Queryable(), Idempotent(), Unrepeatable()], ids=lambda e: e.name)
 async def test_a_second_effect_request_is_refused_and_not_called_unsent(effect: Effect) -> None:
     async with far_end() as end:
         bound = client(effect)
@@ -448,9 +474,7 @@ async def test_a_second_effect_request_is_refused_and_not_called_unsent(effect: 
 async def test_of_two_effect_requests_at_once_only_one_is_sent() -> None:
     async with far_end() as end:
         bound = client(Unrepeatable())
-        results = await asyncio.gather(
-            *(bound.post(end.url) for _ in range(5)), return_exceptions=True
-        )
+        results = await asyncio.gather(*(bound.post(end.url) for _ in range(5)), return_exceptions=True)
     assert sum(isinstance(result, HttpUnknown) for result in results) == 4
     assert len(end.requests) == 1
 
@@ -544,7 +568,7 @@ async def test_the_calls_own_deadline_wins_over_a_longer_timeout() -> None:
 
 
 async def test_a_huge_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.http.RESPONSE_BODY_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("holdfast.runtime.http.client.RESPONSE_BODY_BYTES_MAX", 1_000_000)
     async with far_end(flood) as end:
         with pytest.raises(AnswerUnknown, match="1,000,000"):
             await client().post(end.url, timeout_s=20)
@@ -554,7 +578,11 @@ async def test_a_huge_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "answer",
     [
-        b"", b"\r\n\r\n", b"hello\r\n\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"SSH-2.0-x\r\n",
+        b"",
+        b"\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"SSH-2.0-x\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
@@ -562,11 +590,12 @@ async def test_a_huge_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
         b"HTTP/1.1 200 OK\r\nBad Header: 1\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
-        b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 20 + OK,
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 20 + OK,
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
     ],
     ids=lambda answer: repr(answer[:60]),
-)  # fmt: skip
+)
 async def test_a_malformed_or_cut_answer_is_unknown(answer: bytes) -> None:
     async with far_end(answer) as end:
         with pytest.raises(AnswerUnknown):
@@ -602,9 +631,8 @@ async def test_a_cancelled_call_stops_sending() -> None:
     body = bytes(30 * 1024 * 1024)
     async with far_end(read_late) as end:
         bound = Watched(
-            effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4", time_left_s=lambda: 60.0,
-            on_first_byte=marked.set,
-        )  # fmt: skip
+            effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4", time_left_s=lambda: 60.0, on_first_byte=marked.set
+        )
         call = asyncio.create_task(bound.post(end.url, body=body, timeout_s=60))
         await marked.wait()
         waiting = -1

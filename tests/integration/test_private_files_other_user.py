@@ -16,10 +16,10 @@ NOBODY = 65534
 PREPARE = f"""
 import errno, json, os, sys
 from pathlib import Path
-from holdfast.core.private_files import *
-from holdfast.core.private_files import check_private_folder, open_private
+from holdfast.host.private_files import *
+from holdfast.host.private_files import check_private_folder, open_private
 from holdfast.errors import HoldfastError
-from holdfast.journal.sqlite.page import SessionPage
+from holdfast.journal.sqlite.host.page import SessionPage
 import shlex
 place = Path(sys.argv[1])
 if os.geteuid() == 0:
@@ -36,9 +36,7 @@ def tried(act):
 
 
 def _as_user(place: Path, code: str) -> object:
-    done = subprocess.run(
-        [sys.executable, "-c", PREPARE + code, str(place)], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", PREPARE + code, str(place)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -14,10 +14,10 @@ SCRIPT = """
 import json, os, sys
 from pathlib import Path
 from holdfast.errors import HoldfastError
-from holdfast.core.private_files import write_atomically
-from holdfast.journal.sqlite.page import SessionPage
-from holdfast.journal.sqlite.page_reader import Begun, read_slot
-from holdfast.journal.sqlite.reserve import Reserve
+from holdfast.host.private_files import write_atomically
+from holdfast.journal.sqlite.host.page import SessionPage
+from holdfast.journal.sqlite.host.page_reader import Begun, read_slot
+from holdfast.journal.sqlite.host.reserve import Reserve
 folder = Path(sys.argv[1]) / "instance" / "journal"
 page = SessionPage.create(folder, "s", boot_id="b", incarnation=1)
 slot = page.take_slot(b"attempt1")
@@ -62,17 +62,14 @@ def test_running_calls_can_be_recorded_when_the_disk_is_full(tmp_path: Path) -> 
     mounted = 'mount -t tmpfs -o size=8m tmpfs "$1" && exec "$2" -c "$3" "$1"'
     for how in (["unshare", "-m"], ["unshare", "-r", "-m"]):
         probe = subprocess.run(
-            [*how, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", str(tmp_path)],
-            capture_output=True,
+            [*how, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", str(tmp_path)], capture_output=True
         )
         if probe.returncode == 0:
             break
     else:
         pytest.skip("this user may not mount a file system, not even in a namespace of its own")
     done = subprocess.run(
-        [*how, "sh", "-c", mounted, "sh", str(tmp_path), sys.executable, SCRIPT],
-        capture_output=True,
-        text=True,
+        [*how, "sh", "-c", mounted, "sh", str(tmp_path), sys.executable, SCRIPT], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.clock import SystemClock
-from holdfast.journal.sqlite.high_water import HighWater, fold_marks, high_water, stored_mark
-from holdfast.journal.sqlite.page_layout import page_ids
-from holdfast.journal.sqlite.page_reader import Begun, NotBegun, Unreadable, is_alive, read_slot
+from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, high_water, stored_mark
+from holdfast.journal.sqlite.host.page_layout import page_ids
+from holdfast.journal.sqlite.host.page_reader import Begun, NotBegun, Unreadable, is_alive, read_slot
 
 BOOT = SystemClock().boot_id
 
@@ -23,7 +23,7 @@ import os, signal, subprocess, sys, time
 from pathlib import Path
 from holdfast.core.clock import SystemClock
 from holdfast.journal.sqlite import high_water
-from holdfast.journal.sqlite.page import SessionPage
+from holdfast.journal.sqlite.host.page import SessionPage
 folder = Path(sys.argv[1])
 def page(name):
     return SessionPage.create(folder, name, boot_id=SystemClock().boot_id, incarnation=1)
@@ -99,9 +99,7 @@ def test_a_stopped_session_is_alive_until_it_is_dead(folder: Path, scripts: list
     assert not is_alive(folder, "s")
 
 
-def test_a_child_that_shares_the_lock_keeps_the_session_alive(
-    folder: Path, scripts: list[Script]
-) -> None:
+def test_a_child_that_shares_the_lock_keeps_the_session_alive(folder: Path, scripts: list[Script]) -> None:
     """The worker is dead, its tool still runs: nothing is proven until both are gone."""
     script = Script(
         folder,
@@ -124,9 +122,7 @@ def test_a_child_that_shares_the_lock_keeps_the_session_alive(
     assert fold_marks(folder, set(), at_ms=0) == ["s"]
 
 
-def test_a_child_that_was_not_given_the_lock_does_not_hold_it(
-    folder: Path, scripts: list[Script]
-) -> None:
+def test_a_child_that_was_not_given_the_lock_does_not_hold_it(folder: Path, scripts: list[Script]) -> None:
     script = Script(
         folder,
         "p = page('s')\n"

@@ -11,8 +11,8 @@ import holdfast
 from holdfast.app.open import Holdfast
 from holdfast.errors import HighWaterDamaged, JournalOlderCopy
 from holdfast.journal.sqlite import writer
-from holdfast.journal.sqlite.high_water import HighWater
-from holdfast.journal.sqlite.stamp import note, noted
+from holdfast.journal.sqlite.host.high_water import HighWater
+from holdfast.journal.sqlite.host.stamp import note, noted
 
 FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
@@ -107,11 +107,8 @@ def test_a_note_is_never_lowered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "", "[]", "{}", '{"format": 2}',
-        json.dumps({"format": 1, "journal_id": "other", "incarnation": 1, "stamp": 1}),
-    ],
-)  # fmt: skip
+    ["", "[]", "{}", '{"format": 2}', json.dumps({"format": 1, "journal_id": "other", "incarnation": 1, "stamp": 1})],
+)
 def test_a_note_that_cannot_be_read_refuses(tmp_path: Path, text: str) -> None:
     (tmp_path / "stamp.json").write_text(text)
     (tmp_path / "stamp.json").chmod(0o600)

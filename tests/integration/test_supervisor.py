@@ -16,7 +16,7 @@ import pytest
 # The supervisor is told what to run and how patient to be; it talks on standard error.
 SUPERVISOR = """
 import sys
-from holdfast.runtime.supervisor import supervise
+from holdfast.runtime.engine.supervisor import supervise
 sys.exit(supervise(
     [sys.executable, "-c", sys.argv[1], *sys.argv[3:]], grace_s=float(sys.argv[2]),
     say=lambda line: print(line, file=sys.stderr, flush=True),
@@ -69,9 +69,7 @@ def started() -> Iterator[list[Supervised]]:
         one.close()
 
 
-def test_a_killed_worker_is_started_again_until_it_is_asked_to_stop(
-    started: list[Supervised],
-) -> None:
+def test_a_killed_worker_is_started_again_until_it_is_asked_to_stop(started: list[Supervised]) -> None:
     one = Supervised(WORKER)
     started.append(one)
     pids: list[int] = []
@@ -120,11 +118,10 @@ def test_a_wish_that_comes_when_all_is_over_changes_no_exit_code() -> None:
     """Somebody who presses Ctrl-C once more, while the interpreter ends, on a busy machine."""
     after = "code = supervise([sys.executable, '-c', 'raise SystemExit(6)'])"
     ends = "print('over', flush=True); sys.stdin.readline(); sys.exit(code)"
-    head = "import sys; from holdfast.runtime.supervisor import supervise"
+    head = "import sys; from holdfast.runtime.engine.supervisor import supervise"
     with subprocess.Popen(
-        [sys.executable, "-c", f"{head}\n{after}\n{ends}"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-c", f"{head}\n{after}\n{ends}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == "over\n"
@@ -145,9 +142,7 @@ def test_a_worker_that_ends_on_purpose_or_cannot_run_is_not_started_again(
     assert one.process.stdout.read() == "ran\n"
 
 
-def test_a_worker_that_fails_is_started_again_later_and_later(
-    started: list[Supervised], tmp_path: Path
-) -> None:
+def test_a_worker_that_fails_is_started_again_later_and_later(started: list[Supervised], tmp_path: Path) -> None:
     count = tmp_path / "count"
     worker = (
         "import sys\n"
@@ -183,9 +178,7 @@ def test_a_killed_supervisor_takes_the_worker_with_it(started: list[Supervised])
     assert _ended(watch)
 
 
-def test_the_worker_is_in_a_group_of_its_own_with_default_signals(
-    started: list[Supervised],
-) -> None:
+def test_the_worker_is_in_a_group_of_its_own_with_default_signals(started: list[Supervised]) -> None:
     one = Supervised(
         "import os, signal\n"
         "print(os.getpgid(0) == os.getpid(), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,"

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="other systems start every worker from nothing"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems start every worker from nothing")
 
 # The module `holdfast.extra` lies in a folder of the test's, so that it can be changed.
 PARENT = """
@@ -22,8 +20,8 @@ import os, signal, sys
 import holdfast
 holdfast.__path__.append(sys.argv[1])
 import holdfast.extra
-from holdfast.runtime.supervisor import supervise
-from holdfast.runtime.warm import Warm
+from holdfast.runtime.engine.supervisor import supervise
+from holdfast.runtime.engine.warm import Warm
 
 COLD = "import os, signal; print('cold', os.getpid(), flush=True); signal.pause()"
 
@@ -40,9 +38,7 @@ class Parent:
     def __init__(self, folder: Path) -> None:
         self.extra = folder / "extra.py"
         self.extra.write_text("ONE = 1\n")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PARENT, str(folder)], stdout=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], stdout=subprocess.PIPE, text=True)
 
     def line(self) -> list[str]:
         assert self.process.stdout is not None

@@ -13,16 +13,16 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.app.places import open_file_journal
+from holdfast.app.binder import open_file_journal
 from holdfast.core.clock import SystemClock
-from holdfast.home.handoff import Handoff, render
-from holdfast.home.place import MemoryPlace
-from holdfast.home.projection import project_now
-from holdfast.home.recalling import recall
-from holdfast.home.starting import CLOSING, OPENING, start_text
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.journal.records import TaskState
-from holdfast.journal.sqlite.restore import restore_journal
+from holdfast.journal.sqlite.opening.restore import restore_journal
+from holdfast.layout.memory_place import MemoryPlace
+from holdfast.memory.handoff import Handoff, render
+from holdfast.memory.projection import project_now
+from holdfast.memory.recalling import recall
+from holdfast.memory.starting import CLOSING, OPENING, start_text
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text, ToolCall
 from holdfast.testing.lab import Lab, wait_state
 
@@ -53,10 +53,7 @@ def text_of(message: Any) -> str:  # Any: JSON of a message
 
 
 def calls(tool: str, arguments: dict[str, object], number: int = 1) -> ToolCall:
-    return ToolCall(
-        number=number, tool=tool, text=json.dumps(arguments), arguments=arguments,
-        provider_id=f"c{number}",
-    )  # fmt: skip
+    return ToolCall(number=number, tool=tool, text=json.dumps(arguments), arguments=arguments, provider_id=f"c{number}")
 
 
 @holdfast.tool(effect=holdfast.Read())
@@ -77,9 +74,12 @@ async def trip(run: holdfast.Run) -> str:
 
 def agent_of(model: Scripted, **more: Any) -> holdfast.Agent:  # Any: options of an agent
     return holdfast.Agent(
-        name="ada", model=holdfast.Model("m", cast(Any, model)), instructions="Be kind.",
-        tools=[holdfast.remember, holdfast.recall, look], **more,
-    )  # fmt: skip
+        name="ada",
+        model=holdfast.Model("m", cast(Any, model)),
+        instructions="Be kind.",
+        tools=[holdfast.remember, holdfast.recall, look],
+        **more,
+    )
 
 
 def place(home: Path) -> MemoryPlace:
@@ -147,10 +147,12 @@ async def test_a_note_is_one_line_of_bounded_length(home: Path, text: str) -> No
 async def test_an_agent_remembers_and_recalls(home: Path, today: Day) -> None:
     place(home).memory_file.write_text("- The landlord is called Weber.\n")
     model = Scripted(
-        [calls("remember", {"text": "Rent is due on the 3rd", "to": "MEMORY"}),
-         calls("recall", {"words": "landlord", "limit": 3}, 2)],
+        [
+            calls("remember", {"text": "Rent is due on the 3rd", "to": "MEMORY"}),
+            calls("recall", {"words": "landlord", "limit": 3}, 2),
+        ],
         "I will remember.",
-    )  # fmt: skip
+    )
     agent = agent_of(model)
     async with Lab(home).open(agent):
         assert await agent.do("remember the rent") == "I will remember."
@@ -236,7 +238,7 @@ async def test_an_editors_save_is_mended_while_the_journal_is_open(home: Path) -
 
 async def test_secrets_do_not_reach_the_files(home: Path) -> None:
     from holdfast.cli.main import main
-    from holdfast.testing.command_line import Commands
+    from holdfast_proofs.support.command_line import Commands
 
     value = home / "value"
     value.touch(mode=0o600)
@@ -250,9 +252,7 @@ async def test_secrets_do_not_reach_the_files(home: Path) -> None:
     async with Lab(home).open(leaky) as hf:
         await wait_state(await hf.submit(leaky), TaskState.SUCCEEDED)
         assert hf.memory is not None
-        await hf.memory.remember(
-            remark_id="b", to="MEMORY", text="also correct-horse-battery", origin="model"
-        )
+        await hf.memory.remember(remark_id="b", to="MEMORY", text="also correct-horse-battery", origin="model")
     text = place(home).memory_file.read_text()
     assert "correct-horse-battery" not in text
     assert text.count("billing") == 2
@@ -310,9 +310,7 @@ def test_recall_is_named_only_where_it_looks(home: Path, today: Day) -> None:
         path.write_text("".join(f"- line {n}\n" for n in range(2_000)))
     text = start_text(place(home), tokens=3_000, now_ms=int(time.time() * 1000))
     cut = {line.partition(" (")[0]: line for line in text.splitlines() if "are left out" in line}
-    assert {name for name, line in cut.items() if "recall" in line} == {
-        "MEMORY.md", f"memory/{today(0)}.md",
-    }  # fmt: skip
+    assert {name for name, line in cut.items() if "recall" in line} == {"MEMORY.md", f"memory/{today(0)}.md"}
     assert {"handoff.md", "HEARTBEAT.md"} <= cut.keys()
 
 
@@ -334,9 +332,12 @@ def test_name_and_id_are_told_at_any_budget_then_the_hand_off(home: Path, tokens
 
 def test_a_cut_hand_off_begins_with_where_the_agent_is(home: Path) -> None:
     said = Handoff(
-        agent="ada", agent_id="hf1x", at_ms=0, where=("paying the rent",),
+        agent="ada",
+        agent_id="hf1x",
+        at_ms=0,
+        where=("paying the rent",),
         pending=tuple(f"thing {n}" for n in range(20)),
-    )  # fmt: skip
+    )
     (home / "handoff.md").write_text(render(said))
     text = start_text(place(home), tokens=250, now_ms=0)
     assert "> Format 1, as of 1970-01-01" in text
@@ -363,12 +364,12 @@ def test_recall_ranks_rare_words_first(home: Path) -> None:
     found = recall(place(home), "rent flat", limit=10).lines
     assert found[0].text == "the rent of the flat is 900"
     assert {one.text for one in found} == {
-        "the rent of the flat is 900", "asked about the rent", "the flat has a balcony",
+        "the rent of the flat is 900",
+        "asked about the rent",
+        "the flat has a balcony",
         "the flat is old",
-    }  # fmt: skip
-    assert [one.text for one in recall(place(home), "balc", limit=9).lines] == [
-        "the flat has a balcony"
-    ]
+    }
+    assert [one.text for one in recall(place(home), "balc", limit=9).lines] == ["the flat has a balcony"]
     since = recall(place(home), "rent", limit=9, since="2026-11-01").lines
     assert [(one.file, one.day) for one in since] == [("memory/2026-11-14.md", "2026-11-14")]
     assert recall(place(home), "nothing-like-it", limit=9).lines == ()
@@ -407,9 +408,7 @@ async def test_after_an_older_journal_new_remarks_are_written(home: Path) -> Non
     await project_now(journal, place(home))
     await journal.close()
     (home / "journal.db").write_bytes(kept)
-    await restore_journal(
-        home / "journal.db", keys=keys, clock=SystemClock(), instance_folder=home / "instance"
-    )
+    await restore_journal(home / "journal.db", keys=keys, clock=SystemClock(), instance_folder=home / "instance")
     journal, _ = await open_file_journal(home / "journal.db")
     assert await journal.add_remarks([remark("five")]) == [3]  # the sidecar is at 4
     await project_now(journal, place(home))

@@ -7,16 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.home.entries import entry_id, key_of, read, rendered
-from holdfast.home.lines import (
-    BELIEVED_MS,
-    Added,
-    joined,
-    merge,
-    split,
-    union,
-    unseen,
-)
+from holdfast.memory.entries import entry_id, key_of, read, rendered
+from holdfast.memory.lines import BELIEVED_MS, Added, joined, merge, split, union, unseen
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "d", "", "- x", "- y"]), max_size=8)
 NOW = 1_800_000_000_000
@@ -27,9 +19,7 @@ def entry(name: str, text: str = "said") -> str:
 
 
 @given(base=LINES, ours=LINES, theirs=LINES)
-def test_no_line_of_either_side_is_lost(
-    base: list[str], ours: list[str], theirs: list[str]
-) -> None:
+def test_no_line_of_either_side_is_lost(base: list[str], ours: list[str], theirs: list[str]) -> None:
     merged = Counter(merge(base, ours, theirs).lines)
     for side, other in ((ours, theirs), (theirs, ours)):
         added = Counter(side) - Counter(base)
@@ -42,9 +32,7 @@ def test_no_line_of_either_side_is_lost(
 
 
 @given(base=LINES, theirs=LINES)
-def test_a_side_that_changed_nothing_leaves_the_other_as_it_is(
-    base: list[str], theirs: list[str]
-) -> None:
+def test_a_side_that_changed_nothing_leaves_the_other_as_it_is(base: list[str], theirs: list[str]) -> None:
     assert merge(base, base, theirs).lines == theirs
     assert merge(base, theirs, base).lines == theirs
     assert merge(base, theirs, theirs).lines.count("a") <= 2 * theirs.count("a")
@@ -118,12 +106,9 @@ def test_a_line_that_was_put_back_and_is_gone_much_later_is_removed() -> None:
 # Entries
 
 
-@given(
-    text=st.text(min_size=1, max_size=60), origin=st.sampled_from(["user", "tool a<b>", "model"])
-)
+@given(text=st.text(min_size=1, max_size=60), origin=st.sampled_from(["user", "tool a<b>", "model"]))
 def test_no_text_looks_like_a_mark(text: str, origin: str) -> None:
-    line = rendered(id="0" * 16, at_ms=NOW, text=f"{text} {entry('e')} {text}", origin=origin,
-                    timed=True)  # fmt: skip
+    line = rendered(id="0" * 16, at_ms=NOW, text=f"{text} {entry('e')} {text}", origin=origin, timed=True)
     assert "\n" not in line
     assert line.count("<!--") == line.count("-->") == 1
     assert len(line.splitlines()) == 1

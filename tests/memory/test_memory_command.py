@@ -12,16 +12,16 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.app.agent_home import load_home
+from holdfast.app.binder import open_file_journal
 from holdfast.app.memory import memory_of
-from holdfast.app.places import open_file_journal
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.home.place import MemoryPlace
 from holdfast.journal.contract import Remark, RemarkTo
-from holdfast.testing.command_line import Commands, Done
-from holdfast.testing.memory_edits.__main__ import pair
-from holdfast.testing.memory_edits.editor import WAYS
+from holdfast.layout.agent_home import load_home
+from holdfast.layout.memory_place import MemoryPlace
+from holdfast_proofs.memory_edits.__main__ import pair
+from holdfast_proofs.memory_edits.editor import WAYS
+from holdfast_proofs.support.command_line import Commands, Done
 
 EDITS = 60
 APP = """
@@ -43,10 +43,7 @@ class Memory:
     def __call__(self, *words: str, stdin: str = "", code: int = 0) -> Done:
         """Inside this process: the same answer, sooner."""
         out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
-            patch("sys.stdin", io.StringIO(stdin)),
-        ):  # fmt: skip
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), patch("sys.stdin", io.StringIO(stdin)):
             found = main(["memory", *words, "--home", str(self.home)])
         assert found == code, err.getvalue()
         return Done(found, out.getvalue(), err.getvalue())
@@ -88,9 +85,7 @@ def test_a_file_that_cannot_be_read_is_named_by_a_search(memory: Memory, home: P
     assert "no line of what could be read fits" in done.out + done.err
     assert "NOT SEARCHED: MEMORY.md: " in done.err
     assert "symbolic link" in done.err
-    assert [one["file"] for one in memory("search", "landlord", "--json").json["unread"]] == [
-        "MEMORY.md"
-    ]
+    assert [one["file"] for one in memory("search", "landlord", "--json").json["unread"]] == ["MEMORY.md"]
     with open(day, "ab") as file:
         file.truncate(9 << 20)
     found = memory("search", "landlord", "--json").json
@@ -108,9 +103,7 @@ async def test_the_tool_tells_a_model_what_was_not_searched(home: Path) -> None:
     assert [one.file for one in found.unread] == ["MEMORY.md"]
 
 
-def test_what_cannot_be_written_says_why_and_is_found_all_the_same(
-    memory: Memory, home: Path
-) -> None:
+def test_what_cannot_be_written_says_why_and_is_found_all_the_same(memory: Memory, home: Path) -> None:
     make_journal(home)
     memory("add", "the first line", "--to", "MEMORY")
     (home / ".holdfast").chmod(0o755)
@@ -181,10 +174,7 @@ def test_what_is_printed(memory: Memory, home: Path) -> None:
 def test_every_field_is_documented(memory: Memory) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
     parts = re.split(r"^## `(.+)`$", page, flags=re.MULTILINE)
-    known = {
-        name: set(re.findall(r"`(\w+)`", text))
-        for name, text in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    known = {name: set(re.findall(r"`(\w+)`", text)) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
     for words in (("add", "a line"), ("search", "line"), ("show",), ("show", "--start")):
         printed = memory(*words, "--json").json
         found = set(printed).union(*(one for one in printed.get("lines", [])))
@@ -193,9 +183,14 @@ def test_every_field_is_documented(memory: Memory) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(("add", ""), 2), (("add", "x" * 4_001), 2), (("show", "yesterday"), 2),
-     (("search", "x", "--since", "2026-13-01"), 2), (("search", "x", "--limit", "0"), 2)],
-)  # fmt: skip
+    [
+        (("add", ""), 2),
+        (("add", "x" * 4_001), 2),
+        (("show", "yesterday"), 2),
+        (("search", "x", "--since", "2026-13-01"), 2),
+        (("search", "x", "--limit", "0"), 2),
+    ],
+)
 def test_what_makes_no_sense_is_refused(memory: Memory, words: tuple[str, ...], code: int) -> None:
     memory(*words, code=code)
 

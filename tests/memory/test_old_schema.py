@@ -13,9 +13,11 @@ import pytest
 from holdfast.core.clock import ManualClock, SystemEntropy
 from holdfast.errors import JournalDamaged, JournalNewer
 from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
-from holdfast.journal.sqlite import check, opening, remarks
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.restore import restore_journal
+from holdfast.journal.sqlite.opening import check
+from holdfast.journal.sqlite.opening import open as opening
+from holdfast.journal.sqlite.opening.restore import restore_journal
+from holdfast.journal.sqlite.verbs import remarks
 from holdfast.testing.journal_contract.world import planned, succeeded
 
 
@@ -33,9 +35,12 @@ CLOCK = ManualClock()
 
 async def opened(folder: Path) -> SqliteJournal:
     return await opening.open_journal(
-        folder / "journal.db", keys=FixedKeys(), clock=CLOCK, entropy=SystemEntropy(),
+        folder / "journal.db",
+        keys=FixedKeys(),
+        clock=CLOCK,
+        entropy=SystemEntropy(),
         instance_folder=folder / "instance",
-    )  # fmt: skip
+    )
 
 
 async def findings(journal: Journal) -> list[str]:
@@ -107,9 +112,7 @@ async def test_two_processes_may_open_it_at_once(old: Path) -> None:
     assert version(old) == 2
 
 
-async def test_whoever_comes_second_finds_it_raised_already(
-    old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_comes_second_finds_it_raised_already(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await (await opened(old)).close()
     real, stale = opening._version, [1, 1]
     monkeypatch.setattr(opening, "_version", lambda db: stale.pop() if stale else real(db))  # pyright: ignore
@@ -123,9 +126,7 @@ async def test_the_full_check_of_an_old_journal_asks_for_no_remarks(old: Path) -
 
 
 async def test_an_old_journal_can_be_restored_from(old: Path) -> None:
-    await restore_journal(
-        old / "journal.db", keys=FixedKeys(), clock=CLOCK, instance_folder=old / "instance"
-    )
+    await restore_journal(old / "journal.db", keys=FixedKeys(), clock=CLOCK, instance_folder=old / "instance")
     journal = await opened(old)
     assert journal.incarnation == 2
     assert await journal.remarks_after(0, limit=9) == []
@@ -163,10 +164,7 @@ async def test_damage_of_remarks_is_found(old: Path) -> None:
 
     kept = (old / "journal.db").read_bytes()
     for sql, word in (
-        (
-            "UPDATE remark SET body = CAST(x'00' || substr(body, 2) AS BLOB) WHERE n = 1",
-            "was changed",
-        ),
+        ("UPDATE remark SET body = CAST(x'00' || substr(body, 2) AS BLOB) WHERE n = 1", "was changed"),
         ("UPDATE remark SET at_ms = at_ms + 1 WHERE n = 2", "was changed"),
         ("DELETE FROM remark WHERE n = 2", "newest is missing"),
         ("DELETE FROM remark WHERE n = 1", "before it is missing"),
@@ -189,9 +187,7 @@ async def test_a_remark_that_was_changed_is_not_read(old: Path) -> None:
     await journal.add_remarks([Remark(remark_id="a", to=RemarkTo.DAY, text="x", origin="user")])
     await journal.close()
     db = raw(old)
-    (trigger,) = db.execute(
-        "SELECT sql FROM sqlite_schema WHERE name = 'remark_never_changes'"
-    ).fetchone()
+    (trigger,) = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'remark_never_changes'").fetchone()
     db.execute("DROP TRIGGER remark_never_changes; UPDATE remark SET body = x'0000'")
     db.execute(trigger)
     db.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.shim import build, preloaded
+from holdfast_proofs.shim import build, preloaded
 
 PROGRAM = Path(__file__).parent / "programs" / "projection_lives.py"
 FAST = Path("/dev/shm")  # a sync there costs nothing; what is tried is the order of calls
@@ -33,8 +33,11 @@ def test_no_entry_is_lost_or_doubled_wherever_it_dies(
     library = build(tmp_path)
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder), "1"],
-        env=os.environ | preloaded(library), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | preloaded(library),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["wrong"] == []

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import MemoryFileBusy, SymlinkRefused, TooLarge, WrongKind
-from holdfast.home import exchange, writing
-from holdfast.home.entries import entry_id, rendered
-from holdfast.home.place import MemoryPlace
-from holdfast.home.writing import Written, locked, write_file
+from holdfast.layout.memory_place import MemoryPlace
+from holdfast.memory import exchange, writing
+from holdfast.memory.entries import entry_id, rendered
+from holdfast.memory.writing import Written, locked, write_file
 
 NOW = 1_800_000_000_000
 HEAD = ("# Memory", "")
@@ -33,9 +33,7 @@ def entry(name: str) -> str:
 
 def add(place: MemoryPlace, *names: str, now_ms: int = NOW) -> Written:
     with locked(place):
-        return write_file(
-            place, place.memory_file, [entry(name) for name in names], heading=HEAD, now_ms=now_ms
-        )
+        return write_file(place, place.memory_file, [entry(name) for name in names], heading=HEAD, now_ms=now_ms)
 
 
 def lines(place: MemoryPlace) -> list[str]:
@@ -75,9 +73,7 @@ def _no_exchange(one: Path, other: Path) -> bool:
     return False
 
 
-def test_a_save_between_brings_its_own_mode(
-    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_between_brings_its_own_mode(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     add(place, "one")
     assert place.memory_file.stat().st_mode & 0o777 == 0o600
     swap, saved = exchange.exchange_names, False
@@ -106,9 +102,7 @@ def test_its_group_stays_where_we_may_give_it(place: MemoryPlace) -> None:
     assert (found.st_gid, found.st_mode & 0o777) == (12_345, 0o660)
 
 
-def test_another_group_gets_no_rights_in_its_place(
-    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_group_gets_no_rights_in_its_place(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """We are not in the group that the person chose: ours is not let in instead."""
 
     def refused(*_: object) -> None:
@@ -177,9 +171,7 @@ def test_the_newest_line_can_be_removed_in_the_end(place: MemoryPlace) -> None:
     assert entry("one") not in lines(place)
 
 
-def test_a_save_between_read_and_exchange_is_merged(
-    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_between_read_and_exchange_is_merged(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     add(place, "one")
     write, saves = exchange.write_aside, ["- first", "- second", "- third"]
 
@@ -191,16 +183,12 @@ def test_a_save_between_read_and_exchange_is_merged(
 
     monkeypatch.setattr(exchange, "write_aside", save_first)
     told = add(place, "two")
-    assert sorted(lines(place)) == sorted(
-        [*HEAD, entry("one"), entry("two"), "- first", "- second", "- third"]
-    )
+    assert sorted(lines(place)) == sorted([*HEAD, entry("one"), entry("two"), "- first", "- second", "- third"])
     assert told.rounds == 4
     assert os.listdir(place.asides) == []
 
 
-def test_without_an_exchange_the_old_file_is_linked_aside(
-    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_exchange_the_old_file_is_linked_aside(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "exchange_names", lambda _one, _other: False)  # pyright: ignore
     add(place, "one")
     write = exchange.write_aside
@@ -281,9 +269,7 @@ def test_bytes_that_are_no_text_come_back_as_they_are(place: MemoryPlace, conten
     assert place.memory_file.read_bytes().startswith(content)
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 1, "base": 7}']
-)
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 1, "base": 7}'])
 def test_a_lost_sidecar_costs_no_line(place: MemoryPlace, garbage: bytes) -> None:
     add(place, "one")
     save(place, *lines(place), "- mine")
@@ -326,9 +312,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(place: MemoryPlace, tmp_path: 
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
-def test_an_editor_that_never_stops_is_told(
-    place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editor_that_never_stops_is_told(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "ROUNDS_MAX", 5)
     write, count = exchange.write_aside, 0
 
@@ -345,22 +329,19 @@ def test_an_editor_that_never_stops_is_told(
         with pytest.raises(MemoryFileBusy):
             add(place, "one")
     add(place, "one")
-    assert sorted(lines(place)) == sorted(
-        ["- old", entry("one"), *(f"- save {number}" for number in range(1, 6))]
-    )
+    assert sorted(lines(place)) == sorted(["- old", entry("one"), *(f"- save {number}" for number in range(1, 6))])
 
 
 def test_one_process_at_a_time(place: MemoryPlace) -> None:
     code = (
-        "import sys, pathlib; from holdfast.home.place import MemoryPlace\n"
-        "from holdfast.home.writing import locked\n"
+        "import sys, pathlib; from holdfast.layout.memory_place import MemoryPlace\n"
+        "from holdfast.memory.writing import locked\n"
         "with locked(MemoryPlace(folder=pathlib.Path(sys.argv[1]))):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )
     other = subprocess.Popen(
-        [sys.executable, "-c", code, str(place.folder)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", code, str(place.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert other.stdout is not None
     assert other.stdout.readline() == b"held\n"
     with pytest.raises(MemoryFileBusy), locked(place, wait_s=0.05):

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.app.agent_home import AgentHome, load_home
 from holdfast.app.loading import load_app
-from holdfast.app.make_agent import Plan, make_agent
 from holdfast.core.clock import SystemEntropy
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.phrase import Phrase
-from holdfast.identity.slots import file_key, new_unlock_text
+from holdfast.identity.acts.make_agent import Plan, make_agent
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.journal.records import TaskState
+from holdfast.layout.agent_home import AgentHome, load_home
 
 APP = Path(__file__).parent / "programs" / "shop.py"
 ENTROPY = SystemEntropy()
@@ -61,11 +61,15 @@ class Host:
         unlock.touch(mode=0o600)
         unlock.write_bytes(text)
         plan = Plan(
-            name="ada", folder=self.home, vault=self.vault, second=self.root / "second",
-            witnesses=(self.root / "witness",), keys=[file_key(unlock, text)],
+            name="ada",
+            folder=self.home,
+            vault=self.vault,
+            second=self.root / "second",
+            witnesses=(self.root / "witness",),
+            keys=[file_key(unlock, text)],
             second_keys=[file_key(self.root / "none", new_unlock_text(ENTROPY))],
             arbiter=str(self.arbiter) if self.arbiter else "",
-        )  # fmt: skip
+        )
         asyncio.run(make_agent(plan, show=_unseen, entropy=ENTROPY, port=Sodium()))
         settings = self.home / "holdfast.toml"
         settings.write_text(settings.read_text() + f"lease_s = {LEASE_S}\n")
@@ -83,21 +87,22 @@ class Host:
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-P", "-m", "holdfast", *words, "--json"], cwd=self.root,
-            env={**_clean(), **more}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            [sys.executable, "-P", "-m", "holdfast", *words, "--json"],
+            cwd=self.root,
+            env={**_clean(), **more},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=2 * WAIT_S,
-        )  # fmt: skip
+        )
 
     def export(self, package: Path, code: int = 0, **more: str) -> Any:
-        return self.command(
-            "migrate", "export", str(package), "--home", str(self.home), code=code, **more
-        )
+        return self.command("migrate", "export", str(package), "--home", str(self.home), code=code, **more)
 
     def take(self, package: Path, code: int = 0, **more: str) -> Any:
         return self.command(
-            "migrate", "import", str(package), "--home", str(self.home), "--vault",
-            str(self.vault), code=code, **more,
-        )  # fmt: skip
+            "migrate", "import", str(package), "--home", str(self.home), "--vault", str(self.vault), code=code, **more
+        )
 
     def cancel(self, *words: str, code: int = 0) -> Any:
         return self.command("migrate", "cancel", "--home", str(self.home), *words, code=code)
@@ -105,11 +110,14 @@ class Host:
     def start(self, url: str) -> subprocess.Popen[bytes]:
         with open(self.root / "log", "ab") as log:
             worker = subprocess.Popen(
-                [sys.executable, "-P", "-m", "holdfast", "worker", f"{APP}:tasks", "--journal",
-                 str(self.journal)],
-                cwd=self.root, env={**_clean(), "SHOP_URL": url}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-P", "-m", "holdfast", "worker", f"{APP}:tasks", "--journal", str(self.journal)],
+                cwd=self.root,
+                env={**_clean(), "SHOP_URL": url},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self.workers.append(worker)
         return worker
 

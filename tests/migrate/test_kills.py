@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.testing.moves.__main__ import Figures
+from holdfast_proofs.moves.__main__ import Figures
 
 WEAK = """
 import sys
-import holdfast.app.acting as acting
-import holdfast.app.places as places
+import holdfast.app.agent_lease_gate as acting
+import holdfast.app.binder as places
 acting.check_not_moved = places.check_not_moved = lambda _: None
-from holdfast.testing.moves.__main__ import main
+from holdfast_proofs.moves.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -31,7 +31,7 @@ def swept(tmp_path: Path, *words: str, program: tuple[str, ...]) -> Figures:
 
 @pytest.mark.parametrize("words", [(), ("--no-arbiter",)])
 def test_killed_anywhere_at_most_one_copy_can_run(tmp_path: Path, words: tuple[str, ...]) -> None:
-    program = ("-m", "holdfast.testing.moves")
+    program = ("-m", "holdfast_proofs.moves")
     figures = swept(tmp_path, "--points", "3", *words, program=program)
     assert figures.findings == []
     assert figures.kills >= 9
@@ -40,13 +40,16 @@ def test_killed_anywhere_at_most_one_copy_can_run(tmp_path: Path, words: tuple[s
 
 def test_without_the_mark_both_run_and_the_suite_says_so(tmp_path: Path) -> None:
     """Inside one process: the sweep is not started anew, so what is replaced stays replaced."""
-    from holdfast.testing.shim import build, preloaded
+    from holdfast_proofs.shim import build, preloaded
 
     library = build(tmp_path / "shim")
     folder = tmp_path / "world"
     folder.mkdir(mode=0o700)
     done = subprocess.run(
         [sys.executable, "-c", WEAK, "--inside", str(folder), "--points", "1", "--no-arbiter"],
-        env=os.environ | preloaded(library), stdout=subprocess.PIPE, timeout=300, check=True,
-    )  # fmt: skip
+        env=os.environ | preloaded(library),
+        stdout=subprocess.PIPE,
+        timeout=300,
+        check=True,
+    )
     assert not msgspec.json.decode(done.stdout, type=Figures).green

@@ -13,11 +13,11 @@ import msgspec
 from hosts import WAIT_S, Host
 
 import holdfast
-from holdfast.app.move_in import READY, Ready
-from holdfast.app.moved import NAME
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import start_blocking
 from holdfast.journal.records import TaskState
+from holdfast.layout.moved import NAME
+from holdfast.recovery.move_in import READY, Ready
 
 Pair = tuple[Host, Host]
 
@@ -27,10 +27,7 @@ def test_a_task_under_way_finishes_on_the_other_host(pair: Pair, tmp_path: Path)
     here, there = pair
     package = tmp_path / "ada.move"
     task_id = here.submit()
-    with (
-        start_blocking("payment", faults=(Fault(kind=FaultKind.HOLD),)) as far,
-        ThreadPoolExecutor() as threads,
-    ):
+    with start_blocking("payment", faults=(Fault(kind=FaultKind.HOLD),)) as far, ThreadPoolExecutor() as threads:
         worker = here.start(far.url)
         far.wait_inside(timeout_s=WAIT_S)
         leaving = threads.submit(here.export, package)
@@ -39,9 +36,7 @@ def test_a_task_under_way_finishes_on_the_other_host(pair: Pair, tmp_path: Path)
         out = leaving.result(WAIT_S)
         assert worker.wait(WAIT_S) == 4
         assert out["yielded"]
-        assert here.command("task", "list", "--journal", str(here.journal), code=4)["code"] == (
-            "moved-away"
-        )
+        assert here.command("task", "list", "--journal", str(here.journal), code=4)["code"] == ("moved-away")
         for words in (("identity", "rotate", "--yes"), ("place", "add", "nas", str(tmp_path))):
             left_behind = here.command(*words, "--home", str(here.home), code=4)
             assert left_behind["code"] == "moved-away", words
@@ -92,9 +87,14 @@ def _leave_ready(work: Path, out: dict[str, Any]) -> None:
     command again says that all is done."""
     work.mkdir(mode=0o700)
     ready = Ready(
-        package=out["sha256"], id=out["id"], seq=out["snapshot"], rank=(0, 0, 1, 1), archive="x",
-        incarnation=1, sequence=out["sequence"],
-    )  # fmt: skip
+        package=out["sha256"],
+        id=out["id"],
+        seq=out["snapshot"],
+        rank=(0, 0, 1, 1),
+        archive="x",
+        incarnation=1,
+        sequence=out["sequence"],
+    )
     (work / READY).write_bytes(msgspec.json.encode(ready))
 
 
@@ -156,10 +156,7 @@ def test_while_somebody_has_the_journal_open_nothing_is_packed(pair: Pair, tmp_p
 
     async def held() -> None:
         async with holdfast.open(here.journal, serve=False):
-            busy = here.command(
-                "migrate", "export", str(package), "--home", str(here.home), "--wait", "0.5",
-                code=8,
-            )  # fmt: skip
+            busy = here.command("migrate", "export", str(package), "--home", str(here.home), "--wait", "0.5", code=8)
             assert busy["code"] == "journal-busy"
 
     asyncio.run(held())
@@ -180,10 +177,7 @@ def test_a_changed_package_is_refused(pair: Pair, tmp_path: Path) -> None:
         wrong = bytearray(right)
         wrong[at] ^= 1
         package.write_bytes(wrong)
-        done = there.run(
-            "migrate", "import", str(package), "--home", str(there.home), "--vault",
-            str(there.vault),
-        )  # fmt: skip
+        done = there.run("migrate", "import", str(package), "--home", str(there.home), "--vault", str(there.vault))
         assert done.returncode not in (0, 1), (at, done.stderr)
         assert not there.home.exists()
     package.write_bytes(right)
@@ -200,7 +194,6 @@ def test_a_package_for_another_vault_stays_closed(pair: Pair, tmp_path: Path) ->
     stranger.make()
     shutil.rmtree(stranger.home)
     assert stranger.run(
-        "migrate", "import", str(package), "--home", str(stranger.home), "--vault",
-        str(stranger.vault),
-    ).returncode not in (0, 1)  # fmt: skip
+        "migrate", "import", str(package), "--home", str(stranger.home), "--vault", str(stranger.vault)
+    ).returncode not in (0, 1)
     assert not stranger.home.exists()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.runtime.http_stream import Timeouts
+from holdfast.runtime.http.stream import Timeouts
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.request import Request, checked_request
 from holdfast.testing.model_server.process import ModelServer, start_blocking
@@ -24,10 +24,7 @@ SCRIPT = Script(
             turn=1,
             last="trip",
             text="I look.",
-            tool_calls=(
-                ScriptedCall(tool="search", arguments={"q": "LIS", "n": 2}),
-                ScriptedCall(tool="now"),
-            ),
+            tool_calls=(ScriptedCall(tool="search", arguments={"q": "LIS", "n": 2}), ScriptedCall(tool="now")),
         ),
         Answer(turn=2, last="seat 4", text="Booked seat 4."),
         Answer(last="think", thinking="Let me see.", text="Yes."),

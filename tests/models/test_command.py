@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.runtime import http_stream
-from holdfast.runtime.http_message import REQUEST_BODY_BYTES_MAX
+from holdfast.runtime.http import stream as http_stream
+from holdfast.runtime.http.message import REQUEST_BODY_BYTES_MAX
 from holdfast.runtime.models import arguments, endpoint, request, sse, troubles
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
@@ -40,8 +40,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "script",
-    ["{", '{"answer": []}', '{"answers": [{"txt": "x"}]}', '{"faults": [{"kind": "bad luck"}]}'],
+    "script", ["{", '{"answer": []}', '{"answers": [{"txt": "x"}]}', '{"faults": [{"kind": "bad luck"}]}']
 )
 def test_a_script_with_a_mistake_is_refused(tmp_path: Path, script: str) -> None:
     file = tmp_path / "script.json"
@@ -53,11 +52,7 @@ def test_a_script_with_a_mistake_is_refused(tmp_path: Path, script: str) -> None
 
 async def test_every_request_is_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
-    asked = Request(
-        model="m",
-        messages=[{"role": "user", "parts": [{"type": "text", "text": "x"}]}],
-        settings={},
-    )
+    asked = Request(model="m", messages=[{"role": "user", "parts": [{"type": "text", "text": "x"}]}], settings={})
     async with start(Script(answers=(Answer(text="y"),)), log=log) as server:
         for wire in ("openai", "anthropic"):
             end = Endpoint(name="a", url=server.url, wire=wire, key=lambda: "sk-canary")
@@ -91,21 +86,29 @@ def test_every_word_is_on_the_page() -> None:
     ("row", "figures"),
     [
         ("request body", [f"{REQUEST_BODY_BYTES_MAX >> 20} MiB"]),
-        ("messages, parts", [f"{request.MESSAGES_MAX:,}", f"{request.PARTS_MAX:,}",
-                             f"{request.TOOLS_MAX}"]),
-        ("reply: plain body", [f"{endpoint.REPLY_BYTES_MAX >> 20} MiB",
-                               f"{endpoint.STREAM_BYTES_MAX >> 20} MiB", f"{sse.EVENTS_MAX:,}"]),
+        ("messages, parts", [f"{request.MESSAGES_MAX:,}", f"{request.PARTS_MAX:,}", f"{request.TOOLS_MAX}"]),
+        (
+            "reply: plain body",
+            [f"{endpoint.REPLY_BYTES_MAX >> 20} MiB", f"{endpoint.STREAM_BYTES_MAX >> 20} MiB", f"{sse.EVENTS_MAX:,}"],
+        ),
         ("tool calls of a reply", [str(TOOL_CALLS_MAX)]),
         ("arguments of one call", [f"{arguments.ARGUMENTS_BYTES_MAX >> 20} MiB"]),
         ("body of an error", [f"{endpoint.ERROR_BYTES_MAX >> 10} KiB"]),
         ("unread bytes", [f"{http_stream.UNREAD_BYTES_MAX >> 10} KiB"]),
-        ("`Timeouts`", [f"{one:g} s" for one in (http_stream.Timeouts().connect_s,
-                                                 http_stream.Timeouts().between_bytes_s,
-                                                 http_stream.Timeouts().total_s)]),
-        ("open: not asked", [f"{Breaker().rest_ms // 1000} s",
-                             f"{Breaker().rest_ms_max // 1000} s"]),
+        (
+            "`Timeouts`",
+            [
+                f"{one:g} s"
+                for one in (
+                    http_stream.Timeouts().connect_s,
+                    http_stream.Timeouts().between_bytes_s,
+                    http_stream.Timeouts().total_s,
+                )
+            ],
+        ),
+        ("open: not asked", [f"{Breaker().rest_ms // 1000} s", f"{Breaker().rest_ms_max // 1000} s"]),
     ],
-)  # fmt: skip
+)
 def test_every_limit_is_on_the_page(row: str, figures: list[str]) -> None:
     line = next(one for one in PAGE.splitlines() if one.startswith(f"| {row}"))
     for figure in figures:

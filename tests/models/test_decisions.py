@@ -45,10 +45,8 @@ def told(**inner: Json) -> Json:
 CASES: list[tuple[int, Json, type[ModelError]]] = [
     (400, told(message="Invalid 'messages'", type="invalid_request_error"), ModelRejected),
     (400, told(message="x", code="context_length_exceeded"), ContextTooLong),
-    (400, told(message="prompt is too long: 5 tokens > 4 maximum", type="invalid_request_error"),
-     ContextTooLong),
-    (400, {"object": "error", "message": "This model's maximum context length is 8 tokens"},
-     ContextTooLong),
+    (400, told(message="prompt is too long: 5 tokens > 4 maximum", type="invalid_request_error"), ContextTooLong),
+    (400, {"object": "error", "message": "This model's maximum context length is 8 tokens"}, ContextTooLong),
     (400, told(message="Your credit balance is too low to access the API"), ModelQuotaSpent),
     (401, told(message="no", code="invalid_api_key"), ModelKeyRefused),
     (402, told(type="billing_error", message="pay"), ModelQuotaSpent),
@@ -62,8 +60,11 @@ CASES: list[tuple[int, Json, type[ModelError]]] = [
     (429, told(code="rate_limit_exceeded", message="slow"), ModelRateLimited),
     (429, told(type="rate_limit_error", message="slow"), ModelRateLimited),
     (429, told(code="insufficient_quota", message="pay"), ModelQuotaSpent),
-    (429, told(type="rate_limit_error", message="x",
-               details={"error_code": "enforced_spend_limit_reached"}), ModelQuotaSpent),
+    (
+        429,
+        told(type="rate_limit_error", message="x", details={"error_code": "enforced_spend_limit_reached"}),
+        ModelQuotaSpent,
+    ),
     (429, told(message="You exceeded the context length allowed per minute"), ModelRateLimited),
     (500, told(type="api_error", message="oops"), ModelUnavailable),
     (502, "<html>502</html>", ModelUnavailable),
@@ -72,22 +73,14 @@ CASES: list[tuple[int, Json, type[ModelError]]] = [
     (529, told(type="overloaded_error"), ModelOverloaded),
     (301, None, ModelRejected),
     (418, None, ModelRejected),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "kind"),
-    CASES,
-    ids=[f"{s}-{k.code}-{i}" for i, (s, _, k) in enumerate(CASES)],
+    ("status", "body", "kind"), CASES, ids=[f"{s}-{k.code}-{i}" for i, (s, _, k) in enumerate(CASES)]
 )
 def test_what_an_error_means(status: int, body: Json, kind: type[ModelError]) -> None:
-    raw = (
-        b""
-        if body is None
-        else body.encode()
-        if isinstance(body, str)
-        else json.dumps(body).encode()
-    )
+    raw = b"" if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     error = read_error(status, {}, raw)
     assert type(error) is kind
     assert not isinstance(error, ReplyGarbled)
@@ -114,11 +107,10 @@ def test_every_kind_says_by_its_class_whether_to_try_again() -> None:
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-3"}, None),
         ({"retry-after-ms": "nan"}, None),
-        ({"retry-after": "Sun, 15 Nov 2026 10:00:30 GMT",
-          "date": "Sun, 15 Nov 2026 10:00:00 GMT"}, 30.0),
+        ({"retry-after": "Sun, 15 Nov 2026 10:00:30 GMT", "date": "Sun, 15 Nov 2026 10:00:00 GMT"}, 30.0),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_how_long_to_wait(headers: dict[str, str], wait_s: float | None) -> None:
     error = read_error(429, headers, b"")
     assert isinstance(error, ModelRateLimited)
@@ -127,9 +119,7 @@ def test_how_long_to_wait(headers: dict[str, str], wait_s: float | None) -> None
 
 ODD = st.one_of(
     st.binary(max_size=30),
-    st.text(max_size=5).map(
-        lambda text: json.dumps({"error": {"message": text, "type": text, "code": text}}).encode()
-    ),
+    st.text(max_size=5).map(lambda text: json.dumps({"error": {"message": text, "type": text, "code": text}}).encode()),
     st.sampled_from([b"[]", b"null", b'{"error":[1]}', b'{"error":{"code":5,"details":[]}}']),
 )
 
@@ -151,9 +141,7 @@ def leaning(*, extra: Json = None, value: Json = None) -> Request:
     if value is not None:
         opaque = {"type": "opaque", "wire": "anthropic", "value": value}
         messages.append({"role": "assistant", "parts": [opaque]})
-    return checked_request(
-        model="m", messages=messages, settings={"extra": extra or {}}
-    )  # fmt: skip
+    return checked_request(model="m", messages=messages, settings={"extra": extra or {}})
 
 
 HELD: list[tuple[Request, str]] = [
@@ -167,15 +155,12 @@ HELD: list[tuple[Request, str]] = [
     (leaning(extra={"anthropic": {"container": "c_1"}}), "container"),
     (leaning(extra={"anthropic": {"metadata": [{"x": {"container_id": "c"}}]}}), "container"),
     (leaning(value={"type": "container_upload", "file_id": "f"}), "container"),
-    (leaning(value={"type": "document", "source": {"type": "file", "file_id": "f"}}),
-     "uploaded-file"),
+    (leaning(value={"type": "document", "source": {"type": "file", "file_id": "f"}}), "uploaded-file"),
     (leaning(value={"type": "code_execution_tool_result", "content": {}}), "container"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(
-    ("asked", "surface"), HELD, ids=[f"{i}-{s}" for i, (_, s) in enumerate(HELD)]
-)
+@pytest.mark.parametrize(("asked", "surface"), HELD, ids=[f"{i}-{s}" for i, (_, s) in enumerate(HELD)])
 def test_state_held_elsewhere_is_refused_unless_it_is_named(asked: Request, surface: str) -> None:
     with pytest.raises(StateHeldElsewhere, match=surface) as raised:
         check_held_state(asked, allowed=())
@@ -191,13 +176,20 @@ def test_state_held_elsewhere_is_refused_unless_it_is_named(asked: Request, surf
     [
         leaning(),
         leaning(extra={"openai": {"store": False, "previous_response_id": None, "seed": 1}}),
-        leaning(extra={"openai": {"response_format": {"json_schema": {"schema": {
-            "properties": {"container": {}, "file_id": {}, "prompt": {}}}}}}}),
+        leaning(
+            extra={
+                "openai": {
+                    "response_format": {
+                        "json_schema": {"schema": {"properties": {"container": {}, "file_id": {}, "prompt": {}}}}
+                    }
+                }
+            }
+        ),
         leaning(extra={"anthropic": {"cache_control": {"type": "ephemeral"}}}),
         leaning(value={"type": "thinking", "thinking": "a file_id, a container", "signature": "s"}),
         leaning(value={"type": "server_tool_use", "name": "s", "input": {"file_id": "people's"}}),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_held_elsewhere_passes(asked: Request) -> None:
     assert check_held_state(asked, allowed=()) == ()
 
@@ -248,9 +240,9 @@ def test_a_rate_limit_is_a_rest_and_no_failure() -> None:
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["failed", "at_once", "limited", "replied", "given_up"]),
-              st.integers(0, 3_000)), max_size=30,
-)  # fmt: skip
+    st.tuples(st.sampled_from(["failed", "at_once", "limited", "replied", "given_up"]), st.integers(0, 3_000)),
+    max_size=30,
+)
 
 
 @settings(max_examples=200)
@@ -326,10 +318,7 @@ def test_the_verdict_says_most_about_trying_again() -> None:
 
 
 def test_affinity_is_another_for_each_endpoint_and_names_nobody() -> None:
-    one, other = (
-        end("a", affinity_header="X-S", cache_header="X-C"),
-        end("b", affinity_header="X-S"),
-    )
+    one, other = (end("a", affinity_header="X-S", cache_header="X-C"), end("b", affinity_header="X-S"))
     first = failover.affinity_of(one, session="task-7", kept={})
     assert first == failover.affinity_of(one, session="task-7", kept={})
     assert first["X-S"] != failover.affinity_of(other, session="task-7", kept={})["X-S"]

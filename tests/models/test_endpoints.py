@@ -69,9 +69,7 @@ async def test_the_first_dies_in_mid_stream_and_the_second_gets_the_same_bytes(
     assert warm.usage is not None
     assert route_of(reply).cold_tokens == warm.usage.input_tokens > 0
     void = shown.index(Restarted(failed="first"))
-    assert sum(len(one.text) for one in shown[:void] if isinstance(one, TextDelta)) == (
-        failure.text_chars
-    )
+    assert sum(len(one.text) for one in shown[:void] if isinstance(one, TextDelta)) == (failure.text_chars)
     kept = "".join(one.text for one in shown[void:] if isinstance(one, TextDelta))
     assert kept == HELLO
     assert Reply.from_json(json.loads(json.dumps(reply.to_json()))) == reply
@@ -79,10 +77,18 @@ async def test_the_first_dies_in_mid_stream_and_the_second_gets_the_same_bytes(
 
 @pytest.mark.parametrize(
     "kind",
-    [FaultKind.SERVER_ERROR, FaultKind.RATE_LIMIT, FaultKind.HANGUP, FaultKind.GARBAGE,
-     FaultKind.EMPTY, FaultKind.BAD_KEY, FaultKind.QUOTA, FaultKind.UNKNOWN_MODEL],
+    [
+        FaultKind.SERVER_ERROR,
+        FaultKind.RATE_LIMIT,
+        FaultKind.HANGUP,
+        FaultKind.GARBAGE,
+        FaultKind.EMPTY,
+        FaultKind.BAD_KEY,
+        FaultKind.QUOTA,
+        FaultKind.UNKNOWN_MODEL,
+    ],
     ids=str,
-)  # fmt: skip
+)
 async def test_every_error_of_an_endpoint_leaves_the_next_one_a_chance(
     first: ModelServer, second: ModelServer, endpoint: Make, say: Say, kind: FaultKind
 ) -> None:
@@ -130,9 +136,7 @@ async def test_a_broken_endpoint_rests_and_is_probed_after_a_while(
 ) -> None:
     clock = ManualClock()
     model = Endpoints(
-        [endpoint(first), endpoint(second, "second")],
-        breaker=Breaker(failures_max=2, rest_ms=1_000),
-        clock=clock,
+        [endpoint(first), endpoint(second, "second")], breaker=Breaker(failures_max=2, rest_ms=1_000), clock=clock
     )
     await first.faults(Fault(kind=FaultKind.SERVER_ERROR, times=None))
     for _ in range(2):
@@ -167,9 +171,7 @@ async def test_a_limited_endpoint_is_left_alone_for_as_long_as_it_asks(
     assert (await model.ask(say("hello"))).text == HELLO
 
 
-async def test_a_probe_that_is_given_up_lets_the_next_one_go(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_a_probe_that_is_given_up_lets_the_next_one_go(first: ModelServer, endpoint: Make, say: Say) -> None:
     clock = ManualClock()
     model = Endpoints([endpoint(first)], breaker=Breaker(failures_max=1, rest_ms=10), clock=clock)
     await first.faults(Fault(kind=FaultKind.SERVER_ERROR), Fault(kind=FaultKind.SLOW, delay_s=9))
@@ -210,9 +212,7 @@ async def test_affinity_and_cache_ids_stay_with_their_endpoint(
     assert (await first.requests())[-1].body == (await second.requests())[-1].body
 
 
-async def test_a_turn_with_parallel_calls_goes_there_and_back(
-    first: ModelServer, endpoint: Make
-) -> None:
+async def test_a_turn_with_parallel_calls_goes_there_and_back(first: ModelServer, endpoint: Make) -> None:
     """The whole round trip: the server checks what comes back as strictly as a provider."""
     model = Endpoints([endpoint(first)])
     tool: Any = {"name": "search", "parameters": {"type": "object", "properties": {}}}
@@ -226,27 +226,23 @@ async def test_a_turn_with_parallel_calls_goes_there_and_back(
             (2, "now", {}),
         ]
         parts = [
-            {"type": "tool_result", "ref": ref_of(call, prefix="s1"), "text": "seat 4"}
-            for call in reply.tool_calls
+            {"type": "tool_result", "ref": ref_of(call, prefix="s1"), "text": "seat 4"} for call in reply.tool_calls
         ]
         talk = [*messages, reply.message(prefix="s1"), {"role": "tool", "parts": parts}]
         done = await model.ask(checked_request(model="model-1", messages=talk), show=show)
         assert done.text == "Booked seat 4."
 
 
-async def test_malformed_calls_are_told_and_the_talk_goes_on(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_malformed_calls_are_told_and_the_talk_goes_on(first: ModelServer, endpoint: Make, say: Say) -> None:
     model = Endpoints([endpoint(first)])
     asked = say("malformed")
     reply = await model.ask(asked, show=ignore)
     assert [call.arguments for call in reply.tool_calls] == [None, None, None]
     assert {call.provider_id for call in reply.tool_calls} == {"same"}
     parts = [
-        {"type": "tool_result", "ref": ref_of(call, prefix="s2"), "failed": True,
-         "text": f"not done: {call.error}"}
+        {"type": "tool_result", "ref": ref_of(call, prefix="s2"), "failed": True, "text": f"not done: {call.error}"}
         for call in reply.tool_calls
-    ]  # fmt: skip
+    ]
     talk = [*asked.messages, reply.message(prefix="s2"), {"role": "tool", "parts": parts}]
     assert (await model.ask(checked_request(model="model-1", messages=talk))).text == "I see."
 
@@ -266,9 +262,7 @@ async def test_state_held_elsewhere_is_refused_before_anything_is_sent_and_named
 ) -> None:
     asked = say("hello")
     extra = {"openai": {"store": True}, "anthropic": {"container": "c_1"}}
-    leaning = Request(
-        model=asked.model, messages=asked.messages, settings={**asked.settings, "extra": extra}
-    )
+    leaning = Request(model=asked.model, messages=asked.messages, settings={**asked.settings, "extra": extra})
     before = len(await first.requests())
     with pytest.raises(StateHeldElsewhere):
         await Endpoints([endpoint(first)]).ask(leaning)
@@ -280,9 +274,7 @@ async def test_state_held_elsewhere_is_refused_before_anything_is_sent_and_named
     assert ("store" in sent, "container" in sent) == (wire == "openai", wire == "anthropic")
 
 
-async def test_the_events_of_a_stream_end_with_the_reply(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_the_events_of_a_stream_end_with_the_reply(first: ModelServer, endpoint: Make, say: Say) -> None:
     model = Endpoints([endpoint(first)])
     events = [event async for event in stream(model, say("hello"))]
     assert isinstance(events[-1], Whole)
@@ -296,9 +288,7 @@ async def test_the_events_of_a_stream_end_with_the_reply(
     await given_up.aclose()
 
 
-async def test_what_the_shower_raises_is_passed_on(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_what_the_shower_raises_is_passed_on(first: ModelServer, endpoint: Make, say: Say) -> None:
     def broken(_: Shown) -> None:
         raise OSError("the screen is gone")
 
@@ -353,9 +343,7 @@ async def test_a_key_that_no_header_can_carry_is_not_shown(
     assert KEY not in everything_said(raised.value)
 
 
-async def test_a_key_callable_that_fails_says_only_that(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_a_key_callable_that_fails_says_only_that(first: ModelServer, endpoint: Make, say: Say) -> None:
     def broken() -> str:
         raise LookupError(f"no room for {KEY}")
 
@@ -366,9 +354,7 @@ async def test_a_key_callable_that_fails_says_only_that(
 
 
 @pytest.mark.parametrize("status", [401, 500, 200])
-async def test_a_far_end_that_repeats_the_key_does_not_get_it_into_an_error(
-    status: int, say: Say, wire: str
-) -> None:
+async def test_a_far_end_that_repeats_the_key_does_not_get_it_into_an_error(status: int, say: Say, wire: str) -> None:
     body = json.dumps({"error": {"type": "t", "code": 500, "message": f"bad key {KEY}!"}}).encode()
 
     async with answering(status, body) as url:
@@ -380,9 +366,7 @@ async def test_a_far_end_that_repeats_the_key_does_not_get_it_into_an_error(
     assert KEY not in repr(end)
 
 
-async def test_the_key_is_in_its_header_and_nowhere_else(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_the_key_is_in_its_header_and_nowhere_else(first: ModelServer, endpoint: Make, say: Say) -> None:
     reply = await Endpoints([endpoint(first)]).ask(say("hello"))
     seen = (await first.requests())[-1]
     assert seen.key_sha256 != ""
@@ -393,10 +377,7 @@ async def test_the_key_is_in_its_header_and_nowhere_else(
 
 async def test_a_rotated_key_is_used_at_once(first: ModelServer, endpoint: Make, say: Say) -> None:
     keys = iter(["sk-old", KEY])
-    model = Endpoints(
-        [endpoint(first, key=lambda: next(keys))],
-        breaker=Breaker(rest_ms=0, probe_ms=0),
-    )
+    model = Endpoints([endpoint(first, key=lambda: next(keys))], breaker=Breaker(rest_ms=0, probe_ms=0))
     with pytest.raises(ModelKeyRefused):
         await model.ask(say("hello"))
     assert (await model.ask(say("hello"))).text == HELLO

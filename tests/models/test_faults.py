@@ -18,7 +18,7 @@ from holdfast.errors import (
     ModelUnavailable,
     ReplyGarbled,
 )
-from holdfast.runtime.http_stream import Timeouts
+from holdfast.runtime.http.stream import Timeouts
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
 from holdfast.runtime.models.port import Shown
@@ -60,11 +60,7 @@ def show(request: pytest.FixtureRequest) -> Callable[[Shown], None] | None:
 
 @pytest.mark.parametrize("kind", EXPECTED, ids=str)
 async def test_each_fault_is_its_own_error(
-    first: ModelServer,
-    endpoint: Make,
-    say: Say,
-    show: Callable[[Shown], None] | None,
-    kind: FaultKind,
+    first: ModelServer, endpoint: Make, say: Say, show: Callable[[Shown], None] | None, kind: FaultKind
 ) -> None:
     wanted, reason = EXPECTED[kind]
     await first.faults(Fault(kind=kind, retry_after_s=7))
@@ -89,9 +85,7 @@ def test_no_fault_is_left_out() -> None:
     assert set(FaultKind) == EXPECTED.keys() | own
 
 
-async def test_an_error_in_the_middle_of_a_stream(
-    first: ModelServer, endpoint: Make, say: Say, wire: str
-) -> None:
+async def test_an_error_in_the_middle_of_a_stream(first: ModelServer, endpoint: Make, say: Say, wire: str) -> None:
     await first.faults(Fault(kind=FaultKind.STREAM_ERROR, after_chunks=4))
     with pytest.raises(ModelUnavailable) as raised:
         await Endpoints([endpoint(first)]).ask(say("hello"), show=ignore)
@@ -127,9 +121,7 @@ async def test_slow_is_waited_for_within_the_limits_and_given_up_beyond(
         await Endpoints([endpoint(first)]).ask(say("hello"), time_s=0.1)
 
 
-async def test_a_held_request_goes_on_when_it_is_released(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_a_held_request_goes_on_when_it_is_released(first: ModelServer, endpoint: Make, say: Say) -> None:
     await first.faults(Fault(kind=FaultKind.HOLD))
     before = len(await first.requests())
     asking = asyncio.ensure_future(Endpoints([endpoint(first)]).ask(say("hello")))
@@ -139,9 +131,7 @@ async def test_a_held_request_goes_on_when_it_is_released(
     assert isinstance(await asking, Reply)
 
 
-async def test_the_server_is_as_strict_as_the_providers(
-    first: ModelServer, endpoint: Make, say: Say
-) -> None:
+async def test_the_server_is_as_strict_as_the_providers(first: ModelServer, endpoint: Make, say: Say) -> None:
     for ask, wanted in (
         (endpoint(first, key=lambda: "sk-wrong"), ModelKeyRefused),
         (endpoint(first, key=None), ModelKeyRefused),
@@ -156,9 +146,12 @@ async def test_the_server_is_as_strict_as_the_providers(
     wrong = Request(  # not through the check: the provider must notice it itself
         model="model-1",
         settings={"max_tokens": 5},
-        messages=[*say("hello").messages, {"role": "assistant", "parts": [open_call]},
-                  {"role": "user", "parts": [{"type": "text", "text": "hello"}]}],
-    )  # fmt: skip
+        messages=[
+            *say("hello").messages,
+            {"role": "assistant", "parts": [open_call]},
+            {"role": "user", "parts": [{"type": "text", "text": "hello"}]},
+        ],
+    )
     with pytest.raises(ModelRejected, match=r"tool_call|tool_use"):
         await Endpoints([endpoint(first)]).ask(wrong)
     with pytest.raises(ModelRejected, match="no answer"):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import http_stream
-from holdfast.runtime.http_message import Message, build
-from holdfast.runtime.http_stream import StreamFailed, StreamTooLong, Timeouts, open_stream
-from holdfast.testing.tls import make_tls
+from holdfast.runtime.http import stream as http_stream
+from holdfast.runtime.http.message import Message, build
+from holdfast.runtime.http.stream import StreamFailed, StreamTooLong, Timeouts, open_stream
+from holdfast_proofs.support.tls import make_tls
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -72,10 +72,7 @@ async def test_pieces_come_one_by_one_and_end_with_the_answer() -> None:
         await go_on.wait()
         writer.write(b"1\r\nc\r\n0\r\n\r\n")
 
-    async with (
-        far_end(talk) as url,
-        open_stream(get(url), timeouts=FAST, body_bytes_max=10) as answer,
-    ):
+    async with far_end(talk) as url, open_stream(get(url), timeouts=FAST, body_bytes_max=10) as answer:
         pieces = answer.pieces()
         assert await anext(pieces) == b"ab"  # while the far end has not said the rest
         go_on.set()
@@ -96,9 +93,7 @@ async def test_pieces_come_one_by_one_and_end_with_the_answer() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", True),
     ],
 )
-async def test_a_cut_is_told_from_an_end_and_says_whether_it_had_begun(
-    sent: bytes, begun: bool
-) -> None:
+async def test_a_cut_is_told_from_an_end_and_says_whether_it_had_begun(sent: bytes, begun: bool) -> None:
     async with far_end(sends(sent)) as url:
         with pytest.raises(StreamFailed) as raised:
             await read(url)
@@ -239,9 +234,7 @@ async def test_tls_streams_and_cuts_and_an_untrusted_far_end_is_told_nothing(
             with contextlib.ExitStack() as expected:
                 if not whole:
                     expected.enter_context(pytest.raises(StreamFailed))
-                async with open_stream(
-                    get(url), timeouts=FAST, body_bytes_max=10**7, ssl_context=trusting
-                ) as answer:
+                async with open_stream(get(url), timeouts=FAST, body_bytes_max=10**7, ssl_context=trusting) as answer:
                     async for got in answer.pieces():
                         total += len(got)
             assert total == 30 * 65536

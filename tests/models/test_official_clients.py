@@ -10,14 +10,7 @@ import json
 import anthropic
 import openai
 import pytest
-from anthropic.types import (
-    MessageParam,
-    TextBlock,
-    ThinkingBlock,
-    ToolParam,
-    ToolResultBlockParam,
-    ToolUseBlock,
-)
+from anthropic.types import MessageParam, TextBlock, ThinkingBlock, ToolParam, ToolResultBlockParam, ToolUseBlock
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
 from holdfast.testing.model_server.process import ModelServer
@@ -45,9 +38,7 @@ def anthropic_client(server: ModelServer, key: str = KEY) -> anthropic.AsyncAnth
 
 async def test_openai_plain(first: ModelServer) -> None:
     async with openai_client(first) as client:
-        reply = await client.chat.completions.create(
-            model="model-1", messages=[{"role": "user", "content": "hello"}]
-        )
+        reply = await client.chat.completions.create(model="model-1", messages=[{"role": "user", "content": "hello"}])
     assert reply.choices[0].message.content == HELLO
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage is not None
@@ -64,9 +55,7 @@ async def test_openai_streamed(first: ModelServer) -> None:
             stream_options={"include_usage": True},
         )
         chunks = [chunk async for chunk in stream]
-    text = "".join(
-        choice.delta.content or "" for chunk in chunks for choice in chunk.choices
-    )  # fmt: skip
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == HELLO
     assert [one.usage is not None for one in chunks] == [False] * (len(chunks) - 1) + [True]
 
@@ -74,13 +63,9 @@ async def test_openai_streamed(first: ModelServer) -> None:
 async def test_openai_parallel_tools_there_and_back(first: ModelServer) -> None:
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "a trip"}]
     async with openai_client(first) as client:
-        async with client.chat.completions.stream(
-            model="model-1", messages=messages, tools=OPENAI_TOOLS
-        ) as stream:
+        async with client.chat.completions.stream(model="model-1", messages=messages, tools=OPENAI_TOOLS) as stream:
             streamed = await stream.get_final_completion()
-        plain = await client.chat.completions.create(
-            model="model-1", messages=messages, tools=OPENAI_TOOLS
-        )
+        plain = await client.chat.completions.create(model="model-1", messages=messages, tools=OPENAI_TOOLS)
         for reply in (streamed, plain):
             said = reply.choices[0].message
             calls = [call for call in said.tool_calls or [] if call.type == "function"]
@@ -95,13 +80,15 @@ async def test_openai_parallel_tools_there_and_back(first: ModelServer) -> None:
                     "role": "assistant",
                     "content": said.content,
                     "tool_calls": [
-                        {"id": one.id, "type": "function",
-                         "function": {"name": one.function.name,
-                                      "arguments": one.function.arguments}}
+                        {
+                            "id": one.id,
+                            "type": "function",
+                            "function": {"name": one.function.name, "arguments": one.function.arguments},
+                        }
                         for one in calls
                     ],
                 },
-            ]  # fmt: skip
+            ]
             for one in calls:
                 talk.append({"role": "tool", "tool_call_id": one.id, "content": "seat 4"})
             done = await client.chat.completions.create(model="model-1", messages=talk)
@@ -110,9 +97,7 @@ async def test_openai_parallel_tools_there_and_back(first: ModelServer) -> None:
 
 async def test_openai_refusal(first: ModelServer) -> None:
     async with openai_client(first) as client:
-        reply = await client.chat.completions.create(
-            model="model-1", messages=[{"role": "user", "content": "refuse"}]
-        )
+        reply = await client.chat.completions.create(model="model-1", messages=[{"role": "user", "content": "refuse"}])
     assert reply.choices[0].message.refusal == "I will not do that."
     assert reply.choices[0].message.content is None
 
@@ -136,9 +121,7 @@ async def test_openai_errors(
     await first.faults(Fault(kind=kind, retry_after_s=3))
     async with openai_client(first) as client:
         with pytest.raises(wanted) as raised:
-            await client.chat.completions.create(
-                model="model-1", messages=[{"role": "user", "content": "hello"}]
-            )
+            await client.chat.completions.create(model="model-1", messages=[{"role": "user", "content": "hello"}])
     assert raised.value.code == code
     if kind is FaultKind.RATE_LIMIT and isinstance(raised.value, openai.APIStatusError):
         assert raised.value.response.headers["retry-after"] == "3"
@@ -163,14 +146,11 @@ async def test_openai_is_told_of_a_talk_that_is_wrong(first: ModelServer) -> Non
     async with openai_client(first) as client:
         with pytest.raises(openai.BadRequestError, match="tool_calls"):
             await client.chat.completions.create(
-                model="model-1",
-                messages=[{"role": "tool", "tool_call_id": "x", "content": "hello"}],
+                model="model-1", messages=[{"role": "tool", "tool_call_id": "x", "content": "hello"}]
             )
     async with openai_client(first, key="sk-wrong") as client:
         with pytest.raises(openai.AuthenticationError):
-            await client.chat.completions.create(
-                model="model-1", messages=[{"role": "user", "content": "hello"}]
-            )
+            await client.chat.completions.create(model="model-1", messages=[{"role": "user", "content": "hello"}])
 
 
 # Anthropic.
@@ -209,16 +189,11 @@ async def test_anthropic_parallel_tools_there_and_back(first: ModelServer) -> No
             model="model-1", max_tokens=9, messages=messages, tools=ANTHROPIC_TOOLS
         ) as stream:
             streamed = await stream.get_final_message()
-        plain = await client.messages.create(
-            model="model-1", max_tokens=9, messages=messages, tools=ANTHROPIC_TOOLS
-        )
+        plain = await client.messages.create(model="model-1", max_tokens=9, messages=messages, tools=ANTHROPIC_TOOLS)
         for reply in (streamed, plain):
             calls = [block for block in reply.content if isinstance(block, ToolUseBlock)]
             assert reply.stop_reason == "tool_use"
-            assert [(one.name, one.input) for one in calls] == [
-                ("search", {"q": "LIS", "n": 2}),
-                ("now", {}),
-            ]
+            assert [(one.name, one.input) for one in calls] == [("search", {"q": "LIS", "n": 2}), ("now", {})]
             results: list[ToolResultBlockParam] = [
                 {"type": "tool_result", "tool_use_id": one.id, "content": "seat 4"} for one in calls
             ]
@@ -271,9 +246,7 @@ async def test_anthropic_errors(
     await first.faults(Fault(kind=kind, retry_after_s=3))
     async with anthropic_client(first) as client:
         with pytest.raises(wanted) as raised:
-            await client.messages.create(
-                model="model-1", max_tokens=9, messages=[{"role": "user", "content": "hello"}]
-            )
+            await client.messages.create(model="model-1", max_tokens=9, messages=[{"role": "user", "content": "hello"}])
     assert word in str(raised.value)
     if kind is FaultKind.OVERLOADED and isinstance(raised.value, anthropic.APIStatusError):
         assert raised.value.status_code == 529
@@ -302,8 +275,7 @@ async def test_anthropic_is_told_of_a_talk_that_is_wrong(first: ModelServer) -> 
                 max_tokens=9,
                 messages=[
                     {"role": "user", "content": "hello"},
-                    {"role": "assistant", "content": [
-                        {"type": "tool_use", "id": "t", "name": "search", "input": {}}]},
+                    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "search", "input": {}}]},
                     {"role": "user", "content": "hello"},
                 ],
-            )  # fmt: skip
+            )

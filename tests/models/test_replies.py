@@ -12,13 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import (
-    ModelOverloaded,
-    ModelRateLimited,
-    ModelRejected,
-    ModelUnavailable,
-    ReplyGarbled,
-)
+from holdfast.errors import ModelOverloaded, ModelRateLimited, ModelRejected, ModelUnavailable, ReplyGarbled
 from holdfast.runtime.models import sse
 from holdfast.runtime.models.arguments import ARGUMENTS_BYTES_MAX, parse_arguments
 from holdfast.runtime.models.endpoint import WIRE_FORMS
@@ -56,8 +50,7 @@ def meaning(reply: Reply) -> Json:
     return msgspec.structs.replace(
         reply,
         parts=tuple(
-            msgspec.structs.replace(part, text="") if isinstance(part, ToolCall) else part
-            for part in reply.parts
+            msgspec.structs.replace(part, text="") if isinstance(part, ToolCall) else part for part in reply.parts
         ),
     )
 
@@ -65,29 +58,26 @@ def meaning(reply: Reply) -> Json:
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 OBJECTS = st.dictionaries(TEXTS, TEXTS | st.integers(-(2**53), 2**53) | st.booleans(), max_size=3)
 CALLS = st.builds(
-    ScriptedCall, tool=st.from_regex(r"[a-z_]{1,9}", fullmatch=True), arguments=OBJECTS,
+    ScriptedCall,
+    tool=st.from_regex(r"[a-z_]{1,9}", fullmatch=True),
+    arguments=OBJECTS,
     id=st.sampled_from([None, "same"]),
-)  # fmt: skip
+)
 ANSWERS = st.builds(
-    Answer, text=TEXTS, tool_calls=st.lists(CALLS, max_size=3).map(tuple),
-    refusal=st.just("") | TEXTS,
-).filter(lambda one: bool(one.text or one.tool_calls or one.refusal))  # fmt: skip
+    Answer, text=TEXTS, tool_calls=st.lists(CALLS, max_size=3).map(tuple), refusal=st.just("") | TEXTS
+).filter(lambda one: bool(one.text or one.tool_calls or one.refusal))
 
 
 @settings(max_examples=60)
 @given(ANSWERS, st.sampled_from(["openai", "anthropic"]), st.data())
-def test_a_stream_cut_anyhow_says_what_the_plain_reply_says(
-    answer: Answer, wire: str, data: st.DataObject
-) -> None:
+def test_a_stream_cut_anyhow_says_what_the_plain_reply_says(answer: Answer, wire: str, data: st.DataObject) -> None:
     raw = raw_stream(wire, answer, chunk_chars=data.draw(st.integers(1, 10)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     reply, shown = assembled(wire, pieces)
     assert meaning(reply) == meaning(plain(wire, answer))
     assert shown == reply.text == answer.text
-    assert [call.arguments for call in reply.tool_calls] == [
-        call.arguments for call in answer.tool_calls
-    ]
+    assert [call.arguments for call in reply.tool_calls] == [call.arguments for call in answer.tool_calls]
     assert [call.number for call in reply.tool_calls] == [*range(1, len(answer.tool_calls) + 1)]
     assert Reply.from_json(json.loads(json.dumps(reply.to_json()))) == reply
     check_message(reply.message(prefix="s1"))
@@ -95,9 +85,7 @@ def test_a_stream_cut_anyhow_says_what_the_plain_reply_says(
 
 @settings(max_examples=60)
 @given(ANSWERS, st.sampled_from(["openai", "anthropic"]), st.data())
-def test_a_stream_that_ends_early_is_never_a_reply(
-    answer: Answer, wire: str, data: st.DataObject
-) -> None:
+def test_a_stream_that_ends_early_is_never_a_reply(answer: Answer, wire: str, data: st.DataObject) -> None:
     """Any prefix that lacks the last event, or (for a wire whose last event says nothing) two."""
     events = list(SPEAKERS[wire].events(answer, ASKED, USAGE, 1, 3))
     needed = len(events) - (3 if wire == "openai" else 1)
@@ -109,9 +97,7 @@ def test_a_stream_that_ends_early_is_never_a_reply(
 
 @settings(max_examples=150)
 @given(st.sampled_from(["openai", "anthropic"]), st.binary(max_size=40), st.data())
-def test_damaged_bytes_give_a_reply_or_an_error_of_ours(
-    wire: str, noise: bytes, data: st.DataObject
-) -> None:
+def test_damaged_bytes_give_a_reply_or_an_error_of_ours(wire: str, noise: bytes, data: st.DataObject) -> None:
     answer = Answer(text="some text", tool_calls=(ScriptedCall(tool="t", arguments={"a": 1}),))
     raw = bytearray(raw_stream(wire, answer))
     place = data.draw(st.integers(0, len(raw)))
@@ -119,22 +105,41 @@ def test_damaged_bytes_give_a_reply_or_an_error_of_ours(
     body = bytearray(json.dumps(SPEAKERS[wire].plain(answer, ASKED, USAGE, 1)).encode())
     where = data.draw(st.integers(0, len(body)))
     body[where : where + len(noise)] = noise
-    for read in (lambda: assembled(wire, [bytes(raw)])[0],
-                 lambda: WIRE_FORMS[wire].decode(bytes(body))):  # fmt: skip
+    for read in (lambda: assembled(wire, [bytes(raw)])[0], lambda: WIRE_FORMS[wire].decode(bytes(body))):
         with contextlib.suppress(ModelUnavailable, ModelRejected, ReplyGarbled):
             assert isinstance(read(), Reply)
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
 WORDS = st.sampled_from(
-    ["choices", "message", "delta", "content", "tool_calls", "function", "type", "index", "usage",
-     "text", "error", "message_start", "content_block_start", "content_block", "stop_reason", "id",
-     "prompt_tokens", "input_tokens", "name", "arguments", "input", "finish_reason", "container"]
-)  # fmt: skip
+    [
+        "choices",
+        "message",
+        "delta",
+        "content",
+        "tool_calls",
+        "function",
+        "type",
+        "index",
+        "usage",
+        "text",
+        "error",
+        "message_start",
+        "content_block_start",
+        "content_block",
+        "stop_reason",
+        "id",
+        "prompt_tokens",
+        "input_tokens",
+        "name",
+        "arguments",
+        "input",
+        "finish_reason",
+        "container",
+    ]
+)
 SHAPES = st.recursive(
-    LEAVES | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
-    max_leaves=15,
+    LEAVES | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5), max_leaves=15
 )
 
 
@@ -142,8 +147,7 @@ SHAPES = st.recursive(
 @given(st.sampled_from(["openai", "anthropic"]), SHAPES)
 def test_any_json_gives_a_reply_or_an_error_of_ours(wire: str, shape: Json) -> None:
     raw = json.dumps(shape).encode()
-    for read in (lambda: WIRE_FORMS[wire].decode(raw),
-                 lambda: assembled(wire, [b"data: " + raw + b"\n\n"])[0]):  # fmt: skip
+    for read in (lambda: WIRE_FORMS[wire].decode(raw), lambda: assembled(wire, [b"data: " + raw + b"\n\n"])[0]):
         with contextlib.suppress(ModelUnavailable, ModelRejected, ReplyGarbled):
             assert isinstance(read(), Reply)
 
@@ -223,10 +227,8 @@ def test_thinking_goes_back_as_it_came_and_to_its_own_wire_alone() -> None:
     value: Json = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
     assert reply.parts[0] == Opaque(wire="anthropic", value=value)
     asked = checked_request(
-        model="m",
-        messages=[{"role": "user", "parts": [{"type": "text", "text": "x"}]},
-                  reply.message(prefix="s1")],
-    )  # fmt: skip
+        model="m", messages=[{"role": "user", "parts": [{"type": "text", "text": "x"}]}, reply.message(prefix="s1")]
+    )
     sent = json.loads(WIRE_FORMS["anthropic"].encode(asked, stream=False))
     assert sent["messages"][1]["content"][0] == value
     assert b"thinking" not in WIRE_FORMS["openai"].encode(asked, stream=False)
@@ -279,19 +281,24 @@ def test_a_malformed_call_goes_back_in_a_form_that_every_provider_takes() -> Non
     assert sent == {
         "role": "assistant",
         "parts": [
-            {"type": "tool_call", "ref": "s9-1", "tool": "odd_name_",
-             "arguments": '{"malformed_arguments":"{\\"cents\\": "}'},
-            {"type": "tool_call", "ref": "s9-2", "tool": "unnamed",
-             "arguments": '{"malformed_arguments":"{}"}'},
+            {
+                "type": "tool_call",
+                "ref": "s9-1",
+                "tool": "odd_name_",
+                "arguments": '{"malformed_arguments":"{\\"cents\\": "}',
+            },
+            {"type": "tool_call", "ref": "s9-2", "tool": "unnamed", "arguments": '{"malformed_arguments":"{}"}'},
         ],
-    }  # fmt: skip
+    }
 
 
 def test_more_calls_than_the_limit_are_no_reply() -> None:
     answer = Answer(tool_calls=(ScriptedCall(tool="t"),) * 129)
     for wire in SPEAKERS:
-        for read in (lambda wire=wire: plain(wire, answer),
-                     lambda wire=wire: assembled(wire, [raw_stream(wire, answer)])):  # fmt: skip
+        for read in (
+            lambda wire=wire: plain(wire, answer),
+            lambda wire=wire: assembled(wire, [raw_stream(wire, answer)]),
+        ):
             with pytest.raises(ReplyGarbled) as raised:
                 read()
             assert raised.value.reason == "too-large"
@@ -311,11 +318,7 @@ def test_two_calls_under_one_index_with_two_ids_are_two() -> None:
         chunk({"id": "c", "function": {"name": "u"}}, finish="tool_calls"),
     ]
     reply, _ = assembled("openai", pieces)
-    assert [(one.tool, one.arguments) for one in reply.tool_calls] == [
-        ("t", {"n": 1}),
-        ("t", {"n": 2}),
-        ("u", {}),
-    ]
+    assert [(one.tool, one.arguments) for one in reply.tool_calls] == [("t", {"n": 1}), ("t", {"n": 2}), ("u", {})]
 
 
 def test_an_error_inside_a_stream_or_a_200_is_that_error() -> None:
@@ -363,9 +366,7 @@ def test_kinds_that_we_do_not_know_do_no_harm() -> None:
     st.sampled_from([b"\n", b"\r\n", b"\r"]),
     st.data(),
 )
-def test_however_events_are_cut_they_are_the_same(
-    lines: list[bytes], ending: bytes, data: st.DataObject
-) -> None:
+def test_however_events_are_cut_they_are_the_same(lines: list[bytes], ending: bytes, data: st.DataObject) -> None:
     raw = b"".join(line + ending for line in lines) + b"data: last" + ending * 2 + b"\n"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
     reader, whole = EventReader(), EventReader()
@@ -376,9 +377,7 @@ def test_however_events_are_cut_they_are_the_same(
 
 
 def test_an_event_that_nothing_ends_never_was() -> None:
-    assert list(EventReader().feed(b"\xef\xbb\xbfdata: a\n\ndata: b\n")) == [
-        sse.ServerEvent(name="", data="a")
-    ]
+    assert list(EventReader().feed(b"\xef\xbb\xbfdata: a\n\ndata: b\n")) == [sse.ServerEvent(name="", data="a")]
 
 
 @pytest.mark.parametrize("line", [b"xdata: a", b"\xff\xfe", b"<html>", b"{}"])

@@ -28,18 +28,25 @@ TALK: list[Json] = [
     {
         "role": "assistant",
         "parts": [
-            {"type": "opaque", "wire": "anthropic", "value": {"type": "thinking", "thinking": "hm",
-                                                              "signature": "c2ln"}},
+            {
+                "type": "opaque",
+                "wire": "anthropic",
+                "value": {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            },
             {"type": "text", "text": "I look."},
             {"type": "tool_call", "ref": "s1-1", "tool": "search", "arguments": '{"q": "LIS"}'},
             {"type": "tool_call", "ref": "s1-2", "tool": "search", "arguments": "{}"},
         ],
     },
-    {"role": "tool", "parts": [{"type": "tool_result", "ref": "s1-2", "text": "two"},
-                               {"type": "tool_result", "ref": "s1-1", "text": "gone",
-                                "failed": True}]},
+    {
+        "role": "tool",
+        "parts": [
+            {"type": "tool_result", "ref": "s1-2", "text": "two"},
+            {"type": "tool_result", "ref": "s1-1", "text": "gone", "failed": True},
+        ],
+    },
     {"role": "user", "parts": [{"type": "text", "text": "and?"}]},
-]  # fmt: skip
+]
 
 
 def request(**more: Json) -> Request:
@@ -61,18 +68,20 @@ def test_a_talk_as_chat_completions() -> None:
         "tools": [{"type": "function", "function": TOOL}],
         "messages": [
             {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "a trip"},
-                                         {"type": "text", "text": "!"}]},
-            {"role": "assistant", "content": "I look.", "tool_calls": [
-                {"id": "s1-1", "type": "function",
-                 "function": {"name": "search", "arguments": '{"q": "LIS"}'}},
-                {"id": "s1-2", "type": "function",
-                 "function": {"name": "search", "arguments": "{}"}}]},
+            {"role": "user", "content": [{"type": "text", "text": "a trip"}, {"type": "text", "text": "!"}]},
+            {
+                "role": "assistant",
+                "content": "I look.",
+                "tool_calls": [
+                    {"id": "s1-1", "type": "function", "function": {"name": "search", "arguments": '{"q": "LIS"}'}},
+                    {"id": "s1-2", "type": "function", "function": {"name": "search", "arguments": "{}"}},
+                ],
+            },
             {"role": "tool", "tool_call_id": "s1-2", "content": "two"},
             {"role": "tool", "tool_call_id": "s1-1", "content": "gone"},
             {"role": "user", "content": "and?"},
         ],
-    }  # fmt: skip
+    }
 
 
 def test_a_talk_as_messages() -> None:
@@ -82,24 +91,29 @@ def test_a_talk_as_messages() -> None:
         "max_tokens": 4096,
         "top_p": 0.5,
         "stop_sequences": ["X"],
-        "tools": [{"name": "search", "description": "Find flights.",
-                   "input_schema": TOOL["parameters"]}],
+        "tools": [{"name": "search", "description": "Find flights.", "input_schema": TOOL["parameters"]}],
         "system": [{"type": "text", "text": "Be brief."}],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "a trip"},
-                                         {"type": "text", "text": "!"}]},
-            {"role": "assistant", "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
-                {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "s1-1", "name": "search", "input": {"q": "LIS"}},
-                {"type": "tool_use", "id": "s1-2", "name": "search", "input": {}}]},
-            {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "s1-2", "content": "two"},
-                {"type": "tool_result", "tool_use_id": "s1-1", "content": "gone",
-                 "is_error": True},
-                {"type": "text", "text": "and?"}]},
+            {"role": "user", "content": [{"type": "text", "text": "a trip"}, {"type": "text", "text": "!"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "s1-1", "name": "search", "input": {"q": "LIS"}},
+                    {"type": "tool_use", "id": "s1-2", "name": "search", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "s1-2", "content": "two"},
+                    {"type": "tool_result", "tool_use_id": "s1-1", "content": "gone", "is_error": True},
+                    {"type": "text", "text": "and?"},
+                ],
+            },
         ],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -168,11 +182,10 @@ BAD: list[tuple[str, Json]] = [
     ("a ref with a space", [ASKS, message("assistant", {**CALL, "ref": "a b"})]),
     ("arguments that are a list", [ASKS, message("assistant", {**CALL, "arguments": "[]"})]),
     ("arguments that are broken", [ASKS, message("assistant", {**CALL, "arguments": "{"})]),
-    ("an opaque part of no wire", [ASKS, message("assistant", {"type": "opaque", "wire": "x",
-                                                         "value": {}})]),
+    ("an opaque part of no wire", [ASKS, message("assistant", {"type": "opaque", "wire": "x", "value": {}})]),
     ("no list", "hello"),
     ("no object", ["hello"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("messages", [one for _, one in BAD], ids=[name for name, _ in BAD])
@@ -229,14 +242,10 @@ NAMES = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 # Canonical JSON writes floats between 2^63 and 10^21 as whole numbers that our values refuse.
 FLOATS = st.floats(-9e18, 9e18) | st.floats(1e22) | st.floats(max_value=-1e22)
-LEAVES = st.one_of(
-    st.none(), st.booleans(), TEXTS, st.integers(-(2**60), 2**60),
-    FLOATS.filter(math.isfinite),
-)  # fmt: skip
+LEAVES = st.one_of(st.none(), st.booleans(), TEXTS, st.integers(-(2**60), 2**60), FLOATS.filter(math.isfinite))
 JSON = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=8,
-)  # fmt: skip
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
+)
 OBJECTS = st.dictionaries(TEXTS, JSON, max_size=4)
 
 
@@ -260,8 +269,9 @@ def talks(draw: st.DrawFn) -> Request:
         kept = [one for one in said if draw(st.booleans())]
         thought = {"type": "opaque", "wire": "anthropic", "value": {"type": "thinking"}}
         messages.append(message("assistant", *(kept or [thought]), *calls))
-        results = [{"type": "tool_result", "ref": one["ref"], "text": draw(TEXTS)}
-                   for one in draw(st.permutations(calls))]  # fmt: skip
+        results = [
+            {"type": "tool_result", "ref": one["ref"], "text": draw(TEXTS)} for one in draw(st.permutations(calls))
+        ]
         if results:
             messages.append(message("tool", *results))
         messages.append(message("user", {"type": "text", "text": draw(TEXTS) + "x"}))

@@ -29,12 +29,7 @@ pytestmark = [
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
-        [str(part) for part in command],
-        cwd=PROJECT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_TIMEOUT_S,
+        [str(part) for part in command], cwd=PROJECT, env=env, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
     )
     assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -88,15 +83,11 @@ def test_wheel_carries_the_licence(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_pipx_installs_the_version_of_the_project(
-    installed: Path, project: dict[str, object]
-) -> None:
+def test_pipx_installs_the_version_of_the_project(installed: Path, project: dict[str, object]) -> None:
     assert run(installed, "--version").split() == ["holdfast", project["version"]]
 
 
-def test_installed_command_explains_itself(
-    installed: Path, measured: Callable[[str], None]
-) -> None:
+def test_installed_command_explains_itself(installed: Path, measured: Callable[[str], None]) -> None:
     """`holdfast --help` names the demo; how long it takes is printed, not judged."""
     assert "demo" in run(installed, "--help")
     python = installed.resolve().with_name("python")

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast
-from holdfast.app.demo.machine import Machine, back_up, give_identity
-from holdfast.app.keyfile import load_or_create
 from holdfast.app.loading import load_app
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.demo.machine import Machine, back_up, give_identity
 from holdfast.downstream.process import BlockingFarEnd
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.own_log import read_own_log
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.secret_file import SecretFile
+from holdfast.identity.records.ed25519 import Sodium
 
 PROGRAMS = Path(__file__).parent / "programs"
 APP = f"{PROGRAMS / 'shop.py'}:tasks"
@@ -58,16 +58,12 @@ def live_and_die(root: Path, far_end: BlockingFarEnd) -> Lost:
     shop = load_app(APP)
 
     async def live() -> Lost:
-        async with holdfast.open(
-            home_folder / "journal.db", tasks=list(shop.tasks.values()), serve=False
-        ) as hf:
+        async with holdfast.open(home_folder / "journal.db", tasks=list(shop.tasks.values()), serve=False) as hf:
             task = await hf.submit("buy", cents=700, request_id="order-1")
         machine = Machine(root / "machine")
         home, words = await give_identity(home_folder, machine)
         keys = load_or_create(home.keys_file, journal_exists=True, entropy=SystemEntropy())
-        SecretFile(home.folder, keys=keys, clock=SystemClock(), entropy=SystemEntropy()).set(
-            "billing", TOKEN
-        )
+        SecretFile(home.folder, keys=keys, clock=SystemClock(), entropy=SystemEntropy()).set("billing", TOKEN)
         home.memory_file.touch(0o600)
         home.memory_file.write_text(FACT)
         report = await back_up(home, [root / "place-1", root / "place-2"])
@@ -97,51 +93,42 @@ class BareMachine:
     def environment(self, **more: str) -> dict[str, str]:
         path = os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin", "/bin"))
         source = str(Path(holdfast.__file__).parents[1])
-        return {
-            "PATH": path,
-            "HOME": str(self.root),
-            "PYTHONPATH": source,
-            "LANG": "C.UTF-8",
-            **more,
-        }
+        return {"PATH": path, "HOME": str(self.root), "PYTHONPATH": source, "LANG": "C.UTF-8", **more}
 
-    def recover(
-        self, lost: Lost, *options: str, words: str | None = None, keys: bool = True,
-        second: str = "second",
-    ):  # fmt: skip
+    def recover(self, lost: Lost, *options: str, words: str | None = None, keys: bool = True, second: str = "second"):
         """Run the one command; words and passphrase come by descriptors."""
         self.root.mkdir(mode=0o700, exist_ok=True)
         typed = _pipe(lost.words if words is None else words)
         typed_second = _pipe("a passphrase for the second place")
-        options = (
-            "recover",
-            "--home",
-            str(self.home),
-            "--json",
-            "--words-fd",
-            str(typed),
-            *options,
-        )
+        options = ("recover", "--home", str(self.home), "--json", "--words-fd", str(typed), *options)
         if keys:
             options += (
-                "--yes", "--second", str(self.root / second),
-                "--unlock-file", str(self.root / "unlock"),
-                "--second-passphrase-fd", str(typed_second),
-            )  # fmt: skip
+                "--yes",
+                "--second",
+                str(self.root / second),
+                "--unlock-file",
+                str(self.root / "unlock"),
+                "--second-passphrase-fd",
+                str(typed_second),
+            )
         try:
             return subprocess.run(
-                [*COMMAND, *options], env=self.environment(), cwd=self.root, text=True,
-                capture_output=True, timeout=180, pass_fds=(typed, typed_second),
-            )  # fmt: skip
+                [*COMMAND, *options],
+                env=self.environment(),
+                cwd=self.root,
+                text=True,
+                capture_output=True,
+                timeout=180,
+                pass_fds=(typed, typed_second),
+            )
         finally:
             os.close(typed)
             os.close(typed_second)
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*COMMAND, *words], env=self.environment(**more), cwd=self.root, text=True,
-            capture_output=True, timeout=120,
-        )  # fmt: skip
+            [*COMMAND, *words], env=self.environment(**more), cwd=self.root, text=True, capture_output=True, timeout=120
+        )
 
     def json(self, *words: str) -> dict[str, object]:
         done = self.run(*words, "--json")

@@ -16,7 +16,7 @@ import pytest
 from lost import APP, CARD, COMMAND, FACT, BareMachine, Lost, live_and_die
 
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
-from holdfast.identity.phrase import english
+from holdfast.identity.paper.phrase import english
 
 pytestmark = pytest.mark.xdist_group("recover")
 
@@ -53,8 +53,7 @@ def test_words_and_one_place_bring_the_agent_back_and_it_finishes_its_task(
     assert (seen["suspect_tasks"], seen["secrets_to_rotate"]) == (1, ["billing"])
     assert seen["position"] == [1, 1]
     assert (machine.home / "MEMORY.md").read_text() == FACT
-    measured(f"bare machine: recovered in {seen['seconds']:.1f} s, of it {seen['restore_s']:.1f} s"
-             " restore")  # fmt: skip
+    measured(f"bare machine: recovered in {seen['seconds']:.1f} s, of it {seen['restore_s']:.1f} s restore")
     before = far_end.ledger()
     view = _finished(machine, lost.task_id, far_end)
     after = far_end.ledger()
@@ -67,9 +66,12 @@ def test_words_and_one_place_bring_the_agent_back_and_it_finishes_its_task(
 def _finished(machine: BareMachine, task_id: str, far_end: BlockingFarEnd) -> dict[str, object]:
     worker = subprocess.Popen(
         [*COMMAND, "worker", APP, "--journal", str(machine.home / "journal.db")],
-        env=machine.environment(SHOP=far_end.url), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=machine.environment(SHOP=far_end.url),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         end = time.monotonic() + 90
         while time.monotonic() < end:
@@ -104,9 +106,7 @@ def test_a_look_changes_nothing_and_tells_what_is_there(lost: Lost, machine: Bar
     assert sorted(os.listdir(machine.root)) == []
 
 
-def test_a_place_without_its_file_of_heads_is_recovered_from(
-    lost: Lost, machine: BareMachine
-) -> None:
+def test_a_place_without_its_file_of_heads_is_recovered_from(lost: Lost, machine: BareMachine) -> None:
     """The head inside the archive is signed too."""
     (heads,) = lost.place.glob("*/heads.jsonl")
     heads.unlink()
@@ -119,9 +119,7 @@ def test_a_place_without_its_file_of_heads_is_recovered_from(
     assert "read out of the archives" in place["findings"][1]
 
 
-def test_a_look_that_finds_nothing_to_restore_does_not_end_well(
-    lost: Lost, machine: BareMachine
-) -> None:
+def test_a_look_that_finds_nothing_to_restore_does_not_end_well(lost: Lost, machine: BareMachine) -> None:
     """A repository that cannot be read; a moment before all snapshots; a file that is not there."""
     place = ("--place", str(lost.place), "--dry-run")
     early = machine.recover(lost, *place, "--at", "2020-02-02", keys=False)
@@ -130,9 +128,7 @@ def test_a_look_that_finds_nothing_to_restore_does_not_end_well(
     assert "the oldest that a place holds is number 1 of 20" in error["message"]
     assert "--at 20" in error["hint"]
     assert json.loads(early.stdout)["would"] is None
-    wrong = machine.recover(
-        lost, *place, "--file", "MEMROY.md", "--to", str(machine.root / "x"), keys=False
-    )
+    wrong = machine.recover(lost, *place, "--file", "MEMROY.md", "--to", str(machine.root / "x"), keys=False)
     assert wrong.returncode == 3, wrong.stderr
     assert "MEMORY.md" in json.loads(wrong.stderr.splitlines()[-1])["error"]["hint"]
     (lost.place / "ada" / "repository" / "config").unlink()
@@ -145,9 +141,7 @@ def test_a_look_that_finds_nothing_to_restore_does_not_end_well(
     assert sorted(os.listdir(machine.root)) == []
 
 
-def test_words_of_another_agent_are_refused_and_nothing_is_made(
-    lost: Lost, machine: BareMachine
-) -> None:
+def test_words_of_another_agent_are_refused_and_nothing_is_made(lost: Lost, machine: BareMachine) -> None:
     other = lost.words.split()
     other[0], other[3] = other[3], other[0]
     other[1] = next(word for word in english().words if word != other[1])
@@ -162,16 +156,12 @@ def test_words_of_another_agent_are_refused_and_nothing_is_made(
 def test_one_wrong_word_is_found(lost: Lost, machine: BareMachine) -> None:
     words = lost.words.split()
     words[5] = next(word for word in english().words if word != words[5])
-    done = machine.recover(
-        lost, "--place", str(lost.place), "--dry-run", words=" ".join(words), keys=False
-    )
+    done = machine.recover(lost, "--place", str(lost.place), "--dry-run", words=" ".join(words), keys=False)
     assert done.returncode == 0, done.stderr
     assert "6" in json.loads(done.stdout)["words_repaired"]
 
 
-def test_cut_short_after_the_restore_it_goes_on_with_the_identity(
-    lost: Lost, machine: BareMachine
-) -> None:
+def test_cut_short_after_the_restore_it_goes_on_with_the_identity(lost: Lost, machine: BareMachine) -> None:
     """A new witness cannot be made: the state is there, no worker can run it, then all is."""
     machine.root.mkdir(mode=0o700)
     blocker = machine.root / ".config" / "holdfast" / "witness" / "ada"
@@ -196,9 +186,7 @@ def test_cut_short_after_the_restore_it_goes_on_with_the_identity(
 
 def test_single_files_and_whole_folders_can_be_looked_at(lost: Lost, machine: BareMachine) -> None:
     to = machine.root / "looked-at"
-    done = machine.recover(
-        lost, "--place", str(lost.place), "--file", "MEMORY.md", "--to", str(to), keys=False
-    )
+    done = machine.recover(lost, "--place", str(lost.place), "--file", "MEMORY.md", "--to", str(to), keys=False)
     assert done.returncode == 0, done.stderr
     assert (to / "MEMORY.md").read_text() == FACT
     assert os.listdir(to) == ["MEMORY.md"]
@@ -259,8 +247,7 @@ def test_a_vault_in_the_way_that_does_not_open_is_told_before_anything_is_moved(
     assert "--vault and --second" in again.stderr
     assert sorted(path.name for path in machine.home.parent.iterdir()) == before
     moved = machine.recover(
-        lost, "--place", str(lost.place), "--again", "--vault", str(machine.root / "new-vault"),
-        second="new-second",
-    )  # fmt: skip
+        lost, "--place", str(lost.place), "--again", "--vault", str(machine.root / "new-vault"), second="new-second"
+    )
     assert moved.returncode == 0, moved.stderr
     assert json.loads(moved.stdout)["id"] == lost.id

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.reproduce.__main__ import main
-from holdfast.testing.reproduce.table import TABLE, Reproduction
-from holdfast.testing.simulate.bugs import BUGS
+from holdfast_proofs.reproduce.__main__ import main
+from holdfast_proofs.reproduce.table import TABLE, Reproduction
+from holdfast_proofs.simulate.bugs import BUGS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "reproductions.md"
@@ -24,10 +24,7 @@ def test_its_test_is_there(one: Reproduction) -> None:
     assert node, one.test
     file, function, parameter = node.groups()
     tree = ast.parse((ROOT / file).read_text())
-    tests = {
-        found.name for found in ast.walk(tree)
-        if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
-    }  # fmt: skip
+    tests = {found.name for found in ast.walk(tree) if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)}
     assert function is None or function in tests
     assert parameter is None or parameter in BUGS
 

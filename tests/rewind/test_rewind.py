@@ -8,16 +8,16 @@ import sys
 import msgspec
 import pytest
 
-from holdfast.testing.rewind.cases import Case, Change, Kind, Planned, cases
-from holdfast.testing.rewind.judge import Figures
-from holdfast.testing.weakened import Weakness
+from holdfast_proofs.rewind.cases import Case, Change, Kind, Planned, cases
+from holdfast_proofs.rewind.judge import Figures
+from holdfast_proofs.weakened import Weakness
 
 SAMPLE = 3
 PROGRAM = """
 import sys, msgspec
-from holdfast.testing.rewind.__main__ import play
-from holdfast.testing.rewind.cases import Case
-from holdfast.testing.weakened import Weakness
+from holdfast_proofs.rewind.__main__ import play
+from holdfast_proofs.rewind.cases import Case
+from holdfast_proofs.weakened import Weakness
 chosen = msgspec.json.decode(sys.argv[1], type=list[Case])
 figures = play(chosen, weakness=Weakness(sys.argv[2]) if sys.argv[2] else None)
 sys.stdout.buffer.write(msgspec.json.encode(figures))
@@ -35,22 +35,24 @@ def played(*chosen: Case, weakness: Weakness | None = None) -> Figures:
 def case(name: str, kind: Kind, first: list[Planned], second: list[Planned]) -> Case:
     """Copied before its first call, and lost when it had come to its end."""
     return Case(
-        name=name, kind=kind, change=Change.BOTH, first=tuple((one,) for one in first),
-        second=tuple((one,) for one in second), copy_at=0, copy_side="before", kill_at=0,
-        kill_side="after", same_machine=True,
-    )  # fmt: skip
+        name=name,
+        kind=kind,
+        change=Change.BOTH,
+        first=tuple((one,) for one in first),
+        second=tuple((one,) for one in second),
+        copy_at=0,
+        copy_side="before",
+        kill_at=0,
+        kill_side="after",
+        same_machine=True,
+    )
 
 
 PAID, SENT = Planned("keyed_found", 1), Planned("queryable", 2)
 OTHERWISE = case("otherwise", Kind.TASK, [PAID], [Planned("keyed_found", 7)])
 TURNED = case("turned", Kind.TASK, [PAID, SENT], [SENT, PAID])
-SWAPPED = case(
-    "swapped", Kind.TASK, [SENT, Planned("queryable", 3)], [Planned("queryable", 3), SENT]
-)
-SHIFTED = case(
-    "shifted", Kind.TASK, [SENT, Planned("queryable", 3)],
-    [PAID, SENT, Planned("queryable", 3)],
-)  # fmt: skip
+SWAPPED = case("swapped", Kind.TASK, [SENT, Planned("queryable", 3)], [Planned("queryable", 3), SENT])
+SHIFTED = case("shifted", Kind.TASK, [SENT, Planned("queryable", 3)], [PAID, SENT, Planned("queryable", 3)])
 LETTER = case("letter", Kind.FORGOTTEN, [Planned("unrepeatable", 1)], [Planned("unrepeatable", 7)])
 
 
@@ -61,10 +63,7 @@ def test_nothing_is_done_twice_and_what_was_lost_is_adopted() -> None:
     assert (figures.cases, figures.told_other > 0) == (SAMPLE + 5, True)
 
 
-@pytest.mark.parametrize(
-    ("weakness", "chosen"),
-    [(Weakness.BLIND_RESTORE, LETTER), (Weakness.OWN_PLACE_ONLY, TURNED)],
-)
+@pytest.mark.parametrize(("weakness", "chosen"), [(Weakness.BLIND_RESTORE, LETTER), (Weakness.OWN_PLACE_ONLY, TURNED)])
 def test_the_suite_notices_a_rule_taken_out(weakness: Weakness, chosen: Case) -> None:
     figures = played(chosen, weakness=weakness)
     assert figures.duplicates or figures.sent_unasked

@@ -28,9 +28,7 @@ async def test_the_code_gets_the_answer(lab: Lab, granted: bool) -> None:
         handle = await hf.submit(ask)
         await wait_state(handle, TaskState.WAITING)
         note = (await handle.view()).notes["1"]
-        assert (note.body["question"], note.body["details"]) == (
-            "pay 12 EUR?", {"card": "tok_1", "cents": 1200},
-        )  # fmt: skip
+        assert (note.body["question"], note.body["details"]) == ("pay 12 EUR?", {"card": "tok_1", "cents": 1200})
         await hf.approve(handle.id, "1", granted=granted, by="ada", note="why not")
         assert await handle.result(10) == [granted, granted, "ada", "why not"]
 
@@ -105,9 +103,7 @@ async def test_what_does_not_wait_cannot_be_answered(lab: Lab) -> None:
 
 
 def guarded(*acts: Any, **options: Any) -> tuple[holdfast.TaskType, Scripted]:
-    tool = Scripted(
-        options.pop("effect", KEYED), *acts, needs_approval=True, name="pay", **options
-    )  # fmt: skip
+    tool = Scripted(options.pop("effect", KEYED), *acts, needs_approval=True, name="pay", **options)
 
     @holdfast.task(name="order")
     async def order(run: holdfast.Run) -> Any:
@@ -144,9 +140,7 @@ async def test_a_no_skips_the_call(lab: Lab) -> None:
 
 async def test_a_yes_counts_for_the_repeats_of_the_same_call(lab: Lab) -> None:
     """Busy, not sent, no answer: the call is the same, and nobody is asked again."""
-    order, tool = guarded(
-        holdfast.Busy(0.01), holdfast.NotSent(), ConnectionError("reset"), "paid",
-    )  # fmt: skip
+    order, tool = guarded(holdfast.Busy(0.01), holdfast.NotSent(), ConnectionError("reset"), "paid")
     async with lab.open(order) as hf:
         handle = await hf.submit(order)
         await wait_state(handle, TaskState.WAITING)

@@ -126,9 +126,7 @@ async def test_what_json_can_keep_comes_back_the_same(lab: Lab, value: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["NaN", "bytes", "itself", "surrogate in a key"])
-async def test_a_steps_argument_that_cannot_be_kept_is_refused_before_anything_is_planned(
-    lab: Lab, name: str
-) -> None:
+async def test_a_steps_argument_that_cannot_be_kept_is_refused_before_anything_is_planned(lab: Lab, name: str) -> None:
     pay = Scripted(KEYED, "paid")
 
     @holdfast.task
@@ -166,15 +164,11 @@ async def test_a_steps_argument_of_100_megabytes_is_refused(lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     "effect",
-    [
-        holdfast.Read(), KEYED, holdfast.Fenced(), holdfast.Idempotent(), holdfast.Unrepeatable(),
-    ],
+    [holdfast.Read(), KEYED, holdfast.Fenced(), holdfast.Idempotent(), holdfast.Unrepeatable()],
     ids=lambda effect: effect.name,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("value", [b"raw", BIG, deep(10_000)], ids=["bytes", "100 MB", "deep"])
-async def test_a_result_that_cannot_be_kept_does_not_undo_the_effect(
-    lab: Lab, effect: Any, value: Any
-) -> None:
+async def test_a_result_that_cannot_be_kept_does_not_undo_the_effect(lab: Lab, effect: Any, value: Any) -> None:
     """The step is recorded as succeeded; its result is lost, the code is told, and told again."""
     tool = Scripted(effect, value)
     raised: list[str] = []

@@ -136,11 +136,9 @@ async def outcome(lab: Lab, tool: holdfast.Tool[..., Any], **args: Any) -> tuple
 
 @pytest.mark.parametrize(
     "effect",
-    [
-        holdfast.Read(), KEYED, holdfast.Idempotent(), holdfast.Fenced(), holdfast.Transactional(),
-    ],
+    [holdfast.Read(), KEYED, holdfast.Idempotent(), holdfast.Fenced(), holdfast.Transactional()],
     ids=lambda effect: effect.name,
-)  # fmt: skip
+)
 async def test_tools_that_may_be_repeated_run_in_threads(lab: Lab, effect: Any) -> None:
     def work(call: holdfast.Call) -> Any:
         found = [os.getpid(), threading.current_thread() is threading.main_thread()]
@@ -169,9 +167,7 @@ async def test_a_timeout_kills_the_child_and_leaves_a_doubt(lab: Lab, tmp_path: 
     assert not _alive(tmp_path / "pids")
 
 
-async def test_a_timed_out_child_that_can_be_looked_up_is_sent_again(
-    lab: Lab, tmp_path: Path
-) -> None:
+async def test_a_timed_out_child_that_can_be_looked_up_is_sent_again(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "pids").mkdir()
     state, found = await outcome(lab, stuck_then_done, folder=str(tmp_path / "pids"))
     assert (state, found) == (StepState.SUCCEEDED, "sent")
@@ -244,9 +240,7 @@ async def test_a_plain_wrapper_around_an_async_tool_is_no_blocking_tool(lab: Lab
     assert await outcome(Lab(lab.folder / "k"), disguised, n=4) == (StepState.SUCCEEDED, 5)
 
 
-async def test_a_tool_of_the_script_itself_runs_in_a_child(
-    lab: Lab, script: Callable[[str], Path]
-) -> None:
+async def test_a_tool_of_the_script_itself_runs_in_a_child(lab: Lab, script: Callable[[str], Path]) -> None:
     async with program(script("blocking_main"), lab.journal) as process:
         parent, child = (await process.hear("pids ")).split()
         assert parent != child

@@ -110,9 +110,7 @@ async def test_a_resting_task_is_cancelled_at_once(lab: Lab, rest: str) -> None:
         with pytest.raises(TaskCancelled):
             await handle.result(10)
         steps = (await handle.view()).steps
-        assert [step.state for step in steps.values()] == (
-            [StepState.SKIPPED] if rest == "guarded" else []
-        )
+        assert [step.state for step in steps.values()] == ([StepState.SKIPPED] if rest == "guarded" else [])
     assert guarded.calls == []
 
 

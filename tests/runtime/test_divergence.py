@@ -73,9 +73,7 @@ CHANGES: list[tuple[Version, Version, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "question"),
-    CHANGES,
-    ids=[f"{a.__name__}-{b.__name__}" for a, b, _ in CHANGES],
+    ("before", "after", "question"), CHANGES, ids=[f"{a.__name__}-{b.__name__}" for a, b, _ in CHANGES]
 )
 async def test_changed_code_parks_the_task_until_it_is_put_right(
     lab: Lab, before: Version, after: Version, question: str

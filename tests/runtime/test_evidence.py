@@ -13,16 +13,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import BadReference, BadValue, StepNotFound, TaskNotFound
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import TaskState
-from holdfast.testing.lab import (
-    Lab,
-    Scripted,
-    after,
-    hang,
-    look_dead,
-    wait_state,
-    wait_step,
-    wait_until,
-)
+from holdfast.testing.lab import Lab, Scripted, after, hang, look_dead, wait_state, wait_step, wait_until
 
 ONCE = holdfast.Unrepeatable(max_delay_s=0)
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True)
@@ -216,9 +207,11 @@ async def test_a_fact_dropped_at_the_moment_of_parking_is_not_slept_over(lab: La
             change = more.get("change")
             if change is not None and change.state is TaskState.PARKED:
                 item = InboxItem(
-                    task_id=hold.task_id, ordinal="1", kind=InboxKind.EVIDENCE,
+                    task_id=hold.task_id,
+                    ordinal="1",
+                    kind=InboxKind.EVIDENCE,
                     body={"outcome": "succeeded", "result": "just in time", "source": "webhook"},
-                )  # fmt: skip
+                )
                 hf.journal.append = original
                 await hf.journal.drop(item)
             return await original(hold, entries, **more)

@@ -53,9 +53,7 @@ async def _arrived(store: FarEnd) -> bool:
     return bool((await store.ledger()).requests)
 
 
-async def test_an_older_write_that_lands_late_is_refused_by_the_far_end(
-    lab: Lab, far_end: Get
-) -> None:
+async def test_an_older_write_that_lands_late_is_refused_by_the_far_end(lab: Lab, far_end: Get) -> None:
     """Two tasks write one resource; the delayed first write does not overwrite the second."""
     store = await far_end("fenced")
     await store.faults(Fault(kind=FaultKind.LATE, seconds=0.3, n=1))

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import JournalStopped
+from holdfast.journal.sqlite.host.stop_flag import find_stopped, mark_stopped
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.stop_flag import find_stopped, mark_stopped
 from holdfast.testing.lab import Lab, Scripted
 
 MOUNT = 'mount -t tmpfs -o size=12m,mode=0700 tmpfs "$1" && exec "$2" "$3" "$1"'
@@ -37,9 +37,8 @@ def test_a_full_disk_stops_new_effects_and_keeps_the_results_of_running_ones(
     """Begins are refused before the send; the reserve holds the results; space is noticed."""
     words = [str(tmp_path), sys.executable, str(script("full_disk"))]
     done = subprocess.run(
-        [*_unshare(tmp_path), "sh", "-c", MOUNT, "sh", *words],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [*_unshare(tmp_path), "sh", "-c", MOUNT, "sh", *words], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr[-3_000:]
     assert json.loads(done.stdout.partition("found ")[2]) == {
         "recorded": 8,

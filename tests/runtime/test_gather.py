@@ -51,10 +51,7 @@ async def test_branches_have_their_places_before_any_of_them_starts(lab: Lab) ->
         assert await handle.result(10) == [10, [20, 21], 30, 40]
         steps = (await handle.view()).steps
     places = {ordinal: step.args for ordinal, step in steps.items()}
-    assert places == {
-        "2.1.1": {"n": 10}, "2.2.1": {"n": 20}, "2.2.2": {"n": 21}, "2.3.1": {"n": 30},
-        "3": {"n": 40},
-    }  # fmt: skip
+    assert places == {"2.1.1": {"n": 10}, "2.2.1": {"n": 20}, "2.2.2": {"n": 21}, "2.3.1": {"n": 30}, "3": {"n": 40}}
     assert len({step.effect_key for step in steps.values()}) == 5
     assert sorted(seen) == [10, 20, 21, 30, 40]
 
@@ -93,9 +90,7 @@ async def test_gathers_nest_and_replay(lab: Lab) -> None:
     async with lab.open(fan) as hf:
         handle = await hf.submit(fan)
         await wait_state(handle, TaskState.WAITING)
-        assert set((await handle.view()).steps) == {
-            "1.1.1.1.1", "1.1.1.2.1", "1.2.1", "1.3.1.1.1", "1.3.1.2.1",
-        }  # fmt: skip
+        assert set((await handle.view()).steps) == {"1.1.1.1.1", "1.1.1.2.1", "1.2.1", "1.3.1.1.1", "1.3.1.2.1"}
     async with lab.open(fan) as hf:
         await hf.approve(handle.id, "2", granted=True)
         assert await hf.task(handle.id).result(10) == [[1, 2], 3, [1, 2]]

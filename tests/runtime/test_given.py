@@ -33,10 +33,7 @@ async def test_what_a_tool_gives_is_recorded_and_sent_with_every_step(lab: Lab) 
         assert (await handle.view()).steps["1"].args == {"account": "acct_1", "cents": 7}
         async with hf.scope("thread") as scope:
             await scope.call(tool.tool, slot="a", cents=8)
-    assert [call.args for call in tool.calls] == [
-        {"account": "acct_1", "cents": 7},
-        {"account": "acct_1", "cents": 8},
-    ]
+    assert [call.args for call in tool.calls] == [{"account": "acct_1", "cents": 7}, {"account": "acct_1", "cents": 8}]
 
 
 async def test_another_account_at_a_known_place_is_another_call(lab: Lab) -> None:

@@ -22,9 +22,7 @@ HOUR_MS = 3_600_000
 
 
 def keyed(window_s: float = 86_400) -> holdfast.Keyed:
-    return holdfast.Keyed(
-        window_s=window_s, fingerprint="checked", refusals_stored=True, max_delay_s=0
-    )
+    return holdfast.Keyed(window_s=window_s, fingerprint="checked", refusals_stored=True, max_delay_s=0)
 
 
 def one_step(tool: Scripted) -> holdfast.TaskType:
@@ -69,9 +67,7 @@ async def test_past_its_window_without_a_lookup_a_person_is_asked(lab: Lab) -> N
     [(holdfast.Found("found"), 1, "found"), (holdfast.Absent(), 2, "paid")],
     ids=["found", "absent"],
 )
-async def test_past_its_window_with_a_lookup_it_is_asked(
-    lab: Lab, answer: Any, calls: int, result: str
-) -> None:
+async def test_past_its_window_with_a_lookup_it_is_asked(lab: Lab, answer: Any, calls: int, result: str) -> None:
     tool = Scripted(keyed(), hang, "paid").finds(answer)
     task_id = await left_in_doubt(lab, tool)
     async with lab.open(one_step(tool), clock=SkewedClock(25 * HOUR_MS)) as hf:
@@ -99,9 +95,7 @@ async def test_a_clock_set_back_never_reopens_a_window(lab: Lab) -> None:
 async def test_a_lost_answer_is_asked_for_again_and_charged_once(lab: Lab, far_end: Get) -> None:
     """A real far end counts: reply dropped, stored 500, busy, and one charge in the end."""
     payment = await far_end("payment")
-    await payment.faults(
-        Fault(kind=FaultKind.DROP_REPLY), Fault(kind=FaultKind.BUSY409, retry_after_s=1),
-    )  # fmt: skip
+    await payment.faults(Fault(kind=FaultKind.DROP_REPLY), Fault(kind=FaultKind.BUSY409, retry_after_s=1))
 
     @holdfast.tool(effect=keyed(), http_only=True)
     async def charge(call: holdfast.Call, cents: int) -> Any:

@@ -14,16 +14,7 @@ import holdfast
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.records import TaskState
-from holdfast.testing.lab import (
-    Lab,
-    Scripted,
-    after,
-    fast,
-    look_dead,
-    program,
-    wait_state,
-    wait_until,
-)
+from holdfast.testing.lab import Lab, Scripted, after, fast, look_dead, program, wait_state, wait_until
 
 Get = Callable[..., Awaitable[FarEnd]]
 SHORT: dict[str, Any] = {"lease_ttl_s": 0.6, "renew_every_s": 0.15}
@@ -53,9 +44,7 @@ async def test_a_program_that_was_stopped_past_its_lease_does_nothing_twice(
             await wait_until(lambda: _moved(handle, first))
             await there.release()
             row = await wait_state(handle, TaskState.SUCCEEDED, TaskState.PARKED)
-            assert row.state is (
-                TaskState.PARKED if kind == "unrepeatable" else TaskState.SUCCEEDED
-            )
+            assert row.state is (TaskState.PARKED if kind == "unrepeatable" else TaskState.SUCCEEDED)
             holder.signal(signal.SIGCONT)
             await holder.hear('{"at"')
             await wait_until(lambda: _serves_again(hf, holder.pid, first))
@@ -162,9 +151,7 @@ async def test_an_engine_waits_out_a_journal_that_cannot_take_its_session(
     assert failures == [0]
 
 
-async def test_whoever_waits_learns_that_the_engine_has_ended(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_waits_learns_that_the_engine_has_ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect ends the engine, not silently: submit and result raise it."""
     from holdfast.journal.sqlite.journal import SqliteJournal
 

@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from holdfast.errors import Misuse, TaskParked
 from holdfast.journal.records import TaskState
-from holdfast.runtime.marks import MARKS, code_mark, find_changed, mark_of
-from holdfast.runtime.task import OnChange, TaskType
+from holdfast.runtime.step.code_changes import MARKS, code_mark, find_changed, mark_of
+from holdfast.runtime.task.task import OnChange, TaskType
 from holdfast.testing.lab import Lab, Scripted, wait_state
 
 READ = holdfast.Read()
@@ -90,10 +90,7 @@ class Otherwise:
     @staticmethod
     def one_line(a: int) -> int:
         # why
-        return (
-            a
-            + 1
-        )  # fmt: skip
+        return a + 1
 
 
 def test_comments_and_layout_do_not_count() -> None:
@@ -138,9 +135,7 @@ async def test_a_new_task_takes_the_new_way_and_keeps_it(lab: Lab) -> None:
     assert seen == [2, 2]
 
 
-async def test_a_task_that_had_passed_before_there_were_versions_keeps_the_old_way(
-    lab: Lab,
-) -> None:
+async def test_a_task_that_had_passed_before_there_were_versions_keeps_the_old_way(lab: Lab) -> None:
     old, new = Scripted(READ, "old", name="old"), Scripted(READ, "new", name="new")
 
     async def before(run: holdfast.Run) -> list[Any]:
@@ -163,9 +158,7 @@ async def test_a_task_that_had_passed_before_there_were_versions_keeps_the_old_w
         assert await hf.task(handle.id).result(10) == ["old", "new"]
 
 
-@pytest.mark.parametrize(
-    ("name", "newest"), [("", 1), ("a.b", 1), ("a b", 1), ("a" * 101, 1), ("a", 0), ("a", True)]
-)
+@pytest.mark.parametrize(("name", "newest"), [("", 1), ("a.b", 1), ("a b", 1), ("a" * 101, 1), ("a", 0), ("a", True)])
 async def test_odd_versions_are_refused(lab: Lab, name: str, newest: int) -> None:
     @holdfast.task
     async def order(run: holdfast.Run) -> int:

@@ -64,9 +64,7 @@ async def test_a_call_that_is_not_awaited_ends_before_its_task_does(lab: Lab) ->
         assert await handle.state() is TaskState.RUNNING
         gate.set()
         assert await handle.result(10) == "left early"
-        assert [step.state for step in (await handle.view()).steps.values()] == [
-            StepState.SUCCEEDED
-        ]
+        assert [step.state for step in (await handle.view()).steps.values()] == [StepState.SUCCEEDED]
     with pytest.raises(StepOpen, match="has ended"):
         await strays[0]
     assert len(once.calls) == 1
@@ -251,7 +249,7 @@ async def test_code_that_will_not_end_does_not_keep_the_program_from_ending(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It swallows every cancel; the task goes back to the queue without it."""
-    monkeypatch.setattr("holdfast.runtime.engine.CANCEL_EVERY_S", 0.05)
+    monkeypatch.setattr("holdfast.runtime.engine.engine.CANCEL_EVERY_S", 0.05)
     begun, enough = asyncio.Event(), asyncio.Event()
 
     @holdfast.task

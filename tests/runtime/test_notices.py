@@ -114,15 +114,11 @@ async def test_a_notice_outlives_the_process_that_could_not_tell_it(lab: Lab, ho
     assert told()[0]["task_id"] == handle.id
 
 
-async def test_a_hook_that_hangs_does_not_keep_the_program_from_ending(
-    lab: Lab, tmp_path: Path
-) -> None:
+async def test_a_hook_that_hangs_does_not_keep_the_program_from_ending(lab: Lab, tmp_path: Path) -> None:
     """It is killed with the program; the notice waits for the next one."""
     pid = tmp_path / "pid"
     script = tmp_path / "hangs.py"
-    script.write_text(
-        f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    )
+    script.write_text(f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     task, _ = parks()
     async with lab.open(task, notice_command=(sys.executable, str(script))) as hf:
         await wait_state(await hf.submit(task, card="x"), TaskState.PARKED)

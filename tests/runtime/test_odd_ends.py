@@ -9,16 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.core.step import StepState
-from holdfast.errors import (
-    BadInput,
-    Cancelled,
-    Fenced,
-    JournalGone,
-    Suspended,
-    TaskCancelled,
-    TaskFailed,
-    TaskParked,
-)
+from holdfast.errors import BadInput, Cancelled, Fenced, JournalGone, Suspended, TaskCancelled, TaskFailed, TaskParked
 from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, Scripted
 
@@ -138,9 +129,7 @@ class Abort(BaseException):
 
 @pytest.mark.parametrize("error", [Abort("stop"), GeneratorExit(), SystemExit(3)])
 @pytest.mark.parametrize("where", ["task", "branch"])
-async def test_whatever_code_raises_is_its_own_outcome(
-    lab: Lab, error: BaseException, where: str
-) -> None:
+async def test_whatever_code_raises_is_its_own_outcome(lab: Lab, error: BaseException, where: str) -> None:
     """The engine lives on, and so do its other tasks."""
 
     async def breaks(run: holdfast.Run) -> None:
@@ -162,9 +151,7 @@ async def test_whatever_code_raises_is_its_own_outcome(
 
 
 @pytest.mark.parametrize("signal", [Suspended("parked"), Cancelled(), Fenced()])
-async def test_a_signal_that_a_tool_raises_is_an_error_like_any_other(
-    lab: Lab, signal: BaseException
-) -> None:
+async def test_a_signal_that_a_tool_raises_is_an_error_like_any_other(lab: Lab, signal: BaseException) -> None:
     once = Scripted(holdfast.Unrepeatable(max_delay_s=0), signal, name="once")
 
     @holdfast.task

@@ -17,9 +17,7 @@ from holdfast.testing.lab import PACE, Lab, Scripted, hang, wait_state, wait_ste
 CLASSES: dict[str, Any] = {
     "R": holdfast.Read(),
     "F": holdfast.Fenced(max_delay_s=0),
-    "K": holdfast.Keyed(
-        window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0
-    ),
+    "K": holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0),
     "Q": holdfast.Queryable(max_delay_s=0),
     "I": holdfast.Idempotent(max_delay_s=0),
     "N": holdfast.Unrepeatable(max_delay_s=0),
@@ -105,9 +103,7 @@ DOUBTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("how", ["raises", "exits", "times out"])
 @pytest.mark.parametrize("letter", ["F", "K", "I"])
-async def test_a_doubt_where_repeats_do_no_harm_is_sent_again(
-    lab: Lab, letter: str, how: str
-) -> None:
+async def test_a_doubt_where_repeats_do_no_harm_is_sent_again(lab: Lab, letter: str, how: str) -> None:
     """Same key, next attempt; never recorded as failed in between."""
     run = await play(lab, letter, DOUBTS[how], "done", timeout_s=0.1)
     assert (run.step, run.outcome) == (StepState.SUCCEEDED, "done")
@@ -143,9 +139,7 @@ async def test_a_read_that_raises_is_a_plain_failure(lab: Lab, how: str) -> None
 
 
 @pytest.mark.parametrize("letter", ["F", "K", "I", "N"])
-async def test_a_key_that_the_far_end_knows_with_another_body_is_never_sent_again(
-    lab: Lab, letter: str
-) -> None:
+async def test_a_key_that_the_far_end_knows_with_another_body_is_never_sent_again(lab: Lab, letter: str) -> None:
     run = await play(lab, letter, holdfast.KeyReused({"status": 422}), "again")
     assert (run.state, run.step) == (TaskState.PARKED, StepState.PARKED)
     assert len(run.tool.calls) == 1
@@ -220,10 +214,7 @@ async def test_attempts_are_bounded_and_then_a_person_is_asked(lab: Lab) -> None
 
 
 async def test_a_queryable_step_is_found_even_with_its_attempts_spent(lab: Lab) -> None:
-    run = await play(
-        lab, "Q", ConnectionError("reset"), attempts=2,
-        finds=(holdfast.Absent(), holdfast.Found("late")),
-    )  # fmt: skip
+    run = await play(lab, "Q", ConnectionError("reset"), attempts=2, finds=(holdfast.Absent(), holdfast.Found("late")))
     assert (run.step, run.outcome) == (StepState.SUCCEEDED, "late")
     assert len(run.tool.calls) == 2
 
@@ -262,9 +253,7 @@ async def test_a_single_send_by_that_policy_is_no_duplicate(lab: Lab) -> None:
 async def test_a_tool_that_raises_before_its_first_byte_has_failed(lab: Lab) -> None:
     """It says itself when it sends: before that nothing can have happened."""
     for letter in ("N", "K"):
-        run = await play(
-            Lab(lab.folder / letter), letter, ValueError("bad address"), marks_sending=True
-        )
+        run = await play(Lab(lab.folder / letter), letter, ValueError("bad address"), marks_sending=True)
         assert run.step is StepState.FAILED
         assert run.outcome == ["tool-failed", "act raised ValueError: bad address"]
         assert len(run.tool.calls) == 1
@@ -277,9 +266,7 @@ async def test_a_raise_before_the_first_byte_proves_nothing_of_an_earlier_attemp
         call.sending()
         raise ConnectionError("no answer")
 
-    run = await play(
-        lab, "K", send_and_lose, ValueError("bad address"), "done", marks_sending=True, attempts=9
-    )
+    run = await play(lab, "K", send_and_lose, ValueError("bad address"), "done", marks_sending=True, attempts=9)
     assert (run.step, run.outcome) == (StepState.SUCCEEDED, "done")
     events = [one.state for one in run.view.steps.values()]
     assert StepState.FAILED not in events

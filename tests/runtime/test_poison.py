@@ -36,9 +36,7 @@ async def kept_alive(script: Path, journal: Path) -> AsyncGenerator[list[Program
 
 
 @pytest.mark.parametrize("how", ["exit", "kill", "abort"])
-async def test_a_poison_task_is_parked_and_the_others_finish(
-    lab: Lab, script: Callable[[str], Path], how: str
-) -> None:
+async def test_a_poison_task_is_parked_and_the_others_finish(lab: Lab, script: Callable[[str], Path], how: str) -> None:
     async with lab.open(serve=False) as hf:
         poison = await hf.submit("poison", how=how)
         others = [await hf.submit("work", n=n) for n in range(6)]
@@ -55,9 +53,7 @@ async def test_a_poison_task_is_parked_and_the_others_finish(
         assert "holdfast task retry" in notices[0].hint
 
 
-async def test_a_task_that_makes_progress_may_die_often(
-    lab: Lab, script: Callable[[str], Path]
-) -> None:
+async def test_a_task_that_makes_progress_may_die_often(lab: Lab, script: Callable[[str], Path]) -> None:
     """A long life on a shaky machine is no poison: a closed step forgives the deaths before."""
     async with lab.open(serve=False) as hf:
         handle = await hf.submit("work", n=1)
@@ -104,7 +100,7 @@ async def test_a_suspect_gets_its_turn_while_the_worker_is_never_idle(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under steady load no process is without neighbours: a suspect must not wait for that."""
-    monkeypatch.setattr("holdfast.runtime.engine.SUSPECT_PATIENCE_S", 0.2)
+    monkeypatch.setattr("holdfast.runtime.engine.engine.SUSPECT_PATIENCE_S", 0.2)
 
     @holdfast.task
     async def busy(run: holdfast.Run) -> None:

@@ -75,9 +75,7 @@ async def test_absent_is_sent_again_with_the_same_key(lab: Lab) -> None:
     ],
     ids=["many", "unsure", "raises", "wrong type", "unkeepable", "other arguments"],
 )
-async def test_what_leaves_a_doubt_is_a_persons_matter(
-    lab: Lab, answer: Any, question: str
-) -> None:
+async def test_what_leaves_a_doubt_is_a_persons_matter(lab: Lab, answer: Any, question: str) -> None:
     tool = mail(ConnectionError("reset"), "again", finds=answer)
     state, view = await play(lab, tool, to="me")
     assert (state, len(tool.calls)) == (TaskState.PARKED, 1)
@@ -92,9 +90,7 @@ async def test_the_same_arguments_are_the_same_effect(lab: Lab) -> None:
 
 
 async def test_a_lookup_that_is_unsure_is_asked_again(lab: Lab) -> None:
-    tool = mail(
-        ConnectionError("reset"), finds=(holdfast.Unsure(), OSError("down"), holdfast.Found("it"))
-    )
+    tool = mail(ConnectionError("reset"), finds=(holdfast.Unsure(), OSError("down"), holdfast.Found("it")))
     state, _ = await play(lab, tool)
     assert (state, len(tool.lookups)) == (TaskState.SUCCEEDED, 3)
 

@@ -38,9 +38,7 @@ def charging(url: str, *, stored: bool, retries: int) -> holdfast.TaskType:
     return pay
 
 
-async def test_a_refusal_that_is_not_stored_is_tried_again_under_the_same_key(
-    lab: Lab, far_end: Get
-) -> None:
+async def test_a_refusal_that_is_not_stored_is_tried_again_under_the_same_key(lab: Lab, far_end: Get) -> None:
     """A new key could be charged beside the old one after a restore (rule 6)."""
     payment = await far_end("payment", refusals_stored=False)
     await payment.faults(Fault(kind=FaultKind.REFUSE, status=402, n=2))
@@ -65,8 +63,10 @@ async def test_a_stored_refusal_is_tried_again_in_a_slot_of_its_own(lab: Lab, fa
         assert (await handle.result(20))["cents"] == 700
         steps = (await handle.view()).steps
         assert [(key, step.state.value) for key, step in steps.items()] == [
-            ("1", "failed"), ("1.r1", "failed"), ("1.r2", "succeeded"),
-        ]  # fmt: skip
+            ("1", "failed"),
+            ("1.r1", "failed"),
+            ("1.r2", "succeeded"),
+        ]
     page = await payment.ledger()
     sent = [(seen.step, seen.key) for seen in page.requests]
     assert sent == [(key, effect_key_from_bytes(step.effect_key)) for key, step in steps.items()]
@@ -95,9 +95,7 @@ async def test_slots_are_replayed_and_not_opened_again(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_when_the_retries_are_spent_the_refusal_is_the_answer(
-    lab: Lab, far_end: Get, stored: bool
-) -> None:
+async def test_when_the_retries_are_spent_the_refusal_is_the_answer(lab: Lab, far_end: Get, stored: bool) -> None:
     payment = await far_end("payment", refusals_stored=stored)
     await payment.faults(Fault(kind=FaultKind.REFUSE, status=402, n=None))
     pay = charging(payment.url, stored=stored, retries=2)
@@ -135,9 +133,7 @@ async def test_a_declined_card_is_refused_once_without_retries(lab: Lab, far_end
 async def test_a_refusal_while_an_older_copy_may_land_is_no_proof(lab: Lab, far_end: Get) -> None:
     """Sent, unanswered, late; the repeat is refused: only in quiet does a refusal close (T4)."""
     payment = await far_end("payment", refusals_stored=False)
-    await payment.faults(
-        Fault(kind=FaultKind.LATE, seconds=0.15, n=1), Fault(kind=FaultKind.REFUSE, n=1),
-    )  # fmt: skip
+    await payment.faults(Fault(kind=FaultKind.LATE, seconds=0.15, n=1), Fault(kind=FaultKind.REFUSE, n=1))
     pay = charging(payment.url, stored=False, retries=0)
     async with lab.open(pay, pace=0.05) as hf:
         handle = await hf.submit(pay)

@@ -65,9 +65,7 @@ async def test_time_and_chance_are_the_same_on_replay(lab: Lab) -> None:
     @holdfast.task
     async def draw(run: holdfast.Run) -> Any:
         rng = run.rng()
-        drawn = [
-            run.now().isoformat(), run.random(), run.uuid(), rng.random(), rng.randint(1, 10**9),
-        ]  # fmt: skip
+        drawn = [run.now().isoformat(), run.random(), run.uuid(), rng.random(), rng.randint(1, 10**9)]
         seen.append(drawn)
         await run.approve("go on?")
         return [*drawn, run.random(), run.uuid()]

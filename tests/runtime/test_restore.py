@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app import recover as recovering
-from holdfast.app.recover import begin_anew, recover_journal
 from holdfast.errors import JournalGone, JournalOlderCopy, KeysMissing, TaskParked
+from holdfast.recovery import recover_journal as recovering
+from holdfast.recovery.recover_journal import begin_anew, recover_journal
 
 
 class World:
@@ -22,18 +22,14 @@ class World:
         self.keys: dict[str, int] = {}
         world = self
 
-        @holdfast.tool(
-            effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)
-        )
+        @holdfast.tool(effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False))
         async def keyed(call: holdfast.Call, n: int) -> int:
             if call.effect_key not in world.keys:
                 world.keys[call.effect_key] = n
                 world.done.append(("keyed", n))
             return n
 
-        @holdfast.tool(
-            effect=holdfast.Keyed(window_s=86_400, fingerprint="ignored", refusals_stored=False)
-        )
+        @holdfast.tool(effect=holdfast.Keyed(window_s=86_400, fingerprint="ignored", refusals_stored=False))
         async def careless(call: holdfast.Call, n: int) -> int:
             world.done.append(("careless", n))
             return n
@@ -115,9 +111,7 @@ async def test_a_restore_adopts_looks_up_or_parks(tmp_path: Path) -> None:
     assert world.done == done
 
 
-async def test_a_request_of_the_lost_timeline_is_suspect_and_a_new_one_is_not(
-    tmp_path: Path,
-) -> None:
+async def test_a_request_of_the_lost_timeline_is_suspect_and_a_new_one_is_not(tmp_path: Path) -> None:
     """Submitted again under its request id a forgotten task parks; without one it simply runs."""
     world = World()
     journal = tmp_path / "journal.db"
@@ -162,9 +156,7 @@ async def test_a_restored_call_that_needs_a_yes_is_not_sent_without_one(tmp_path
     """The lost timeline may have been refused; parked, then run, it is asked for as usual."""
     done: list[int] = []
 
-    keyed = holdfast.Keyed(
-        window_s=86_400, fingerprint="checked", refusals_stored=False, max_delay_s=0
-    )
+    keyed = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False, max_delay_s=0)
 
     @holdfast.tool(effect=keyed, needs_approval=True)
     async def pay(call: holdfast.Call, n: int) -> int:

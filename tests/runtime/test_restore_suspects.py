@@ -9,18 +9,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app.recover import recover_journal
 from holdfast.core.step import StepState
 from holdfast.journal.records import TaskState
-from holdfast.runtime.settings import Settings
+from holdfast.layout.engine_settings import Settings
+from holdfast.recovery.recover_journal import recover_journal
 from holdfast.testing.lab import wait_state
 
 HASTY = Settings(grace_s=0.0)  # a call under way when the block is left is broken off
 
 
-async def test_a_refusal_after_a_restore_does_not_speak_for_the_lost_timeline(
-    tmp_path: Path,
-) -> None:
+async def test_a_refusal_after_a_restore_does_not_speak_for_the_lost_timeline(tmp_path: Path) -> None:
     """A fenced call of the lost timeline lands after the new one's refusal: it is not failed.
 
     A far end raises its fence with what it does, not with what it refuses.
@@ -61,9 +59,7 @@ async def test_a_suspect_retry_slot_asks_about_the_slots_after_it(tmp_path: Path
     paid: list[str] = []
     refuses = {"1", "1.r1"}
     hanging = asyncio.Event()
-    keyed = holdfast.Keyed(
-        window_s=1, fingerprint="checked", refusals_stored=True, max_delay_s=0.05
-    )
+    keyed = holdfast.Keyed(window_s=1, fingerprint="checked", refusals_stored=True, max_delay_s=0.05)
 
     @holdfast.tool(effect=keyed, retries=2)
     async def pay(call: holdfast.Call) -> str:
@@ -101,9 +97,7 @@ async def test_a_suspect_retry_slot_asks_about_the_slots_after_it(tmp_path: Path
 @pytest.mark.parametrize(
     "effect",
     [
-        holdfast.Keyed(
-            window_s=86_400, fingerprint="checked", refusals_stored=False, max_delay_s=0.05
-        ),
+        holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False, max_delay_s=0.05),
         holdfast.Queryable(max_delay_s=0.05),
     ],
     ids=["keyed", "queryable"],

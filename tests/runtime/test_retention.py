@@ -42,9 +42,7 @@ async def test_an_old_payload_is_erased_and_the_id_stays(lab: Lab) -> None:
     assert await erased(lab, handle.id, SkewedClock(11 * DAY_MS))
     async with lab.open(greet, clock=SkewedClock(11 * DAY_MS)) as hf:
         again = await hf.submit(greet, name="ada", request_id="r-1")
-        assert (again.id, again.created, await again.state()) == (
-            handle.id, False, TaskState.SUCCEEDED,
-        )  # fmt: skip
+        assert (again.id, again.created, await again.state()) == (handle.id, False, TaskState.SUCCEEDED)
         with pytest.raises(ResultErased, match="succeeded; its result was erased") as gone:
             await again.result(10)
         assert gone.value.exit_code == 3

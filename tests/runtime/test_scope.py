@@ -40,9 +40,7 @@ async def test_a_slot_is_done_once_however_often_its_scope_is_opened(tmp_path: P
     assert len(shop.done) == len(set(shop.done)) == 2
 
 
-async def test_a_scope_is_not_kept_from_its_owner_by_the_engine_that_settles_scopes(
-    tmp_path: Path,
-) -> None:
+async def test_a_scope_is_not_kept_from_its_owner_by_the_engine_that_settles_scopes(tmp_path: Path) -> None:
     """The engine may look at a resting scope; whoever asks for it gets it at once all the same."""
     shop = Shop()
     async with holdfast.open(tmp_path / "journal.db", tools=[shop.charge]) as hf:
@@ -68,10 +66,7 @@ async def test_what_woke_a_scope_is_answered_when_it_rests(tmp_path: Path) -> No
 
 async def test_a_slot_used_with_other_arguments_is_a_conflict(tmp_path: Path) -> None:
     shop = Shop()
-    async with (
-        holdfast.open(tmp_path / "journal.db", tools=[shop.charge]) as hf,
-        hf.scope("thread-7") as scope,
-    ):
+    async with holdfast.open(tmp_path / "journal.db", tools=[shop.charge]) as hf, hf.scope("thread-7") as scope:
         await scope.call(shop.charge, slot="charge-1", cents=5)
         with pytest.raises(holdfast.RequestConflict):
             await scope.call(shop.charge, slot="charge-1", cents=6)

@@ -15,16 +15,7 @@ from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import FarEnd
 from holdfast.errors import Misuse, ScopeBusy, SessionLost, TaskParked
 from holdfast.journal.records import TaskState
-from holdfast.testing.lab import (
-    Lab,
-    Scripted,
-    after,
-    look_dead,
-    program,
-    wait_state,
-    wait_step,
-    wait_until,
-)
+from holdfast.testing.lab import Lab, Scripted, after, look_dead, program, wait_state, wait_step, wait_until
 
 Get = Callable[..., Awaitable[FarEnd]]
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0)
@@ -59,10 +50,7 @@ async def test_a_worker_that_knows_the_tools_settles_an_orphaned_scope(
     """Nobody opens it again, and yet no doubt stays silent."""
     there = await far_end("keyed")
     task_id = await killed_inside(lab, script("scoped"), there, "keyed")
-    async with (
-        program(script("scoped"), lab.journal, there.url, "keyed", "settle"),
-        lab.open(serve=False) as hf,
-    ):
+    async with program(script("scoped"), lab.journal, there.url, "keyed", "settle"), lab.open(serve=False) as hf:
         handle = hf.task(task_id)
         await wait_step(handle, "@send-1", StepState.SUCCEEDED)
         await wait_state(handle, TaskState.WAITING)
@@ -100,9 +88,7 @@ async def test_a_scope_with_a_tool_that_nobody_knows_is_parked_and_told(
         assert (notice.kind, notice.ordinal) == ("parked", "@send-1")
 
 
-async def test_two_processes_do_not_hold_one_scope(
-    lab: Lab, script: Callable[[str], Path], far_end: Get
-) -> None:
+async def test_two_processes_do_not_hold_one_scope(lab: Lab, script: Callable[[str], Path], far_end: Get) -> None:
     there = await far_end("keyed")
     async with program(script("scoped"), lab.journal, there.url, "keyed", "hold") as holder:
         await holder.hear("inside ")
@@ -196,11 +182,7 @@ async def _heard(hf: holdfast.Holdfast, task_id: Any) -> bool:
 
 async def test_a_session_that_is_over_ends_its_scopes(lab: Lab) -> None:
     tool = Scripted(ONCE, "sent")
-    async with (
-        lab.open(lease_ttl_s=0.6, renew_every_s=0.15) as hf,
-        hf.scope("s") as scope,
-        lab.open() as other,
-    ):
+    async with lab.open(lease_ttl_s=0.6, renew_every_s=0.15) as hf, hf.scope("s") as scope, lab.open() as other:
         look_dead(hf)
         async with other.scope("s"):
             with pytest.raises(SessionLost):

@@ -30,10 +30,10 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.runtime.scratch_place import Place, sweep
-from holdfast.runtime.scratch_store import Store
-from holdfast.testing.command_line import Commands
+from holdfast.runtime.scratch.place import Place, sweep
+from holdfast.runtime.scratch.store import Store
 from holdfast.testing.lab import Lab, Scripted, hang, look_dead, wait_state, wait_step, wait_until
+from holdfast_proofs.support.command_line import Commands
 
 # Any in this file: JSON of the tests' own tools, and the journal's signatures.
 
@@ -60,9 +60,7 @@ def sql(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
         db.close()
 
 
-def test_a_task_killed_at_any_point_ends_with_the_same_files(
-    tmp_path: Path, script: Callable[[str], Path]
-) -> None:
+def test_a_task_killed_at_any_point_ends_with_the_same_files(tmp_path: Path, script: Callable[[str], Path]) -> None:
     """Real processes, SIGKILL around commits, blobs, code and tools, an empty disk each time.
 
     Every point: python tests/runtime/programs/scratcher.py FOLDER
@@ -70,9 +68,8 @@ def test_a_task_killed_at_any_point_ends_with_the_same_files(
     place = tmp_path / "place"
     place.mkdir(mode=0o700)
     done = subprocess.run(
-        [sys.executable, str(script("scratcher")), str(place), "27"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, str(script("scratcher")), str(place), "27"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr[-2_000:]
     found = json.loads(done.stdout)
     assert found["wrong"] == []
@@ -124,8 +121,9 @@ async def test_the_folder_is_private_and_removed_when_the_task_has_ended(lab: La
     }
     shown = await asyncio.to_thread(commands.look, "task", "show", handle.id)
     assert [line.split() for line in shown.out.splitlines() if line[:2] in ("a ", "em")] == [
-        ["a", "5"], ["empty/", "empty"],
-    ]  # fmt: skip
+        ["a", "5"],
+        ["empty/", "empty"],
+    ]
 
 
 async def test_leftovers_are_never_used(lab: Lab) -> None:
@@ -157,9 +155,7 @@ async def test_leftovers_are_never_used(lab: Lab) -> None:
     assert before
 
 
-async def test_an_attempt_on_another_worker_begins_with_the_files_before_its_step(
-    lab: Lab,
-) -> None:
+async def test_an_attempt_on_another_worker_begins_with_the_files_before_its_step(lab: Lab) -> None:
     """While the first worker still lives and writes: its folder is not the new one's."""
     entered = asyncio.Event()
     found: list[list[str]] = []
@@ -246,16 +242,12 @@ async def test_what_is_refused_after_a_call_is_told_then_and_on_every_replay(lab
         assert (await handle.view()).steps["1"].state is StepState.SUCCEEDED
     async with lab.open(work) as hf:
         message = await hf.task(handle.id).result(20)
-    assert message == (
-        "step 1: the files that link left are lost: scratch file 'link' is a symbolic link"
-    )
+    assert message == ("step 1: the files that link left are lost: scratch file 'link' is a symbolic link")
     assert seen == [["mine"], ["mine"]]
 
 
 @pytest.mark.parametrize("decision", ["done", "skip"])
-async def test_a_step_closed_elsewhere_leaves_the_files_before_it(
-    lab: Lab, decision: Literal["done", "skip"]
-) -> None:
+async def test_a_step_closed_elsewhere_leaves_the_files_before_it(lab: Lab, decision: Literal["done", "skip"]) -> None:
     """Parked, the worker gone, settled by a person: the files are those before the step."""
 
     @holdfast.tool(effect=holdfast.Unrepeatable(max_delay_s=0.01))
@@ -313,9 +305,7 @@ async def test_a_folder_that_was_removed_is_an_empty_one(lab: Lab) -> None:
 
     async with lab.open(work) as hf:
         handle = await hf.submit(work)
-        assert await handle.result(10) == [
-            "cleared", [], "is not the folder that this run was given", ["b"],
-        ]  # fmt: skip
+        assert await handle.result(10) == ["cleared", [], "is not the folder that this run was given", ["b"]]
         assert (await handle.view()).steps["2"].state is StepState.SUCCEEDED
 
 
@@ -417,9 +407,7 @@ class FullFor:
         self.refused = 0
         put = SqliteJournal.put_blobs
 
-        async def refusing(
-            journal: SqliteJournal, contents: Sequence[bytes], *, task_id: TaskId
-        ) -> list[str]:
+        async def refusing(journal: SqliteJournal, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
             if self.full:
                 self.refused += 1
                 raise JournalFull("no space left for the journal")
@@ -431,9 +419,7 @@ class FullFor:
         return self.refused > 0
 
 
-async def test_a_full_disk_before_a_call_is_waited_out(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_before_a_call_is_waited_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullFor(monkeypatch)
     tool = Scripted(holdfast.Unrepeatable(), "sent")
 
@@ -496,22 +482,20 @@ async def _never(*_args: Any, **_options: Any) -> list[int]:
     return []
 
 
-def test_a_disk_that_is_really_full_while_a_chunk_is_stored(
-    tmp_path: Path, script: Callable[[str], Path]
-) -> None:
+def test_a_disk_that_is_really_full_while_a_chunk_is_stored(tmp_path: Path, script: Callable[[str], Path]) -> None:
     """Nothing is sent, results under way are recorded, and all goes on when there is space."""
     disk = tmp_path / "disk"
     disk.mkdir()
     words = [str(disk), sys.executable, str(script("scratch_full")), str(tmp_path / "files")]
     mount = 'mount -t tmpfs -o size=64m,mode=0700 tmpfs "$1" && exec "$2" "$3" "$1" "$4"'
-    done = subprocess.run(
-        [*unshare(disk), "sh", "-c", mount, "sh", *words],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = subprocess.run([*unshare(disk), "sh", "-c", mount, "sh", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr[-3_000:]
     assert json.loads(done.stdout.partition("found ")[2]) == {
-        "sent while full": 0, "recorded while full": 5, "same bytes": True, "damage": [],
-    }  # fmt: skip
+        "sent while full": 0,
+        "recorded while full": 5,
+        "same bytes": True,
+        "damage": [],
+    }
 
 
 def unshare(place: Path) -> list[str]:
@@ -523,9 +507,7 @@ def unshare(place: Path) -> list[str]:
     pytest.skip("this user may not mount a file system, not even in a namespace of its own")
 
 
-async def test_no_space_for_the_folder_itself_is_slept_over(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_space_for_the_folder_itself_is_slept_over(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
     whole = Place.open
 
@@ -536,7 +518,7 @@ async def test_no_space_for_the_folder_itself_is_slept_over(
         return whole(place, task_id)
 
     monkeypatch.setattr(Place, "open", full_at_first)
-    monkeypatch.setattr("holdfast.runtime.scratch.FULL_REST_S", 0.1)
+    monkeypatch.setattr("holdfast.runtime.scratch.scratch.FULL_REST_S", 0.1)
 
     @holdfast.task
     async def work(run: holdfast.Run) -> list[str]:
@@ -573,7 +555,7 @@ async def test_a_disk_that_fails_while_files_are_restored_is_slept_over(
         handle = await hf.submit(work)
         await wait_step(handle, "2", StepState.STARTED)
     monkeypatch.setattr(Store, "restore", fail_once)
-    monkeypatch.setattr("holdfast.runtime.scratch.FULL_REST_S", 0.1)
+    monkeypatch.setattr("holdfast.runtime.scratch.scratch.FULL_REST_S", 0.1)
     async with lab.open(work) as hf:
         assert await hf.task(handle.id).result(20) == ["held", ["a"]]
     assert failed
@@ -628,7 +610,7 @@ def test_a_folder_that_others_remove_meanwhile_is_made_again(
         if len(tries) <= often:
             above.rmdir()
 
-    monkeypatch.setattr("holdfast.runtime.scratch_place._move_away", tidied)
+    monkeypatch.setattr("holdfast.runtime.scratch.place._move_away", tidied)
     place = Place(tmp_path / "root")
     if often > 1:
         with pytest.raises(FileNotFoundError):
@@ -679,9 +661,7 @@ async def test_retention_takes_the_files_with_the_task(lab: Lab) -> None:
             await hf.journal.get_blob("0" * 64)
 
 
-async def test_a_disk_that_lets_go_of_nothing_does_not_end_a_sweep(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_lets_go_of_nothing_does_not_end_a_sweep(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: Any, **_options: Any) -> Any:
         raise OSError(5, "Input/output error")
 

@@ -36,9 +36,7 @@ def one_step(tool: Scripted) -> holdfast.TaskType:
         ("skip", "skipped", 1, StepState.SKIPPED),
     ],
 )
-async def test_a_decision_is_carried_out(
-    lab: Lab, decision: Any, result: str, calls: int, state: StepState
-) -> None:
+async def test_a_decision_is_carried_out(lab: Lab, decision: Any, result: str, calls: int, state: StepState) -> None:
     tool = Scripted(ONCE, ConnectionError("reset"), "sent")
     one = one_step(tool)
     async with lab.open(one) as hf:

@@ -77,9 +77,7 @@ async def test_a_sleep_of_a_year_outlives_its_process_and_wakes_late_once(lab: L
     assert len(rang.calls) == 1
 
 
-async def test_another_process_wakes_what_this_one_put_to_sleep(
-    lab: Lab, script: Callable[[str], Path]
-) -> None:
+async def test_another_process_wakes_what_this_one_put_to_sleep(lab: Lab, script: Callable[[str], Path]) -> None:
     async with program(script("napper"), lab.journal, "sleep") as first:
         task_id = await first.hear("sleeping ")
         await first.kill()

@@ -46,23 +46,16 @@ async def test_the_same_request_is_the_same_task(lab: Lab) -> None:
 
 async def test_submitting_at_the_same_time_makes_one_task(lab: Lab) -> None:
     async with lab.open(greet) as hf:
-        handles = await asyncio.gather(
-            *(hf.submit(greet, name="ada", request_id="order-1") for _ in range(20))
-        )
+        handles = await asyncio.gather(*(hf.submit(greet, name="ada", request_id="order-1") for _ in range(20)))
         assert len({handle.id for handle in handles}) == 1
         assert sum(handle.created for handle in handles) == 1
         assert await count(hf) == 1
 
 
-async def test_processes_that_submit_the_same_request_make_one_task(
-    lab: Lab, script: Callable[[str], Path]
-) -> None:
+async def test_processes_that_submit_the_same_request_make_one_task(lab: Lab, script: Callable[[str], Path]) -> None:
     async with lab.open(serve=False):
         pass  # the journal exists: the race is about the task
-    async with (
-        program(script("submit"), lab.journal) as one,
-        program(script("submit"), lab.journal) as two,
-    ):
+    async with program(script("submit"), lab.journal) as one, program(script("submit"), lab.journal) as two:
         for process in (one, two):
             await process.hear("ready")
         for process in (one, two):
@@ -117,12 +110,8 @@ async def test_without_a_request_id_each_submission_is_a_task(lab: Lab) -> None:
         assert [await one.result(10), await two.result(10)] == ["hello ada"] * 2
 
 
-@pytest.mark.parametrize(
-    "request_id", ["x" * 501, "a\0b", 5, b"raw"], ids=["long", "NUL", "number", "bytes"]
-)
-async def test_an_unfit_request_id_is_refused_and_nothing_accepted(
-    lab: Lab, request_id: Any
-) -> None:
+@pytest.mark.parametrize("request_id", ["x" * 501, "a\0b", 5, b"raw"], ids=["long", "NUL", "number", "bytes"])
+async def test_an_unfit_request_id_is_refused_and_nothing_accepted(lab: Lab, request_id: Any) -> None:
     async with lab.open(greet, serve=False) as hf:
         with pytest.raises(BadInput):
             await hf.submit(greet, name="ada", request_id=request_id)

@@ -107,9 +107,7 @@ async def test_the_journals_own_tables_and_the_commit_are_out_of_reach(
     ],
     ids=["text", "unkeepable result", "no values", "no SQL", "nothing"],
 )
-async def test_what_is_no_statement_fails_the_step_and_changes_nothing(
-    lab: Lab, value: Any
-) -> None:
+async def test_what_is_no_statement_fails_the_step_and_changes_nothing(lab: Lab, value: Any) -> None:
     tool = Scripted(holdfast.Transactional(), value)
 
     @holdfast.task

@@ -10,24 +10,14 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NewType,
-    NotRequired,
-    Optional,
-    Required,
-    TypedDict,
-    cast,
-)
+from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, Required, TypedDict, cast
 
 import pytest
 
 import holdfast
 from holdfast.errors import Misuse, NoSchema
 from holdfast.runtime.models.request import checked_request
-from holdfast.runtime.schema import schema_digest, tool_schema
+from holdfast.runtime.tool.schema import schema_digest, tool_schema
 
 
 class Colour(enum.StrEnum):
@@ -83,11 +73,7 @@ WHOLE: dict[str, object] = {"type": "integer"}
 NULL: dict[str, object] = {"type": "null"}
 ITEM: dict[str, object] = {
     "type": "object",
-    "properties": {
-        "name": TEXT,
-        "cents": {"type": "integer", "minimum": 1, "description": "its price"},
-        "note": TEXT,
-    },
+    "properties": {"name": TEXT, "cents": {"type": "integer", "minimum": 1, "description": "its price"}, "note": TEXT},
     "required": ["name", "cents"],
     "additionalProperties": False,
     "description": "One thing that is paid for.",
@@ -107,15 +93,11 @@ HINTS: list[tuple[object, dict[str, object]]] = [
     (list[Any], {"type": "array", "items": {}}),
     (Sequence[str], {"type": "array", "items": TEXT}),
     (tuple[int, ...], {"type": "array", "items": WHOLE}),
-    (
-        tuple[int, str],
-        {"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [WHOLE, TEXT]},
-    ),
+    (tuple[int, str], {"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [WHOLE, TEXT]}),
     (tuple[()], {"type": "array", "minItems": 0, "maxItems": 0}),
     (dict[str, int], {"type": "object", "additionalProperties": WHOLE}),
     (dict[str, Any], {"type": "object", "additionalProperties": True}),
-    (Mapping[str, list[int]],
-     {"type": "object", "additionalProperties": {"type": "array", "items": WHOLE}}),
+    (Mapping[str, list[int]], {"type": "object", "additionalProperties": {"type": "array", "items": WHOLE}}),
     (int | None, {"anyOf": [WHOLE, NULL]}),
     (Optional[int], {"anyOf": [WHOLE, NULL]}),  # noqa: UP045 - as people still write it
     (Cents | int | str, {"anyOf": [WHOLE, TEXT]}),
@@ -128,20 +110,27 @@ HINTS: list[tuple[object, dict[str, object]]] = [
     (Cents, WHOLE),
     (Item, ITEM),
     (list[Item], {"type": "array", "items": ITEM}),
-    (Loose, {
-        "type": "object", "properties": {"must": WHOLE, "may": WHOLE}, "required": ["must"],
-        "additionalProperties": False,
-    }),
+    (
+        Loose,
+        {
+            "type": "object",
+            "properties": {"must": WHOLE, "may": WHOLE},
+            "required": ["must"],
+            "additionalProperties": False,
+        },
+    ),
     (Annotated[int, "how many"], {"type": "integer", "description": "how many"}),
-    (Annotated[int | None, holdfast.Field(above=0, below=9)],
-     {"anyOf": [WHOLE, NULL], "exclusiveMinimum": 0, "exclusiveMaximum": 9}),
-    (Annotated[float, holdfast.Field(multiple_of=0.5, maximum=2)],
-     {"type": "number", "maximum": 2, "multipleOf": 0.5}),
-    (Annotated[str, holdfast.Field(min_length=1, max_length=3)],
-     {"type": "string", "minLength": 1, "maxLength": 3}),
-    (Annotated[list[int], holdfast.Field(min_items=1, max_items=3)],
-     {"type": "array", "items": WHOLE, "minItems": 1, "maxItems": 3}),
-]  # fmt: skip
+    (
+        Annotated[int | None, holdfast.Field(above=0, below=9)],
+        {"anyOf": [WHOLE, NULL], "exclusiveMinimum": 0, "exclusiveMaximum": 9},
+    ),
+    (Annotated[float, holdfast.Field(multiple_of=0.5, maximum=2)], {"type": "number", "maximum": 2, "multipleOf": 0.5}),
+    (Annotated[str, holdfast.Field(min_length=1, max_length=3)], {"type": "string", "minLength": 1, "maxLength": 3}),
+    (
+        Annotated[list[int], holdfast.Field(min_items=1, max_items=3)],
+        {"type": "array", "items": WHOLE, "minItems": 1, "maxItems": 3},
+    ),
+]
 
 UNFIT: list[tuple[object, str]] = [
     (bytes, "bytes is no JSON value"),
@@ -216,10 +205,7 @@ def test_a_tool_is_told_as_its_signature_and_docstring_say() -> None:
         "parameters": {
             "type": "object",
             "properties": {
-                "card": {
-                    "type": "string",
-                    "description": "the token of the card, never its number.",
-                },
+                "card": {"type": "string", "description": "the token of the card, never its number."},
                 "cents": {"type": "integer", "minimum": 1, "description": "what is paid"},
                 "items": {
                     "anyOf": [{"type": "array", "items": ITEM}, NULL],
@@ -238,9 +224,7 @@ def test_a_tool_is_told_as_its_signature_and_docstring_say() -> None:
 
 def test_a_model_can_be_offered_it() -> None:
     request = checked_request(
-        model="m",
-        messages=[{"role": "user", "parts": [{"type": "text", "text": "x"}]}],
-        tools=[charge.schema],
+        model="m", messages=[{"role": "user", "parts": [{"type": "text", "text": "x"}]}], tools=[charge.schema]
     )
     assert request.tools[0]["name"] == "charge"
 
@@ -278,11 +262,7 @@ def test_arguments_that_the_tool_gives_itself_are_not_told() -> None:
     with pytest.raises(Misuse, match="no caller may pass 'account'"):
         holdfast.tool(
             given={"account": "acct_1"},
-            parameters={
-                "type": "object",
-                "properties": {"cents": WHOLE, "account": TEXT},
-                "required": ["cents"],
-            },
+            parameters={"type": "object", "properties": {"cents": WHOLE, "account": TEXT}, "required": ["cents"]},
         )(pay)
 
 
@@ -306,13 +286,11 @@ def test_the_digest_is_the_same_in_another_process_and_tells_changes_apart() -> 
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_schema import charge\n"
-        "from holdfast.runtime.schema import schema_digest\n"
+        "from holdfast.runtime.tool.schema import schema_digest\n"
         "print(schema_digest(charge.schema))"
     )
     here = str(sys.modules[__name__].__file__).rpartition("/")[0]
-    told = subprocess.run(
-        [sys.executable, "-c", code, here], capture_output=True, text=True, check=True, timeout=60
-    )
+    told = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.strip() == schema_digest(charge.schema)
     other = {**charge.schema, "description": "Charge a card."}
     assert schema_digest(cast(Any, other)) != schema_digest(charge.schema)
@@ -384,11 +362,16 @@ async def _sends(call: holdfast.Call, to: str) -> None: ...
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"minimum": "1"}, {"maximum": float("inf")}, {"min_length": -1}, {"max_items": 1.0},
-        {"multiple_of": 0}, {"above": True}, {"description": 1},
+        {"minimum": "1"},
+        {"maximum": float("inf")},
+        {"min_length": -1},
+        {"max_items": 1.0},
+        {"multiple_of": 0},
+        {"above": True},
+        {"description": 1},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_field_that_means_nothing_is_refused(wrong: Any) -> None:
     with pytest.raises(Misuse):
         holdfast.Field(**wrong)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.runtime import validate
-from holdfast.runtime.given_schema import checked_parameters
-from holdfast.runtime.schema import tool_schema
-from holdfast.runtime.validate import PROBLEMS_MAX, problems
+from holdfast.runtime.tool import validation as validate
+from holdfast.runtime.tool.given_schema import checked_parameters
+from holdfast.runtime.tool.schema import tool_schema
+from holdfast.runtime.tool.validation import PROBLEMS_MAX, problems
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
@@ -36,13 +36,7 @@ SCHEMA = tool_schema("pay", pay)["parameters"]
 
 
 def test_what_fits_has_no_problem() -> None:
-    given = {
-        "card": "c",
-        "items": [{"cents": 1}],
-        "share": 0.5,
-        "kind": "cash",
-        "more": {"a": None},
-    }
+    given = {"card": "c", "items": [{"cents": 1}], "share": 0.5, "kind": "cash", "more": {"a": None}}
     assert problems(SCHEMA, given) == []
 
 
@@ -97,8 +91,7 @@ CASES: list[tuple[dict[str, Any], object, list[str]]] = [
     ({"multipleOf": 0.5}, 1e308, []),
     ({"minItems": 1}, [], [": must have at least 1 items"]),
     ({"maxItems": 1, "items": WHOLE}, ["a", "b"], [": must have at most 1 items"]),
-    ({"prefixItems": [WHOLE, TEXT], "items": TEXT}, [1, 2, 3],
-     ["[1]: must be text", "[2]: must be text"]),
+    ({"prefixItems": [WHOLE, TEXT], "items": TEXT}, [1, 2, 3], ["[1]: must be text", "[2]: must be text"]),
     ({"prefixItems": [WHOLE, TEXT]}, [1], []),
     ({"minProperties": 1}, {}, [": must have at least 1 keys"]),
     ({"maxProperties": 1}, {"a": 1, "b": 1}, [": must have at most 1 keys"]),
@@ -111,7 +104,7 @@ CASES: list[tuple[dict[str, Any], object, list[str]]] = [
     ({"oneOf": [WHOLE, {"type": "number"}]}, 1.5, []),
     (WHOLE, b"1", [": must be a whole number"]),
     ({}, 1j, [": must be a JSON value"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("schema", "value", "told"), CASES, ids=lambda one: str(one)[:40])
@@ -144,9 +137,7 @@ def test_depth_costs_nothing_where_the_schema_ends() -> None:
     for _ in range(100_000):
         deep = [deep]
     assert problems({"type": "object", "additionalProperties": True}, {"a": deep}) == []
-    assert problems({"items": {"items": WHOLE}}, deep, what="") == [
-        "[0][0]: must be a whole number"
-    ]
+    assert problems({"items": {"items": WHOLE}}, deep, what="") == ["[0][0]: must be a whole number"]
     while deep:  # taken apart by hand: freeing it recursively is not what is tried here
         deep = deep.pop()
 
@@ -214,9 +205,7 @@ def test_the_schema_of_a_hint_takes_every_value_of_it(data: st.DataObject) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(HINTED, JSON)
-def test_whatever_comes_in_a_few_readable_lines_come_out(
-    hinted: tuple[Any, object], value: object
-) -> None:
+def test_whatever_comes_in_a_few_readable_lines_come_out(hinted: tuple[Any, object], value: object) -> None:
     for given_value in (value, {"it": value}):
         told = problems(schema_of(hinted[0]), given_value)
         assert len(told) <= PROBLEMS_MAX

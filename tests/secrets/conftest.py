@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.secret_file import SecretFile
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.testing.command_line import Commands
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.testing.lab import Lab
+from holdfast_proofs.support.command_line import Commands
 
 
 @pytest.fixture
@@ -31,9 +31,7 @@ def open_store(lab: Lab) -> Callable[[], SecretFile]:
 
     def opened() -> SecretFile:
         entropy = SystemEntropy()
-        keys = load_or_create(
-            lab.folder / "keys.json", journal_exists=lab.journal.exists(), entropy=entropy
-        )
+        keys = load_or_create(lab.folder / "keys.json", journal_exists=lab.journal.exists(), entropy=entropy)
         return SecretFile(lab.folder, keys=keys, clock=SystemClock(), entropy=entropy)
 
     return opened

@@ -19,23 +19,15 @@ import pytest
 import holdfast
 from holdfast.app.handle import TaskHandle
 from holdfast.app.health import Health, serve_health
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.redact import safe
+from holdfast.host.log import Log
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState
-from holdfast.runtime.log import Log
 from holdfast.runtime.secrets import Secrets
-from holdfast.testing.canaries.traces import (
-    COUNT,
-    Opened,
-    digest,
-    echoing,
-    files_below,
-    hits,
-    planted,
-)
-from holdfast.testing.command_line import Commands, ask
 from holdfast.testing.lab import Lab, wait_state
+from holdfast_proofs.canaries.traces import COUNT, Opened, digest, echoing, files_below, hits, planted
+from holdfast_proofs.support.command_line import Commands, ask
 
 DYING = (3, 24, 46)  # their worker is killed inside a call, with the secret at hand
 OPEN = frozenset((TaskState.QUEUED, TaskState.RUNNING, TaskState.SLEEPING))
@@ -53,17 +45,12 @@ async def _follow(folder: Path, values: list[str]) -> Opened:
             doubting = [await hf.submit("doubts", number=number) for number in range(COUNT)]
             for number, handle in enumerate(leaking):
                 await _settle_until_asked(hf, handle, values[number])
-                asked = next(
-                    ordinal for ordinal, note in (await handle.view()).notes.items()
-                    if note.what == "approve"
-                )  # fmt: skip
+                asked = next(ordinal for ordinal, note in (await handle.view()).notes.items() if note.what == "approve")
                 await hf.approve(handle.id, asked, granted=True, note=f"with {values[number]}")
             for number, handle in enumerate(doubting):
                 await wait_state(handle, TaskState.PARKED, timeout_s=60)
                 echoed = {"echo": values[number], "hex": values[number].encode().hex()}
-                await hf.evidence(
-                    task_id=handle.id, ordinal="1", result=echoed, source=values[number]
-                )
+                await hf.evidence(task_id=handle.id, ordinal="1", result=echoed, source=values[number])
             for handle in leaking:
                 await wait_state(handle, TaskState.SUCCEEDED, TaskState.PARKED, TaskState.FAILED)
                 assert await handle.state() is TaskState.SUCCEEDED, (await handle.view()).outcome
@@ -76,9 +63,7 @@ async def _follow(folder: Path, values: list[str]) -> Opened:
 async def _settle_until_asked(hf: holdfast.Holdfast, handle: TaskHandle, value: str) -> None:
     """What died with its worker and may not be repeated is parked: a person says to run it."""
     while True:
-        row = await wait_state(
-            handle, TaskState.WAITING, TaskState.PARKED, TaskState.FAILED, timeout_s=60
-        )
+        row = await wait_state(handle, TaskState.WAITING, TaskState.PARKED, TaskState.FAILED, timeout_s=60)
         assert row.state is not TaskState.FAILED, (await handle.view()).outcome
         if row.state is TaskState.WAITING:
             return
@@ -100,9 +85,13 @@ async def _open_all(hf: holdfast.Holdfast) -> None:
 
 
 def test_no_canary_is_found_anywhere(
-    lab: Lab, hf: Commands, open_store: Callable[[], SecretFile], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, measured: Callable[[str], None],
-) -> None:  # fmt: skip
+    lab: Lab,
+    hf: Commands,
+    open_store: Callable[[], SecretFile],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: Callable[[str], None],
+) -> None:
     """Killed three times inside calls, resumed, questions and doubts answered with echoes."""
     place = tmp_path / "elsewhere"
     place.mkdir()
@@ -117,7 +106,7 @@ def test_no_canary_is_found_anywhere(
     monkeypatch.setenv("TMPDIR", str(temporary))
     with echoing() as url:
         (place / "url").write_text(url)
-        worker = hf.worker(app="holdfast.testing.canaries.app:tasks")
+        worker = hf.worker(app="holdfast_proofs.canaries.app:tasks")
         try:
             opened = asyncio.run(_follow(lab.folder, values))
             during = list(files_below(lab.folder))  # the log beside the journal is not yet gone
@@ -128,14 +117,16 @@ def test_no_canary_is_found_anywhere(
     said = "".join(worker.said)
     assert said.count('"serving"') == len(DYING) + 1
     shown = [
-        hf.look("task", "list", "--json").out, hf.look("effect", "list", "--all").out,
+        hf.look("task", "list", "--json").out,
+        hf.look("effect", "list", "--all").out,
         hf.look("secret", "list", "--json").out,
-    ]  # fmt: skip
+    ]
     searched = [
-        *{*during, *files_below(lab.folder), *files_below(temporary)}, ("log", said.encode()),
+        *{*during, *files_below(lab.folder), *files_below(temporary)},
+        ("log", said.encode()),
         *((f"opened {n}", plain) for n, plain in enumerate(opened)),
         *(("screen", text.encode()) for text in shown),
-    ]  # fmt: skip
+    ]
     found = hits(searched, values)
     size = sum(len(content) for _, content in searched)
     measured(f"secrets: {len(found)} traces of {COUNT} canaries in {size:,} bytes searched")

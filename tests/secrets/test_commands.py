@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app.secret_file import SecretFile
 from holdfast.errors import SecretInUse
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
-from holdfast.testing.command_line import WAIT_S, Commands, command_line, environment
 from holdfast.testing.lab import Lab, Scripted, wait_state
+from holdfast_proofs.support.command_line import WAIT_S, Commands, command_line, environment
 
 OpenStore = Callable[[], SecretFile]
 OLD, NEW = "correct-horse-battery", "staple-engine-trumpet"
@@ -75,9 +75,14 @@ def _typed(hf: Commands, *answers: str) -> tuple[int, str]:
     """A person at a terminal who answers each prompt; the exit code and what was on the screen."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command_line("secret", "set", "billing"), cwd=hf.folder, env=environment(hf.folder),
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-    )  # fmt: skip
+        command_line("secret", "set", "billing"),
+        cwd=hf.folder,
+        env=environment(hf.folder),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
     os.close(theirs)
     screen = b""
     waiting = list(answers)
@@ -100,9 +105,7 @@ def test_nobody_types_into_a_pipe(hf: Commands) -> None:
     assert OLD not in done.err
 
 
-@pytest.mark.parametrize(
-    "words", [("set", "billing", OLD), ("rotate", "billing", f"--value={OLD}")]
-)
+@pytest.mark.parametrize("words", [("set", "billing", OLD), ("rotate", "billing", f"--value={OLD}")])
 def test_a_value_is_never_a_word(hf: Commands, words: tuple[str, ...]) -> None:
     done = hf.look("secret", *words, code=2)
     assert "--from-fd" in done.err
@@ -133,9 +136,7 @@ def test_removing_asks(hf: Commands, value: Path, open_store: OpenStore) -> None
     assert json.loads(hf.look("secret", "list", "--json").out) == {"secrets": []}
 
 
-def test_a_secret_that_open_steps_use_is_not_removed(
-    lab: Lab, hf: Commands, open_store: OpenStore
-) -> None:
+def test_a_secret_that_open_steps_use_is_not_removed(lab: Lab, hf: Commands, open_store: OpenStore) -> None:
     open_store().set("billing", OLD)
     pay = Scripted(KEYED, "paid", name="pay", needs_approval=True, secrets={"token": "billing"})
 

@@ -10,20 +10,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.app.secret_file import SecretFile
 from holdfast.core.step import StepState
 from holdfast.errors import Misuse, SecretInInput, SecretNotFound
+from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
 from holdfast.runtime.secrets import Secrets
-from holdfast.testing.lab import (
-    Lab,
-    Scripted,
-    hang,
-    look_dead,
-    wait_state,
-    wait_step,
-    wait_until,
-)
+from holdfast.testing.lab import Lab, Scripted, hang, look_dead, wait_state, wait_step, wait_until
 
 OpenStore = Callable[[], SecretFile]
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)
@@ -57,9 +49,7 @@ def tokens(tool: Scripted) -> list[Any]:
     return [call.args["token"] for call in tool.calls]
 
 
-async def test_the_tool_gets_the_value_and_the_record_the_handle(
-    lab: Lab, store: SecretFile
-) -> None:
+async def test_the_tool_gets_the_value_and_the_record_the_handle(lab: Lab, store: SecretFile) -> None:
     pay = scripted(KEYED, {"seen": f"Bearer {OLD}"})
     task = calls(pay.tool, token=f"Bearer {HANDLE}")
     async with lab.open(task) as hf:
@@ -71,9 +61,7 @@ async def test_the_tool_gets_the_value_and_the_record_the_handle(
     assert step.body["secrets"] == {"billing": 1}
 
 
-async def test_a_secret_that_is_not_set_parks_before_anything_is_planned(
-    lab: Lab, open_store: OpenStore
-) -> None:
+async def test_a_secret_that_is_not_set_parks_before_anything_is_planned(lab: Lab, open_store: OpenStore) -> None:
     """Not an error that code could catch: once it is set, the code must go the same way."""
     pay = scripted(KEYED, "paid")
     task = calls(pay.tool, token=HANDLE)
@@ -125,9 +113,7 @@ async def test_a_value_is_not_taken_with_a_task(lab: Lab, store: SecretFile) -> 
             await hf.submit("one", request_id=f"order {OLD}")
 
 
-async def test_after_a_rotation_a_doubtful_step_sends_what_it_recorded(
-    lab: Lab, store: SecretFile
-) -> None:
+async def test_after_a_rotation_a_doubtful_step_sends_what_it_recorded(lab: Lab, store: SecretFile) -> None:
     """Another secret may be another body: the same key must not come with two."""
     pay = scripted(KEYED, hang, "paid")
     task = calls(pay.tool, token=HANDLE)
@@ -141,9 +127,7 @@ async def test_after_a_rotation_a_doubtful_step_sends_what_it_recorded(
     assert tokens(pay) == [OLD, OLD]
 
 
-async def test_a_new_step_takes_the_new_version_without_a_restart(
-    lab: Lab, store: SecretFile
-) -> None:
+async def test_a_new_step_takes_the_new_version_without_a_restart(lab: Lab, store: SecretFile) -> None:
     pay = scripted(KEYED, "paid")
     task = calls(pay.tool, token=HANDLE)
     async with lab.open(task) as hf:
@@ -193,9 +177,7 @@ async def test_a_lookup_comes_before_the_question(lab: Lab, store: SecretFile) -
     assert tokens(asked) == [OLD]
 
 
-async def test_a_step_that_was_not_sent_takes_the_version_there_is(
-    lab: Lab, store: SecretFile
-) -> None:
+async def test_a_step_that_was_not_sent_takes_the_version_there_is(lab: Lab, store: SecretFile) -> None:
     """Nothing left with the old one, so nothing can contradict the new one."""
     pay = scripted(KEYED, "paid", needs_approval=True)
     task = calls(pay.tool, token=HANDLE)
@@ -229,7 +211,7 @@ async def test_a_removed_secret_is_not_sent_and_asks(lab: Lab, store: SecretFile
 async def test_a_secret_removed_between_start_and_send_was_not_sent(
     lab: Lab, store: SecretFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.runtime.sending import Sender
+    from holdfast.runtime.step.sending import Sender
 
     begin = Sender.begin
 
@@ -275,9 +257,7 @@ async def test_a_replay_after_an_echo_does_not_diverge(lab: Lab, store: SecretFi
     assert seen[0] == seen[1] == json.dumps({"as": [HANDLE, HANDLE], HANDLE: 1})
 
 
-async def test_a_step_recorded_before_its_secret_was_known_is_replayed(
-    lab: Lab, open_store: OpenStore
-) -> None:
+async def test_a_step_recorded_before_its_secret_was_known_is_replayed(lab: Lab, open_store: OpenStore) -> None:
     first = scripted(KEYED, "done", secrets={})
     second = Scripted(KEYED, hang, "done", name="second")
 
@@ -333,14 +313,12 @@ async def test_a_tool_that_stops_declaring_it_sends_nothing(lab: Lab, store: Sec
     assert later.calls == []
 
 
-async def test_a_lookup_of_a_tool_that_stops_declaring_it_cannot_say(
-    lab: Lab, store: SecretFile
-) -> None:
+async def test_a_lookup_of_a_tool_that_stops_declaring_it_cannot_say(lab: Lab, store: SecretFile) -> None:
     first = scripted(holdfast.Queryable(max_delay_s=0.01), hang)
     first.finds(holdfast.Absent())
-    later = scripted(
-        holdfast.Queryable(max_delay_s=0.01), "paid", secrets={"token": "other", "more": "billing"}
-    ).finds(holdfast.Absent())
+    later = scripted(holdfast.Queryable(max_delay_s=0.01), "paid", secrets={"token": "other", "more": "billing"}).finds(
+        holdfast.Absent()
+    )
     one, two = calls(first.tool, token=HANDLE), calls(later.tool, token=HANDLE)
     async with lab.open(one) as hf:
         handle = await hf.submit(one)
@@ -379,9 +357,7 @@ async def test_scopes_say_what_is_missing(lab: Lab, open_store: OpenStore) -> No
     assert tokens(pay) == [OLD]
 
 
-async def test_a_known_value_of_a_tool_that_declares_nothing_is_swapped(
-    lab: Lab, store: SecretFile
-) -> None:
+async def test_a_known_value_of_a_tool_that_declares_nothing_is_swapped(lab: Lab, store: SecretFile) -> None:
     """Whatever way it came into the process."""
     task = calls(Scripted(holdfast.Read(), {"env": OLD}, name="leak").tool)
     async with lab.open(task) as hf:
@@ -402,9 +378,7 @@ async def test_notices_and_pages_pass_the_swap(lab: Lab, store: SecretFile, tmp_
     assert OLD not in told.read_text()
 
 
-async def test_a_contradiction_names_its_source_without_a_value(
-    lab: Lab, store: SecretFile
-) -> None:
+async def test_a_contradiction_names_its_source_without_a_value(lab: Lab, store: SecretFile) -> None:
     """A notice's id is a clear column of the journal."""
     pay = scripted(KEYED, holdfast.Refused("no money"))
     task = calls(pay.tool, token=HANDLE)
@@ -415,9 +389,7 @@ async def test_a_contradiction_names_its_source_without_a_value(
         notices = await hf.journal.pending_notices(limit=10)
     assert [one.kind for one in notices] == ["contradiction"]
     assert OLD not in repr(notices)
-    assert OLD.encode() not in b"".join(
-        path.read_bytes() for path in lab.folder.rglob("*") if path.is_file()
-    )
+    assert OLD.encode() not in b"".join(path.read_bytes() for path in lab.folder.rglob("*") if path.is_file())
 
 
 async def _is_told(path: Path) -> bool:

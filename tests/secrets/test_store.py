@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.secret_file import SECRETS, VERSIONS_KEPT, SecretFile
 from holdfast.errors import BadSecret, ModeTooWide, SecretNotFound, SecretsDamaged, SymlinkRefused
+from holdfast.identity.journal_keys.secret_file import SECRETS, VERSIONS_KEPT, SecretFile
 from holdfast.testing.lab import Lab
 
 OpenStore = Callable[[], SecretFile]
@@ -69,8 +69,7 @@ def test_old_versions_are_kept_for_a_while_or_dropped(open_store: OpenStore) -> 
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["tiny7", "", "aaaaaaaaaaaa", "x" * 70_000 + "yz", "has secret://x inside", "nul\0in here..."],
+    "value", ["tiny7", "", "aaaaaaaaaaaa", "x" * 70_000 + "yz", "has secret://x inside", "nul\0in here..."]
 )
 def test_values_that_could_not_be_swapped_are_refused(open_store: OpenStore, value: str) -> None:
     with pytest.raises(BadSecret) as caught:
@@ -140,8 +139,8 @@ def test_wide_or_linked_files_are_refused(lab: Lab, open_store: OpenStore, tmp_p
 
 
 def _add(lab: Path, number: int) -> None:
-    from holdfast.app.keyfile import load_or_create
     from holdfast.core.clock import SystemClock, SystemEntropy
+    from holdfast.identity.journal_keys.keyfile import load_or_create
 
     entropy = SystemEntropy()
     keys = load_or_create(lab / "keys.json", journal_exists=False, entropy=entropy)

@@ -16,13 +16,13 @@ from holdfast.core.handles import find_whole, is_name, names_in, resolved
 from holdfast.core.redact import REDACTED, safe, safe_value
 from holdfast.core.swap import VALUE_CHARS_MIN, Matcher, forms_of
 from holdfast.core.values import decode, encode
-from holdfast.testing.canaries.app import spelled
+from holdfast_proofs.canaries.app import spelled
 
 VALUE = 'k3y/+"\\<é>=z9-Zq'
 MATCHER = Matcher([("billing", VALUE)])
-VALUES = st.text(
-    st.characters(codec="utf-8", exclude_characters="\0"), min_size=12, max_size=40
-).filter(lambda text: len(set(text)) > 6 and "secret" not in text)
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=12, max_size=40).filter(
+    lambda text: len(set(text)) > 6 and "secret" not in text
+)
 
 
 @pytest.mark.parametrize("form", spelled(VALUE))
@@ -111,15 +111,19 @@ def test_a_handle_ends_where_a_name_does() -> None:
     assert resolved("secret://billing-2", values) == "OTHER"
     assert resolved("secret://billing.", values) == "VALUE."
     assert resolved("secret://unknown", values) == "secret://unknown"
-    assert resolved({"secret://billing": ["secret://billing"]}, values) == {
-        "secret://billing": ["VALUE"]
-    }
+    assert resolved({"secret://billing": ["secret://billing"]}, values) == {"secret://billing": ["VALUE"]}
     assert list(names_in([{"a": "secret://x secret://Y_1"}, 3])) == ["x", "Y_1"]
     assert find_whole("secret://x") == "x"
     assert find_whole("a secret://x") is None
     assert [is_name(one) for one in ("a", "a-b_1", "-a", "A", "a.b", "", "a" * 64)] == [
-        True, True, False, False, False, False, False,
-    ]  # fmt: skip
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+    ]
 
 
 @given(st.recursive(st.text() | st.integers(-5, 5), lambda inner: st.lists(inner, max_size=3)))
@@ -161,11 +165,17 @@ def test_what_looks_like_a_secret_is_not_shown(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "ch_3NvYk2eZvKYlo2C01h6GfS7d", "pi_3MtwBwLkdIwHu7ix28a3tqPa", "01J9ZK3V5T8Q2M4N6P7R8S9T0V",
-        "6f1c2a9e-1111-8222-9333-abcdefabcdef", "task-sk-short", "secret://billing",
-        "https://example.org/a?b=c", "risk_test_cases", "a" * 64,
+        "ch_3NvYk2eZvKYlo2C01h6GfS7d",
+        "pi_3MtwBwLkdIwHu7ix28a3tqPa",
+        "01J9ZK3V5T8Q2M4N6P7R8S9T0V",
+        "6f1c2a9e-1111-8222-9333-abcdefabcdef",
+        "task-sk-short",
+        "secret://billing",
+        "https://example.org/a?b=c",
+        "risk_test_cases",
+        "a" * 64,
     ],
-)  # fmt: skip
+)
 def test_ids_and_handles_are_shown(text: str) -> None:
     assert safe(text) == text
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.simulate import Mode, simulate
-from holdfast.testing.simulate.bugs import BUGS, find_bug
-from holdfast.testing.simulate.campaign import mode_of, run_seeds
-from holdfast.testing.simulate.stages import STAGES
+from holdfast_proofs.simulate import Mode, simulate
+from holdfast_proofs.simulate.bugs import BUGS, find_bug
+from holdfast_proofs.simulate.campaign import mode_of, run_seeds
+from holdfast_proofs.simulate.stages import STAGES
 
 SAFETY_SEEDS = 150
 LIVENESS_SEEDS = 50
@@ -35,7 +35,7 @@ CLEAN_SEEDS = 5
 def test_no_world_breaks_a_promise(mode: Mode, first: int, measured: Callable[[str], None]) -> None:
     report = run_seeds(range(first, first + CHUNK), mode=mode)
     told = [
-        f"{breach}\n  python -m holdfast.testing.simulate --seed {seed} --mode {mode}"
+        f"{breach}\n  python -m holdfast_proofs.simulate --seed {seed} --mode {mode}"
         for seed, breaches in report.bad.items()
         for breach in breaches
     ]
@@ -56,7 +56,7 @@ def test_a_seed_is_the_same_world_in_another_process() -> None:
     """Neither the order of hashes nor of addresses leaks into a world."""
 
     def digest(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "holdfast.testing.simulate", "--seed", "4", "--json"]
+        command = [sys.executable, "-m", "holdfast_proofs.simulate", "--seed", "4", "--json"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(command, capture_output=True, env=environment, check=True)
         return str(json.loads(done.stdout)["digest"])

@@ -12,16 +12,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.journal.sqlite.db import open_db
-from holdfast.testing.soak.app import TABLE
-from holdfast.testing.soak.books import log_path
-from holdfast.testing.soak.judge import Verdict, judge
-from holdfast.testing.soak.load import Plan, Ran, run_load
+from holdfast.host.sqlite import open_db
+from holdfast_proofs.soak.app import TABLE
+from holdfast_proofs.soak.books import log_path
+from holdfast_proofs.soak.judge import Verdict, judge
+from holdfast_proofs.soak.load import Plan, Ran, run_load
 
-PLAN = Plan(
-    tasks=60, steps=5, workers=3, concurrency=8, backlog=48, kill_every_s=0.4, kills_max=3,
-    lost_replies=0.1,
-)  # fmt: skip
+PLAN = Plan(tasks=60, steps=5, workers=3, concurrency=8, backlog=48, kill_every_s=0.4, kills_max=3, lost_replies=0.1)
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,9 @@ def _insert(folder: Path) -> None:
 @pytest.mark.xdist_group("soak")
 @pytest.mark.parametrize(
     ("spoil", "field"),
-    [(_repeat, "duplicates"), (_insert, "duplicates"), (_forget, "lost"), (_rename, "breaches"),
-     (_stray, "breaches")],
-)  # fmt: skip
-def test_the_judge_sees_what_the_books_say(
-    copied: Soaked, spoil: Callable[[Path], None], field: str
-) -> None:
+    [(_repeat, "duplicates"), (_insert, "duplicates"), (_forget, "lost"), (_rename, "breaches"), (_stray, "breaches")],
+)
+def test_the_judge_sees_what_the_books_say(copied: Soaked, spoil: Callable[[Path], None], field: str) -> None:
     spoil(copied.folder)
     verdict = copied.judge()
     assert getattr(verdict, field) == 1

@@ -21,13 +21,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app.make_agent import Plan, make_agent
 from holdfast.core.clock import SystemEntropy
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import start_blocking
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.phrase import Phrase
-from holdfast.identity.slots import Key, credential_key, file_key, new_unlock_text
+from holdfast.identity.acts.make_agent import Plan, make_agent
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.slots import Key, credential_key, file_key, new_unlock_text
 from holdfast.journal.records import TaskState
 
 ROOT = Path(__file__).parents[2]
@@ -43,11 +43,15 @@ def make(root: Path, key: Key) -> Path:
     for folder in (root / "holdfast", root / "keys"):
         folder.mkdir(mode=0o700)
     plan = Plan(
-        name="ada", folder=state, vault=root / "keys" / "vault", second=root / "keys" / "second",
-        witnesses=(root / "keys" / "witness",), keys=[key],
+        name="ada",
+        folder=state,
+        vault=root / "keys" / "vault",
+        second=root / "keys" / "second",
+        witnesses=(root / "keys" / "witness",),
+        keys=[key],
         second_keys=[file_key(root / "none", new_unlock_text(ENTROPY))],
         arbiter=str(root / "keys" / "arbiter"),
-    )  # fmt: skip
+    )
     asyncio.run(make_agent(plan, show=_unseen, entropy=ENTROPY, port=Sodium()))
     return state
 
@@ -90,11 +94,14 @@ def start(state: Path, url: str, credentials: dict[str, str]) -> subprocess.Pope
     assert words[0] == "/opt/holdfast/bin/holdfast"
     with open(state.parent / "log", "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast", *words[1:]], stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log, cwd=filled(service["workingdirectory"]),
+            [sys.executable, "-P", "-m", "holdfast", *words[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=filled(service["workingdirectory"]),
             env={**variables, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")},
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def kill(parent: subprocess.Popen[bytes]) -> None:
@@ -121,9 +128,8 @@ def _order() -> holdfast.TaskType:
 
 @pytest.mark.parametrize("slot", [by_file, by_credential])
 def test_a_killed_worker_is_started_by_its_unit_and_resumes(
-    tmp_path: Path, slot: Callable[[Path], tuple[Key, dict[str, str]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tmp_path: Path, slot: Callable[[Path], tuple[Key, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed inside the payment; the next start asks nobody, and pays once."""
     tmp_path.chmod(0o700)
     key, credentials = slot(tmp_path)
@@ -142,9 +148,7 @@ def test_a_killed_worker_is_started_by_its_unit_and_resumes(
         far.release()
         second = start(state, far.url, credentials)
         try:
-            wait_until(
-                lambda: asyncio.run(state_of(journal, task_id)) is TaskState.SUCCEEDED, state
-            )
+            wait_until(lambda: asyncio.run(state_of(journal, task_id)) is TaskState.SUCCEEDED, state)
             second.send_signal(signal.SIGTERM)
             assert second.wait(WAIT_S) == 0
         finally:

@@ -18,16 +18,7 @@ from holdfast.core.answers import (
     read_answer,
     retry_after_s,
 )
-from holdfast.core.effect import (
-    Effect,
-    Fenced,
-    Idempotent,
-    Keyed,
-    Queryable,
-    Read,
-    Transactional,
-    Unrepeatable,
-)
+from holdfast.core.effect import Effect, Fenced, Idempotent, Keyed, Queryable, Read, Transactional, Unrepeatable
 from holdfast.errors import Misuse
 
 KEYED = Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True)
@@ -84,9 +75,7 @@ def test_422_can_be_declared_a_refusal_only_where_no_fingerprint_is_checked() ->
 
 @pytest.mark.parametrize("effect", KEYLESS, ids=name)
 @pytest.mark.parametrize("status", [409, 412, 422, 423, 429])
-def test_without_a_key_a_conflict_is_unknown_unless_the_tool_declares_it(
-    effect: Effect, status: int
-) -> None:
+def test_without_a_key_a_conflict_is_unknown_unless_the_tool_declares_it(effect: Effect, status: int) -> None:
     assert isinstance(read_answer(effect, status, LATER), Unknown)
     assert read_answer(effect, status, {}, refused_on=frozenset({status})) == Refused()
 
@@ -154,7 +143,5 @@ def test_retry_after_in_seconds(headers: dict[str, str], expected: float | None)
         ("Sat, 15 Nov 3026 10:00:30 GMT", "Sun, 15 Nov 2026 10:00:00 GMT", 86_400.0),
     ],
 )
-def test_a_retry_date_counts_from_the_answers_own_date(
-    until: str, sent: str, expected: float | None
-) -> None:
+def test_a_retry_date_counts_from_the_answers_own_date(until: str, sent: str, expected: float | None) -> None:
     assert retry_after_s({"retry-after": until, "date": sent}) == expected

@@ -11,15 +11,33 @@ from holdfast.journal.chain import first_link, next_link, place
 
 TASK = bytes(range(16))
 FIELDS: dict[str, Any] = {
-    "seq": 3, "kind": 3, "what": 0x0201, "epoch": 1 << 32 | 2, "at_ms": 1_800_000_000_000,
-    "boot_ms": 5_000, "slot": -1, "quiet": True, "ordinal": "4.r1", "effect_key": b"k" * 16,
-    "fingerprint": b"f" * 16, "body": b"sealed",
-}  # fmt: skip
+    "seq": 3,
+    "kind": 3,
+    "what": 0x0201,
+    "epoch": 1 << 32 | 2,
+    "at_ms": 1_800_000_000_000,
+    "boot_ms": 5_000,
+    "slot": -1,
+    "quiet": True,
+    "ordinal": "4.r1",
+    "effect_key": b"k" * 16,
+    "fingerprint": b"f" * 16,
+    "body": b"sealed",
+}
 OTHERS: dict[str, Any] = {
-    "seq": 4, "kind": 4, "what": 0x0102, "epoch": 1 << 32 | 3, "at_ms": 1_800_000_000_001,
-    "boot_ms": 5_001, "slot": 0, "quiet": False, "ordinal": "4.r2", "effect_key": b"k" * 15 + b"x",
-    "fingerprint": b"f" * 15 + b"x", "body": b"sealee",
-}  # fmt: skip
+    "seq": 4,
+    "kind": 4,
+    "what": 0x0102,
+    "epoch": 1 << 32 | 3,
+    "at_ms": 1_800_000_000_001,
+    "boot_ms": 5_001,
+    "slot": 0,
+    "quiet": False,
+    "ordinal": "4.r2",
+    "effect_key": b"k" * 15 + b"x",
+    "fingerprint": b"f" * 15 + b"x",
+    "body": b"sealee",
+}
 
 
 def link(**more: Any) -> bytes:
@@ -34,10 +52,15 @@ def test_the_first_link_is_the_task_s_own() -> None:
 def test_a_link_is_the_documented_hash() -> None:
     """Written out by hand, as docs/formats/journal.md says."""
     header = (
-        (3).to_bytes(8, "big") + bytes((3,)) + (0x0201).to_bytes(2, "big")
-        + (1 << 32 | 2).to_bytes(8, "big") + (1_800_000_000_000).to_bytes(8, "big")
-        + (5_000).to_bytes(8, "big") + (-1).to_bytes(2, "big", signed=True) + b"\1"
-    )  # fmt: skip
+        (3).to_bytes(8, "big")
+        + bytes((3,))
+        + (0x0201).to_bytes(2, "big")
+        + (1 << 32 | 2).to_bytes(8, "big")
+        + (1_800_000_000_000).to_bytes(8, "big")
+        + (5_000).to_bytes(8, "big")
+        + (-1).to_bytes(2, "big", signed=True)
+        + b"\1"
+    )
     parts = b"4.r1" + b"k" * 16 + b"f" * 16 + b"sealed"
     whole = first_link(TASK) + header + bytes((4, 16, 16)) + parts
     assert link() == sha256(whole).digest()
@@ -60,9 +83,7 @@ def test_a_link_changes_with_the_one_before() -> None:
         ({"fingerprint": b"fs", "body": b"s"}, {"fingerprint": b"f", "body": b"ss"}),
     ],
 )
-def test_bytes_cannot_move_from_one_field_to_the_next(
-    one: dict[str, Any], other: dict[str, Any]
-) -> None:
+def test_bytes_cannot_move_from_one_field_to_the_next(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert link(**one) != link(**other)
 
 

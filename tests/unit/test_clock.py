@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core import clock
-from holdfast.core.clock import (
-    Clock,
-    Entropy,
-    ManualClock,
-    SeededEntropy,
-    SystemClock,
-    SystemEntropy,
-)
+from holdfast.core.clock import Clock, Entropy, ManualClock, SeededEntropy, SystemClock, SystemEntropy
 from holdfast.errors import BootIdMissing
 
 
@@ -31,9 +24,7 @@ def test_the_system_clock_reads_wall_time_boot_time_and_the_kernels_boot_id() ->
         assert first >= time.monotonic() * 1000 - 5_000  # boot time includes sleep
 
 
-def test_a_machine_that_hides_its_boot_id_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_machine_that_hides_its_boot_id_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A made-up id would let living sessions of other processes look dead."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(clock, "_BOOT_ID_FILE", tmp_path / "missing")

@@ -11,20 +11,19 @@ from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import Readable
 from holdfast.cli import doctor
 from holdfast.cli.main import main
-from holdfast.cli.screen import ago, clock_time, iso, print_json
-from holdfast.cli.screen_text import one_line, shown
-from holdfast.cli.shapes import epoch_text
+from holdfast.cli.screen.screen import ago, clock_time, print_json
+from holdfast.cli.screen.text import one_line, shown
+from holdfast.core.clock import iso
 from holdfast.errors import BadInput
-from holdfast.runtime.log import Log
+from holdfast.host.log import Log
+from holdfast.views.tasks import epoch_text
 
 
 def broken(_: object) -> int:
     raise ZeroDivisionError("a defect\x1b[2J")
 
 
-def test_a_defect_is_one_line_and_a_hint(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_defect_is_one_line_and_a_hint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(doctor, "run", broken)
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().err.splitlines()
@@ -57,10 +56,18 @@ def test_lines_are_cut_where_they_are_long() -> None:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(-5, "0 ms"), (0, "0 ms"), (999, "999 ms"), (1_000, "1.0 s"), (59_900, "59.9 s"),
-     (61_000, "1 min 1 s"), (3_600_000, "1 h 0 min"), (90_000_000, "25 h 0 min"),
-     (864_000_000, "10 days")],
-)  # fmt: skip
+    [
+        (-5, "0 ms"),
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1.0 s"),
+        (59_900, "59.9 s"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "1 h 0 min"),
+        (90_000_000, "25 h 0 min"),
+        (864_000_000, "10 days"),
+    ],
+)
 def test_lengths_of_time(ms: int, text: str) -> None:
     assert ago(ms) == text
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.deadlines import EXACT_BELOW_S, STUCK_S, TICK_S, Deadlines
+from holdfast.runtime.session.deadlines import EXACT_BELOW_S, STUCK_S, TICK_S, Deadlines
 
 Stuck = list[tuple[float, str]]
 LONG_S = 10.0
@@ -234,7 +234,7 @@ def test_a_deaf_attempt_is_cancelled_once(timeout_s: float) -> None:
 
 def test_what_ends_with_a_tick_ends_with_that_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The instant itself is late: for the cancel, and for what will not end."""
-    monkeypatch.setattr("holdfast.runtime.deadlines.TICK_S", 0.0625)  # adds up without an error
+    monkeypatch.setattr("holdfast.runtime.session.deadlines.TICK_S", 0.0625)  # adds up without an error
 
     async def main(deadlines: Deadlines, stuck: Stuck) -> None:
         cancelled: list[float] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.ids import TaskId
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import StepView
-from holdfast.runtime.closed import is_answer
+from holdfast.runtime.step.outcome import is_answer
 
 TASK = TaskId("1KEM627WQ64Y7PGWQRCQ6JMA5Y")
 FIRST, RESTORED = 1 << 32 | 4, 2 << 32 | 5
@@ -38,7 +38,5 @@ def test_a_decision_that_names_no_park_answers_nothing() -> None:
 
 
 def test_evidence_is_no_decision() -> None:
-    item = InboxItem(
-        task_id=TASK, ordinal="3", kind=InboxKind.EVIDENCE, body={"epoch": FIRST, "result": None}
-    )
+    item = InboxItem(task_id=TASK, ordinal="3", kind=InboxKind.EVIDENCE, body={"epoch": FIRST, "result": None})
     assert not is_answer(item, parked(FIRST))

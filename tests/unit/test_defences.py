@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.mutants.defences import (
+from holdfast_proofs.mutants.defences import (
     PAGE,
     Defence,
     Edit,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.app.demo.judge import Doubts, Verdict, Wanted, judge
+from holdfast.demo.judge import Doubts, Verdict, Wanted, judge
 from holdfast.downstream.ledger import Done, Page
 
 WANTED = (
@@ -20,17 +20,25 @@ GOOD = Doubts(trip_parked=0, letter_parked=1, settled=1, open=0)
 
 def effect(task: str, step: str, *, number: int = 1) -> Done:
     return Done(
-        id=f"ef_{number:06}", n=number, request=number, at_ms=0, kind="payment", key=None,
-        reference=None, task=task, step=step, base=step.partition(".r")[0], fence=None,
-        resource=None, body_sha256="", body={},
-    )  # fmt: skip
+        id=f"ef_{number:06}",
+        n=number,
+        request=number,
+        at_ms=0,
+        kind="payment",
+        key=None,
+        reference=None,
+        task=task,
+        step=step,
+        base=step.partition(".r")[0],
+        fence=None,
+        resource=None,
+        body_sha256="",
+        body={},
+    )
 
 
 def page(*effects: Done) -> Page:
-    return Page(
-        kind="payment", effects=effects, requests=(), by_key={}, by_reference={}, by_base={},
-        duplicates=0,
-    )  # fmt: skip
+    return Page(kind="payment", effects=effects, requests=(), by_key={}, by_reference={}, by_base={}, duplicates=0)
 
 
 def verdict(
@@ -79,9 +87,7 @@ def test_an_effect_of_no_step_is_a_stray() -> None:
         ({"settled": 0, "open": 1}, "a decision settles"),
     ],
 )
-def test_a_doubt_that_is_hidden_needless_or_left_open_breaks(
-    change: dict[str, int], promise: str
-) -> None:
+def test_a_doubt_that_is_hidden_needless_or_left_open_breaks(change: dict[str, int], promise: str) -> None:
     seen = verdict(doubts=replace(GOOD, **change))
     assert len(seen.broken) == 1
     assert seen.broken[0].startswith(promise)

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.downstream.faults import BadFault, Fault, FaultKind, Faults, parse_fault
-from holdfast.downstream.keys import (
-    BadKey,
-    Entry,
-    InFlight,
-    KeyTable,
-    Replay,
-    Reused,
-    parse_key,
-)
+from holdfast.downstream.keys import BadKey, Entry, InFlight, KeyTable, Replay, Reused, parse_key
 from holdfast.downstream.ledger import Ledger, Page, base_ordinal
 
 
@@ -65,9 +57,7 @@ def test_a_key_header_is_read_bare_or_quoted(values: list[str], key: str | None)
     assert parse_key(values) == key
 
 
-@pytest.mark.parametrize(
-    "values", [[""], ['""'], ["a b"], ['a"b'], ["\u00e9"], ["x" * 256], ["a", "a"]]
-)
+@pytest.mark.parametrize("values", [[""], ['""'], ["a b"], ['a"b'], ["\u00e9"], ["x" * 256], ["a", "a"]])
 def test_a_bad_key_header_is_refused(values: list[str]) -> None:
     with pytest.raises(BadKey):
         parse_key(values)
@@ -75,13 +65,7 @@ def test_a_bad_key_header_is_refused(values: list[str]) -> None:
 
 def test_a_fault_lets_some_pass_then_fires_n_times() -> None:
     faults = Faults([Fault(kind=FaultKind.RESET, n=2, skip=1)])
-    assert [faults.draw("effect") is not None for _ in range(5)] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert [faults.draw("effect") is not None for _ in range(5)] == [False, True, True, False, False]
     assert faults.draw("lookup") is None
 
 
@@ -98,12 +82,22 @@ def test_a_fault_by_chance_is_the_same_for_the_same_seed() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None, [], {}, {"kind": "explode"}, {"kind": "reset", "m": 1}, {"kind": "reset", "n": 0},
-        {"kind": "reset", "n": True}, {"kind": "reset", "n": "1"}, {"kind": "late", "seconds": -1},
-        {"kind": "reset", "probability": 2}, {"kind": "refuse", "status": 200},
-        {"kind": "hold", "when": "never"}, {"kind": "hold", "on": "moon"}, {"kind": 1},
+        None,
+        [],
+        {},
+        {"kind": "explode"},
+        {"kind": "reset", "m": 1},
+        {"kind": "reset", "n": 0},
+        {"kind": "reset", "n": True},
+        {"kind": "reset", "n": "1"},
+        {"kind": "late", "seconds": -1},
+        {"kind": "reset", "probability": 2},
+        {"kind": "refuse", "status": 200},
+        {"kind": "hold", "when": "never"},
+        {"kind": "hold", "on": "moon"},
+        {"kind": 1},
     ],
-)  # fmt: skip
+)
 def test_a_fault_that_makes_no_sense_is_refused(value: object) -> None:
     with pytest.raises(BadFault):
         parse_fault(value)
@@ -116,9 +110,17 @@ def test_a_fault_survives_its_way_as_json() -> None:
 
 @pytest.mark.parametrize(
     ("step", "base"),
-    [("4", "4"), ("4.r1", "4"), ("4.2.1", "4.2.1"), ("4.2.1.r3", "4.2.1"), ("4.c1", "4.c1"),
-     ("4.c1.r2", "4.c1"), ("@charge-1", "@charge-1"), ("@r1.r1", "@r1")],
-)  # fmt: skip
+    [
+        ("4", "4"),
+        ("4.r1", "4"),
+        ("4.2.1", "4.2.1"),
+        ("4.2.1.r3", "4.2.1"),
+        ("4.c1", "4.c1"),
+        ("4.c1.r2", "4.c1"),
+        ("@charge-1", "@charge-1"),
+        ("@r1.r1", "@r1"),
+    ],
+)
 def test_a_retry_slot_stands_for_its_step(step: str, base: str) -> None:
     assert base_ordinal(step) == base
 

@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HighWaterDamaged, InvariantViolated
-from holdfast.journal.sqlite import high_water as module
-from holdfast.journal.sqlite.high_water import (
-    HighWater,
-    fold_marks,
-    high_water,
-    raise_stored,
-    stored_mark,
-)
-from holdfast.journal.sqlite.page import SessionPage
-from holdfast.journal.sqlite.page_layout import page_ids, page_path
+from holdfast.journal.sqlite.host import high_water as module
+from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, high_water, raise_stored, stored_mark
+from holdfast.journal.sqlite.host.page import SessionPage
+from holdfast.journal.sqlite.host.page_layout import page_ids, page_path
 
 
 @pytest.fixture
@@ -92,9 +86,7 @@ def test_folding_is_one_process_at_a_time_and_nobody_waits(folder: Path) -> None
     assert fold_marks(folder, set(), at_ms=0) == ["dead"]
 
 
-def test_a_crash_between_fold_and_delete_changes_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_fold_and_delete_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _page(folder, "dead", 8).close(delete=False)
 
     class Crash(BaseException):
@@ -113,9 +105,7 @@ def test_a_crash_between_fold_and_delete_changes_nothing(
     assert high_water(folder) == HighWater(1, 8)
 
 
-def test_a_failed_write_of_the_file_deletes_no_page(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_of_the_file_deletes_no_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _page(folder, "dead", 8).close(delete=False)
 
     def fails(path: Path, data: bytes) -> None:

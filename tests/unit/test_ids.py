@@ -54,9 +54,19 @@ def test_case_and_look_alike_letters_are_forgiven(raw: bytes) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "4", "8" + "0" * 25, "Z" * 26, "0" * 25, "0" * 27, "0" * 25 + "U", "0" * 25 + "é",
-     "0" * 25 + "\0", "0" * 25 + "-"],
-)  # fmt: skip
+    [
+        "",
+        "4",
+        "8" + "0" * 25,
+        "Z" * 26,
+        "0" * 25,
+        "0" * 27,
+        "0" * 25 + "U",
+        "0" * 25 + "é",
+        "0" * 25 + "\0",
+        "0" * 25 + "-",
+    ],
+)
 def test_what_is_no_task_id_is_refused(text: str) -> None:
     with pytest.raises(BadReference):
         parse_task_id(text)
@@ -89,8 +99,7 @@ def test_no_two_slots_share_a_key() -> None:
     ordinals = [str(n) for n in range(1, 200)] + [f"4.{n}" for n in range(1, 50)]
     ordinals += [f"4.r{n}" for n in range(1, 50)] + [f"@{n}" for n in range(50)]
     tasks = [task_id_from_bytes(bytes([n]) * 16) for n in range(4)]
-    keys = {effect_key(k, task, one) for k in (K_EFFECT, b"x" * 32) for task in tasks
-            for one in ordinals}  # fmt: skip
+    keys = {effect_key(k, task, one) for k in (K_EFFECT, b"x" * 32) for task in tasks for one in ordinals}
     assert len(keys) == 2 * len(tasks) * len(ordinals)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import keyfile
-from holdfast.app.keyfile import load_or_create, parse
 from holdfast.core.clock import SeededEntropy, SystemEntropy
-from holdfast.core.private_files import create_durably
 from holdfast.errors import KeysMissing, KeysWrong
+from holdfast.host.private_files import create_durably
+from holdfast.identity.journal_keys import keyfile
+from holdfast.identity.journal_keys.keyfile import load_or_create, parse
 
 KEY = "ab" * 32
 GOOD = {"format": 1, "k_effect": KEY, "current": 1, "journal_keys": [{"id": 1, "key": KEY}]}
@@ -27,9 +27,7 @@ def test_keys_are_made_once_and_found_again(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["keys.json"]
 
 
-def test_two_that_start_at_once_get_the_same_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_start_at_once_get_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second has looked before the first wrote: it must not write over what it did not see."""
     path = tmp_path / "keys.json"
     first = load_or_create(path, journal_exists=False, entropy=SeededEntropy(1))

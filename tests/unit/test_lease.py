@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.clock import ManualClock
 from holdfast.errors import Fenced
-from holdfast.runtime.lease import START_MARGIN_MS, Lease
+from holdfast.runtime.session.lease import START_MARGIN_MS, Lease
 
 TTL_MS = 10_000
 
@@ -89,9 +89,7 @@ def test_a_lost_lease_stays_lost_whatever_the_clock_says() -> None:
 
 
 @pytest.mark.parametrize(("jump_ms", "frozen"), [(TTL_MS, False), (TTL_MS + 1, True)])
-def test_a_machine_that_stood_still_for_longer_than_the_lease_is_fenced(
-    jump_ms: int, frozen: bool
-) -> None:
+def test_a_machine_that_stood_still_for_longer_than_the_lease_is_fenced(jump_ms: int, frozen: bool) -> None:
     """The wall clock went on, our own clocks did not: others may have taken over."""
     lease, clock = leased()
     clock.advance(77)

@@ -11,8 +11,8 @@ import holdfast
 from holdfast.core.ids import TaskId
 from holdfast.core.step import Step, StepState
 from holdfast.journal.records import StepView, TaskView
-from holdfast.runtime.lost import LostEffects
-from holdfast.runtime.tool import Absent, FindAnswer, Found, Unsure
+from holdfast.runtime.step.lost_timeline import LostEffects
+from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Unsure
 
 RESTORED_MS, LATER_MS = 100, 200
 
@@ -88,16 +88,12 @@ async def test_the_own_deed_of_another_tool_is_not_taken_for_a_lost_one(found: F
         opened("2", "pay", StepState.SUCCEEDED, **DONE, found={"at": "1"}),
     ],
 )
-async def test_what_this_timeline_cannot_have_done_was_done_by_the_lost_one(
-    there: StepView | None,
-) -> None:
+async def test_what_this_timeline_cannot_have_done_was_done_by_the_lost_one(there: StepView | None) -> None:
     found = Found({"id": "r2"}, args={"n": 1})
     assert await asked(there, found) == ("2", found)
 
 
-async def test_a_branch_that_comes_to_the_place_while_it_is_asked_about_has_done_it_itself() -> (
-    None
-):
+async def test_a_branch_that_comes_to_the_place_while_it_is_asked_about_has_done_it_itself() -> None:
     found = Found({"id": "r2"}, args={"n": 1})
     own = opened("2", "pay", StepState.SUCCEEDED, **DONE)
     assert await asked(None, found, meanwhile=own, same=lambda _found: True) == ("", Absent())

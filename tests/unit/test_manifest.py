@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.manifest import (
-    CHUNK_BYTES,
-    File,
-    Manifest,
-    decode,
-    encode,
-    find_bad_name,
-    find_twin,
-    made,
-    parents,
-)
 from holdfast.errors import JournalDamaged
+from holdfast.host.manifest import CHUNK_BYTES, File, Manifest, decode, encode, find_bad_name, find_twin, made, parents
 
 A, B = "a" * 64, "b" * 64
 
@@ -58,9 +48,7 @@ def test_a_manifest_comes_back_as_it_was(tree: Manifest) -> None:
 @given(st.lists(PATHS, max_size=6, unique=True), st.lists(PATHS, max_size=6, unique=True))
 def test_whatever_is_decoded_has_no_two_meanings(files: list[str], folders: list[str]) -> None:
     """Either refused, or a tree in which each path is one thing."""
-    raw = encode(
-        Manifest(files=tuple(File(path, False, 0, ()) for path in files), folders=tuple(folders))
-    )
+    raw = encode(Manifest(files=tuple(File(path, False, 0, ()) for path in files), folders=tuple(folders)))
     try:
         tree = decode(raw)
     except JournalDamaged:

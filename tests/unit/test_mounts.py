@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import mounts
-from holdfast.core.mounts import find_fs_type, find_network_fs
+from holdfast.host import mounts
+from holdfast.host.mounts import find_fs_type, find_network_fs
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -36,9 +36,7 @@ def test_the_deepest_and_newest_mount_decides(path: str, kind: str) -> None:
     assert find_fs_type(MOUNTS, path) == kind
 
 
-def test_only_network_file_systems_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_only_network_file_systems_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     listed = tmp_path / "mountinfo"
     listed.write_text(MOUNTS)
     monkeypatch.setattr(mounts, "MOUNTINFO", listed)
@@ -46,9 +44,7 @@ def test_only_network_file_systems_are_named(
     assert find_network_fs(Path("/etc")) is None
 
 
-def test_without_a_list_of_mounts_nothing_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_list_of_mounts_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "none")
     assert find_network_fs(tmp_path) is None
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.mutants.modules import MODULES, read_explained, stale
-from holdfast.testing.mutants.operators import find_mutants, mutated
+from holdfast_proofs.mutants.modules import MODULES, read_explained, stale
+from holdfast_proofs.mutants.operators import find_mutants, mutated
 
 PROJECT = Path(__file__).parents[2]
 SOURCE = '''
@@ -70,10 +70,7 @@ def test_each_mutant_is_another_program_that_compiles() -> None:
 
 
 def test_the_change_is_the_one_that_is_shown() -> None:
-    (number,) = [
-        one.number for one in find_mutants("sample", SOURCE)
-        if one.key == "allowed: n > LIMIT -> n >= LIMIT"
-    ]  # fmt: skip
+    (number,) = [one.number for one in find_mutants("sample", SOURCE) if one.key == "allowed: n > LIMIT -> n >= LIMIT"]
     assert "n >= LIMIT and (not open)" in ast.unparse(mutated(SOURCE, number))
 
 
@@ -92,9 +89,9 @@ def test_every_explanation_is_of_a_mutant_that_exists(module: object) -> None:
 CAMPAIGN = """
 import json, sys
 from dataclasses import replace
-from holdfast.testing.mutants.campaign import run_module
-from holdfast.testing.mutants.modules import MODULES
-from holdfast.testing.mutants.run import load_tools
+from holdfast_proofs.mutants.campaign import run_module
+from holdfast_proofs.mutants.modules import MODULES
+from holdfast_proofs.mutants.run import load_tools
 
 load_tools()
 module = replace(MODULES["journal.chain"], quick=(sys.argv[1],), wide=(), simulated=False)
@@ -102,13 +99,9 @@ print(json.dumps(run_module(module, {}, jobs=2, only=(0, 1, 2)).to_json()))
 """
 
 
-@pytest.mark.parametrize(
-    ("tests", "killed"), [("tests/unit/test_chain.py", 3), ("tests/unit/test_ordinal.py", 0)]
-)
+@pytest.mark.parametrize(("tests", "killed"), [("tests/unit/test_chain.py", 3), ("tests/unit/test_ordinal.py", 0)])
 def test_tests_that_notice_nothing_let_mutants_live(tests: str, killed: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CAMPAIGN, tests], cwd=PROJECT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", CAMPAIGN, tests], cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["killed"] == killed

@@ -8,33 +8,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.ordinal import (
-    base,
-    compensation,
-    parse_ordinal,
-    retry_slot,
-    slot_ordinal,
-    sort_key,
-    sorted_ordinals,
-)
+from holdfast.core.ordinal import base, compensation, parse_ordinal, retry_slot, slot_ordinal, sort_key, sorted_ordinals
 from holdfast.errors import BadReference, Misuse
 
 places = st.integers(1, 999_999_999).map(str)
 heads = st.one_of(places, st.from_regex(r"\A@[A-Za-z0-9_-]{1,20}\Z"))
 tails = st.lists(
-    st.one_of(
-        places,
-        st.integers(1, 9_999).map(lambda n: f"r{n}"),
-        st.integers(1, 9_999).map(lambda n: f"c{n}"),
-    ),
+    st.one_of(places, st.integers(1, 9_999).map(lambda n: f"r{n}"), st.integers(1, 9_999).map(lambda n: f"c{n}")),
     max_size=6,
 )
 ordinals = st.tuples(heads, tails).map(lambda parts: ".".join((parts[0], *parts[1])))
 
 
 def test_ordinals_are_ordered_component_by_component() -> None:
-    expected = ["1", "2", "4", "4.1", "4.2", "4.2.1", "4.2.10", "4.10", "4.r1", "4.r2", "4.r10",
-                "4.c1", "5", "10", "@a", "@a.1", "@a.r1", "@b"]  # fmt: skip
+    expected = [
+        "1",
+        "2",
+        "4",
+        "4.1",
+        "4.2",
+        "4.2.1",
+        "4.2.10",
+        "4.10",
+        "4.r1",
+        "4.r2",
+        "4.r10",
+        "4.c1",
+        "5",
+        "10",
+        "@a",
+        "@a.1",
+        "@a.r1",
+        "@b",
+    ]
     mixed = expected[:]
     random.Random(7).shuffle(mixed)
     assert sorted_ordinals(mixed) == expected
@@ -53,9 +59,31 @@ def test_the_order_is_total(some: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "01", "-1", "1.", ".1", "1..2", "1.0", "r1", "c1", "1.r0", "1.x1", "1.@a", "@", "@ä",
-     "@a b", "1\n", " 1", "\u0661", "1.1.1" * 100, "1" * 10, "@" + "a" * 65],
-)  # fmt: skip
+    [
+        "",
+        "0",
+        "01",
+        "-1",
+        "1.",
+        ".1",
+        "1..2",
+        "1.0",
+        "r1",
+        "c1",
+        "1.r0",
+        "1.x1",
+        "1.@a",
+        "@",
+        "@ä",
+        "@a b",
+        "1\n",
+        " 1",
+        "\u0661",
+        "1.1.1" * 100,
+        "1" * 10,
+        "@" + "a" * 65,
+    ],
+)
 def test_what_is_no_ordinal_is_refused(text: str) -> None:
     with pytest.raises(BadReference):
         parse_ordinal(text)

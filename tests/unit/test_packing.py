@@ -33,10 +33,14 @@ def test_text_becomes_smaller_and_noise_stays() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"x", b"[1]", zlib.compress(b"{}")[:-3], zlib.compress(b"{}") + b"more",
+        b"",
+        b"x",
+        b"[1]",
+        zlib.compress(b"{}")[:-3],
+        zlib.compress(b"{}") + b"more",
         zlib.compress(b"{" * (PACK_MAX + 1)),
     ],
-)  # fmt: skip
+)
 def test_what_nobody_packed_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match="a payload that"):
         unpacked(raw)

@@ -9,23 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import mounts, private_files
-from holdfast.core.private_files import (
+from holdfast.errors import ModeTooWide, NetworkFileSystem, OpenParent, SymlinkRefused, Terminal, WrongKind, WrongOwner
+from holdfast.host import mounts, private_files
+from holdfast.host.private_files import (
     check_place,
     check_private_file,
     check_private_folder,
     ensure_private_folder,
     open_private,
     write_atomically,
-)
-from holdfast.errors import (
-    ModeTooWide,
-    NetworkFileSystem,
-    OpenParent,
-    SymlinkRefused,
-    Terminal,
-    WrongKind,
-    WrongOwner,
 )
 
 
@@ -161,9 +153,7 @@ def test_a_parent_that_everybody_may_write_is_refused_unless_sticky(tmp_path: Pa
     check_place(parent / "journal.db")
 
 
-def test_a_network_file_system_is_refused_unless_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = tmp_path / "mountinfo"
     listed.write_text(f"30 22 0:40 / {os.path.realpath(tmp_path)} rw - nfs4 host:/ rw\n")
     monkeypatch.setattr(mounts, "MOUNTINFO", listed)
@@ -207,12 +197,5 @@ def test_a_link_in_the_place_of_the_file_is_replaced_not_followed(secret: Path) 
 
 
 def test_each_refusal_has_its_own_code() -> None:
-    kinds: list[type[Terminal]] = [
-        ModeTooWide,
-        WrongOwner,
-        WrongKind,
-        SymlinkRefused,
-        OpenParent,
-        NetworkFileSystem,
-    ]
+    kinds: list[type[Terminal]] = [ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent, NetworkFileSystem]
     assert len({kind.code for kind in kinds}) == len(kinds)

@@ -23,10 +23,19 @@ EPOCH = 1 << 32 | 1
 
 # One body that every event can be read from, as if each far end answered at length.
 FULL: dict[str, Any] = {
-    "tool": "charge", "args": {"cents": 42}, "result": [1, "ok"], "reason": "timeout",
-    "proof": {"status": 402}, "question": "was it done?", "evidence": [{"attempt": 1}],
-    "not_before_ms": 7, "note": "by hand", "lost_after_ms": 5, "kind": "Timeout", "text": "late",
-}  # fmt: skip
+    "tool": "charge",
+    "args": {"cents": 42},
+    "result": [1, "ok"],
+    "reason": "timeout",
+    "proof": {"status": 402},
+    "question": "was it done?",
+    "evidence": [{"attempt": 1}],
+    "not_before_ms": 7,
+    "note": "by hand",
+    "lost_after_ms": 5,
+    "kind": "Timeout",
+    "text": "late",
+}
 
 
 class History:
@@ -42,10 +51,21 @@ class History:
     def add(self, kind: Kind, **more: Any) -> None:
         n = len(self.records)
         values: dict[str, Any] = {
-            "number": 10 + 3 * n, "seq": n, "kind": kind, "ordinal": "", "events": (),
-            "epoch": self.epoch, "at_ms": 1_000 + n, "boot_ms": 50 + n, "effect_key": b"",
-            "fingerprint": b"", "slot": -1, "quiet": False, "body": {}, **more,
-        }  # fmt: skip
+            "number": 10 + 3 * n,
+            "seq": n,
+            "kind": kind,
+            "ordinal": "",
+            "events": (),
+            "epoch": self.epoch,
+            "at_ms": 1_000 + n,
+            "boot_ms": 50 + n,
+            "effect_key": b"",
+            "fingerprint": b"",
+            "slot": -1,
+            "quiet": False,
+            "body": {},
+            **more,
+        }
         self.records.append(Record(**values))
 
     def claim(self) -> None:
@@ -73,19 +93,31 @@ class History:
         letter: Letter = LETTERS[place * 2] if before is None else before.letter
         choice, quiet = divmod(choice, 2)
         facts = Facts(
-            epoch=self.epoch, owner=True, previous_closed=True, lease_ok=True, quiet=bool(quiet),
-            in_window=True, unsent=True, evidence=True, at_least_once=True,
-        )  # fmt: skip
+            epoch=self.epoch,
+            owner=True,
+            previous_closed=True,
+            lease_ok=True,
+            quiet=bool(quiet),
+            in_window=True,
+            unsent=True,
+            evidence=True,
+            at_least_once=True,
+        )
         results = [(event, next_step(before, event, facts, letter=letter)) for event in Event]
         legal = [(event, row) for event, row in results if isinstance(row, Step)]
         if legal:
             event, after = legal[choice % len(legal)]
             self.steps[ordinal] = after
             self.add(
-                Kind.STEP, ordinal=ordinal, events=(event,), body={**FULL, "letter": letter},
-                effect_key=ordinal.encode() * 16, fingerprint=b"f" * 16, slot=choice % 5,
+                Kind.STEP,
+                ordinal=ordinal,
+                events=(event,),
+                body={**FULL, "letter": letter},
+                effect_key=ordinal.encode() * 16,
+                fingerprint=b"f" * 16,
+                slot=choice % 5,
                 quiet=bool(quiet),
-            )  # fmt: skip
+            )
 
 
 def history_of(numbers: list[int]) -> History:
@@ -129,9 +161,7 @@ def test_a_folded_step_is_the_row_that_was_checked_before_writing(history: Histo
 
 @settings(max_examples=100)
 @given(histories, st.integers(0, 60), st.integers(-3, 3))
-def test_a_missing_repeated_or_exchanged_record_is_found(
-    history: History, place: int, shift: int
-) -> None:
+def test_a_missing_repeated_or_exchanged_record_is_found(history: History, place: int, shift: int) -> None:
     records = history.records
     place %= len(records)
     damaged = records[:]
@@ -148,9 +178,7 @@ def test_a_missing_repeated_or_exchanged_record_is_found(
 
 @settings(max_examples=100)
 @given(histories, st.sampled_from(Event), st.sampled_from(["1", "2", "3"]))
-def test_an_event_that_cannot_follow_is_refused(
-    history: History, event: Event, ordinal: str
-) -> None:
+def test_an_event_that_cannot_follow_is_refused(history: History, event: Event, ordinal: str) -> None:
     before = history.steps.get(ordinal)
     letter = "K" if before is None else before.letter
     view = folded(TaskView(TASK), history.records)
@@ -194,9 +222,13 @@ def test_what_no_owner_can_have_written_is_damage(kind: Kind, more: dict[str, An
 
 def plan_and_start(history: History, ordinal: str = "1") -> None:
     history.add(
-        Kind.STEP, ordinal=ordinal, events=(Event.PLAN, Event.START),
-        body={**FULL, "letter": "K"}, effect_key=b"k" * 16, slot=4,
-    )  # fmt: skip
+        Kind.STEP,
+        ordinal=ordinal,
+        events=(Event.PLAN, Event.START),
+        body={**FULL, "letter": "K"},
+        effect_key=b"k" * 16,
+        slot=4,
+    )
 
 
 def test_a_step_in_one_record_is_planned_and_started() -> None:

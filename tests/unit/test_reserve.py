@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.errors import SymlinkRefused
-from holdfast.journal.sqlite.reserve import RESERVE_BYTES, Reserve
+from holdfast.journal.sqlite.host.reserve import RESERVE_BYTES, Reserve
 
 MIB = 1024 * 1024
 
@@ -42,9 +42,7 @@ def test_release_gives_the_blocks_back_once(tmp_path: Path) -> None:
     assert reserve.try_restore()
 
 
-def test_a_small_disk_gives_an_eighth_and_a_full_one_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_disk_gives_an_eighth_and_a_full_one_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reserve = Reserve(tmp_path)
     _free(monkeypatch, 1 * MIB)
     assert not reserve.try_restore()
@@ -53,9 +51,7 @@ def test_a_small_disk_gives_an_eighth_and_a_full_one_nothing(
     assert (tmp_path / "reserve").stat().st_size == 1 * MIB
 
 
-def test_space_that_vanishes_meanwhile_leaves_nothing_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_space_that_vanishes_meanwhile_leaves_nothing_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, length: int) -> None:
         os.ftruncate(fd, length // 2)
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -67,9 +63,7 @@ def test_space_that_vanishes_meanwhile_leaves_nothing_taken(
     assert (tmp_path / "reserve").stat().st_size == 0
 
 
-def test_a_file_system_without_allocation_is_written_instead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_allocation_is_written_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(fd: int, offset: int, length: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
@@ -88,9 +82,7 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "victim").stat().st_size == MIB
 
 
-def test_space_that_was_given_back_does_not_count_as_returned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_space_that_was_given_back_does_not_count_as_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps must not begin again inside the reserve that was released for their results."""
     reserve = Reserve(tmp_path)
     _free(monkeypatch, 40 * MIB)

@@ -34,23 +34,28 @@ def moves(step: Step, f: Facts) -> Move:
     # Only a restore leaves a row in doubt without an attempt: what is found was done before it.
     suspect = step.state is S.UNKNOWN and step.attempts == 0
     asking: dict[Lookup, Move] = {
-        Lookup.NONE: Move.ASK, Lookup.FOUND: Move.FIND, Lookup.MANY: Move.PARK,
-        Lookup.UNSURE: Move.PARK, Lookup.OTHER: Move.FIND if suspect else Move.PARK,
+        Lookup.NONE: Move.ASK,
+        Lookup.FOUND: Move.FIND,
+        Lookup.MANY: Move.PARK,
+        Lookup.UNSURE: Move.PARK,
+        Lookup.OTHER: Move.FIND if suspect else Move.PARK,
         Lookup.ABSENT: Move.START if able and not f.key_reused else Move.PARK,
-    }  # fmt: skip
+    }
     asked = (asking[f.lookup] if f.quiet else Move.WAIT) if f.has_lookup else Move.PARK
     send = Move.START if able else Move.PARK
     by_class: dict[str, Move] = {
-        "R": send, "T": send,
-        "F": Move.PARK if f.key_reused else send, "I": Move.PARK if f.key_reused else send,
+        "R": send,
+        "T": send,
+        "F": Move.PARK if f.key_reused else send,
+        "I": Move.PARK if f.key_reused else send,
         "K": Move.START if f.in_window and able and not f.key_reused else asked,
-        "Q": asked, "N": send if f.at_least_once and not f.key_reused else Move.PARK,
-    }  # fmt: skip
+        "Q": asked,
+        "N": send if f.at_least_once and not f.key_reused else Move.PARK,
+    }
     return by_class[step.letter]
 
 
-RESUMER = ("attempts_left", "approved", "key_reused", "quiet", "in_window", "has_lookup",
-           "at_least_once")  # fmt: skip
+RESUMER = ("attempts_left", "approved", "key_reused", "quiet", "in_window", "has_lookup", "at_least_once")
 
 
 @pytest.mark.parametrize("letter", LETTERS)

@@ -11,21 +11,28 @@ from holdfast.core.step import Event
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, Kind, Record, TaskView, fold
 from holdfast.journal.rules import NEVER_MS
-from holdfast.journal.sqlite.row_check import Row, find_odd, find_odd_item
+from holdfast.journal.sqlite.opening.row_check import Row, find_odd, find_odd_item
 
 TASK = TaskId("00000000000000000000000001")
-SOUND = Row(
-    name="pay", state="running", due_ms=10, created_ms=10, changed_ms=30, crashes=0,
-    cancel_asked=0, session=1,
-)  # fmt: skip
+SOUND = Row(name="pay", state="running", due_ms=10, created_ms=10, changed_ms=30, crashes=0, cancel_asked=0, session=1)
 
 
 def record(seq: int, kind: Kind, body: Body, **rest: Any) -> Record:  # Any: fields of a record
     fields: dict[str, Any] = {
-        "number": seq + 1, "seq": seq, "kind": kind, "ordinal": "", "events": (), "epoch": 1,
-        "at_ms": 10 + 10 * seq, "boot_ms": 0, "effect_key": b"", "fingerprint": b"", "slot": -1,
-        "quiet": True, "body": body,
-    }  # fmt: skip
+        "number": seq + 1,
+        "seq": seq,
+        "kind": kind,
+        "ordinal": "",
+        "events": (),
+        "epoch": 1,
+        "at_ms": 10 + 10 * seq,
+        "boot_ms": 0,
+        "effect_key": b"",
+        "fingerprint": b"",
+        "slot": -1,
+        "quiet": True,
+        "body": body,
+    }
     return Record(**fields | rest)
 
 
@@ -78,18 +85,14 @@ def test_a_sleeper_wakes_when_its_record_says() -> None:
     view, last = story(rested("sleeping 500", "sleeping"))
     row = SOUND._replace(state="sleeping", due_ms=500, session=None)
     assert list(find_odd(row, view, last, ())) == []
-    assert any(
-        "its records say 500" in one for one in find_odd(row._replace(due_ms=501), view, last, ())
-    )
+    assert any("its records say 500" in one for one in find_odd(row._replace(due_ms=501), view, last, ()))
 
 
 def test_what_is_queued_is_due() -> None:
     view, last = story(rested("the worker stopped", "queued"))
     row = SOUND._replace(state="queued", session=None)
     assert list(find_odd(row, view, last, ())) == []
-    assert any(
-        "after it was queued" in one for one in find_odd(row._replace(due_ms=31), view, last, ())
-    )
+    assert any("after it was queued" in one for one in find_odd(row._replace(due_ms=31), view, last, ()))
 
 
 def test_what_is_parked_is_never_due() -> None:
@@ -106,23 +109,24 @@ def test_a_cancel_that_was_asked_for() -> None:
 
 
 def parked_step() -> TaskView:
-    plan = record(
-        2, Kind.STEP, {"tool": "t", "letter": "N", "args": {}}, ordinal="1",
-        events=(Event.PLAN, Event.START),
-    )  # fmt: skip
+    plan = record(2, Kind.STEP, {"tool": "t", "letter": "N", "args": {}}, ordinal="1", events=(Event.PLAN, Event.START))
     doubt = record(3, Kind.STEP, {"reason": "timeout"}, ordinal="1", events=(Event.DOUBT,))
     park = record(
-        4, Kind.STEP, {"question": "?", "evidence": [], "not_before_ms": 0}, ordinal="1",
-        events=(Event.PARK,),
-    )  # fmt: skip
+        4, Kind.STEP, {"question": "?", "evidence": [], "not_before_ms": 0}, ordinal="1", events=(Event.PARK,)
+    )
     return story(plan, doubt, park)[0]
 
 
 def decision(**rest: Any) -> InboxItem:  # Any: fields of an item
     fields: dict[str, Any] = {
-        "task_id": TASK, "ordinal": "1", "kind": InboxKind.DECISION, "body": {"epoch": 1},
-        "number": 7, "at_ms": 60, "applied": False,
-    }  # fmt: skip
+        "task_id": TASK,
+        "ordinal": "1",
+        "kind": InboxKind.DECISION,
+        "body": {"epoch": 1},
+        "number": 7,
+        "at_ms": 60,
+        "applied": False,
+    }
     return InboxItem(**fields | rest)
 
 

@@ -25,8 +25,7 @@ moments = st.integers(0, 10**13)
 
 
 @pytest.mark.parametrize(
-    ("ttl_ms", "left_ms"),
-    [(10_000, 9_700), (60_000, 58_700), (2_000, 1_860), (1_000, 930), (500, 465), (20, 18)],
+    ("ttl_ms", "left_ms"), [(10_000, 9_700), (60_000, 58_700), (2_000, 1_860), (1_000, 930), (500, 465), (20, 18)]
 )
 def test_the_own_deadline_is_two_percent_and_a_constant_earlier(ttl_ms: int, left_ms: int) -> None:
     assert rules.deadline_boot_ms(0, ttl_ms) == left_ms
@@ -51,16 +50,9 @@ def test_the_own_deadline_lies_before_the_journals(request: int, ttl_ms: int) ->
         (False, None, "b0", NOW + 1, True),
     ],
 )
-def test_when_a_session_is_dead(
-    ended: bool, lock_free: bool | None, boot_id: str, until: int, dead: bool
-) -> None:
+def test_when_a_session_is_dead(ended: bool, lock_free: bool | None, boot_id: str, until: int, dead: bool) -> None:
     found = rules.session_dead(
-        ended=ended,
-        lock_free=lock_free,
-        boot_id=boot_id,
-        lease_until_boot_ms=until,
-        now_boot_id="b1",
-        now_boot_ms=NOW,
+        ended=ended, lock_free=lock_free, boot_id=boot_id, lease_until_boot_ms=until, now_boot_id="b1", now_boot_ms=NOW
     )
     assert found is dead
 
@@ -82,9 +74,7 @@ def test_which_states_are_claimable_and_when(state: TaskState, holder_dead: bool
         assert not at(0)
 
 
-def decided(
-    state: TaskState, crashes: int, *, alone: bool = False, progress: bool = False
-) -> tuple[Claimable, int]:
+def decided(state: TaskState, crashes: int, *, alone: bool = False, progress: bool = False) -> tuple[Claimable, int]:
     decision = rules.decide_claim(
         state=state,
         due_ms=NOW,
@@ -185,9 +175,7 @@ def test_poison_is_told_with_a_question() -> None:
         (TaskState.RUNNING, NOW + 5, 77),
     ],
 )
-def test_when_a_task_is_due_after_a_change(
-    state: TaskState, due_ms: int | None, expected: int
-) -> None:
+def test_when_a_task_is_due_after_a_change(state: TaskState, due_ms: int | None, expected: int) -> None:
     change = Change(state=state, due_ms=due_ms)
     assert rules.due_after_change(change, due_ms=77, now_ms=NOW) == expected
 
@@ -217,9 +205,7 @@ def test_what_a_drop_does(state: TaskState, kind: InboxKind) -> None:
 @pytest.mark.parametrize("state", TaskState)
 def test_only_ended_tasks_without_open_windows_are_erased(state: TaskState) -> None:
     def erasable(*, ended_ms: int = 0, keep_until_ms: int = 0) -> bool:
-        return rules.erasable(
-            state=state, ended_ms=ended_ms, keep_until_ms=keep_until_ms, keep_ms=100, now_ms=NOW
-        )
+        return rules.erasable(state=state, ended_ms=ended_ms, keep_until_ms=keep_until_ms, keep_ms=100, now_ms=NOW)
 
     over = state in ENDED
     assert erasable() is over
@@ -231,9 +217,7 @@ def test_only_ended_tasks_without_open_windows_are_erased(state: TaskState) -> N
 
 def test_a_tombstone_outlives_its_time_and_every_window() -> None:
     def over(*, erased_ms: int, keep_until_ms: int = 0) -> bool:
-        return rules.tombstone_over(
-            erased_ms=erased_ms, keep_until_ms=keep_until_ms, tombstone_ms=100, now_ms=NOW
-        )
+        return rules.tombstone_over(erased_ms=erased_ms, keep_until_ms=keep_until_ms, tombstone_ms=100, now_ms=NOW)
 
     assert not over(erased_ms=NOW - 100)
     assert over(erased_ms=NOW - 101)
@@ -260,22 +244,24 @@ def test_never_is_the_largest_number_that_the_journal_keeps() -> None:
     ],
 )
 @pytest.mark.parametrize("crashes", [0, 2, 3])
-def test_what_is_not_claimable_is_left_as_it_is(
-    state: TaskState, due_ms: int, holder_dead: bool, crashes: int
-) -> None:
+def test_what_is_not_claimable_is_left_as_it_is(state: TaskState, due_ms: int, holder_dead: bool, crashes: int) -> None:
     assert not rules.claimable(state=state, due_ms=due_ms, holder_dead=holder_dead, now_ms=NOW)
     found = rules.decide_claim(
-        state=state, due_ms=due_ms, crashes=crashes, epoch=1, progress_epoch=0,
-        holder_dead=holder_dead, alone=True, now_ms=NOW,
-    )  # fmt: skip
+        state=state,
+        due_ms=due_ms,
+        crashes=crashes,
+        epoch=1,
+        progress_epoch=0,
+        holder_dead=holder_dead,
+        alone=True,
+        now_ms=NOW,
+    )
     assert found == rules.Decision(verdict=Claimable.NO, crashes=crashes)
 
 
 @pytest.mark.parametrize(("keep_until_ms", "over"), [(NOW, True), (NOW + 1, False)])
 def test_a_tombstone_stays_as_long_as_a_key_window(keep_until_ms: int, over: bool) -> None:
-    found = rules.tombstone_over(
-        erased_ms=0, keep_until_ms=keep_until_ms, tombstone_ms=NOW - 1, now_ms=NOW
-    )
+    found = rules.tombstone_over(erased_ms=0, keep_until_ms=keep_until_ms, tombstone_ms=NOW - 1, now_ms=NOW)
     assert found is over
 
 

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import manifest as manifests
-from holdfast.core import tree
 from holdfast.core.clock import ManualClock, SeededEntropy
 from holdfast.core.ids import TaskId
-from holdfast.core.manifest import CHUNK_BYTES, find_bad_name, find_twin, parents
-from holdfast.core.tree import Limits
 from holdfast.errors import JournalDamaged, ScratchChanging, ScratchRefused, ScratchTooLarge
+from holdfast.host import manifest as manifests
+from holdfast.host import tree
+from holdfast.host.manifest import CHUNK_BYTES, find_bad_name, find_twin, parents
+from holdfast.host.tree import Limits
 from holdfast.journal.contract import Journal, Submission
-from holdfast.journal.memory import MemoryJournal, MemoryStore
-from holdfast.runtime import scratch_store
-from holdfast.runtime.scratch_store import Store, load_manifest
+from holdfast.journal.memory.journal import MemoryJournal, MemoryStore
+from holdfast.runtime.scratch import store as scratch_store
+from holdfast.runtime.scratch.store import Store, load_manifest
 
 TASK = TaskId("0" * 26)
 Tree = dict[str, tuple[bytes, bool] | None]  # contents and executable bit; None: a folder
@@ -64,9 +64,7 @@ class Box:
             for name in files:
                 status = (here / name).lstat()
                 content = (here / name).read_bytes()
-                found[str((here / name).relative_to(self.folder))] = (
-                    content, bool(status.st_mode & 0o100),
-                )  # fmt: skip
+                found[str((here / name).relative_to(self.folder))] = (content, bool(status.st_mode & 0o100))
             if not folders and not files and here != self.folder:
                 found[str(here.relative_to(self.folder))] = None
         return found
@@ -192,18 +190,14 @@ async def test_only_files_that_differ_are_written(box: Box) -> None:
     await asyncio.sleep(2 * tree.GRAIN_NS / 1e9)
     await box.store.keep(shared=False)
     await box.store.restore(digest)
-    assert box.held() == {
-        "same": (b"1", False), "other": (b"2", False), "mode": (b"3", False),
-    }  # fmt: skip
+    assert box.held() == {"same": (b"1", False), "other": (b"2", False), "mode": (b"3", False)}
     now = {path.name: path.stat().st_ino for path in box.folder.iterdir()}
     assert [name for name in now if now[name] != inodes[name]] == ["other"]
     for file in held_open:
         file.close()
 
 
-async def test_a_file_that_never_rests_is_an_error(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_never_rests_is_an_error(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded; but where another call of the task is under way it may be that call's."""
     box.fill({"busy": (b"123", False), "still": (b"4", False)})
     whole = scratch_store.tree_io.Reader.batch
@@ -225,9 +219,7 @@ async def test_a_file_that_never_rests_is_an_error(
     assert held["busy"][0].startswith(b"123+")
 
 
-async def test_a_file_that_goes_while_it_is_read_is_looked_for_again(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_goes_while_it_is_read_is_looked_for_again(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     box.fill({"gone": (b"1", False), "kept": (b"2", False)})
     whole = scratch_store.tree_io.Reader.batch
 
@@ -263,8 +255,7 @@ async def test_a_file_that_is_never_there_when_it_is_read_is_left_out(
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
-    [(tree.Gone("a"), ScratchChanging), (OSError(5, "Input/output error"), ScratchRefused)],
+    ("error", "raised"), [(tree.Gone("a"), ScratchChanging), (OSError(5, "Input/output error"), ScratchRefused)]
 )
 async def test_a_folder_that_cannot_be_looked_at(
     box: Box, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
@@ -277,9 +268,7 @@ async def test_a_folder_that_cannot_be_looked_at(
         await box.store.keep(shared=False)
 
 
-async def test_a_list_that_fits_no_blob_is_refused(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_list_that_fits_no_blob_is_refused(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch_store, "BLOB_BYTES_MAX", 10)
     with pytest.raises(ScratchTooLarge, match="the list of scratch files is too long"):
         await box.store.keep(shared=False)
@@ -296,9 +285,7 @@ async def test_a_file_with_a_second_name_is_written_anew(box: Box) -> None:
     assert box.held() == {"a": (b"1", False)}
 
 
-async def test_no_thread_outlives_a_cancelled_checkpoint(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_thread_outlives_a_cancelled_checkpoint(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder's descriptor may be closed after it."""
     entered, leave = threading.Event(), threading.Event()
 
@@ -354,8 +341,7 @@ MEASURE = Path(__file__).parents[1] / "runtime" / "programs" / "scratch_memory.p
 def test_a_large_file_is_never_whole_in_memory(tmp_path: Path) -> None:
     """72 MiB through the embedded journal and back, in less than 64 MiB more than before."""
     done = subprocess.run(
-        [sys.executable, str(MEASURE), str(tmp_path), "72"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, str(MEASURE), str(tmp_path), "72"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) < 64, done.stdout

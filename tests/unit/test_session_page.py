@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvariantViolated, ModeTooWide
-from holdfast.journal.sqlite.high_water import HighWater, find_mark, high_water
-from holdfast.journal.sqlite.page import SessionPage
-from holdfast.journal.sqlite.page_layout import (
+from holdfast.journal.sqlite.host.high_water import HighWater, find_mark, high_water
+from holdfast.journal.sqlite.host.page import SessionPage
+from holdfast.journal.sqlite.host.page_layout import (
     MARK_AT,
     PAGE_BYTES,
     SLOT_COUNT,
@@ -22,14 +22,7 @@ from holdfast.journal.sqlite.page_layout import (
     page_path,
     parsed,
 )
-from holdfast.journal.sqlite.page_reader import (
-    Begun,
-    NotBegun,
-    Unreadable,
-    is_alive,
-    read_dead_page,
-    read_slot,
-)
+from holdfast.journal.sqlite.host.page_reader import Begun, NotBegun, Unreadable, is_alive, read_dead_page, read_slot
 
 TAG = b"attempt1"
 OTHER = b"attempt2"
@@ -99,9 +92,7 @@ def test_a_clear_slot_of_a_dead_session_proves_that_nothing_was_sent(folder: Pat
     assert _read(folder, begun, OTHER) == Begun()
 
 
-def test_after_a_reboot_a_clear_flag_proves_nothing_and_a_set_one_still_counts(
-    folder: Path,
-) -> None:
+def test_after_a_reboot_a_clear_flag_proves_nothing_and_a_set_one_still_counts(folder: Path) -> None:
     page = _page(folder)
     clear, begun = _taken(page, TAG), _taken(page, OTHER)
     page.mark_begun(begun)
@@ -205,9 +196,7 @@ def _page_folder_made_wide(folder: Path) -> None:
     _page(folder, "s2")
 
 
-def test_a_failed_sync_of_the_page_makes_it_unreadable(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sync_of_the_page_makes_it_unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel reports a lost write-back there; the flag it shows may be the older one."""
     page = _page(folder)
     slot = _taken(page, TAG)
@@ -262,10 +251,7 @@ def test_no_torn_page_raises_the_mark_or_invents_a_proof(
     sectors = PAGE_BYTES // 512
     junk = data.draw(st.binary(min_size=512, max_size=512))
     choice = data.draw(st.lists(st.integers(0, 3), min_size=sectors, max_size=sectors))
-    torn = b"".join(
-        junk if pick == 3 else images[pick][i * 512 : i * 512 + 512]
-        for i, pick in enumerate(choice)
-    )
+    torn = b"".join(junk if pick == 3 else images[pick][i * 512 : i * 512 + 512] for i, pick in enumerate(choice))
     cut = data.draw(st.sampled_from([0, 511, 512, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES]))
     path.write_bytes(torn[:cut])
 

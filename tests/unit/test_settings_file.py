@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.settings_file import find_settings, make_settings, read_fields
 from holdfast.errors import BadSettings, HoldfastError
+from holdfast.layout.settings import find_settings, make_settings, read_fields
 
 
 def write(folder: Path, text: str) -> Path:

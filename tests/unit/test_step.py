@@ -11,24 +11,25 @@ from hypothesis import strategies as st
 
 from holdfast.core.effect import Letter
 from holdfast.core.resume import QUESTIONS, Move, decide, question
-from holdfast.core.step import (
-    CLOSED,
-    Event,
-    Facts,
-    Lookup,
-    Refusal,
-    Step,
-    StepState,
-    apply,
-    next_step,
-)
+from holdfast.core.step import CLOSED, Event, Facts, Lookup, Refusal, Step, StepState, apply, next_step
 from holdfast.errors import InvariantViolated
 
 LETTERS: tuple[Letter, ...] = get_args(Letter)
 NAMES = (
-    "owner", "previous_closed", "approved", "lease_ok", "quiet", "in_window", "attempts_left",
-    "has_lookup", "unsent", "evidence", "key_reused", "at_least_once", "refusals_stored",
-)  # fmt: skip
+    "owner",
+    "previous_closed",
+    "approved",
+    "lease_ok",
+    "quiet",
+    "in_window",
+    "attempts_left",
+    "has_lookup",
+    "unsent",
+    "evidence",
+    "key_reused",
+    "at_least_once",
+    "refusals_stored",
+)
 WILLING: dict[str, Any] = {"owner": True, "previous_closed": True, "lease_ok": True}
 MOVES = {
     Move.ADOPT: Event.ADOPT,
@@ -317,10 +318,7 @@ def test_the_ordinary_life_of_a_step(letter: Letter) -> None:
     for event in (Event.SUCCEED, Event.REFUSE, Event.DOUBT, Event.FAIL, Event.RETRY):
         assert refused(started, event, letter, epoch=2)
     for event in (Event.START, Event.FIND, Event.ADOPT, Event.PARK):
-        assert refused(
-            started, event, letter, quiet=True, lookup=Lookup.FOUND, evidence=True,
-            attempts_left=False,
-        )  # fmt: skip
+        assert refused(started, event, letter, quiet=True, lookup=Lookup.FOUND, evidence=True, attempts_left=False)
 
 
 @pytest.mark.parametrize("letter", LETTERS)
@@ -338,9 +336,7 @@ def test_a_refusal_closes_a_step_only_where_it_is_proof(letter: Letter) -> None:
 
 
 @pytest.mark.parametrize("letter", LETTERS)
-def test_a_second_attempts_refusal_is_proof_only_in_quiet_and_where_keys_are_kept(
-    letter: Letter,
-) -> None:
+def test_a_second_attempts_refusal_is_proof_only_in_quiet_and_where_keys_are_kept(letter: Letter) -> None:
     first = took(took(took(None, Event.PLAN, letter), Event.START, letter), Event.DOUBT, letter)
     again = {**SEND_AGAIN[letter], "epoch": 2}
     if letter != "Q":  # which is never sent again before quiet
@@ -474,9 +470,13 @@ def test_a_suspect_slot_is_not_sent_without_the_approval_its_tool_needs(letter: 
     """A restore forgets who said yes: a person is asked, whatever the class allows."""
     suspect = took(None, Event.RESTORE, letter)
     known = {
-        "epoch": 2, "in_window": True, "at_least_once": True, "quiet": True, "has_lookup": True,
+        "epoch": 2,
+        "in_window": True,
+        "at_least_once": True,
+        "quiet": True,
+        "has_lookup": True,
         "lookup": Lookup.ABSENT,
-    }  # fmt: skip
+    }
     assert decide(suspect, facts_with(**known)) is Move.START
     assert decide(suspect, facts_with(**known, approved=False)) is Move.PARK
     assert refused(suspect, Event.START, letter, **known, approved=False)
@@ -540,9 +540,7 @@ def test_the_resumers_table(letter: Letter, facts: dict[str, Any], move: Move) -
         ("R", {"attempts_left": False}, "attempts"),
     ],
 )
-def test_a_parked_step_asks_what_a_person_can_answer(
-    letter: Letter, facts: dict[str, Any], name: str
-) -> None:
+def test_a_parked_step_asks_what_a_person_can_answer(letter: Letter, facts: dict[str, Any], name: str) -> None:
     step = Step(letter=letter, state=StepState.UNKNOWN, maybe_sent=1)
     assert question(step, Facts(**facts), restored=False) == name
     assert QUESTIONS[name]

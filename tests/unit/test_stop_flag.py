@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import JournalBusy
-from holdfast.journal.sqlite import stop_flag
-from holdfast.journal.sqlite.high_water import fold_marks
-from holdfast.journal.sqlite.page import SessionPage
-from holdfast.journal.sqlite.stop_flag import Stopped, clear_stopped, find_stopped, mark_stopped
-from holdfast.journal.sqlite.use_lock import JournalUse
+from holdfast.journal.sqlite.host import stop_flag
+from holdfast.journal.sqlite.host.high_water import fold_marks
+from holdfast.journal.sqlite.host.page import SessionPage
+from holdfast.journal.sqlite.host.stop_flag import Stopped, clear_stopped, find_stopped, mark_stopped
+from holdfast.journal.sqlite.host.use_lock import JournalUse
 
 
 @pytest.fixture
@@ -44,9 +44,7 @@ def test_a_sign_that_cannot_be_read_still_stops(folder: Path, text: str) -> None
     assert find_stopped(folder) is not None
 
 
-def test_the_page_keeps_the_sign_when_the_disk_takes_no_new_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_keeps_the_sign_when_the_disk_takes_no_new_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = _page(folder, "s")
 
     def fails(path: Path, data: bytes) -> None:

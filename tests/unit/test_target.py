@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ToolNotImportable
-from holdfast.runtime.target import Target, locate, resolve
+from holdfast.runtime.tool.target import Target, locate, resolve
 
 SOURCE = """
 class Tool:
@@ -86,9 +86,7 @@ def test_an_app_loaded_from_a_path_is_named_by_its_file(tmp_path: Path) -> None:
         sys.modules.pop("loaded_app", None)
 
 
-def test_a_script_is_named_by_its_file_and_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_is_named_by_its_file_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "script.py"
     file.write_text("def go():\n    return 5\nif __name__ == '__main__':\n    raise SystemExit\n")
     script = ModuleType("__main__")

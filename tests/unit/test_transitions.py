@@ -61,11 +61,14 @@ def may_start(step: Step, f: Facts) -> bool:
         return False
     found_absent = f.quiet and f.lookup is Lookup.ABSENT
     again = {
-        "R": True, "T": True, "F": not f.key_reused, "I": not f.key_reused,
+        "R": True,
+        "T": True,
+        "F": not f.key_reused,
+        "I": not f.key_reused,
         "K": not f.key_reused and (f.in_window or found_absent),
         "Q": not f.key_reused and found_absent,
         "N": not f.key_reused and f.at_least_once,
-    }  # fmt: skip
+    }
     return step.state is S.PLANNED or again[step.letter]
 
 
@@ -77,12 +80,14 @@ def may_park(step: Step, f: Facts) -> bool:
         return spent
     held = spent or (step.attempts == 0 and not f.approved)
     blocked = {
-        "R": held, "T": held, "F": held or f.key_reused, "I": held or f.key_reused,
-        "K": asked_in_vain(f, held=held) if f.has_lookup
-        else held or f.key_reused or not f.in_window,
+        "R": held,
+        "T": held,
+        "F": held or f.key_reused,
+        "I": held or f.key_reused,
+        "K": asked_in_vain(f, held=held) if f.has_lookup else held or f.key_reused or not f.in_window,
         "Q": asked_in_vain(f, held=held) if f.has_lookup else True,
         "N": held or f.key_reused or not f.at_least_once,
-    }  # fmt: skip
+    }
     return blocked[step.letter]
 
 
@@ -117,10 +122,8 @@ ALLOWED: dict[Event, Callable[[Step, Facts], bool]] = {
     Event.PLAN: lambda _step, _f: True,
 }
 LOOKS_AT: dict[Event, tuple[str, ...]] = {
-    Event.START: ("lease_ok", "attempts_left", "approved", "key_reused", "quiet", "in_window",
-                  "at_least_once"),
-    Event.PARK: ("attempts_left", "approved", "key_reused", "in_window", "has_lookup",
-                 "at_least_once"),
+    Event.START: ("lease_ok", "attempts_left", "approved", "key_reused", "quiet", "in_window", "at_least_once"),
+    Event.PARK: ("attempts_left", "approved", "key_reused", "in_window", "has_lookup", "at_least_once"),
     Event.UNSENT: ("unsent",),
     Event.RETRY: ("refusals_stored",),
     Event.FIND: ("quiet",),
@@ -128,28 +131,23 @@ LOOKS_AT: dict[Event, tuple[str, ...]] = {
     Event.SETTLE_DONE: ("quiet",),
     Event.SETTLE_RUN: ("quiet",),
     Event.SETTLE_SKIP: ("quiet",),
-}  # fmt: skip
+}
 GENEROUS: dict[str, Any] = {
-    "owner": True, "previous_closed": True, "lease_ok": True, "approved": True,
+    "owner": True,
+    "previous_closed": True,
+    "lease_ok": True,
+    "approved": True,
     "attempts_left": True,
-}  # fmt: skip
+}
 
 
 def rows(
-    letter: Letter,
-    states: Iterable[StepState | None] = S,
-    *,
-    alone: tuple[bool, ...] = (False, True),
+    letter: Letter, states: Iterable[StepState | None] = S, *, alone: tuple[bool, ...] = (False, True)
 ) -> Iterator[Step]:
-    for state, attempts, sent, alone_too, epoch in itertools.product(
-        states, (0, 1), (0, 1, 2), alone, (MINE, OLDER)
-    ):
+    for state, attempts, sent, alone_too, epoch in itertools.product(states, (0, 1), (0, 1, 2), alone, (MINE, OLDER)):
         if state is None:
             continue
-        yield Step(
-            letter=letter, state=state, attempts=attempts, maybe_sent=sent, alone=alone_too,
-            epoch=epoch,
-        )  # fmt: skip
+        yield Step(letter=letter, state=state, attempts=attempts, maybe_sent=sent, alone=alone_too, epoch=epoch)
 
 
 def all_facts(event: Event) -> Iterator[Facts]:
@@ -159,19 +157,13 @@ def all_facts(event: Event) -> Iterator[Facts]:
         lookups = tuple(Lookup)
     elif event is Event.START:
         lookups = (Lookup.NONE, Lookup.ABSENT, Lookup.FOUND)
-    for lookup, bits in itertools.product(
-        lookups, itertools.product((False, True), repeat=len(names))
-    ):
-        yield Facts(
-            epoch=MINE, lookup=lookup, **{**GENEROUS, **dict(zip(names, bits, strict=True))}
-        )
+    for lookup, bits in itertools.product(lookups, itertools.product((False, True), repeat=len(names))):
+        yield Facts(epoch=MINE, lookup=lookup, **{**GENEROUS, **dict(zip(names, bits, strict=True))})
 
 
 @pytest.mark.parametrize("event", Event)
 @pytest.mark.parametrize("letter", LETTERS)
-def test_an_event_is_accepted_exactly_where_its_conditions_hold(
-    letter: Letter, event: Event
-) -> None:
+def test_an_event_is_accepted_exactly_where_its_conditions_hold(letter: Letter, event: Event) -> None:
     every = list(all_facts(event))
     alone = (False,) if event in (Event.START, Event.PARK) else (False, True)
     for step in rows(letter, STATES[event], alone=alone):
@@ -199,18 +191,25 @@ def after(step: Step, event: Event, *, epoch: int, quiet: bool) -> Step:
     """The row after an event, field by field."""
     letter, attempts, sent = step.letter, step.attempts, step.maybe_sent
     ends = {
-        Event.SUCCEED: S.SUCCEEDED, Event.FIND: S.SUCCEEDED, Event.ADOPT: S.SUCCEEDED,
-        Event.SETTLE_DONE: S.SUCCEEDED, Event.DOUBT: S.UNKNOWN, Event.FAIL: S.FAILED,
-        Event.PARK: S.PARKED, Event.SETTLE_SKIP: S.SKIPPED, Event.SKIP: S.SKIPPED,
+        Event.SUCCEED: S.SUCCEEDED,
+        Event.FIND: S.SUCCEEDED,
+        Event.ADOPT: S.SUCCEEDED,
+        Event.SETTLE_DONE: S.SUCCEEDED,
+        Event.DOUBT: S.UNKNOWN,
+        Event.FAIL: S.FAILED,
+        Event.PARK: S.PARKED,
+        Event.SETTLE_SKIP: S.SKIPPED,
+        Event.SKIP: S.SKIPPED,
         Event.REFUSE: S.FAILED if step.alone else S.UNKNOWN,
-    }  # fmt: skip
+    }
     kept = {"letter": letter, "attempts": attempts, "epoch": step.epoch}
     if event in ends:
         return Step(**kept, state=ends[event], maybe_sent=sent, alone=step.alone)  # pyright: ignore
     if event is Event.START:
         alone = sent == 0 or (quiet and letter not in "IN")
-        return Step(letter=letter, state=S.STARTED, attempts=attempts + 1, maybe_sent=sent + 1,
-                    epoch=epoch, alone=alone)  # fmt: skip
+        return Step(
+            letter=letter, state=S.STARTED, attempts=attempts + 1, maybe_sent=sent + 1, epoch=epoch, alone=alone
+        )
     if event is Event.UNSENT:
         left = sent - 1 if sent else 0
         state = S.PLANNED if left == 0 else S.UNKNOWN
@@ -263,9 +262,25 @@ def test_a_stored_event_out_of_place_is_a_broken_promise(event: Event) -> None:
 
 def test_the_numbers_of_events_are_stored_and_never_change() -> None:
     assert " ".join(event.name for event in Event) == " ".join(
-        ("PLAN", "START", "SUCCEED", "REFUSE", "DOUBT", "UNSENT", "FAIL", "RETRY", "FIND", "ADOPT",
-         "PARK", "SETTLE_DONE", "SETTLE_RUN", "SETTLE_SKIP", "SKIP", "RESTORE")
-    )  # fmt: skip
+        (
+            "PLAN",
+            "START",
+            "SUCCEED",
+            "REFUSE",
+            "DOUBT",
+            "UNSENT",
+            "FAIL",
+            "RETRY",
+            "FIND",
+            "ADOPT",
+            "PARK",
+            "SETTLE_DONE",
+            "SETTLE_RUN",
+            "SETTLE_SKIP",
+            "SKIP",
+            "RESTORE",
+        )
+    )
     assert [int(event) for event in Event] == list(range(1, 17))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import tree, tree_io
-from holdfast.core.tree import Found, Kind, Limits, Mark
 from holdfast.errors import ScratchRefused, ScratchTooLarge
+from holdfast.host import tree, tree_io
+from holdfast.host.tree import Found, Kind, Limits, Mark
 
 SMALL = Limits(files=5, bytes=100, file_bytes=60, depth=3, name_bytes=20)
 
@@ -43,8 +43,11 @@ def test_files_and_folders_are_found_each_before_what_it_holds(folder: Path, roo
     (folder / "run").write_text("")
     (folder / "run").chmod(0o700)
     assert [(one.path, one.kind) for one in look(root)] == [
-        ("a", Kind.FOLDER), ("a/b", Kind.FOLDER), ("a/c", Kind.FILE), ("run", Kind.FILE),
-    ]  # fmt: skip
+        ("a", Kind.FOLDER),
+        ("a/b", Kind.FOLDER),
+        ("a/c", Kind.FILE),
+        ("run", Kind.FILE),
+    ]
     assert [one.mark.size for one in look(root) if one.kind is Kind.FILE] == [5, 0]
     assert [one.path for one in look(root) if one.executable and one.kind is Kind.FILE] == ["run"]
 
@@ -142,9 +145,7 @@ def _heavy(folder: Path) -> None:
         (_big, "'big' has 61 bytes"),
     ],
 )
-def test_too_much_is_refused(
-    folder: Path, root: int, make: Callable[[Path], object], said: str
-) -> None:
+def test_too_much_is_refused(folder: Path, root: int, make: Callable[[Path], object], said: str) -> None:
     make(folder)
     with pytest.raises(ScratchTooLarge, match=said):
         look(root)
@@ -227,16 +228,12 @@ def test_a_folder_that_nothing_can_be_taken_out_of_is_removed(folder: Path, root
         (9_000_000_001, 5_000_000_000, False),  # the clock was set back since
     ],
 )
-def test_a_mark_counts_only_a_grain_after_its_times(
-    changed_ns: int, read_ns: int, settled: bool
-) -> None:
+def test_a_mark_counts_only_a_grain_after_its_times(changed_ns: int, read_ns: int, settled: bool) -> None:
     mark = Mark(1, 1, 1, changed_ns, changed_ns)
     assert tree.is_settled(mark, read_ns=read_ns) is settled
 
 
-def test_what_goes_during_the_look_is_not_there(
-    folder: Path, root: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_during_the_look_is_not_there(folder: Path, root: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gone", "kept"):
         (folder / name).write_text("")
     whole = os.stat
@@ -250,13 +247,10 @@ def test_what_goes_during_the_look_is_not_there(
     assert [one.path for one in look(root)] == ["kept"]
 
 
-@pytest.mark.parametrize(
-    ("error", "raised"), [(NotADirectoryError, tree.Gone), (PermissionError, ScratchRefused)]
-)
+@pytest.mark.parametrize(("error", "raised"), [(NotADirectoryError, tree.Gone), (PermissionError, ScratchRefused)])
 def test_a_folder_that_cannot_be_entered(
-    folder: Path, root: int, monkeypatch: pytest.MonkeyPatch,
-    error: type[OSError], raised: type[Exception],
-) -> None:  # fmt: skip
+    folder: Path, root: int, monkeypatch: pytest.MonkeyPatch, error: type[OSError], raised: type[Exception]
+) -> None:
     def refuse(name: str, *, at: int | None = None) -> int:
         raise error(name)
 
@@ -272,9 +266,7 @@ def test_a_path_that_is_too_long_is_refused() -> None:
         tree.check([found], Limits(), device=1)
 
 
-def test_a_file_that_its_owner_cannot_read_is_refused(
-    folder: Path, root: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_its_owner_cannot_read_is_refused(folder: Path, root: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_options: object) -> int:
         raise PermissionError("no")
 

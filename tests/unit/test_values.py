@@ -29,9 +29,7 @@ def json_values(numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     leaves = st.one_of(st.none(), st.booleans(), texts, numbers)
     return st.recursive(
         leaves,
-        lambda inner: st.one_of(
-            st.lists(inner, max_size=5), st.dictionaries(texts, inner, max_size=5)
-        ),
+        lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(texts, inner, max_size=5)),
         max_leaves=20,
     )
 
@@ -65,16 +63,26 @@ def test_numbers_are_written_as_in_rfc_8785(value: float) -> None:
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        (0.0, "0"), (-0.0, "0"), (1.0, "1"), (-1.5, "-1.5"), (5e-324, "5e-324"),
-        (-5e-324, "-5e-324"), (1.7976931348623157e308, "1.7976931348623157e+308"),
+        (0.0, "0"),
+        (-0.0, "0"),
+        (1.0, "1"),
+        (-1.5, "-1.5"),
+        (5e-324, "5e-324"),
+        (-5e-324, "-5e-324"),
+        (1.7976931348623157e308, "1.7976931348623157e+308"),
         (9007199254740992.0, "9007199254740992"),
         (295147905179352830000.0, "295147905179352830000"),
-        (1e21, "1e+21"), (999999999999999900000.0, "999999999999999900000"),
-        (1e-6, "0.000001"), (1e-7, "1e-7"), (9.999999999999997e22, "9.999999999999997e+22"),
-        (1e23, "1e+23"), (333333333.3333333, "333333333.3333333"), (123.456, "123.456"),
+        (1e21, "1e+21"),
+        (999999999999999900000.0, "999999999999999900000"),
+        (1e-6, "0.000001"),
+        (1e-7, "1e-7"),
+        (9.999999999999997e22, "9.999999999999997e+22"),
+        (1e23, "1e+23"),
+        (333333333.3333333, "333333333.3333333"),
+        (123.456, "123.456"),
         (1 / 3, "0.3333333333333333"),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_the_rfcs_table(value: float, written: str) -> None:
     assert canonical(value).decode() == written
 

@@ -42,10 +42,21 @@ class Told:
     def add(self, kind: Kind, body: dict[str, Any], **more: Any) -> None:
         seq = self.view.seq + 1
         values: dict[str, Any] = {
-            "number": 100 + seq, "seq": seq, "kind": kind, "ordinal": "", "events": (),
-            "epoch": self.view.epoch, "at_ms": 1_000 + seq, "boot_ms": 50 + seq, "effect_key": b"",
-            "fingerprint": b"", "slot": -1, "quiet": False, "body": body, **more,
-        }  # fmt: skip
+            "number": 100 + seq,
+            "seq": seq,
+            "kind": kind,
+            "ordinal": "",
+            "events": (),
+            "epoch": self.view.epoch,
+            "at_ms": 1_000 + seq,
+            "boot_ms": 50 + seq,
+            "effect_key": b"",
+            "fingerprint": b"",
+            "slot": -1,
+            "quiet": False,
+            "body": body,
+            **more,
+        }
         fold(self.view, Record(**values))
 
     def accept(self) -> Told:
@@ -65,28 +76,40 @@ def started(letter: Letter = "K") -> Told:
     """Accepted (0), claimed (1), planned and started (2)."""
     told = Told().accept().claim()
     told.add(
-        Kind.STEP, {**PLAN, "letter": letter}, ordinal="1", events=(Event.PLAN, Event.START),
-        effect_key=b"k" * 16, fingerprint=b"f" * 16, slot=5, quiet=True,
-    )  # fmt: skip
+        Kind.STEP,
+        {**PLAN, "letter": letter},
+        ordinal="1",
+        events=(Event.PLAN, Event.START),
+        effect_key=b"k" * 16,
+        fingerprint=b"f" * 16,
+        slot=5,
+        quiet=True,
+    )
     return told
 
 
 def parked() -> Told:
     told = started("N")
     told.step(Event.DOUBT, reason="timeout")
-    told.step(
-        Event.PARK, question="was it done?", evidence=[{"attempt": 1}], not_before_ms=9,
-        quiet_in_ms=4,
-    )  # fmt: skip
+    told.step(Event.PARK, question="was it done?", evidence=[{"attempt": 1}], not_before_ms=9, quiet_in_ms=4)
     return told
 
 
 def test_the_numbers_of_kinds_are_stored_and_never_change() -> None:
     names = [(kind.name, int(kind)) for kind in Kind]
     assert names == [
-        ("ACCEPTED", 1), ("CLAIMED", 2), ("STEP", 3), ("NOTE", 4), ("ANSWER", 5), ("RESTED", 6),
-        ("FINISHED", 7), ("RESTORED", 8), ("FILES", 9), ("CONTENT", 10), ("REMARK", 11),
-    ]  # fmt: skip
+        ("ACCEPTED", 1),
+        ("CLAIMED", 2),
+        ("STEP", 3),
+        ("NOTE", 4),
+        ("ANSWER", 5),
+        ("RESTED", 6),
+        ("FINISHED", 7),
+        ("RESTORED", 8),
+        ("FILES", 9),
+        ("CONTENT", 10),
+        ("REMARK", 11),
+    ]
     assert records.FORMAT == 1
     assert records.RECORDS_MAX == 1_000_000 < 2**20  # what one data key may seal
     assert {TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED} == ENDED
@@ -103,12 +126,33 @@ def test_a_new_step_knows_nothing() -> None:
     step = StepView("1", "K")
     shown = {name: getattr(step, name) for name in StepView.__struct_fields__}
     assert shown == {
-        "ordinal": "1", "letter": "K", "step": None, "tool": "", "args": None, "body": {},
-        "effect_key": b"", "fingerprint": b"", "attempts": (), "ended": None, "doubt": "",
-        "result": None, "error": {}, "question": "", "evidence": (), "not_before_ms": 0,
-        "parked": None, "note": "", "planned_ms": 0, "closed_ms": 0, "restored_ms": 0, "spared": 0,
-        "unkept": "", "ending": None, "by": "", "found": {},
-    }  # fmt: skip
+        "ordinal": "1",
+        "letter": "K",
+        "step": None,
+        "tool": "",
+        "args": None,
+        "body": {},
+        "effect_key": b"",
+        "fingerprint": b"",
+        "attempts": (),
+        "ended": None,
+        "doubt": "",
+        "result": None,
+        "error": {},
+        "question": "",
+        "evidence": (),
+        "not_before_ms": 0,
+        "parked": None,
+        "note": "",
+        "planned_ms": 0,
+        "closed_ms": 0,
+        "restored_ms": 0,
+        "spared": 0,
+        "unkept": "",
+        "ending": None,
+        "by": "",
+        "found": {},
+    }
     assert step.closed is False
     with pytest.raises(InvariantViolated):
         _ = step.state
@@ -118,11 +162,26 @@ def test_a_new_task_knows_nothing() -> None:
     view = TaskView(TASK)
     shown = {name: getattr(view, name) for name in TaskView.__slots__}
     assert shown == {
-        "task_id": TASK, "name": "", "request_id": "", "accepted": {}, "accepted_ms": 0,
-        "claims": {}, "epoch": 0, "steps": {}, "notes": {}, "rested": {}, "finished": None,
-        "outcome": {}, "ended_ms": 0, "seq": -1, "progress_epoch": 0, "restored_ms": 0,
-        "files": None, "contents": {}, "lost": {},
-    }  # fmt: skip
+        "task_id": TASK,
+        "name": "",
+        "request_id": "",
+        "accepted": {},
+        "accepted_ms": 0,
+        "claims": {},
+        "epoch": 0,
+        "steps": {},
+        "notes": {},
+        "rested": {},
+        "finished": None,
+        "outcome": {},
+        "ended_ms": 0,
+        "seq": -1,
+        "progress_epoch": 0,
+        "restored_ms": 0,
+        "files": None,
+        "contents": {},
+        "lost": {},
+    }
 
 
 def test_accepting_and_claiming() -> None:
@@ -342,9 +401,7 @@ def test_epochs_of_claims_rise(epoch: int) -> None:
 
 
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
-@pytest.mark.parametrize(
-    "kind", [Kind.STEP, Kind.NOTE, Kind.RESTED, Kind.FINISHED, Kind.RESTORED, Kind.ANSWER]
-)
+@pytest.mark.parametrize("kind", [Kind.STEP, Kind.NOTE, Kind.RESTED, Kind.FINISHED, Kind.RESTORED, Kind.ANSWER])
 def test_nobody_writes_under_another_epoch(kind: Kind, epoch: int) -> None:
     told = Told().accept().claim()
     with pytest.raises(JournalDamaged, match="was written under epoch"):
@@ -454,21 +511,31 @@ def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
     read, own = Told().accept().claim(), Told().accept().claim()
     entries = [
         Entry(
-            kind=Kind.STEP, ordinal="1", events=(Event.PLAN, Event.START), body=PLAN,
-            effect_key=b"k" * 16, fingerprint=b"f" * 16, slot=5, quiet=True,
+            kind=Kind.STEP,
+            ordinal="1",
+            events=(Event.PLAN, Event.START),
+            body=PLAN,
+            effect_key=b"k" * 16,
+            fingerprint=b"f" * 16,
+            slot=5,
+            quiet=True,
         ),
         Entry(kind=Kind.NOTE, ordinal="2", body={"what": "now", "value": 7}),
         Entry(kind=Kind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1}),
-    ]  # fmt: skip
+    ]
     for entry in entries:
         seq = own.view.seq + 1
-        records.fold_own(
-            own.view, entry, number=100 + seq, epoch=EPOCH, at_ms=1_000 + seq, boot_ms=50 + seq
-        )
+        records.fold_own(own.view, entry, number=100 + seq, epoch=EPOCH, at_ms=1_000 + seq, boot_ms=50 + seq)
         read.add(
-            entry.kind, entry.body, ordinal=entry.ordinal, events=entry.events, slot=entry.slot,
-            quiet=entry.quiet, effect_key=entry.effect_key, fingerprint=entry.fingerprint,
-        )  # fmt: skip
+            entry.kind,
+            entry.body,
+            ordinal=entry.ordinal,
+            events=entry.events,
+            slot=entry.slot,
+            quiet=entry.quiet,
+            effect_key=entry.effect_key,
+            fingerprint=entry.fingerprint,
+        )
         shown = [
             {name: getattr(view, name) for name in TaskView.__slots__ if name != "steps"}
             for view in (own.view, read.view)
@@ -491,10 +558,7 @@ def test_a_content_is_kept_by_its_digest() -> None:
     assert told.view.contents == {"d1": {"role": "user"}}
 
 
-@pytest.mark.parametrize(
-    ("event", "state"),
-    [(Event.FIND, StepState.SUCCEEDED), (Event.ADOPT, StepState.SUCCEEDED)],
-)
+@pytest.mark.parametrize(("event", "state"), [(Event.FIND, StepState.SUCCEEDED), (Event.ADOPT, StepState.SUCCEEDED)])
 def test_a_step_knows_what_ended_it_and_who_said_so(event: Event, state: StepState) -> None:
     told = started()
     told.step(Event.DOUBT, reason="timeout")

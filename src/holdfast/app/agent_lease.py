@@ -25,25 +25,25 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.agent_home import AgentHome
-from holdfast.app.speaking import open_speaker
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
-from holdfast.core.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.errors import BadSettings, HoldfastError
-from holdfast.identity.arbiter_folder import FolderArbiter
-from holdfast.identity.bench import Contender
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.encodings import Digest, digest_of
-from holdfast.identity.head import parse_head
-from holdfast.identity.instance import Why
-from holdfast.identity.instance_file import InstanceFile
-from holdfast.identity.keeper import Held, Keeper, NotHeld
-from holdfast.identity.log_state import Log as KeyLog
-from holdfast.identity.publishing import ask
-from holdfast.identity.speaker import Speaker
-from holdfast.identity.witness_places import reach
-from holdfast.journal.sqlite.incarnation import raise_incarnation, read_incarnation
+from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.identity.lease.arbiter_folder import FolderArbiter
+from holdfast.identity.lease.arbiter_state import Contender
+from holdfast.identity.lease.instance import Why
+from holdfast.identity.lease.instance_file import InstanceFile
+from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
+from holdfast.identity.log.log_state import Log as KeyLog
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import Digest, digest_of
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.statements.head import parse_head
+from holdfast.identity.witness.publishing import ask
+from holdfast.identity.witness.witness_places import reach
+from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
+from holdfast.layout.agent_home import AgentHome
 
 FORMAT = 1
 LEASE = "lease.json"
@@ -71,9 +71,8 @@ class AgentLease:
     """This process's part in it; runtime.lease.Right. Start it, wait for it, stop it."""
 
     def __init__(
-        self, home: AgentHome, journal: Path, *, clock: Clock, entropy: Entropy,
-        keys: Callable[[], KeyRing],
-    ) -> None:  # fmt: skip
+        self, home: AgentHome, journal: Path, *, clock: Clock, entropy: Entropy, keys: Callable[[], KeyRing]
+    ) -> None:
         arbiter, lease_s = home.arbiter, home.settings.identity.lease_s
         if arbiter is None:
             raise BadSettings(f"{home.settings_file} names no arbiter")
@@ -162,9 +161,15 @@ class AgentLease:
             if found.why is not Why.TROUBLE:
                 self.until_boot_ms = 0  # somebody else may be let in from now on
         self.shown = Shown(
-            format=FORMAT, boot=self._clock.boot_id, state=state, text=text, inst=inst, e=self.e,
-            until_boot_ms=self.until_boot_ms, pid=os.getpid(),
-        )  # fmt: skip
+            format=FORMAT,
+            boot=self._clock.boot_id,
+            state=state,
+            text=text,
+            inst=inst,
+            e=self.e,
+            until_boot_ms=self.until_boot_ms,
+            pid=os.getpid(),
+        )
 
     def _may_act(self, e: int, until_boot_ms: int) -> None:
         if self._bound and e != self._bound:
@@ -196,17 +201,15 @@ class AgentLease:
         if self._keeper is None:
             speaker = open_speaker(self._home, self._clock)
             self._keeper = Keeper(
-                file=InstanceFile(
-                    self._home.instance, id=speaker.id, clock=self._clock, entropy=self._entropy
-                ),
+                file=InstanceFile(self._home.instance, id=speaker.id, clock=self._clock, entropy=self._entropy),
                 speaker=speaker,
-                arbiter=FolderArbiter(
-                    self._arbiter_folder, clock=self._clock, life_ms=self._life_ms
-                ),
-                clock=self._clock, incarnation=self._incarnation,
-                raise_incarnation=self._raise, state_root=self._state_root,
+                arbiter=FolderArbiter(self._arbiter_folder, clock=self._clock, life_ms=self._life_ms),
+                clock=self._clock,
+                incarnation=self._incarnation,
+                raise_incarnation=self._raise,
+                state_root=self._state_root,
                 reread=lambda: self._reread(speaker),
-            )  # fmt: skip
+            )
         return self._keeper
 
     def _incarnation(self) -> int:
@@ -216,10 +219,14 @@ class AgentLease:
         if os.path.lexists(self._journal):
             asyncio.run(
                 raise_incarnation(
-                    self._journal, to=e, keys=self._keys(), clock=self._clock,
-                    instance_folder=self._home.instance, wait_s=min(self.life_s / 4, 5.0),
+                    self._journal,
+                    to=e,
+                    keys=self._keys(),
+                    clock=self._clock,
+                    instance_folder=self._home.instance,
+                    wait_s=min(self.life_s / 4, 5.0),
                 )
-            )  # fmt: skip
+            )
 
     def _reread(self, speaker: Speaker) -> KeyLog:
         """The log as the witnesses know it, where they can be reached; it may be ahead of ours."""

@@ -7,14 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.ids import TaskId
-from holdfast.errors import (
-    ResultErased,
-    TaskCancelled,
-    TaskFailed,
-    TaskNotFound,
-    TaskParked,
-    TaskUnfinished,
-)
+from holdfast.errors import ResultErased, TaskCancelled, TaskFailed, TaskNotFound, TaskParked, TaskUnfinished
 from holdfast.journal.contract import InboxItem, InboxKind, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
 
@@ -28,9 +21,8 @@ class TaskHandle:
     """One task of one journal."""
 
     def __init__(
-        self, journal: Journal, task_id: TaskId, *, created: bool = False,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+        self, journal: Journal, task_id: TaskId, *, created: bool = False, check: Callable[[], None] = lambda: None
+    ) -> None:
         self._journal = journal
         self._check = check  # raises what has ended the engine that would run the task
         self.id = task_id
@@ -80,9 +72,7 @@ class TaskHandle:
 
     async def cancel(self, *, by: str = "") -> None:
         """Ask the task to stop. What is under way is brought to its true end first."""
-        await self._journal.drop(
-            InboxItem(task_id=self.id, ordinal="", kind=InboxKind.CANCEL, body={"by": by})
-        )
+        await self._journal.drop(InboxItem(task_id=self.id, ordinal="", kind=InboxKind.CANCEL, body={"by": by}))
 
     async def _outcome(self, row: TaskRow) -> Any:  # Any: the task's JSON result
         newest = await self._journal.read_newest(self.id)
@@ -96,13 +86,9 @@ class TaskHandle:
                 raise TaskCancelled(task_id=self.id)
             case TaskState.PARKED:
                 question = str(last.get("question") or "its records are damaged")
-                raise TaskParked(
-                    task_id=self.id, ordinal=str(last.get("ordinal") or ""), question=question
-                )
+                raise TaskParked(task_id=self.id, ordinal=str(last.get("ordinal") or ""), question=question)
             case _:
-                raise TaskFailed(
-                    task_id=self.id, kind=str(last.get("kind")), text=str(last.get("text"))
-                )
+                raise TaskFailed(task_id=self.id, kind=str(last.get("kind")), text=str(last.get("text")))
 
 
 async def wait_all(handles: list[TaskHandle]) -> list[Any]:  # Any: JSON results or errors

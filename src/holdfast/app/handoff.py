@@ -13,18 +13,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.app.agent_home import AgentHome, load_home
-from holdfast.app.settings_file import NAME
 from holdfast.core.clock import SystemClock
-from holdfast.core.private_files import write_atomically
 from holdfast.core.redact import safe
 from holdfast.errors import BadInput, HoldfastError, NoHandoff, NotAnAgent
-from holdfast.home.foreign import foreign_handoff
-from holdfast.home.gathering import Gatherer, Views
-from holdfast.home.handoff import TEXT_CHARS_MAX, Handoff, parse, render
-from holdfast.home.upkeep import Upkeep
+from holdfast.host.log import Log
+from holdfast.host.private_files import write_atomically
 from holdfast.journal.contract import Journal
-from holdfast.runtime.log import Log
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.settings import NAME
+from holdfast.memory.foreign import foreign_handoff
+from holdfast.memory.gathering import Gatherer, Views
+from holdfast.memory.handoff import TEXT_CHARS_MAX, Handoff, parse, render
+from holdfast.memory.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,7 @@ class Answer:
 
 
 @asynccontextmanager
-async def kept_handoff(
-    path: Path, journal: Journal, *, held: Views, log: Log
-) -> AsyncGenerator[None, None]:
+async def kept_handoff(path: Path, journal: Journal, *, held: Views, log: Log) -> AsyncGenerator[None, None]:
     """Keep the files of the agent in whose folder this journal lies; do nothing elsewhere."""
     home = _find_home(path, log)
     if home is None:
@@ -63,14 +61,14 @@ async def refresh_handoff(path: Path, journal: Journal, *, log: Log) -> None:
         upkeep.close()
 
 
-def upkeep_of(
-    home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log
-) -> Upkeep:  # fmt: skip
+def upkeep_of(home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log) -> Upkeep:
     return Upkeep(
         gatherer_of(home, journal, held=held),
-        handoff=home.handoff_file, heartbeat=home.heartbeat_file, instance=home.instance,
+        handoff=home.handoff_file,
+        heartbeat=home.heartbeat_file,
+        instance=home.instance,
         report=lambda what, why: log.event("handoff-trouble", file=what, error=why),
-    )  # fmt: skip
+    )
 
 
 def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) -> Gatherer:
@@ -87,7 +85,7 @@ async def read_answer(home: AgentHome) -> Answer:
             return Answer(handoff=write_foreign(home), source="files")
         return Answer(handoff=read_handoff(home.handoff_file), source="file")
     from holdfast.app.open import open as open_holdfast
-    from holdfast.app.settings_file import find_settings
+    from holdfast.layout.settings import find_settings
 
     settings = find_settings(home.journal)
     async with open_holdfast(home.journal, settings=settings, serve=False, create=False) as hf:
@@ -102,9 +100,12 @@ async def read_answer(home: AgentHome) -> Answer:
 def write_foreign(home: AgentHome) -> Handoff:
     """The hand-off of an adopted agent without a journal, from its own files; handoff.md too."""
     handoff = foreign_handoff(
-        home.state, home.covering(), agent=home.name, agent_id=_IdReader(home.identity_file)(),
+        home.state,
+        home.covering(),
+        agent=home.name,
+        agent_id=_IdReader(home.identity_file)(),
         at_ms=SystemClock().wall_ms(),
-    )  # fmt: skip
+    )
     write_atomically(home.handoff_file, safe(render(handoff)).encode(), keep_mode=True)
     return handoff
 
@@ -155,7 +156,7 @@ class _IdReader:
             found = os.lstat(self._path)
             mark = (found.st_ino, found.st_mtime_ns)
             if mark != self._mark:
-                from holdfast.identity.public_file import read_identity
+                from holdfast.identity.files.public_file import read_identity
 
                 self._id = read_identity(self._path).id
                 self._mark = mark

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from holdfast.app.agent_home import AgentHome
 from holdfast.app.findings import Finding, Level
-from holdfast.app.key_record import Desk, refresh
-from holdfast.app.paper import today
 from holdfast.errors import HoldfastError
-from holdfast.identity.ed25519 import Signatures, Sodium
-from holdfast.identity.monitor import Power, Strange, find_strange
-from holdfast.identity.own_log import read_own_log
-from holdfast.identity.pending import find_pending
-from holdfast.identity.public_file import read_identity
-from holdfast.identity.slots import find_unattended, ways_in
-from holdfast.identity.vault import read_slots
-from holdfast.identity.witness_places import reach
+from holdfast.identity.acts.log_act import Desk, refresh
+from holdfast.identity.acts.paper_sheets import today
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.files.pending import find_pending
+from holdfast.identity.files.public_file import read_identity
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.vault.slots import find_unattended, ways_in
+from holdfast.identity.vault.vault import read_slots
+from holdfast.identity.witness.monitor import Power, Strange, find_strange
+from holdfast.identity.witness.witness_places import reach
+from holdfast.layout.agent_home import AgentHome
 
 _MEND = {
     Power.PAPER: "if it was not you: the paper is in other hands; recover with newer words if you "
@@ -64,16 +64,19 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
         return
     for one in watched.strange:
         yield Finding(
-            check="identity", level=Level.DAMAGE,
+            check="identity",
+            level=Level.DAMAGE,
             text=f"{one.what} at {tuple(one.position)} was not made here"
             + ("" if one.stands else ", and does not stand"),
             mend=_MEND[one.power],
-        )  # fmt: skip
+        )
     for place, why in watched.silent.items():
         yield Finding(
-            check="witness", level=Level.WARNING, text=f"{place} does not answer: {why}",
+            check="witness",
+            level=Level.WARNING,
+            text=f"{place} does not answer: {why}",
             mend="mount it, or name others at the next rotation",
-        )  # fmt: skip
+        )
     if not watched.strange:
         text = f"{identity.id}: {identity.standing}; {watched.answered} witnesses hold nothing else"
         yield Finding(check="identity", level=Level.OK, text=text)
@@ -85,9 +88,11 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
     else:
         why = "no sheet was read back" + (" in 90 days" if identity.paper.sheets else "")
         yield Finding(
-            check="paper", level=Level.WARNING, text=why,
+            check="paper",
+            level=Level.WARNING,
+            text=why,
             mend="`holdfast paper verify`" if identity.paper.sheets else "`holdfast paper print`",
-        )  # fmt: skip
+        )
 
 
 def _vault(home: AgentHome) -> Finding | None:
@@ -103,6 +108,8 @@ def _vault(home: AgentHome) -> Finding | None:
     if here or any(slot.kind == "passphrase" for slot in slots):
         return Finding(check="vault", level=Level.OK, text=f"{home.vault}: opened by {kinds}")
     return Finding(
-        check="vault", level=Level.WARNING,
-        text=f"{home.vault}: what opens it without a person is not here", mend=ways_in(slots),
-    )  # fmt: skip
+        check="vault",
+        level=Level.WARNING,
+        text=f"{home.vault}: what opens it without a person is not here",
+        mend=ways_in(slots),
+    )

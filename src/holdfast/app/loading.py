@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from holdfast.errors import BadApp
-from holdfast.runtime.task import TaskType
-from holdfast.runtime.tool import Tool, check_registered
+from holdfast.runtime.task.task import TaskType
+from holdfast.runtime.tool.tool import Tool, check_registered
 
 
 class App:
@@ -24,9 +24,7 @@ class App:
 
     __slots__ = ("tasks", "tools")
 
-    def __init__(
-        self, tasks: Iterable[TaskType] = (), *, tools: Iterable[Tool[..., Any]] = ()
-    ) -> None:
+    def __init__(self, tasks: Iterable[TaskType] = (), *, tools: Iterable[Tool[..., Any]] = ()) -> None:
         self.tasks = {task.name: task for task in tasks}
         self.tools = {tool.name: tool for tool in tools}
         for tool in self.tools.values():
@@ -56,9 +54,8 @@ def load_app(spec: str) -> App:
             names = [n for n, v in vars(module).items() if isinstance(v, (App, TaskType, list))]
             raise BadApp(
                 f"{place} has no {attribute!r}",
-                hint=f"it has: {', '.join(sorted(n for n in names if not n.startswith('_')))}"
-                if names else "",
-            )  # fmt: skip
+                hint=f"it has: {', '.join(sorted(n for n in names if not n.startswith('_')))}" if names else "",
+            )
         value = getattr(value, name)
     return _as_app(value, spec, module)
 
@@ -92,9 +89,7 @@ def _load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise BadApp(f"module {name!r} cannot be found: {error}") from error
     except (Exception, SystemExit) as error:
-        raise BadApp(
-            f"module {name!r} failed on import: {type(error).__name__}: {error}"
-        ) from error
+        raise BadApp(f"module {name!r} failed on import: {type(error).__name__}: {error}") from error
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -17,22 +17,22 @@ from contextlib import asynccontextmanager
 import msgspec
 from msgspec import structs
 
-from holdfast.app.agent_home import AgentHome
+from holdfast.app.binder import open_file_journal, open_secrets
 from holdfast.app.memory_search import file_of, recall_with
-from holdfast.app.places import open_file_journal, open_secrets
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ports import Notice, Recollection
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError
-from holdfast.home.days import day_of
-from holdfast.home.entries import entry_id
-from holdfast.home.place import MemoryPlace
-from holdfast.home.projection import find_position, project_now, signature, write_straight
-from holdfast.home.recalling import unread_of
-from holdfast.home.starting import start_text
+from holdfast.host.log import Log
 from holdfast.journal.contract import Journal, Remark
 from holdfast.journal.rules import check_remark, remark_to
-from holdfast.runtime.log import Log
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.memory_place import MemoryPlace
+from holdfast.memory.days import day_of
+from holdfast.memory.entries import entry_id
+from holdfast.memory.projection import find_position, project_now, signature, write_straight
+from holdfast.memory.recalling import unread_of
+from holdfast.memory.starting import start_text
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 LOOK_S = 0.5  # how often remarks of other processes, and of tasks, are looked for
@@ -43,9 +43,7 @@ AGAIN_MAX_S = 60.0
 class HomeMemory:
     """`core.ports.Memory` over an agent's folder and its journal."""
 
-    def __init__(
-        self, journal: Journal, place: MemoryPlace, *, tokens: int, secrets: Secrets = NO_SECRETS
-    ) -> None:
+    def __init__(self, journal: Journal, place: MemoryPlace, *, tokens: int, secrets: Secrets = NO_SECRETS) -> None:
         self.place = place
         self._journal = journal
         self._tokens = tokens
@@ -53,9 +51,7 @@ class HomeMemory:
         self.added = asyncio.Event()
 
     async def remember(self, *, remark_id: str, to: str, text: str, origin: str) -> None:
-        remark = Remark(
-            remark_id=remark_id, to=remark_to(to), text=self._secrets.text(text), origin=origin
-        )
+        remark = Remark(remark_id=remark_id, to=remark_to(to), text=self._secrets.text(text), origin=origin)
         await self._journal.add_remarks([remark])
         self.added.set()
 
@@ -67,7 +63,7 @@ class HomeMemory:
         return await asyncio.to_thread(start_text, self.place, tokens=self._tokens, now_ms=now_ms)
 
     async def project_now(self) -> None:
-        """Write what is to be written; see home/projection.py."""
+        """Write what is to be written; see memory/projection.py."""
         await project_now(self._journal, self.place)
 
 
@@ -139,9 +135,15 @@ class Projector:
         for one in told:
             if one.worth_telling:
                 self._log.event(
-                    "memory-merged", file=one.file, put_back=one.put_back, removed=one.removed,
-                    near=len(one.near), joined=one.joined, was_gone=one.was_gone, torn=one.torn,
-                )  # fmt: skip
+                    "memory-merged",
+                    file=one.file,
+                    put_back=one.put_back,
+                    removed=one.removed,
+                    near=len(one.near),
+                    joined=one.joined,
+                    was_gone=one.was_gone,
+                    torn=one.torn,
+                )
         return True, any(one.left for one in told)
 
     async def _tell(self, error: HoldfastError | OSError) -> None:
@@ -198,9 +200,7 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
     It goes through the journal where there is one, else straight into the file.
     """
     place = MemoryPlace(folder=home.folder)
-    remark = Remark(
-        remark_id=SystemEntropy().bytes(16).hex(), to=remark_to(to), text=text, origin=origin
-    )
+    remark = Remark(remark_id=SystemEntropy().bytes(16).hex(), to=remark_to(to), text=text, origin=origin)
     check_remark(remark)
     now_ms = SystemClock().wall_ms()
     in_journal = os.path.lexists(home.journal)
@@ -209,9 +209,7 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
         return _added(remark, now_ms, journal=False, written=True)
     journal, keys = await open_file_journal(home.journal, create=False)
     try:
-        secrets = open_secrets(
-            home.journal, keys=keys, clock=SystemClock(), entropy=SystemEntropy()
-        )
+        secrets = open_secrets(home.journal, keys=keys, clock=SystemClock(), entropy=SystemEntropy())
         secrets.refresh()
         now_ms = journal.now_ms()
         await journal.add_remarks([structs.replace(remark, text=secrets.text(text))])
@@ -227,7 +225,4 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
 
 
 def _added(remark: Remark, now_ms: int, *, journal: bool, written: bool) -> AddedLine:
-    return AddedLine(
-        id=entry_id(remark.remark_id), file=file_of(remark, now_ms), journal=journal,
-        written=written,
-    )  # fmt: skip
+    return AddedLine(id=entry_id(remark.remark_id), file=file_of(remark, now_ms), journal=journal, written=written)

@@ -14,24 +14,22 @@ import os
 import msgspec
 from msgspec import structs
 
-from holdfast.app.agent_home import AgentHome
-from holdfast.app.places import open_file_journal
+from holdfast.app.binder import open_file_journal
 from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.errors import HoldfastError
-from holdfast.home import sidecar
-from holdfast.home.days import day_of
-from holdfast.home.entries import entry_id, one_line
-from holdfast.home.place import DAYS, MEMORY_FILE, MemoryPlace
-from holdfast.home.projection import find_position
-from holdfast.home.recalling import recall, unread_of
 from holdfast.journal.contract import Journal, Remark, RemarkTo
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.memory import sidecar
+from holdfast.memory.days import day_of
+from holdfast.memory.entries import entry_id, one_line
+from holdfast.memory.projection import find_position
+from holdfast.memory.recalling import recall, unread_of
 
 WAITING_MAX = 500  # lines of the journal that a search looks at before they are in their files
 
 
-async def recall_with(
-    journal: Journal, place: MemoryPlace, words: str, *, limit: int, since: str = ""
-) -> Recollection:
+async def recall_with(journal: Journal, place: MemoryPlace, words: str, *, limit: int, since: str = "") -> Recollection:
     """What the files say, and what the journal keeps that is not in them yet."""
     waiting, unread = await _waiting(journal, place)
     found = await asyncio.to_thread(recall, place, words, limit=limit, since=since, waiting=waiting)
@@ -54,9 +52,7 @@ async def search(home: AgentHome, words: str, *, limit: int, since: str = "") ->
         await journal.close()
 
 
-async def _waiting(
-    journal: Journal, place: MemoryPlace
-) -> tuple[list[Recalled], tuple[Unread, ...]]:
+async def _waiting(journal: Journal, place: MemoryPlace) -> tuple[list[Recalled], tuple[Unread, ...]]:
     try:
         position = await find_position(journal, place)
         kept = await journal.remarks_after(position, limit=WAITING_MAX + 1)
@@ -66,16 +62,20 @@ async def _waiting(
         file="the journal",
         why=f"more than {WAITING_MAX} lines wait to be written; the first are looked at",
         hint="`holdfast memory add` or a worker writes them, and says what is in the way",
-    )  # fmt: skip
+    )
     lines = [_as_line(one.remark, one.at_ms) for one in kept[:WAITING_MAX]]
     return lines, (more,) if len(kept) > WAITING_MAX else ()
 
 
 def _as_line(remark: Remark, at_ms: int) -> Recalled:
     return Recalled(
-        file=file_of(remark, at_ms), line=0, text=one_line(remark.text), origin=remark.origin,
-        day=day_of(at_ms), id=entry_id(remark.remark_id),
-    )  # fmt: skip
+        file=file_of(remark, at_ms),
+        line=0,
+        text=one_line(remark.text),
+        origin=remark.origin,
+        day=day_of(at_ms),
+        id=entry_id(remark.remark_id),
+    )
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 from holdfast.app.health import Health
 from holdfast.core.step import StepState
+from holdfast.core.version import find_version
 from holdfast.errors import HoldfastError
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.runtime.engine import Engine
+from holdfast.runtime.engine.engine import Engine
 
 NOTICES_COUNTED_MAX = 1_000
 PREFIX = "holdfast_"
@@ -96,9 +96,7 @@ class Gauges:
 
     async def _read(self, figures: dict[str, list[tuple[str, float]]]) -> None:
         counts = await self._journal.count_tasks()
-        figures["tasks"] = [
-            (_labels(state=state.value), float(counts.get(state, 0))) for state in TaskState
-        ]
+        figures["tasks"] = [(_labels(state=state.value), float(counts.get(state, 0))) for state in TaskState]
         untold = await self._journal.pending_notices(limit=NOTICES_COUNTED_MAX)
         figures["notices_untold"] = [("", float(len(untold)))]
 
@@ -108,10 +106,7 @@ class Gauges:
             for view in self._engine.views()
             for step in view.steps.values()
             if step.step is not None
-            and (
-                step.state is StepState.UNKNOWN
-                or (step.state is StepState.STARTED and step.step.epoch < view.epoch)
-            )
+            and (step.state is StepState.UNKNOWN or (step.state is StepState.STARTED and step.step.epoch < view.epoch))
         )
 
     def _lease_left_s(self) -> float:
@@ -137,11 +132,3 @@ def _labels(**labels: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def find_version() -> str:
-    """The installed version of Holdfast."""
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "unknown"

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.core.effect import Keyed
 from holdfast.core.ports import Notice, Notices
 from holdfast.errors import BadSettings, HoldfastError
-from holdfast.runtime.http import HttpClient
-from holdfast.runtime.settings import Settings
+from holdfast.layout.engine_settings import Settings
+from holdfast.runtime.http.client import HttpClient
 
 COMMAND_TIMEOUT_S = 30.0
 WEBHOOK_TIMEOUT_S = 10.0
@@ -42,9 +42,11 @@ class CommandNotices:
 
     async def tell(self, notice: Notice) -> None:
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
                 await process.communicate(_encode(notice) + b"\n")
@@ -69,7 +71,9 @@ class WebhookNotices:
         ends = loop.time() + WEBHOOK_TIMEOUT_S
         client = HttpClient(
             effect=Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False),
-            effect_key=notice.notice_id, task_id=notice.task_id or "-",
-            ordinal=notice.ordinal or "-", time_left_s=lambda: ends - loop.time(),
-        )  # fmt: skip
+            effect_key=notice.notice_id,
+            task_id=notice.task_id or "-",
+            ordinal=notice.ordinal or "-",
+            time_left_s=lambda: ends - loop.time(),
+        )
         await client.post(self._url, json=msgspec.to_builtins(notice), timeout_s=WEBHOOK_TIMEOUT_S)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 
 import msgspec
 
-from holdfast.app.acting import acting, open_as, watching
+from holdfast.app.agent_lease_gate import acting, open_as, watching
+from holdfast.app.binder import journal_path, memory_beside, open_secrets, scratch_root
 from holdfast.app.handle import TaskHandle
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.notify import make_notices
-from holdfast.app.places import journal_path, memory_beside, open_secrets, scratch_root
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.ids import (
     TaskId,
@@ -49,20 +49,20 @@ from holdfast.errors import (
     StepNotFound,
     TaskNotFound,
 )
+from holdfast.host.log import Log
 from holdfast.journal.contract import Claimed, InboxItem, InboxKind, Journal, Submission
 from holdfast.journal.records import Body, StepView, TaskState, TaskView
-from holdfast.runtime.child import in_child
-from holdfast.runtime.closed import approval_binding, is_answer
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.facts import decidable_in_ms
-from holdfast.runtime.gate import Gate
-from holdfast.runtime.guard import Guard
-from holdfast.runtime.log import Log
-from holdfast.runtime.scope import Scope
+from holdfast.layout.engine_settings import Settings
+from holdfast.runtime.engine.engine import Engine
+from holdfast.runtime.gate.gate import Gate
+from holdfast.runtime.gate.guard import Guard
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
-from holdfast.runtime.settings import Settings
-from holdfast.runtime.task import SCOPE_NAME, TaskType, check_gate, check_name
-from holdfast.runtime.tool import Tool, check_registered
+from holdfast.runtime.step.facts import decidable_in_ms
+from holdfast.runtime.step.outcome import approval_binding, is_answer
+from holdfast.runtime.task.scope import Scope
+from holdfast.runtime.task.task import SCOPE_NAME, TaskType, check_gate, check_name
+from holdfast.runtime.tool.child import in_child
+from holdfast.runtime.tool.tool import Tool, check_registered
 
 if TYPE_CHECKING:
     from holdfast.app.agent_lease import AgentLease
@@ -94,11 +94,20 @@ class Holdfast:
     """An open journal: submit, follow, decide. Made by `holdfast.open`."""
 
     def __init__(
-        self, *, journal: Journal, keys: KeyRing, clock: Clock, entropy: Entropy,
-        tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]], settings: Settings,
-        log: Log | None = None, secrets: Secrets = NO_SECRETS, memory: Memory | None = None,
+        self,
+        *,
+        journal: Journal,
+        keys: KeyRing,
+        clock: Clock,
+        entropy: Entropy,
+        tasks: Iterable[TaskType],
+        tools: Iterable[Tool[..., Any]],
+        settings: Settings,
+        log: Log | None = None,
+        secrets: Secrets = NO_SECRETS,
+        memory: Memory | None = None,
         held: AgentLease | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._held = held
         self.journal = journal
         self.memory = memory  # of the agent in whose folder the journal lies
@@ -140,8 +149,7 @@ class Holdfast:
             request_id = ""
         elif not str(request_id).strip():
             raise BadInput(
-                "the request id is empty",
-                hint="leave it out, or name the request: it is what makes a repeat safe",
+                "the request id is empty", hint="leave it out, or name the request: it is what makes a repeat safe"
             )
         if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - border
             raise BadInput(f"a request id is text, not {type(request_id).__name__}")
@@ -155,15 +163,11 @@ class Holdfast:
             task_id=self._mint(name, request_id),
             name=name,
             args=kept,
-            args_fingerprint=fingerprint(
-                self._fingerprint_key, tool=f"task {name}", canonical_args=canonical(kept)
-            ),
+            args_fingerprint=fingerprint(self._fingerprint_key, tool=f"task {name}", canonical_args=canonical(kept)),
             request_id=request_id,
         )
         found = await self.journal.submit(submission)
-        return TaskHandle(
-            self.journal, found.task_id, created=found.created, check=self._check_alive
-        )
+        return TaskHandle(self.journal, found.task_id, created=found.created, check=self._check_alive)
 
     def task(self, task_id: str) -> TaskHandle:
         """A handle on a task of this journal."""
@@ -172,16 +176,20 @@ class Holdfast:
     def _mint(self, name: str, request_id: str) -> TaskId:
         if not request_id:
             return task_id_from_bytes(self._entropy.bytes(16))
-        return task_id_for_request(
-            self._k_effect, agent=self.settings.agent, name=name, request_id=request_id
-        )
+        return task_id_for_request(self._k_effect, agent=self.settings.agent, name=name, request_id=request_id)
 
     # facts and decisions
 
     async def evidence(
-        self, *, effect_key: str = "", task_id: str = "", ordinal: str = "",
-        result: Any = None, happened: bool = True, source: str = "webhook",
-    ) -> None:  # fmt: skip  # Any: checked as JSON
+        self,
+        *,
+        effect_key: str = "",
+        task_id: str = "",
+        ordinal: str = "",
+        result: Any = None,
+        happened: bool = True,
+        source: str = "webhook",
+    ) -> None:  # Any: checked as JSON
         """Tell what is known of an effect from elsewhere, for example a webhook.
 
         Named by its effect key, or by task id and ordinal. Evidence that it happened closes an
@@ -219,18 +227,20 @@ class Holdfast:
         await self.journal.add_notice(self.secrets.notice(notice))
 
     async def settle(
-        self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None,
-        by: str = "", note: str = "",
-    ) -> None:  # fmt: skip  # Any: checked as JSON
+        self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None, by: str = "", note: str = ""
+    ) -> None:  # Any: checked as JSON
         """Decide a parked step: it was `done`, `run` it, or `skip` it.
 
         Raises NotSettleable where it is not parked, NotNow while a request may be under way.
         """
         step = await self.check_settle(task_id, ordinal, decision, result=result)
         body: Body = {
-            "decision": decision, "result": checked(result, what="result"), "by": by, "note": note,
+            "decision": decision,
+            "result": checked(result, what="result"),
+            "by": by,
+            "note": note,
             "epoch": step.parked[0] if step.parked else 0,
-        }  # fmt: skip
+        }
         await self._drop(parse_task_id(task_id), ordinal, InboxKind.DECISION, body)
 
     async def check_settle(
@@ -252,9 +262,7 @@ class Holdfast:
         encode(checked(result, what="result"), what="result")
         return step
 
-    async def approve(
-        self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = ""
-    ) -> None:
+    async def approve(self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = "") -> None:
         """Answer what a task waits for."""
         task = parse_task_id(task_id)
         ordinal = parse_ordinal(ordinal)
@@ -323,9 +331,7 @@ class Holdfast:
             finally:
                 engine.unwatch(book, rested=not book.fenced)
 
-    async def _claim_scope(
-        self, engine: Engine, name: str, task_id: TaskId, given: asyncio.Future[Claimed]
-    ) -> Claimed:
+    async def _claim_scope(self, engine: Engine, name: str, task_id: TaskId, given: asyncio.Future[Claimed]) -> Claimed:
         """Claim it; or get it from our own engine, which may be first to see it woken."""
         loop = asyncio.get_running_loop()
         end = loop.time() + SCOPE_WAIT_S * self.settings.pace
@@ -337,9 +343,7 @@ class Holdfast:
             if given.done():
                 return given.result()
             claim = asyncio.ensure_future(
-                self.journal.claim(
-                    session, names=(SCOPE_NAME,), limit=1, task_id=task_id, alone=True
-                )
+                self.journal.claim(session, names=(SCOPE_NAME,), limit=1, task_id=task_id, alone=True)
             )
             try:
                 claimed = await asyncio.shield(claim)
@@ -364,9 +368,7 @@ class Holdfast:
             task_id=self._mint(SCOPE_NAME, name),
             name=SCOPE_NAME,
             args={"scope": name},
-            args_fingerprint=fingerprint(
-                self._fingerprint_key, tool=SCOPE_NAME, canonical_args=name.encode()
-            ),
+            args_fingerprint=fingerprint(self._fingerprint_key, tool=SCOPE_NAME, canonical_args=name.encode()),
             request_id=name,
         )
         await self.journal.submit(submission)
@@ -436,11 +438,17 @@ class Holdfast:
 
 @asynccontextmanager
 async def open(  # noqa: A001 - the public name is holdfast.open
-    journal: str | os.PathLike[str], *, tasks: Iterable[TaskType] = (),
-    tools: Iterable[Tool[..., Any]] = (), settings: Settings | None = None, serve: bool = True,
-    create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None,
+    journal: str | os.PathLike[str],
+    *,
+    tasks: Iterable[TaskType] = (),
+    tools: Iterable[Tool[..., Any]] = (),
+    settings: Settings | None = None,
+    serve: bool = True,
+    create: bool = True,
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
     log: Log | None = None,
-) -> AsyncGenerator[Holdfast, None]:  # fmt: skip
+) -> AsyncGenerator[Holdfast, None]:
     """Open the journal at this path and serve the given tasks until the block is left.
 
     Args:
@@ -460,64 +468,99 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     path = journal_path(journal)
     if not serve:
         async with _opened(
-            path, tasks=tasks, tools=tools, settings=settings, serve=False, create=create,
-            clock=clock, entropy=entropy, log=log, lease=None,
-        ) as hf:  # fmt: skip
+            path,
+            tasks=tasks,
+            tools=tools,
+            settings=settings,
+            serve=False,
+            create=create,
+            clock=clock,
+            entropy=entropy,
+            log=log,
+            lease=None,
+        ) as hf:
             yield hf
         return
     async with (
         acting(
-            path, clock=clock, entropy=entropy, notices=make_notices(settings), log=log or Log(),
-            patient=False,
+            path, clock=clock, entropy=entropy, notices=make_notices(settings), log=log or Log(), patient=False
         ) as lease,
         _opened(
-            path, tasks=tasks, tools=tools, settings=settings, serve=True, create=create,
-            clock=clock, entropy=entropy, log=log, lease=lease,
+            path,
+            tasks=tasks,
+            tools=tools,
+            settings=settings,
+            serve=True,
+            create=create,
+            clock=clock,
+            entropy=entropy,
+            log=log,
+            lease=lease,
         ) as hf,
         watching(lease, hf.journal, log or Log()),
-    ):  # fmt: skip
+    ):
         yield hf
 
 
 @asynccontextmanager
 async def _opened(
-    path: Path, *, tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]], settings: Settings,
-    serve: bool, create: bool, clock: Clock, entropy: Entropy, log: Log | None,
+    path: Path,
+    *,
+    tasks: Iterable[TaskType],
+    tools: Iterable[Tool[..., Any]],
+    settings: Settings,
+    serve: bool,
+    create: bool,
+    clock: Clock,
+    entropy: Entropy,
+    log: Log | None,
     lease: AgentLease | None,
-) -> AsyncGenerator[Holdfast, None]:  # fmt: skip
+) -> AsyncGenerator[Holdfast, None]:
     known = list(tools)
     for tool in known:
         check_registered(tool)
     opened, keys = await open_as(
-        lease, path, clock=clock, entropy=entropy, create=create,
-        allow_network_fs=settings.allow_network_fs,
-    )  # fmt: skip
+        lease, path, clock=clock, entropy=entropy, create=create, allow_network_fs=settings.allow_network_fs
+    )
     stack = AsyncExitStack()
     try:
         secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
         memory = None
         if serve:
-            memory = await stack.enter_async_context(
-                memory_beside(path, opened, secrets=secrets, log=log)
-            )
+            memory = await stack.enter_async_context(memory_beside(path, opened, secrets=secrets, log=log))
     except BaseException:
         await opened.close()
         raise
     hf = Holdfast(
-        journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=list(tasks), tools=known,
-        settings=settings, log=log, secrets=secrets, memory=memory, held=lease,
-    )  # fmt: skip
+        journal=opened,
+        keys=keys,
+        clock=clock,
+        entropy=entropy,
+        tasks=list(tasks),
+        tools=known,
+        settings=settings,
+        log=log,
+        secrets=secrets,
+        memory=memory,
+        held=lease,
+    )
     engine: Engine | None = None
     if serve:
         engine = Engine(
-            journal=opened, keys=keys, clock=clock, entropy=entropy, tasks=hf.tasks.values(),
-            tools=known, settings=settings, notices=make_notices(settings), log=log,
-            secrets=secrets, memory=memory,
-            scratch_root=scratch_root(
-                path, folder=settings.scratch_folder, journal_id=opened.journal_id
-            ),
+            journal=opened,
+            keys=keys,
+            clock=clock,
+            entropy=entropy,
+            tasks=hf.tasks.values(),
+            tools=known,
+            settings=settings,
+            notices=make_notices(settings),
+            log=log,
+            secrets=secrets,
+            memory=memory,
+            scratch_root=scratch_root(path, folder=settings.scratch_folder, journal_id=opened.journal_id),
             right=lease,
-        )  # fmt: skip
+        )
         hf.start(engine)
     bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]
     for task in bound:

@@ -27,7 +27,7 @@ from holdfast.core.effect import Effect, Keyed, Queryable, Unrepeatable
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.core.values import canonical, checked
 from holdfast.errors import Busy, KeyReused, NotSent, Refused, text_of
-from holdfast.runtime.tool import Absent, Call, Found, Many, Tool, Unsure
+from holdfast.runtime.tool.tool import Absent, Call, Found, Many, Tool, Unsure
 
 Args = dict[str, Any]  # Any: JSON values of the person who checks
 BUSY_TRIES = 20
@@ -109,9 +109,12 @@ def judge(seen: Seen, effect: Effect) -> Verdict:
     keyed = all(one.ok for one in (repeat, apart, crowd, body))
     proved = "Keyed" if keyed else "Queryable" if lookup.ok else "Unrepeatable"
     verdict = Verdict(
-        checks=[repeat, apart, crowd, body, lookup, refusals], proved=proved,
-        fingerprint=fingerprint if keyed else "", refusals_stored=stored, declared=effect.name,
-    )  # fmt: skip
+        checks=[repeat, apart, crowd, body, lookup, refusals],
+        proved=proved,
+        fingerprint=fingerprint if keyed else "",
+        refusals_stored=stored,
+        declared=effect.name,
+    )
     verdict.ok = RANK[effect.name] <= RANK[proved] and not _contradicts(verdict, effect)
     return verdict
 
@@ -120,9 +123,7 @@ def _contradicts(verdict: Verdict, effect: Effect) -> bool:
     if not isinstance(effect, Keyed):
         return False
     stored = verdict.refusals_stored
-    return verdict.fingerprint != effect.fingerprint or (
-        stored is not None and stored != effect.refusals_stored
-    )
+    return verdict.fingerprint != effect.fingerprint or (stored is not None and stored != effect.refusals_stored)
 
 
 def _repeat(seen: Seen) -> Check:
@@ -136,11 +137,13 @@ def _apart(seen: Seen) -> Check:
         return Check("apart", False, f"another key gives no answer: {_end(seen.fresh)}")
     apart = seen.fresh.value != seen.first.value
     return Check(
-        "apart", apart,
-        "another key gives another answer" if apart
+        "apart",
+        apart,
+        "another key gives another answer"
+        if apart
         else "another key gives the same answer: answers do not tell effects apart, so a repeat "
         "that was done again would look the same",
-    )  # fmt: skip
+    )
 
 
 def _crowd(seen: Seen) -> Check:
@@ -161,12 +164,8 @@ def _body(seen: Seen) -> tuple[Check, Literal["checked", "ignored", ""]]:
     if other.kind in (Kind.KEY_REUSED, Kind.REFUSED):
         return Check("other body", True, "a used key with another body is refused"), "checked"
     if other == seen.first:
-        return Check("other body", True, "a used key with another body: the first answer"), (
-            "ignored"
-        )
-    return Check(
-        "other body", False, f"a used key with another body is done a second time: {_end(other)}"
-    ), ""
+        return Check("other body", True, "a used key with another body: the first answer"), ("ignored")
+    return Check("other body", False, f"a used key with another body is done a second time: {_end(other)}"), ""
 
 
 def _lookup(seen: Seen) -> Check:
@@ -180,9 +179,7 @@ def _refusals(seen: Seen) -> tuple[bool | None, Check]:
     if seen.refused is None or seen.mended is None:
         return None, Check("refusals", None, "not tried: give refused arguments with --refused")
     if seen.refused.kind is not Kind.REFUSED:
-        return None, Check(
-            "refusals", None, f"these arguments are not refused: {_end(seen.refused)}"
-        )
+        return None, Check("refusals", None, f"these arguments are not refused: {_end(seen.refused)}")
     stored = seen.mended.kind in (Kind.REFUSED, Kind.KEY_REUSED)
     said = "kept under their key" if stored else "not kept: the key can be used again"
     return stored, Check("refusals", True, f"refusals are {said}")
@@ -200,9 +197,8 @@ class Sandbox:
         self._wait_s = wait_s
 
     async def check(
-        self, args: Args, *, other: Args | None, refused: Args | None, at_once: int,
-        say: Callable[[str], None],
-    ) -> Seen:  # fmt: skip
+        self, args: Args, *, other: Args | None, refused: Args | None, at_once: int, say: Callable[[str], None]
+    ) -> Seen:
         first_key, fresh_key, crowd_key = _Key(), _Key(), _Key()
         say("first request, and a repeat of it")
         first = await self._patiently(first_key, args)
@@ -212,9 +208,8 @@ class Sandbox:
         say(f"{at_once} requests at once under one key")
         crowd = await asyncio.gather(*(self._send(crowd_key, args) for _ in range(at_once)))
         seen = Seen(
-            first=first, again=again, fresh=fresh, crowd=list(crowd),
-            after_crowd=await self._patiently(crowd_key, args),
-        )  # fmt: skip
+            first=first, again=again, fresh=fresh, crowd=list(crowd), after_crowd=await self._patiently(crowd_key, args)
+        )
         if other is not None:
             say("another body under a used key")
             seen.other = await self._patiently(first_key, other)
@@ -291,9 +286,16 @@ class Sandbox:
     def _call(self, key: _Key, *, lookup: bool) -> Call:
         ends = asyncio.get_running_loop().time() + self._tool.timeout_s
         return Call(
-            task_id=key.task_id, ordinal="1", effect_key=key.raw, fence=1, attempt=1, ends=ends,
-            mark=lambda: None, effect=self._tool.effect, lookup=lookup,
-        )  # fmt: skip
+            task_id=key.task_id,
+            ordinal="1",
+            effect_key=key.raw,
+            fence=1,
+            attempt=1,
+            ends=ends,
+            mark=lambda: None,
+            effect=self._tool.effect,
+            lookup=lookup,
+        )
 
 
 class _Key:

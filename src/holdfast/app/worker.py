@@ -13,12 +13,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from holdfast.app.journal_path import journal_path
-from holdfast.app.settings_file import find_settings
 from holdfast.app.worker_log import open_log
 from holdfast.errors import BadInput
-from holdfast.runtime.supervisor import supervise
-from holdfast.runtime.warm import Warm
+from holdfast.layout.journal_location import journal_path
+from holdfast.layout.settings import find_settings
+from holdfast.runtime.engine.supervisor import supervise
+from holdfast.runtime.engine.warm import Warm
 
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
@@ -39,12 +39,10 @@ def run_worker(order: Order) -> int:
     """Serve until asked to stop; the exit code."""
     log = open_log()
     # Wrong settings are said here, once, and not by a worker that would be started again.
-    settings = find_settings(
-        journal_path(order.journal), config=order.config, overrides=order.overrides
-    )
+    settings = find_settings(journal_path(order.journal), config=order.config, overrides=order.overrides)
     if order.backup_every:
-        from holdfast.app.agent_home import load_home
-        from holdfast.app.backup_schedule import parse_every
+        from holdfast.backup.upkeep.schedule import parse_every
+        from holdfast.layout.agent_home import load_home
 
         parse_every(order.backup_every)
         load_home(journal_path(order.journal).parent)
@@ -70,6 +68,4 @@ def parse_order(text: str) -> Order:
     try:
         return Order(**json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadInput(
-            f"not an order for a worker process: {error}", hint="start `holdfast worker APP`"
-        ) from error
+        raise BadInput(f"not an order for a worker process: {error}", hint="start `holdfast worker APP`") from error

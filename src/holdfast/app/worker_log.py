@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TextIO
 
-from holdfast.runtime.log import Log
+from holdfast.host.log import Log
 
 
 def open_log() -> Log:

@@ -15,23 +15,23 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
-from holdfast.app.acting import acting, open_as, watching
+from holdfast.app.agent_lease_gate import acting, open_as, watching
+from holdfast.app.binder import INSTANCE, memory_beside, open_secrets, scratch_root
 from holdfast.app.handoff import kept_handoff
-from holdfast.app.journal_path import journal_path
 from holdfast.app.loading import load_app
-from holdfast.app.moved import stopped_when_moved
 from holdfast.app.notify import make_notices
-from holdfast.app.places import INSTANCE, memory_beside, open_secrets, scratch_root
-from holdfast.app.settings_file import find_settings
 from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.redact import safe
 from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable, text_of
-from holdfast.runtime.deadman import DeadMan
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.hardening import harden
-from holdfast.runtime.log import Log
+from holdfast.host.hardening import harden
+from holdfast.host.log import Log
+from holdfast.layout.journal_location import journal_path
+from holdfast.layout.moved import stopped_when_moved
+from holdfast.layout.settings import find_settings
+from holdfast.runtime.engine.engine import Engine
+from holdfast.runtime.session.deadman import DeadMan
 
 EXIT_DEFECT = 1
 LOG = "kel.jsonl"  # identity.own_log.LOG, whose room is loaded only where there is one
@@ -65,7 +65,7 @@ async def serve(order: Order, log: Log) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
     has_identity = os.path.lexists(path.parent / LOG)
     if has_identity:
-        from holdfast.app.evicted import check_at_start  # the rooms of keys: where they are used
+        from holdfast.app.eviction import check_at_start  # the rooms of keys: where they are used
 
         await check_at_start(path, notices=notices, log=log)
     async with AsyncExitStack() as stack:
@@ -77,18 +77,23 @@ async def serve(order: Order, log: Log) -> None:
         )
         stack.push_async_callback(journal.close)
         secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
-        memory = await stack.enter_async_context(
-            memory_beside(path, journal, secrets=secrets, log=log)
-        )
+        memory = await stack.enter_async_context(memory_beside(path, journal, secrets=secrets, log=log))
         engine = Engine(
-            journal=journal, keys=keys, clock=clock, entropy=entropy, tasks=app.tasks.values(),
-            tools=app.tools.values(), settings=settings, notices=notices, log=log,
-            dead_man=DeadMan.create(), secrets=secrets, memory=memory,
-            scratch_root=scratch_root(
-                path, folder=settings.scratch_folder, journal_id=journal.journal_id
-            ),
+            journal=journal,
+            keys=keys,
+            clock=clock,
+            entropy=entropy,
+            tasks=app.tasks.values(),
+            tools=app.tools.values(),
+            settings=settings,
+            notices=notices,
+            log=log,
+            dead_man=DeadMan.create(),
+            secrets=secrets,
+            memory=memory,
+            scratch_root=scratch_root(path, folder=settings.scratch_folder, journal_id=journal.journal_id),
             right=lease,
-        )  # fmt: skip
+        )
         await stack.enter_async_context(watching(lease, journal, log))
         _listen_to_signals(engine, log)
         _report_lost_errors(log)
@@ -101,13 +106,11 @@ async def serve(order: Order, log: Log) -> None:
             port = await serve_health(order.health_port, gauges, stack)
             log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
         if order.backup_every:
-            from holdfast.app.agent_home import load_home
-            from holdfast.app.backup_loop import kept_backups
+            from holdfast.backup.upkeep.loop import kept_backups
+            from holdfast.layout.agent_home import load_home
 
             home = load_home(path.parent)
-            await stack.enter_async_context(
-                kept_backups(home, every=order.backup_every, clock=clock, log=log)
-            )
+            await stack.enter_async_context(kept_backups(home, every=order.backup_every, clock=clock, log=log))
         log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
         async with AsyncExitStack() as watched:
             for one in (
@@ -116,11 +119,9 @@ async def serve(order: Order, log: Log) -> None:
             ):
                 await watched.enter_async_context(one)
             if has_identity:
-                from holdfast.app.evicted import stopped_when_evicted
+                from holdfast.app.eviction import stopped_when_evicted
 
-                await watched.enter_async_context(
-                    stopped_when_evicted(path, engine.stop, notices=notices, log=log)
-                )
+                await watched.enter_async_context(stopped_when_evicted(path, engine.stop, notices=notices, log=log))
             await engine.serve()
 
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.backup import place_state
-from holdfast.backup.place_errors import place_error
-from holdfast.backup.place_state import PlaceState
-from holdfast.backup.place_states import PlaceStates
-from holdfast.backup.places import Place, check_there
+from holdfast.backup.places import place_state
+from holdfast.backup.places.place_errors import place_error
+from holdfast.backup.places.place_state import PlaceState
+from holdfast.backup.places.place_states import PlaceStates
+from holdfast.backup.places.places import Place, check_there
 from holdfast.errors import BackupInterrupted, HoldfastError
 
 JOB_S_MAX = 8 * 3600.0  # a first backup over a slow line; above what one run of Borg may take
@@ -40,29 +40,21 @@ NowMs = Callable[[], int]
 
 
 async def run_jobs(
-    places: Sequence[Place], job: Job, *, states: PlaceStates, now_ms: NowMs,
-    timeout_s: float = JOB_S_MAX,
-) -> tuple[Outcome, ...]:  # fmt: skip
+    places: Sequence[Place], job: Job, *, states: PlaceStates, now_ms: NowMs, timeout_s: float = JOB_S_MAX
+) -> tuple[Outcome, ...]:
     """Do the job for every place at once and record what became of each, in the given order.
 
     The sentinel of a place is looked at first. Never raises for what happens at a place.
     """
-    return tuple(
-        await asyncio.gather(*(_one(place, job, states, now_ms, timeout_s) for place in places))
-    )
+    return tuple(await asyncio.gather(*(_one(place, job, states, now_ms, timeout_s) for place in places)))
 
 
-async def _one(
-    place: Place, job: Job, states: PlaceStates, now_ms: NowMs, timeout_s: float
-) -> Outcome:
+async def _one(place: Place, job: Job, states: PlaceStates, now_ms: NowMs, timeout_s: float) -> Outcome:
     try:
         done = await _timed(place, job, timeout_s)
     except HoldfastError as error:
         code, message = error.code, error.message
-        states.change(
-            place.name,
-            lambda state: place_state.tried(state, now_ms=now_ms(), result=code, message=message),
-        )
+        states.change(place.name, lambda state: place_state.tried(state, now_ms=now_ms(), result=code, message=message))
         return Outcome(place=place.name, error=error)
     states.change(place.name, lambda state: _after(state, done, now_ms()))
     return Outcome(place=place.name, done=done)

@@ -34,26 +34,26 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("holdfast.cli.demo", "killed inside a payment, resumed: one charge, one mail"),
-    "init": Entry("holdfast.cli.init", "a new agent: folder, identity, vault, words for paper"),
-    "adopt": Entry("holdfast.cli.adopt", "cover an agent that was there before; nothing moves"),
-    "submit": Entry("holdfast.cli.submit", "submit a task and follow it to its end"),
-    "worker": Entry("holdfast.cli.worker", "serve the tasks of an app"),
-    "task": Entry("holdfast.cli.task", "list, show, cancel and retry tasks"),
-    "effect": Entry("holdfast.cli.effect", "everything in doubt, with evidence; decide it"),
-    "approval": Entry("holdfast.cli.approval", "what waits for a person's yes or no"),
-    "tool": Entry("holdfast.cli.tool", "try whether a tool's far end keeps what it promises"),
-    "secret": Entry("holdfast.cli.secret", "the secrets of tools: set, list, rotate, remove"),
-    "paper": Entry("holdfast.cli.paper", "recovery sheets and public card: print, verify, revoke"),
-    "share": Entry("holdfast.cli.share", "shares of a recovery phrase: split, combine"),
-    "identity": Entry("holdfast.cli.identity", "who the agent is: show, rotate, evict, recover"),
-    "place": Entry("holdfast.cli.backup_places", "where backups go: add, list, check, remove"),
+    "init": Entry("holdfast.cli.agent.init", "a new agent: folder, identity, vault, words for paper"),
+    "adopt": Entry("holdfast.cli.agent.adopt", "cover an agent that was there before; nothing moves"),
+    "submit": Entry("holdfast.cli.task.submit", "submit a task and follow it to its end"),
+    "worker": Entry("holdfast.cli.task.worker", "serve the tasks of an app"),
+    "task": Entry("holdfast.cli.task.task", "list, show, cancel and retry tasks"),
+    "effect": Entry("holdfast.cli.effect.effect", "everything in doubt, with evidence; decide it"),
+    "approval": Entry("holdfast.cli.task.approval", "what waits for a person's yes or no"),
+    "tool": Entry("holdfast.cli.task.tool", "try whether a tool's far end keeps what it promises"),
+    "secret": Entry("holdfast.cli.agent.secret", "the secrets of tools: set, list, rotate, remove"),
+    "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),
+    "share": Entry("holdfast.cli.paper.share", "shares of a recovery phrase: split, combine"),
+    "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
+    "place": Entry("holdfast.cli.backup.places", "where backups go: add, list, check, remove"),
     "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
-    "handoff": Entry("holdfast.cli.handoff", "where are we, what is pending, decided, changed"),
-    "backup": Entry("holdfast.cli.backup", "snapshots: made, listed, restored for a test"),
-    "migrate": Entry("holdfast.cli.migrate", "move an agent to another host: export, import"),
-    "recover": Entry("holdfast.cli.recover", "bring an agent back from paper and one backup"),
-    "memory": Entry("holdfast.cli.memory", "what the agent remembers: add, search, show"),
-}  # fmt: skip
+    "handoff": Entry("holdfast.cli.agent.handoff", "where are we, what is pending, decided, changed"),
+    "backup": Entry("holdfast.cli.backup.backup", "snapshots: made, listed, restored for a test"),
+    "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
+    "recover": Entry("holdfast.cli.recover.recover", "bring an agent back from paper and one backup"),
+    "memory": Entry("holdfast.cli.agent.memory", "what the agent remembers: add, search, show"),
+}
 
 
 class Commands(Protocol):
@@ -71,7 +71,7 @@ def over_journal(work: Work) -> Run:
     """The `run` of a verb that works over the open journal."""
 
     def run(args: argparse.Namespace) -> int:
-        from holdfast.cli.place import run_opened
+        from holdfast.cli.input.input_journal import run_opened
 
         return run_opened(args, work)
 
@@ -108,9 +108,7 @@ def new_command(
 
 def add_verbs(parser: argparse.ArgumentParser) -> Commands:
     """The verbs of a noun; one is required."""
-    return parser.add_subparsers(
-        dest="verb", metavar="VERB", required=True, title="verbs", parser_class=type(parser)
-    )
+    return parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs", parser_class=type(parser))
 
 
 def add_journal_option(parser: argparse.ArgumentParser) -> None:
@@ -125,25 +123,16 @@ def add_journal_option(parser: argparse.ArgumentParser) -> None:
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config",
-        metavar="FILE",
-        default="",
-        help="settings (default: holdfast.toml beside the journal)",
+        "--config", metavar="FILE", default="", help="settings (default: holdfast.toml beside the journal)"
     )
 
 
 def add_home_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--home",
-        metavar="DIR",
-        help="the agent's folder (default: $HOLDFAST_HOME, else this folder)",
-    )
+    parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: $HOLDFAST_HOME, else this folder)")
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON (docs/reference/json.md) instead of a table"
-    )
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/reference/json.md) instead of a table")
 
 
 def _epilog(columns: Sequence[tuple[str, str]], examples: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from holdfast.cli.command import Commands, add_json_option, new_command
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.app.demo.judge import Report
+    from holdfast.demo.judge import Report
 
 EXIT_BROKEN = 1
 _WIDTH = 100
@@ -37,13 +37,11 @@ def add_parser(commands: Commands) -> None:
     )
     add_json_option(parser)
     parser.add_argument("--keep", action="store_true", help="keep the journal and the ledgers")
-    parser.add_argument(
-        "--folder", metavar="DIR", help="play in this new or empty folder, and keep it"
-    )
+    parser.add_argument("--folder", metavar="DIR", help="play in this new or empty folder, and keep it")
 
 
 def run(args: argparse.Namespace) -> int:
-    from holdfast.app.demo.place import playing
+    from holdfast.demo.place import playing
 
     kept = bool(args.keep or args.folder)
     teller = _Silent() if args.json else _Printed(sys.stdout.isatty())
@@ -63,7 +61,7 @@ def _play(folder: Path, teller: _Silent | _Printed, *, kept: bool) -> Report:
     import asyncio
     import signal
 
-    from holdfast.app.demo.story import play
+    from holdfast.demo.story import play
 
     async def main() -> Report:
         task = asyncio.current_task()
@@ -89,8 +87,7 @@ def summary(report: Report) -> list[str]:
         f"duplicates {verdict.duplicates}   lost {verdict.lost}",
         f"  workers killed {report.kills}   questions to a person {report.asked}   "
         f"settled {report.settled}   parked {report.parked}",
-        f"  from the kill to the next step {report.resume_s:.2f} s   "
-        f"the whole demo {report.seconds:.1f} s",
+        f"  from the kill to the next step {report.resume_s:.2f} s   the whole demo {report.seconds:.1f} s",
     ]
     if report.restore_s is not None:
         lines.append(

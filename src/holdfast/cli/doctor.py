@@ -12,7 +12,7 @@ from holdfast.cli.command import Commands, add_journal_option, add_json_option, 
 
 if TYPE_CHECKING:
     from holdfast.app.findings import Finding
-    from holdfast.runtime.settings import Settings
+    from holdfast.layout.engine_settings import Settings
 
 EXIT_CLEAN = 0
 EXIT_PROBLEMS = 1
@@ -20,7 +20,9 @@ EXIT_PROBLEMS = 1
 
 def add_parser(commands: Commands) -> None:
     parser = new_command(
-        commands, "doctor", run=run,
+        commands,
+        "doctor",
+        run=run,
         purpose="What is wrong with this journal, agent or machine, and the command that mends it. "
         "Changes nothing. Exit code 0: all well; 1: something needs you; 6: the journal is "
         "damaged, stopped, older than it should be, or its keys are missing.",
@@ -30,10 +32,8 @@ def add_parser(commands: Commands) -> None:
             ("finding", "what was found; below it the command that mends it"),
         ),
         examples=("holdfast doctor --home ~/agents/ada", "holdfast doctor --deep --json"),
-    )  # fmt: skip
-    parser.add_argument(
-        "--deep", action="store_true", help="also read every record: chains, seals, heads"
     )
+    parser.add_argument("--deep", action="store_true", help="also read every record: chains, seals, heads")
     add_journal_option(parser)
     add_json_option(parser)
 
@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from holdfast.app.examine import Level
-    from holdfast.app.settings_file import find_settings
-    from holdfast.cli.place import journal_of
-    from holdfast.cli.screen import print_json
+    from holdfast.app.doctor import Level
+    from holdfast.cli.input.input_journal import journal_of
+    from holdfast.cli.screen.screen import print_json
     from holdfast.errors import EXIT_JOURNAL
+    from holdfast.layout.settings import find_settings
 
     path = journal_of(args)
     settings = find_settings(path)
@@ -61,9 +61,7 @@ async def _run(args: argparse.Namespace) -> int:
     levels = {finding.level for finding in found}
     clean = not levels & {Level.WARNING, Level.DAMAGE}
     if args.json:
-        print_json(
-            {"journal": str(path), "ok": clean, "findings": [asdict(finding) for finding in found]}
-        )
+        print_json({"journal": str(path), "ok": clean, "findings": [asdict(finding) for finding in found]})
     if Level.DAMAGE in levels:
         return EXIT_JOURNAL
     return EXIT_CLEAN if clean else EXIT_PROBLEMS
@@ -71,9 +69,9 @@ async def _run(args: argparse.Namespace) -> int:
 
 async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """About the journal, and about the agent whose folder it lies in, if it has an identity."""
-    from holdfast.app.agent_home import load_home
-    from holdfast.app.examine import examine
+    from holdfast.app.doctor import examine
     from holdfast.app.identity_watch import examine_identity
+    from holdfast.layout.agent_home import load_home
 
     async for finding in examine(path, settings=settings, deep=deep):
         yield finding
@@ -83,7 +81,7 @@ async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[F
 
 
 def _print(finding: Finding) -> None:
-    from holdfast.cli.screen_text import one_line
+    from holdfast.cli.screen.text import one_line
 
     print(f"{finding.level:<8} {finding.check:<10} {one_line(finding.text, chars_max=1_000)}")
     if finding.mend:

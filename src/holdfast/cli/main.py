@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from holdfast.cli.command import COMMANDS
-from holdfast.cli.ending import Ended, report_ended
 from holdfast.cli.parser import build_parser
-from holdfast.cli.report import report_error, report_internal
+from holdfast.cli.screen.error_report import report_error, report_internal
+from holdfast.cli.signals import Ended, report_ended
 from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
 # Commands of which a stray word may be a secret.
@@ -69,10 +69,7 @@ def _run(words: list[str]) -> int:
         if command_of(words) in SECRETIVE and "unrecognized" in error.message:
             # Not repeated: it may be a value.
             way = "with --from-fd" if command_of(words) in READ_FROM_FD else "from a descriptor"
-            raise BadInput(
-                "a word too many",
-                hint=f"what is secret is typed, or read {way}; never a word",
-            ) from None
+            raise BadInput("a word too many", hint=f"what is secret is typed, or read {way}; never a word") from None
         raise
     except SystemExit as stop:  # --help and --version
         code = stop.code if isinstance(stop.code, int) else 0
@@ -84,14 +81,14 @@ def _run(words: list[str]) -> int:
 
 
 def _find_disk_error(error: OSError) -> HoldfastError | None:
-    from holdfast.core.disk_errors import find_disk_error
+    from holdfast.host.disk_errors import find_disk_error
 
     return find_disk_error(error)
 
 
 def _harden() -> None:
     """No dump of a process of our own that may have words and keys in its memory."""
-    from holdfast.runtime.hardening import harden
+    from holdfast.host.hardening import harden
 
     harden()
 
@@ -105,9 +102,7 @@ def check_words(words: Sequence[str]) -> None:
     """Refuse what cannot be text: bytes that are not UTF-8 arrive here as lone surrogates."""
     for number, word in enumerate(words, start=1):
         if "\0" in word:
-            raise BadInput(
-                f"argument {number} holds a NUL character", hint="give the contents as @file"
-            )
+            raise BadInput(f"argument {number} holds a NUL character", hint="give the contents as @file")
         try:
             word.encode()
         except UnicodeEncodeError:

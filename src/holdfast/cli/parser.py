@@ -41,17 +41,10 @@ class Version(argparse.Action):
 
     # Any: argparse's own signature
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        from holdfast.core.version import find_version
+
         print(f"holdfast {find_version()}")
         parser.exit()
-
-
-def find_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "(not installed as a package)"
 
 
 def build_parser(words: Sequence[str]) -> Parser:

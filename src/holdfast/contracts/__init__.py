@@ -30,16 +30,7 @@ _WHERE = {
     "PaymentEvents": "holdfast.contracts.payment_events",
 }
 
-__all__ = [
-    "Issues",
-    "MailApi",
-    "MailEvents",
-    "Objects",
-    "PaymentEvents",
-    "Payments",
-    "SmtpMail",
-    "Sql",
-]
+__all__ = ["Issues", "MailApi", "MailEvents", "Objects", "PaymentEvents", "Payments", "SmtpMail", "Sql"]
 
 
 def __getattr__(name: str) -> object:

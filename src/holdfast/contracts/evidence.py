@@ -17,9 +17,7 @@ class TakesEvidence(Protocol):
     @property
     def secrets(self) -> _Secrets: ...
 
-    async def evidence(
-        self, *, effect_key: str = "", result: Any = None, source: str = "webhook"
-    ) -> None: ...
+    async def evidence(self, *, effect_key: str = "", result: Any = None, source: str = "webhook") -> None: ...
 
 
 async def tell(hf: TakesEvidence, *, effect_key: str, result: object, source: str) -> bool:

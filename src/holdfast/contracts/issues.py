@@ -32,8 +32,8 @@ from holdfast.contracts.reading import (
 from holdfast.core import answers, values
 from holdfast.core.effect import Idempotent, Queryable, Read
 from holdfast.errors import Misuse, Refused
-from holdfast.runtime.http_message import Response
-from holdfast.runtime.tool import Call, FindAnswer, Found, Tool, Unsure, tool
+from holdfast.runtime.http.message import Response
+from holdfast.runtime.tool.tool import Call, FindAnswer, Found, Tool, Unsure, tool
 
 URL = "https://api.github.com"
 LIST_LAG_S = 30.0  # until a list shows what was made; measured in seconds, no bound is published
@@ -51,9 +51,16 @@ class Issues:
     """The issues of one repository."""
 
     def __init__(
-        self, repository: str, *, token: str, url: str = URL, name: str = "issue",
-        list_lag_s: float = LIST_LAG_S, timeout_s: float = 30.0, needs_approval: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        repository: str,
+        *,
+        token: str,
+        url: str = URL,
+        name: str = "issue",
+        list_lag_s: float = LIST_LAG_S,
+        timeout_s: float = 30.0,
+        needs_approval: bool = False,
+    ) -> None:
         """Make the tools.
 
         Args:
@@ -71,9 +78,14 @@ class Issues:
 
         def make(function: Any, effect: Any, verb: str, *, asks: bool) -> Tool[..., Any]:
             made: Tool[..., Any] = tool(
-                effect=effect, name=f"{name}_{verb}", given=given, secrets=secrets, http_only=True,
-                timeout_s=timeout_s, needs_approval=asks,
-            )(function)  # fmt: skip
+                effect=effect,
+                name=f"{name}_{verb}",
+                given=given,
+                secrets=secrets,
+                http_only=True,
+                timeout_s=timeout_s,
+                needs_approval=asks,
+            )(function)
             return made
 
         effect = Queryable(max_delay_s=list_lag_s + 5)
@@ -90,9 +102,8 @@ class Issues:
 
 
 async def create(
-    call: Call, *, title: str, where: str, token: str, body: str = "",
-    labels: list[str] | None = None,
-) -> Fields:  # fmt: skip
+    call: Call, *, title: str, where: str, token: str, body: str = "", labels: list[str] | None = None
+) -> Fields:
     """Open an issue."""
     text = _marked(call, body, _digest(title, body, labels or []))
     fields = {"title": title, "body": text, **({"labels": labels} if labels else {})}
@@ -141,9 +152,7 @@ async def find_issue(call: Call, *, title: str, where: str, token: str, **args: 
     found: dict[int, Fields] = {}
     params = {"state": "all", "sort": "created", "direction": "desc", "per_page": str(PAGE)}
     for page in range(1, PAGES_MAX + 1):
-        response = await call.http.get(
-            f"{where}/issues", params={**params, "page": str(page)}, headers=_headers(token)
-        )
+        response = await call.http.get(f"{where}/issues", params={**params, "page": str(page)}, headers=_headers(token))
         issues = _list(response)
         found |= {one["id"]: one for one in issues if _is_ours(call, one)}
         bound = oldest(response, call.sent_ago_s)
@@ -173,9 +182,7 @@ async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer
     """The index lags: what it shows is there, what it does not show may be."""
     root, _, repository = where.partition("/repos/")
     query = f'"{call.effect_key}" in:body repo:{repository}'
-    response = await call.http.get(
-        f"{root}/search/issues", params={"q": query}, headers=_headers(token)
-    )
+    response = await call.http.get(f"{root}/search/issues", params={"q": query}, headers=_headers(token))
     issues = json_objects(json_object(response).get("items"))
     found = [one for one in issues if _is_ours(call, one)]
     if not found:
@@ -223,9 +230,7 @@ def _digest(*parts: object) -> str:
 
 
 async def _write(call: Call, method: str, url: str, fields: Fields, token: str) -> Response:
-    response = await call.http.request(
-        method, url, json=fields, headers=_headers(token), check=False
-    )
+    response = await call.http.request(method, url, json=fields, headers=_headers(token), check=False)
     proves = read_answer(response)
     if isinstance(proves, Refused):
         raise proves
@@ -235,9 +240,11 @@ async def _write(call: Call, method: str, url: str, fields: Fields, token: str) 
 
 def _headers(token: str) -> dict[str, str]:
     return {
-        "Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json",
-        "User-Agent": "holdfast", "X-GitHub-Api-Version": "2022-11-28",
-    }  # fmt: skip
+        "Authorization": f"Bearer {token}",
+        "Accept": "application/vnd.github+json",
+        "User-Agent": "holdfast",
+        "X-GitHub-Api-Version": "2022-11-28",
+    }
 
 
 def _until_reset(response: Response) -> float:

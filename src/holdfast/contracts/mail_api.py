@@ -19,20 +19,12 @@ from collections import Counter
 from typing import Any
 
 from holdfast.contracts.mail_marks import MARK, message_id
-from holdfast.contracts.reading import (
-    answered_at,
-    base_url,
-    conclude,
-    json_object,
-    json_objects,
-    limited,
-    secret_name,
-)
+from holdfast.contracts.reading import answered_at, base_url, conclude, json_object, json_objects, limited, secret_name
 from holdfast.core import answers
 from holdfast.core.effect import Queryable, Unrepeatable
 from holdfast.errors import Misuse, Refused
-from holdfast.runtime.http_message import Response
-from holdfast.runtime.tool import Absent, Call, FindAnswer, Found, Many, Tool, tool
+from holdfast.runtime.http.message import Response
+from holdfast.runtime.tool.tool import Absent, Call, FindAnswer, Found, Many, Tool, tool
 
 URL = "https://api.sendgrid.com"
 INDEX_LAG_S = 900.0  # no bound is published; minutes are seen
@@ -47,10 +39,17 @@ class MailApi:
     """One sender at a provider of mail."""
 
     def __init__(
-        self, key: str, *, sender: str, url: str = URL, lookup: bool = True,
-        index_lag_s: float = INDEX_LAG_S, name: str = "mail", timeout_s: float = 30.0,
+        self,
+        key: str,
+        *,
+        sender: str,
+        url: str = URL,
+        lookup: bool = True,
+        index_lag_s: float = INDEX_LAG_S,
+        name: str = "mail",
+        timeout_s: float = 30.0,
         needs_approval: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Make the tool.
 
         Args:
@@ -62,10 +61,14 @@ class MailApi:
         """
         effect = Queryable(max_delay_s=index_lag_s) if lookup else Unrepeatable()
         self.send: Tool[..., Any] = tool(
-            effect=effect, name=f"{name}_send", http_only=True, timeout_s=timeout_s,
-            secrets={"key": secret_name(key, what="key")}, needs_approval=needs_approval,
+            effect=effect,
+            name=f"{name}_send",
+            http_only=True,
+            timeout_s=timeout_s,
+            secrets={"key": secret_name(key, what="key")},
+            needs_approval=needs_approval,
             given={"key": key, "url": base_url(url), "sender": _address(sender)},
-        )(send)  # fmt: skip
+        )(send)
         if lookup:
             self.send.find(find)
 
@@ -75,9 +78,17 @@ class MailApi:
 
 
 async def send(
-    call: Call, *, to: list[str], subject: str, text: str, key: str, url: str, sender: str,
-    html: str = "", reply_to: str = "",
-) -> Fields:  # fmt: skip
+    call: Call,
+    *,
+    to: list[str],
+    subject: str,
+    text: str,
+    key: str,
+    url: str,
+    sender: str,
+    html: str = "",
+    reply_to: str = "",
+) -> Fields:
     """Send one mail to these addresses, which see each other."""
     if not 1 <= len(to) <= RECIPIENTS_MAX:
         raise Misuse(f"to: 1 to {RECIPIENTS_MAX} addresses, not {len(to)}")
@@ -86,10 +97,12 @@ async def send(
         content.append({"type": "text/html", "value": html})
     fields: Fields = {
         "personalizations": [{"to": [{"email": _address(one)} for one in to]}],
-        "from": {"email": sender}, "subject": subject, "content": content,
+        "from": {"email": sender},
+        "subject": subject,
+        "content": content,
         "custom_args": {MARK: call.effect_key, "holdfast_step": f"{call.task_id}/{call.ordinal}"},
         **({"reply_to": {"email": _address(reply_to)}} if reply_to else {}),
-    }  # fmt: skip
+    }
     where = f"{url}/v3/mail/send"
     response = await call.http.post(where, json=fields, headers=_headers(key), check=False)
     proves = read_answer(response)
@@ -115,9 +128,8 @@ async def find(call: Call, *, key: str, url: str, **args: Any) -> FindAnswer:
     """Search the activity: one message per recipient, all with our mark."""
     query = f"unique_args['{MARK}']=\"{call.effect_key}\""
     response = await call.http.get(
-        f"{url}/v3/messages", params={"query": query, "limit": str(FOUND_MAX)},
-        headers=_headers(key),
-    )  # fmt: skip
+        f"{url}/v3/messages", params={"query": query, "limit": str(FOUND_MAX)}, headers=_headers(key)
+    )
     messages = json_objects(json_object(response).get("messages"))
     if not messages:
         return Absent()

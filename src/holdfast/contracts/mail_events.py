@@ -38,9 +38,7 @@ class MailEvents:
             key = load_der_public_key(base64.b64decode(public_key, validate=True))
         except (binascii.Error, ValueError) as error:
             raise Misuse(f"public_key: not the base64 of a public key: {error}") from None
-        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
-            key.curve, ec.SECP256R1
-        ):
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
             raise Misuse("public_key: not a key on the curve P-256")
         self._key = key
 

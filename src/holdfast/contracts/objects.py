@@ -28,8 +28,8 @@ from holdfast.contracts.reading import base_url, conclude, picked, secret_name
 from holdfast.core import answers
 from holdfast.core.effect import Idempotent, Read
 from holdfast.errors import Misuse, Refused
-from holdfast.runtime.http_message import Response
-from holdfast.runtime.tool import Call, Tool, tool
+from holdfast.runtime.http.message import Response
+from holdfast.runtime.tool.tool import Call, Tool, tool
 
 MARK = "x-amz-meta-holdfast-key"
 KEY_BYTES_MAX = 1024
@@ -44,9 +44,17 @@ class Objects:
     """One bucket of one account."""
 
     def __init__(
-        self, bucket: str, *, access_key: str, secret_key: str, session_token: str = "",
-        region: str = "us-east-1", url: str = "", name: str = "object", timeout_s: float = 60.0,
-    ) -> None:  # fmt: skip
+        self,
+        bucket: str,
+        *,
+        access_key: str,
+        secret_key: str,
+        session_token: str = "",
+        region: str = "us-east-1",
+        url: str = "",
+        name: str = "object",
+        timeout_s: float = 60.0,
+    ) -> None:
         """Make the tools.
 
         Args:
@@ -59,9 +67,12 @@ class Objects:
             raise Misuse(f"{bucket!r} is no name of a bucket")
         own = f"https://{bucket}.s3.{region}.amazonaws.com"
         place = {
-            "url": f"{base_url(url)}/{bucket}" if url else own, "region": region,
-            "access_key": access_key, "secret_key": secret_key, "session_token": session_token,
-        }  # fmt: skip
+            "url": f"{base_url(url)}/{bucket}" if url else own,
+            "region": region,
+            "access_key": access_key,
+            "secret_key": secret_key,
+            "session_token": session_token,
+        }
         names = [
             secret_name(place[what], what=what)
             for what in ("access_key", "secret_key", "session_token")
@@ -70,10 +81,13 @@ class Objects:
 
         def make(function: Any, effect: Any, verb: str) -> Tool[..., Any]:
             made: Tool[..., Any] = tool(
-                effect=effect, name=f"{name}_{verb}", given={"place": place},
+                effect=effect,
+                name=f"{name}_{verb}",
+                given={"place": place},
                 secrets={"place": names},
-                http_only=True, timeout_s=timeout_s,
-            )(function)  # fmt: skip
+                http_only=True,
+                timeout_s=timeout_s,
+            )(function)
             return made
 
         self.put = make(put, Idempotent(), "put")
@@ -88,26 +102,45 @@ class Objects:
 
 
 async def put(
-    call: Call, *, key: str, text: str | None = None, data: str | None = None,
-    file: str | None = None, kind: str = "", place: Place,
-) -> Result:  # fmt: skip
+    call: Call,
+    *,
+    key: str,
+    text: str | None = None,
+    data: str | None = None,
+    file: str | None = None,
+    kind: str = "",
+    place: Place,
+) -> Result:
     """Write an object: `text`, or `data` as base64, or a `file` in the task's scratch folder."""
     return await _write(call, key, _content(call, text, data, file), kind, {}, place)
 
 
 async def create(
-    call: Call, *, key: str, text: str | None = None, data: str | None = None,
-    file: str | None = None, kind: str = "", place: Place,
-) -> Result:  # fmt: skip
+    call: Call,
+    *,
+    key: str,
+    text: str | None = None,
+    data: str | None = None,
+    file: str | None = None,
+    kind: str = "",
+    place: Place,
+) -> Result:
     """Write an object that must not be there yet; Refused where another one is."""
     raw = _content(call, text, data, file)
     return await _write(call, key, raw, kind, {"if-none-match": "*"}, place)
 
 
 async def replace(
-    call: Call, *, key: str, etag: str, text: str | None = None, data: str | None = None,
-    file: str | None = None, kind: str = "", place: Place,
-) -> Result:  # fmt: skip
+    call: Call,
+    *,
+    key: str,
+    etag: str,
+    text: str | None = None,
+    data: str | None = None,
+    file: str | None = None,
+    kind: str = "",
+    place: Place,
+) -> Result:
     """Write over the object that has this etag; Refused where it is another one by now."""
     raw = _content(call, text, data, file)
     return await _write(call, key, raw, kind, {"if-match": _quoted(etag)}, place)
@@ -132,14 +165,14 @@ async def head(call: Call, *, key: str, place: Place) -> Result | None:
     return _told(key, response)
 
 
-async def _write(
-    call: Call, key: str, raw: bytes, kind: str, condition: Mapping[str, str], place: Place
-) -> Result:
+async def _write(call: Call, key: str, raw: bytes, kind: str, condition: Mapping[str, str], place: Place) -> Result:
     digest = hashlib.sha256(raw).digest()
     headers = {
-        MARK: call.effect_key, "x-amz-checksum-sha256": base64.b64encode(digest).decode(),
-        "content-type": kind or "application/octet-stream", **condition,
-    }  # fmt: skip
+        MARK: call.effect_key,
+        "x-amz-checksum-sha256": base64.b64encode(digest).decode(),
+        "content-type": kind or "application/octet-stream",
+        **condition,
+    }
     response = await _send(call, "PUT", key, raw, headers, place, check=False)
     if response.status == 412 and condition:
         return await _who_won(call, key, digest.hex(), response, place)
@@ -158,16 +191,21 @@ async def _who_won(call: Call, key: str, sha256: str, refused: Response, place: 
 
 
 async def _send(
-    call: Call, method: str, key: str, raw: bytes, headers: Mapping[str, str], place: Place, *,
-    effect: bool = True, check: bool = True,
-) -> Response:  # fmt: skip
+    call: Call,
+    method: str,
+    key: str,
+    raw: bytes,
+    headers: Mapping[str, str],
+    place: Place,
+    *,
+    effect: bool = True,
+    check: bool = True,
+) -> Response:
     if not key or len(key.encode()) > KEY_BYTES_MAX:
         raise Misuse(f"an object's key has 1 to {KEY_BYTES_MAX} bytes")
     url = f"{place['url']}/{sigv4.encoded_path(key)}"
     signed = _signed(method, url, raw, headers, place, at=datetime.now(UTC))
-    return await call.http.request(
-        method, url, body=raw, headers=signed, effect=effect, check=check
-    )
+    return await call.http.request(method, url, body=raw, headers=signed, effect=effect, check=check)
 
 
 def _signed(
@@ -179,9 +217,15 @@ def _signed(
     if place["session_token"]:
         own["x-amz-security-token"] = place["session_token"]
     sign = sigv4.authorization(
-        method, parts.path, {**own, "host": parts.netloc}, payload_sha256=digest, at=at,
-        access_key=place["access_key"], secret_key=place["secret_key"], region=place["region"],
-    )  # fmt: skip
+        method,
+        parts.path,
+        {**own, "host": parts.netloc},
+        payload_sha256=digest,
+        at=at,
+        access_key=place["access_key"],
+        secret_key=place["secret_key"],
+        region=place["region"],
+    )
     return {**own, "authorization": sign}
 
 
@@ -204,9 +248,10 @@ def _told(key: str, response: Response) -> Result:
     headers = response.headers
     found = {
         "etag": headers.get("etag", "").strip('"') or None,
-        "version": headers.get("x-amz-version-id"), "kind": headers.get("content-type"),
+        "version": headers.get("x-amz-version-id"),
+        "kind": headers.get("content-type"),
         "effect_key": headers.get(MARK),
-    }  # fmt: skip
+    }
     return {"key": key, **picked(found, *found)}
 
 

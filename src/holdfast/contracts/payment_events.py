@@ -22,9 +22,19 @@ TOLERANCE_S = 300.0
 # Events by which the money is moved, or will be with nobody doing anything more.
 DONE = frozenset(("payment_intent.succeeded", "payment_intent.processing", "refund.created"))
 _KEPT = (
-    "id", "object", "status", "amount", "amount_received", "currency", "customer", "latest_charge",
-    "payment_intent", "charge", "created", "livemode",
-)  # fmt: skip
+    "id",
+    "object",
+    "status",
+    "amount",
+    "amount_received",
+    "currency",
+    "customer",
+    "latest_charge",
+    "payment_intent",
+    "charge",
+    "created",
+    "livemode",
+)
 
 
 class PaymentEvents:
@@ -41,18 +51,15 @@ class PaymentEvents:
         Raises BadEvent where it is not the provider's, SecretNotFound where none is set.
         """
         check_signature(
-            body, signature, secret=hf.secrets.get_value(self._name), now=time.time(),
-            tolerance_s=self._tolerance_s,
-        )  # fmt: skip
+            body, signature, secret=hf.secrets.get_value(self._name), now=time.time(), tolerance_s=self._tolerance_s
+        )
         effect_key, result = read_event(body)
         if not effect_key:
             return False
         return await tell(hf, effect_key=effect_key, result=result, source="payment webhook")
 
 
-def check_signature(
-    body: bytes, signature: str, *, secret: str, now: float, tolerance_s: float = TOLERANCE_S
-) -> None:
+def check_signature(body: bytes, signature: str, *, secret: str, now: float, tolerance_s: float = TOLERANCE_S) -> None:
     """Raises BadEvent unless the header signs this body, lately, with this secret."""
     parts = [part.strip().partition("=") for part in signature.split(",")]
     times = [value for name, _, value in parts if name == "t"]

@@ -34,8 +34,8 @@ from holdfast.contracts.reading import (
 from holdfast.core import answers
 from holdfast.core.effect import Keyed, Read
 from holdfast.errors import Misuse
-from holdfast.runtime.http_message import Response
-from holdfast.runtime.tool import Call, FindAnswer, Found, Tool, Unsure, tool
+from holdfast.runtime.http.message import Response
+from holdfast.runtime.tool.tool import Call, FindAnswer, Found, Tool, Unsure, tool
 
 URL = "https://api.stripe.com"
 WINDOW_S = 86_400.0  # "at least 24 hours"
@@ -46,9 +46,19 @@ PAGES_MAX = 50
 
 MARK = "holdfast_key"
 _KEPT = (
-    "id", "object", "status", "amount", "amount_received", "currency", "customer", "latest_charge",
-    "payment_intent", "charge", "created", "livemode",
-)  # fmt: skip
+    "id",
+    "object",
+    "status",
+    "amount",
+    "amount_received",
+    "currency",
+    "customer",
+    "latest_charge",
+    "payment_intent",
+    "charge",
+    "created",
+    "livemode",
+)
 _REFUSED = ("requires_payment_method", "canceled", "failed")
 
 Fields = dict[str, Any]  # Any in this file: JSON of the caller and of the far end
@@ -58,9 +68,16 @@ class Payments:
     """One account at a provider of payments."""
 
     def __init__(
-        self, key: str, *, url: str = URL, version: str = "", name: str = "payment",
-        window_s: float = WINDOW_S, timeout_s: float = 60.0, needs_approval: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        key: str,
+        *,
+        url: str = URL,
+        version: str = "",
+        name: str = "payment",
+        window_s: float = WINDOW_S,
+        timeout_s: float = 60.0,
+        needs_approval: bool = False,
+    ) -> None:
         """Make the tools.
 
         Args:
@@ -75,14 +92,24 @@ class Payments:
         given = {"key": key, "url": base_url(url), "version": version}
 
         self.charge: Tool[..., Any] = tool(
-            effect=effect, name=f"{name}_charge", secrets=secrets, given=given, http_only=True,
-            timeout_s=timeout_s, needs_approval=needs_approval,
-        )(charge)  # fmt: skip
+            effect=effect,
+            name=f"{name}_charge",
+            secrets=secrets,
+            given=given,
+            http_only=True,
+            timeout_s=timeout_s,
+            needs_approval=needs_approval,
+        )(charge)
         self.charge.find(find_charge)
         self.refund: Tool[..., Any] = tool(
-            effect=effect, name=f"{name}_refund", secrets=secrets, given=given, http_only=True,
-            timeout_s=timeout_s, needs_approval=needs_approval,
-        )(refund)  # fmt: skip
+            effect=effect,
+            name=f"{name}_refund",
+            secrets=secrets,
+            given=given,
+            http_only=True,
+            timeout_s=timeout_s,
+            needs_approval=needs_approval,
+        )(refund)
         self.refund.find(find_refund)
         self.get: Tool[..., Any] = tool(
             effect=Read(), name=f"{name}_get", secrets=secrets, given=given, http_only=True
@@ -94,25 +121,37 @@ class Payments:
 
 
 async def charge(
-    call: Call, *, amount: int, currency: str, payment_method: str, key: str, url: str,
-    version: str, customer: str = "", description: str = "", fields: Fields | None = None,
-) -> Fields:  # fmt: skip
+    call: Call,
+    *,
+    amount: int,
+    currency: str,
+    payment_method: str,
+    key: str,
+    url: str,
+    version: str,
+    customer: str = "",
+    description: str = "",
+    fields: Fields | None = None,
+) -> Fields:
     """Make a payment and confirm it. `amount` is in the currency's smallest unit.
 
     `fields` are further fields of the payment, as the provider names them.
     """
     own = {
-        "amount": amount, "currency": currency, "payment_method": payment_method, "confirm": True,
-        "customer": customer or None, "description": description or None,
-    }  # fmt: skip
+        "amount": amount,
+        "currency": currency,
+        "payment_method": payment_method,
+        "confirm": True,
+        "customer": customer or None,
+        "description": description or None,
+    }
     body = _body(call, own, fields)
     return await _create(call, f"{url}/v1/payment_intents", body, key=key, version=version)
 
 
 async def refund(
-    call: Call, *, payment: str, key: str, url: str, version: str, amount: int | None = None,
-    reason: str = "",
-) -> Fields:  # fmt: skip
+    call: Call, *, payment: str, key: str, url: str, version: str, amount: int | None = None, reason: str = ""
+) -> Fields:
     """Give back a payment, or `amount` of it."""
     body = _body(call, {"payment_intent": payment, "amount": amount, "reason": reason or None})
     return await _create(call, f"{url}/v1/refunds", body, key=key, version=version)
@@ -120,9 +159,7 @@ async def refund(
 
 async def get(call: Call, *, payment: str, key: str, url: str, version: str) -> Fields:
     """How a payment stands now."""
-    answer = await call.http.get(
-        f"{url}/v1/payment_intents/{_id(payment)}", headers=_headers(key, version)
-    )
+    answer = await call.http.get(f"{url}/v1/payment_intents/{_id(payment)}", headers=_headers(key, version))
     return picked(json_object(answer), *_KEPT)
 
 
@@ -159,23 +196,16 @@ async def find_charge(call: Call, *, key: str, url: str, version: str, **args: A
             return Unsure(f"payment {one.get('id')} is there, and is {one.get('status')}")
     own = {"key": key, "url": url, "version": version}
     return counted(
-        [
-            Found(picked(one, *_KEPT), args={**args, **own, **picked(one, "amount", "currency")})
-            for one in found
-        ]
+        [Found(picked(one, *_KEPT), args={**args, **own, **picked(one, "amount", "currency")}) for one in found]
     )
 
 
-async def find_refund(
-    call: Call, *, payment: str, key: str, url: str, version: str, **args: Any
-) -> FindAnswer:
+async def find_refund(call: Call, *, payment: str, key: str, url: str, version: str, **args: Any) -> FindAnswer:
     """All refunds of one payment are in one list."""
     found: list[Fields] = []
     after = ""
     for _ in range(PAGES_MAX):
-        page = await _page(
-            call, f"{url}/v1/refunds", after, key=key, version=version, payment_intent=payment
-        )
+        page = await _page(call, f"{url}/v1/refunds", after, key=key, version=version, payment_intent=payment)
         objects = json_objects(page.get("data"))
         found += _ours(call, objects)
         if not page.get("has_more"):
@@ -189,9 +219,7 @@ async def _recent(call: Call, *, key: str, url: str, version: str) -> list[Field
     found: list[Fields] = []
     after = ""
     for _ in range(PAGES_MAX):
-        response = await _get_page(
-            call, f"{url}/v1/payment_intents", after, key=key, version=version
-        )
+        response = await _get_page(call, f"{url}/v1/payment_intents", after, key=key, version=version)
         page = json_object(response)
         objects = json_objects(page.get("data"))
         found += _ours(call, objects)
@@ -206,9 +234,8 @@ async def _recent(call: Call, *, key: str, url: str, version: str) -> list[Field
 async def _search(call: Call, *, key: str, url: str, version: str) -> list[Fields]:
     query = f"metadata['{MARK}']:'{call.effect_key}'"
     response = await call.http.get(
-        f"{url}/v1/payment_intents/search", params={"query": query, "limit": str(PAGE)},
-        headers=_headers(key, version),
-    )  # fmt: skip
+        f"{url}/v1/payment_intents/search", params={"query": query, "limit": str(PAGE)}, headers=_headers(key, version)
+    )
     return _ours(call, json_objects(json_object(response).get("data")))
 
 
@@ -225,23 +252,17 @@ def _created(one: Fields) -> float:
 
 
 async def _create(call: Call, url: str, body: bytes, *, key: str, version: str) -> Fields:
-    headers = {
-        **_headers(key, version), "Content-Type": "application/x-www-form-urlencoded",
-    }  # fmt: skip
+    headers = {**_headers(key, version), "Content-Type": "application/x-www-form-urlencoded"}
     response = await call.http.post(url, body=body, headers=headers, check=False)
     conclude(read_answer(response), response, where=f"POST {url}")
     return picked(json_object(response), *_KEPT)
 
 
-async def _page(
-    call: Call, url: str, after: str, *, key: str, version: str, **wanted: str
-) -> Fields:
+async def _page(call: Call, url: str, after: str, *, key: str, version: str, **wanted: str) -> Fields:
     return json_object(await _get_page(call, url, after, key=key, version=version, **wanted))
 
 
-async def _get_page(
-    call: Call, url: str, after: str, *, key: str, version: str, **wanted: str
-) -> Response:
+async def _get_page(call: Call, url: str, after: str, *, key: str, version: str, **wanted: str) -> Response:
     params = {"limit": str(PAGE), **wanted, **({"starting_after": after} if after else {})}
     return await call.http.get(url, params=params, headers=_headers(key, version))
 
@@ -256,9 +277,10 @@ def _body(call: Call, own: Fields, more: Fields | None = None) -> bytes:
     if clash:
         raise Misuse(f"fields: {clash[0]!r} is an argument of its own")
     metadata = {
-        **as_object(more.pop("metadata", None)), MARK: call.effect_key,
+        **as_object(more.pop("metadata", None)),
+        MARK: call.effect_key,
         "holdfast_step": f"{call.task_id}/{call.ordinal}",
-    }  # fmt: skip
+    }
     return form.encoded({**own, **more, "metadata": metadata})
 
 

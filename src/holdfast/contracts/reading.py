@@ -14,8 +14,8 @@ from typing import Any, cast
 from holdfast.core import answers, values
 from holdfast.core.handles import find_whole, is_name
 from holdfast.errors import Busy, KeyReused, Misuse, Refused
-from holdfast.runtime.http_message import AnswerUnknown, Response
-from holdfast.runtime.tool import Absent, FindAnswer, Found, Many
+from holdfast.runtime.http.message import AnswerUnknown, Response
+from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many
 
 # Between our clock and the far end's, and the time from our record to its own stamp: a list is
 # read this much further back than the effect can be old.

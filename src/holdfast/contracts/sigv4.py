@@ -29,19 +29,25 @@ def sha256_hex(raw: bytes) -> str:
 
 
 def authorization(
-    method: str, path: str, headers: Mapping[str, str], *, payload_sha256: str, access_key: str,
-    secret_key: str, region: str, at: datetime, service: str = "s3",
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    *,
+    payload_sha256: str,
+    access_key: str,
+    secret_key: str,
+    region: str,
+    at: datetime,
+    service: str = "s3",
     query: Mapping[str, str] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """The Authorization header for this request.
 
     Args:
         path: as `encoded_path` gives it.
         headers: those to sign; `host` and every `x-amz-*` must be among them, `x-amz-date` too.
     """
-    canonical, signed = canonical_request(
-        method, path, headers, payload_sha256=payload_sha256, query=query
-    )
+    canonical, signed = canonical_request(method, path, headers, payload_sha256=payload_sha256, query=query)
     moment = amz_date(at)
     scope = f"{moment[:8]}/{region}/{service}/aws4_request"
     text = "\n".join((ALGORITHM, moment, scope, sha256_hex(canonical.encode())))
@@ -49,25 +55,24 @@ def authorization(
     for part in (moment[:8], region, service, "aws4_request"):
         key = hmac.digest(key, part.encode(), hashlib.sha256)
     signature = hmac.digest(key, text.encode(), hashlib.sha256).hex()
-    return (
-        f"{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={signed},Signature={signature}"
-    )
+    return f"{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={signed},Signature={signature}"
 
 
 def canonical_request(
-    method: str, path: str, headers: Mapping[str, str], *, payload_sha256: str,
-    query: Mapping[str, str] | None = None,
-) -> tuple[str, str]:  # fmt: skip
+    method: str, path: str, headers: Mapping[str, str], *, payload_sha256: str, query: Mapping[str, str] | None = None
+) -> tuple[str, str]:
     """The text whose digest is signed, and the names of the headers in it."""
     tidy = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
     names = sorted(tidy)
-    pairs = sorted(
-        (quote(name, safe="-_.~"), quote(value, safe="-_.~"))
-        for name, value in (query or {}).items()
-    )
+    pairs = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in (query or {}).items())
     signed = ";".join(names)
     lines = [
-        method, path, "&".join(f"{name}={value}" for name, value in pairs),
-        *(f"{name}:{tidy[name]}" for name in names), "", signed, payload_sha256,
-    ]  # fmt: skip
+        method,
+        path,
+        "&".join(f"{name}={value}" for name, value in pairs),
+        *(f"{name}:{tidy[name]}" for name in names),
+        "",
+        signed,
+        payload_sha256,
+    ]
     return "\n".join(lines), signed

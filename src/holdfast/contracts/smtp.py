@@ -26,20 +26,10 @@ from email.utils import formatdate
 from typing import Any, Literal, TypeVar
 
 from holdfast.contracts.reading import secret_name
-from holdfast.contracts.smtp_line import (
-    Line,
-    LineBroken,
-    Reply,
-    Security,
-    connect,
-    finish,
-    hand_over,
-    hang_up,
-    log_in,
-)
+from holdfast.contracts.smtp_line import Line, LineBroken, Reply, Security, connect, finish, hand_over, hang_up, log_in
 from holdfast.core.effect import Queryable, Unrepeatable
 from holdfast.errors import Misuse, NotSent, Refused
-from holdfast.runtime.tool import Absent, Call, FindAnswer, Found, Many, Tool, Unsure, tool
+from holdfast.runtime.tool.tool import Absent, Call, FindAnswer, Found, Many, Tool, Unsure, tool
 
 TIMEOUT_S = 120.0
 RETRY_AFTER_S = 60.0  # a 4xx of a server: busy, greylisted, over its quota
@@ -58,12 +48,22 @@ class SmtpMail:
     """One sender at one submission server."""
 
     def __init__(
-        self, host: str, *, sender: str, user: str = "", password: str = "",
-        security: Security = "starttls", port: int = 0, cafile: str = "",
-        lookup: Lookup | None = None, lookup_lag_s: float = LOOKUP_LAG_S,
-        policy: Literal["at_most_once", "at_least_once"] = "at_most_once", name: str = "smtp",
-        timeout_s: float = TIMEOUT_S, needs_approval: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        host: str,
+        *,
+        sender: str,
+        user: str = "",
+        password: str = "",
+        security: Security = "starttls",
+        port: int = 0,
+        cafile: str = "",
+        lookup: Lookup | None = None,
+        lookup_lag_s: float = LOOKUP_LAG_S,
+        policy: Literal["at_most_once", "at_least_once"] = "at_most_once",
+        name: str = "smtp",
+        timeout_s: float = TIMEOUT_S,
+        needs_approval: bool = False,
+    ) -> None:
         """Make the tool.
 
         Args:
@@ -82,15 +82,25 @@ class SmtpMail:
         if password and security == "none" and host not in _HERE:
             raise Misuse("a password does not go over a line that anybody can read")
         given = {
-            "host": host, "port": port or _PORTS[security], "security": security, "user": user,
-            "password": password, "sender": address(sender), "cafile": cafile,
-        }  # fmt: skip
+            "host": host,
+            "port": port or _PORTS[security],
+            "security": security,
+            "user": user,
+            "password": password,
+            "sender": address(sender),
+            "cafile": cafile,
+        }
         secrets = {"password": secret_name(password, what="password")} if password else None
         effect = Queryable(max_delay_s=lookup_lag_s) if lookup else Unrepeatable(policy=policy)
         self.send: Tool[..., Any] = tool(
-            effect=effect, name=f"{name}_send", marks_sending=True, timeout_s=timeout_s,
-            given=given, secrets=secrets, needs_approval=needs_approval,
-        )(send)  # fmt: skip
+            effect=effect,
+            name=f"{name}_send",
+            marks_sending=True,
+            timeout_s=timeout_s,
+            given=given,
+            secrets=secrets,
+            needs_approval=needs_approval,
+        )(send)
         if lookup is not None:
             self.send.find(_finder(lookup))
 
@@ -100,10 +110,22 @@ class SmtpMail:
 
 
 async def send(
-    call: Call, *, to: list[str], subject: str, text: str, host: str, port: int,
-    security: Security, user: str, password: str, sender: str, cafile: str, html: str = "",
-    bcc: list[str] | None = None, reply_to: str = "",
-) -> Result:  # fmt: skip
+    call: Call,
+    *,
+    to: list[str],
+    subject: str,
+    text: str,
+    host: str,
+    port: int,
+    security: Security,
+    user: str,
+    password: str,
+    sender: str,
+    cafile: str,
+    html: str = "",
+    bcc: list[str] | None = None,
+    reply_to: str = "",
+) -> Result:
     """Send one mail; the addresses in `to` see each other, those in `bcc` are seen by nobody."""
     recipients = [address(one) for one in (*to, *(bcc or ()))]
     if not to or len(recipients) > RECIPIENTS_MAX:
@@ -151,9 +173,7 @@ def address(text: str) -> str:
     return text
 
 
-def _mail(
-    name: str, sender: str, to: list[str], subject: str, text: str, html: str, reply_to: str
-) -> bytes:
+def _mail(name: str, sender: str, to: list[str], subject: str, text: str, html: str, reply_to: str) -> bytes:
     mail = EmailMessage(policy=SMTP.clone(cte_type="7bit"))
     try:
         mail["From"] = sender

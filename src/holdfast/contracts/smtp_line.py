@@ -135,9 +135,7 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     tls = context if security == "tls" else None
-    transport, line = await loop.create_connection(
-        Line, host, port, ssl=tls, server_hostname=host if tls else None
-    )
+    transport, line = await loop.create_connection(Line, host, port, ssl=tls, server_hostname=host if tls else None)
     try:
         raw: socket.socket = transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -31,7 +31,7 @@ from holdfast.contracts.sql_words import Words
 from holdfast.core import values
 from holdfast.core.effect import WINDOW_MAX_S, Keyed
 from holdfast.errors import KeyReused, Misuse, NotSent, Refused, text_of
-from holdfast.runtime.tool import Absent, Call, FindAnswer, Found, Tool, Unsure, tool
+from holdfast.runtime.tool.tool import Absent, Call, FindAnswer, Found, Tool, Unsure, tool
 
 RETRY_AFTER_S = 0.5
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
@@ -81,9 +81,14 @@ class Sql:
     """One database of yours, and the tables in it that make effects happen once."""
 
     def __init__(
-        self, connect: Connect, *, dsn: str = "", paramstyle: ParamStyle = "qmark",
-        effects: str = "holdfast_effects", outbox: str = "holdfast_outbox",
-    ) -> None:  # fmt: skip
+        self,
+        connect: Connect,
+        *,
+        dsn: str = "",
+        paramstyle: ParamStyle = "qmark",
+        effects: str = "holdfast_effects",
+        outbox: str = "holdfast_outbox",
+    ) -> None:
         """Describe the database.
 
         Args:
@@ -111,14 +116,17 @@ class Sql:
 
     @overload
     def tool(
-        self, function: None = None, *, name: str = ..., timeout_s: float = ...,
-        needs_approval: bool = ...,
-    ) -> Callable[[Callable[..., Any]], Tool[..., Any]]: ...  # fmt: skip
+        self, function: None = None, *, name: str = ..., timeout_s: float = ..., needs_approval: bool = ...
+    ) -> Callable[[Callable[..., Any]], Tool[..., Any]]: ...
 
     def tool(
-        self, function: Callable[..., Any] | None = None, *, name: str = "",
-        timeout_s: float = 60.0, needs_approval: bool = False,
-    ) -> Tool[..., Any] | Callable[[Callable[..., Any]], Tool[..., Any]]:  # fmt: skip
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str = "",
+        timeout_s: float = 60.0,
+        needs_approval: bool = False,
+    ) -> Tool[..., Any] | Callable[[Callable[..., Any]], Tool[..., Any]]:
         """Register `def function(tx, ...)` as a tool: all that it does with `tx` happens once."""
 
         def register(function: Callable[..., Any]) -> Tool[..., Any]:
@@ -126,10 +134,12 @@ class Sql:
             work = self._work(function, title)
             made: Tool[..., Any] = tool(
                 effect=Keyed(window_s=WINDOW_MAX_S, fingerprint="checked", refusals_stored=False),
-                name=title, timeout_s=timeout_s, needs_approval=needs_approval,
+                name=title,
+                timeout_s=timeout_s,
+                needs_approval=needs_approval,
                 given={"dsn": self._dsn} if self._dsn else None,
                 secrets={"dsn": self._secret} if self._dsn else None,
-            )(work)  # fmt: skip
+            )(work)
             made.find(self._finder)
             return made
 
@@ -161,9 +171,8 @@ class Sql:
         return work
 
     def _perform(
-        self, connection: Any, call: Call, title: str, function: Callable[..., Any],
-        args: dict[str, Any],
-    ) -> Any:  # fmt: skip
+        self, connection: Any, call: Call, title: str, function: Callable[..., Any], args: dict[str, Any]
+    ) -> Any:
         digest, words = _digest(args), self._words
         transaction = Transaction(connection, call, words)
         try:
@@ -249,8 +258,7 @@ class Sql:
         try:
             if getattr(connection, "autocommit", False) is True:
                 raise Misuse(
-                    "the connection is in autocommit: nothing would be undone",
-                    hint="connect with autocommit off",
+                    "the connection is in autocommit: nothing would be undone", hint="connect with autocommit off"
                 )
             yield connection
         finally:

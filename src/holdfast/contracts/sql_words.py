@@ -9,9 +9,7 @@ from holdfast.errors import Misuse
 
 Statement = tuple[str, Sequence[Any] | Mapping[str, Any]]  # Any: values that a driver can bind
 
-_STYLES = {
-    "qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{n}", "named": ":p{n}",
-}  # fmt: skip
+_STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{n}", "named": ":p{n}"}
 
 
 class Words:
@@ -47,15 +45,11 @@ class Words:
         return self._made(f"UPDATE {self._effects} SET result = @ WHERE effect_key = @", row)
 
     def find_effect(self, row: Sequence[Any]) -> Statement:
-        return self._made(
-            f"SELECT args_sha256, result FROM {self._effects} WHERE effect_key = @", row
-        )
+        return self._made(f"SELECT args_sha256, result FROM {self._effects} WHERE effect_key = @", row)
 
     def insert_message(self, row: Sequence[Any]) -> Statement:
         return self._made(
-            f"INSERT INTO {self._outbox} (effect_key, number, topic, body, sent) "
-            "VALUES (@, @, @, @, @)",
-            row,
+            f"INSERT INTO {self._outbox} (effect_key, number, topic, body, sent) VALUES (@, @, @, @, @)", row
         )
 
     def find_pending(self, row: Sequence[Any]) -> Statement:
@@ -67,9 +61,7 @@ class Words:
         )
 
     def mark_sent(self, row: Sequence[Any]) -> Statement:
-        return self._made(
-            f"UPDATE {self._outbox} SET sent = @ WHERE effect_key = @ AND number = @", row
-        )
+        return self._made(f"UPDATE {self._outbox} SET sent = @ WHERE effect_key = @ AND number = @", row)
 
     def _made(self, text: str, row: Sequence[Any]) -> Statement:
         first, *rest = text.split("@")

@@ -31,9 +31,7 @@ from holdfast.core.effect import Effect, Fenced, Keyed, Read, Transactional
 from holdfast.errors import Misuse
 
 # Statuses by which a server says that it did not act on the request (RFC 9110, section 15.5).
-REFUSALS = frozenset(
-    {400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 416, 417, 421, 426, 428, 431, 451}
-)
+REFUSALS = frozenset({400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 416, 417, 421, 426, 428, 431, 451})
 NEVER_DECLARED = frozenset({408, 425, 499})  # the far end gave up waiting; it may have acted
 RETRY_AFTER_DEFAULT_S = 1.0
 RETRY_AFTER_MAX_S = 86_400.0
@@ -72,11 +70,7 @@ Answer = Success | Refused | Busy | KeyReused | Unknown
 
 
 def read_answer(
-    effect: Effect,
-    status: int,
-    headers: Mapping[str, str],
-    *,
-    refused_on: frozenset[int] = frozenset(),
+    effect: Effect, status: int, headers: Mapping[str, str], *, refused_on: frozenset[int] = frozenset()
 ) -> Answer:
     """Return what this answer proves. Header names are lower case.
 
@@ -146,9 +140,7 @@ def _reason(status: int) -> str:
 
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DATE = re.compile(
-    r"[A-Za-z]{3}, (\d{2}) ([A-Za-z]{3}) (\d{4}) (\d{2}):(\d{2}):(\d{2}) GMT", re.ASCII
-)
+_DATE = re.compile(r"[A-Za-z]{3}, (\d{2}) ([A-Za-z]{3}) (\d{4}) (\d{2}):(\d{2}):(\d{2}) GMT", re.ASCII)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -171,8 +163,13 @@ def _find_time(text: str) -> datetime | None:
         return None
     try:
         return datetime(
-            int(match[3]), _MONTHS.index(match[2].lower()) + 1, int(match[1]),
-            int(match[4]), int(match[5]), int(match[6]), tzinfo=UTC,
-        )  # fmt: skip
+            int(match[3]),
+            _MONTHS.index(match[2].lower()) + 1,
+            int(match[1]),
+            int(match[4]),
+            int(match[5]),
+            int(match[6]),
+            tzinfo=UTC,
+        )
     except ValueError:
         return None

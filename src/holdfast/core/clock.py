@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -69,9 +70,7 @@ class ManualClock:
 
     __slots__ = ("_boot_ms", "_wall_ms", "boot_id")
 
-    def __init__(
-        self, *, wall_ms: int = 1_800_000_000_000, boot_ms: int = 1_000, boot_id: str = "boot-1"
-    ) -> None:
+    def __init__(self, *, wall_ms: int = 1_800_000_000_000, boot_ms: int = 1_000, boot_id: str = "boot-1") -> None:
         self._wall_ms = wall_ms
         self._boot_ms = boot_ms
         self.boot_id = boot_id
@@ -147,3 +146,10 @@ def _macos_boot_id() -> str:
     if libc.sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0):
         raise OSError(ctypes.get_errno(), "sysctl kern.bootsessionuuid")
     return buffer.value.decode("ascii")
+
+
+def iso(at_ms: int) -> str:
+    """A moment for programs: ISO 8601 in UTC; empty where there is none."""
+    if not at_ms:
+        return ""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -130,8 +130,7 @@ class Unrepeatable(Effect):
 
 
 CLASSES: dict[Letter, type[Effect]] = {
-    cls.letter: cls
-    for cls in (Read, Transactional, Fenced, Keyed, Queryable, Idempotent, Unrepeatable)
+    cls.letter: cls for cls in (Read, Transactional, Fenced, Keyed, Queryable, Idempotent, Unrepeatable)
 }
 
 

@@ -9,15 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import assert_never
 
-from holdfast.core.step import (
-    CLOSED,
-    Facts,
-    Lookup,
-    Step,
-    StepState,
-    is_suspect,
-    lacks_approval,
-)
+from holdfast.core.step import CLOSED, Facts, Lookup, Step, StepState, is_suspect, lacks_approval
 
 
 class Move(StrEnum):

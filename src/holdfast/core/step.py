@@ -123,17 +123,13 @@ _FROM: dict[Event, frozenset[StepState | None]] = {
     Event.FAIL: frozenset((StepState.STARTED,)),
     Event.RETRY: frozenset((StepState.STARTED,)),
     Event.FIND: frozenset((StepState.STARTED, StepState.UNKNOWN)),
-    Event.ADOPT: frozenset(
-        (StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN, StepState.PARKED)
-    ),
+    Event.ADOPT: frozenset((StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN, StepState.PARKED)),
     Event.PARK: frozenset((StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN)),
     Event.SETTLE_DONE: frozenset((StepState.PARKED,)),
     Event.SETTLE_RUN: frozenset((StepState.PARKED,)),
     Event.SETTLE_SKIP: frozenset((StepState.PARKED,)),
     Event.SKIP: frozenset((StepState.PLANNED,)),
-    Event.RESTORE: frozenset(
-        (None, StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN, StepState.PARKED)
-    ),
+    Event.RESTORE: frozenset((None, StepState.PLANNED, StepState.STARTED, StepState.UNKNOWN, StepState.PARKED)),
 }
 
 
@@ -170,9 +166,7 @@ def apply(step: Step | None, event: Event, *, epoch: int, quiet: bool, letter: L
     return cast(Step, apply_all(step, (event,), epoch, quiet, letter))
 
 
-def apply_all(
-    step: Step | None, events: tuple[Event, ...], epoch: int, quiet: bool, letter: Letter
-) -> Step | None:
+def apply_all(step: Step | None, events: tuple[Event, ...], epoch: int, quiet: bool, letter: Letter) -> Step | None:
     """Fold the events of one record into the row."""
     asked = (step, events, epoch, quiet, letter)
     known = _apply_memo.get(asked)
@@ -226,9 +220,7 @@ def _applied(step: Step | None, event: Event, *, epoch: int, quiet: bool, letter
         case Event.SETTLE_SKIP | Event.SKIP:
             return _with(step, StepState.SKIPPED)
         case Event.RESTORE:
-            return Step(
-                letter=step.letter, state=StepState.UNKNOWN, maybe_sent=max(step.maybe_sent, 1)
-            )
+            return Step(letter=step.letter, state=StepState.UNKNOWN, maybe_sent=max(step.maybe_sent, 1))
         case Event.PLAN:
             raise InvariantViolated("I7", "a planned step cannot be planned again")
         case _:

@@ -149,9 +149,14 @@ def forms_of(value: str) -> set[str]:
     """Every form in which this value is looked for."""
     raw = value.encode()
     found = {
-        value, raw.hex(), raw.hex().upper(), html.escape(value), repr(value)[1:-1],
-        repr(raw)[2:-1], *_base64_forms(raw),
-    }  # fmt: skip
+        value,
+        raw.hex(),
+        raw.hex().upper(),
+        html.escape(value),
+        repr(value)[1:-1],
+        repr(raw)[2:-1],
+        *_base64_forms(raw),
+    }
     for safe in ("", "/"):
         for spelled in (quote(value, safe=safe), quote_plus(value, safe=safe)):
             found |= {spelled, _lower_escapes(spelled)}

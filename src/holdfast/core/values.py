@@ -122,9 +122,7 @@ def _checked_object(value: dict[object, object], place: str, depth: int) -> Json
         if not key.isascii():
             _check_text(key, place)
         # Most values are short text or small numbers: the other checks are for the rest.
-        if (type(item) is str and item.isascii()) or (
-            type(item) is int and -_SMALL < item < _SMALL
-        ):
+        if (type(item) is str and item.isascii()) or (type(item) is int and -_SMALL < item < _SMALL):
             kept[key] = item
         else:
             kept[key] = _checked(item, f"{place}.{key}", depth + 1)
@@ -198,16 +196,11 @@ def _write(value: Json, out: list[str]) -> None:
         out.append(_encode(value).decode())
 
 
-_SHORT = {
-    "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\",
-}  # fmt: skip
+_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 def _text(text: str) -> str:
-    inner = "".join(
-        _SHORT.get(char, char) if char >= " " or char in _SHORT else f"\\u{ord(char):04x}"
-        for char in text
-    )
+    inner = "".join(_SHORT.get(char, char) if char >= " " or char in _SHORT else f"\\u{ord(char):04x}" for char in text)
     return f'"{inner}"'
 
 

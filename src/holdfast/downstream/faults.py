@@ -48,10 +48,19 @@ class Fault:
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    "n": (int, type(None)), "skip": (int,), "probability": (int, float), "seed": (int,),
-    "seconds": (int, float), "status": (int,), "retry_after_s": (int, type(None)),
-    "effect": (bool,), "stored": (bool,), "when": (str,), "open": (bool,), "on": (str,),
-}  # fmt: skip
+    "n": (int, type(None)),
+    "skip": (int,),
+    "probability": (int, float),
+    "seed": (int,),
+    "seconds": (int, float),
+    "status": (int,),
+    "retry_after_s": (int, type(None)),
+    "effect": (bool,),
+    "stored": (bool,),
+    "when": (str,),
+    "open": (bool,),
+    "on": (str,),
+}
 
 
 def parse_fault(value: object) -> Fault:

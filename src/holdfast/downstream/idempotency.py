@@ -93,11 +93,18 @@ class IdempotencyKeys:
     """Wraps an ASGI app; see the head of this module."""
 
     def __init__(
-        self, app: App, *, store: str | Path, methods: Collection[str] = ("POST", "PATCH"),
-        applies: Callable[[Scope], bool] = _all, caller: Callable[[Scope], str] = _by_authorization,
-        recover: Recover | None = None, errors_change_nothing: bool = False,
-        retention_s: float = RETENTION_S, body_bytes_max: int = BODY_BYTES_MAX,
-    ) -> None:  # fmt: skip
+        self,
+        app: App,
+        *,
+        store: str | Path,
+        methods: Collection[str] = ("POST", "PATCH"),
+        applies: Callable[[Scope], bool] = _all,
+        caller: Callable[[Scope], str] = _by_authorization,
+        recover: Recover | None = None,
+        errors_change_nothing: bool = False,
+        retention_s: float = RETENTION_S,
+        body_bytes_max: int = BODY_BYTES_MAX,
+    ) -> None:
         """Wrap the app.
 
         Args:
@@ -145,9 +152,7 @@ class IdempotencyKeys:
             case Finding.ANSWERED if answer is not None:
                 return answer, True
             case Finding.OTHER_BODY:
-                raise _Wrong(
-                    422, "key-reused", "this Idempotency-Key was used with another request"
-                )
+                raise _Wrong(422, "key-reused", "this Idempotency-Key was used with another request")
             case Finding.IN_DOUBT:
                 return await self._settle(scope, asked, body)
             case _:
@@ -157,9 +162,8 @@ class IdempotencyKeys:
         """The first try is gone and its outcome unknown: the service's own books decide."""
         if self._recover is None:
             raise _Wrong(
-                409, "outcome-unknown",
-                "the first request ended without an answer; whether it took effect is not known",
-            )  # fmt: skip
+                409, "outcome-unknown", "the first request ended without an answer; whether it took effect is not known"
+            )
         if not await self._on_store(lambda store: store.take_over(asked)):
             raise _Wrong(409, "in-flight", "another request is finding out what was done", 1)
         try:
@@ -209,17 +213,18 @@ class IdempotencyKeys:
         if key is None and task and step:
             key = f"{task}/{step}"
         if key is None:
-            raise _Wrong(
-                400, "key-missing", "this route changes something: send an Idempotency-Key header"
-            )
+            raise _Wrong(400, "key-missing", "this route changes something: send an Idempotency-Key header")
         route = f"{self._caller(scope)}\0{scope['method']}\0{scope['path']}"
         kind = b"\0".join(v for n, v in headers if n.lower() == b"content-type")
         parts = (bytes(scope.get("query_string", b"")), kind, body)
         sized = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return Asked(
-            scope=hashlib.sha256(route.encode()).digest(), key=key,
-            fingerprint=hashlib.sha256(sized).digest(), task=task if step else "", step=step,
-        )  # fmt: skip
+            scope=hashlib.sha256(route.encode()).digest(),
+            key=key,
+            fingerprint=hashlib.sha256(sized).digest(),
+            task=task if step else "",
+            step=step,
+        )
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []
@@ -231,9 +236,7 @@ class IdempotencyKeys:
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
             if size > self._body_bytes_max:
-                raise _Wrong(
-                    413, "body-too-large", f"at most {self._body_bytes_max} bytes can be kept"
-                )
+                raise _Wrong(413, "body-too-large", f"at most {self._body_bytes_max} bytes can be kept")
             chunks.append(chunk)
             if not message.get("more_body"):
                 return b"".join(chunks)
@@ -247,9 +250,8 @@ class IdempotencyKeys:
         def run() -> T:
             if self._store is None:
                 self._store = KeyStore(
-                    self._path, retention_s=self._retention_s,
-                    wall_ms=lambda: time.time_ns() // 1_000_000,
-                )  # fmt: skip
+                    self._path, retention_s=self._retention_s, wall_ms=lambda: time.time_ns() // 1_000_000
+                )
             return act(self._store)
 
         # A cancelled request must not leave its row half written.
@@ -306,10 +308,7 @@ def _problem(wrong: _Wrong) -> Answer:
     """RFC 9457 problem details."""
     shown = {"title": wrong.title, "status": wrong.status, "detail": wrong.detail}
     body = json.dumps(shown).encode()
-    headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
+    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
     if wrong.retry_after_s:
         headers.append((b"retry-after", str(wrong.retry_after_s).encode()))
     return Answer(status=wrong.status, headers=tuple(headers), body=body)

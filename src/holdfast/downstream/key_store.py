@@ -25,8 +25,8 @@ from typing import cast
 
 import apsw
 
-from holdfast.core.private_files import FILE_MODE, ensure_private_folder
-from holdfast.journal.sqlite.db import Db, open_db
+from holdfast.host.private_files import FILE_MODE, ensure_private_folder
+from holdfast.host.sqlite import Db, open_db
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS asked (
@@ -114,9 +114,8 @@ class KeyStore:
                 db.execute(
                     "INSERT INTO asked (scope, key, fingerprint, task, step, first_ms, owner) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (asked.scope, asked.key, asked.fingerprint, asked.task, asked.step,
-                     self._wall_ms(), self.owner),
-                )  # fmt: skip
+                    (asked.scope, asked.key, asked.fingerprint, asked.task, asked.step, self._wall_ms(), self.owner),
+                )
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -138,30 +137,26 @@ class KeyStore:
             "UPDATE asked SET owner = '', status = ?, headers = ?, body = ? "
             "WHERE scope = ? AND key = ? AND status IS NULL",
             (answer.status, headers.encode(), answer.body, asked.scope, asked.key),
-        )  # fmt: skip
+        )
 
     def doubt(self, asked: Asked) -> None:
         """Nobody works on it any more, and nobody knows what was done."""
         self._mine.discard((asked.scope, asked.key))
         self._db.execute(
-            "UPDATE asked SET owner = '' WHERE scope = ? AND key = ? AND status IS NULL",
-            (asked.scope, asked.key),
+            "UPDATE asked SET owner = '' WHERE scope = ? AND key = ? AND status IS NULL", (asked.scope, asked.key)
         )
 
     def free(self, asked: Asked) -> None:
         """Nothing was done: as if it had never been asked."""
         self._mine.discard((asked.scope, asked.key))
-        self._db.execute(
-            "DELETE FROM asked WHERE scope = ? AND key = ? AND status IS NULL",
-            (asked.scope, asked.key),
-        )
+        self._db.execute("DELETE FROM asked WHERE scope = ? AND key = ? AND status IS NULL", (asked.scope, asked.key))
 
     def take_over(self, asked: Asked) -> bool:
         """Work on a key in doubt; False where another process was faster."""
         self._db.execute(
-            "UPDATE asked SET owner = ? WHERE scope = ? AND key = ? AND status IS NULL "
-            "AND owner = ''", (self.owner, asked.scope, asked.key),
-        )  # fmt: skip
+            "UPDATE asked SET owner = ? WHERE scope = ? AND key = ? AND status IS NULL AND owner = ''",
+            (self.owner, asked.scope, asked.key),
+        )
         if self._db.changes() != 1:
             return False
         self._mine.add((asked.scope, asked.key))
@@ -172,22 +167,18 @@ class KeyStore:
             "SELECT key, fingerprint, owner, status, headers, body FROM asked WHERE scope = ? "
             "AND (key = ? OR (task != '' AND task = ? AND step = ?)) ORDER BY key = ? DESC",
             (asked.scope, asked.key, asked.task, asked.step, asked.key),
-        ).fetchone()  # fmt: skip
+        ).fetchone()
         if row is None:
             return None
         key, fingerprint, owner, status, headers, body = row
         if fingerprint != asked.fingerprint:
             return Finding.OTHER_BODY, None
         if status is not None:
-            return Finding.ANSWERED, Answer(
-                status=cast(int, status), headers=_headers(headers), body=cast(bytes, body)
-            )
+            return Finding.ANSWERED, Answer(status=cast(int, status), headers=_headers(headers), body=cast(bytes, body))
         if owner and self._is_alive(str(owner), (asked.scope, str(key))):
             return Finding.IN_FLIGHT, None
         if owner:
-            self._db.execute(
-                "UPDATE asked SET owner = '' WHERE scope = ? AND key = ?", (asked.scope, key)
-            )
+            self._db.execute("UPDATE asked SET owner = '' WHERE scope = ? AND key = ?", (asked.scope, key))
         return Finding.IN_DOUBT, None
 
     def _is_alive(self, owner: str, row: tuple[bytes, str]) -> bool:

@@ -74,9 +74,7 @@ class KeyTable(Generic[Stored]):
         self._checked = fingerprint == "checked"
         self._entries: dict[str, Entry[Stored]] = {}
 
-    def begin(
-        self, key: str, *, fingerprint: str, now_s: float
-    ) -> Entry[Stored] | Replay[Stored] | InFlight | Reused:
+    def begin(self, key: str, *, fingerprint: str, now_s: float) -> Entry[Stored] | Replay[Stored] | InFlight | Reused:
         """Take the key for this request, or say what became of the one that has it.
 
         Whoever gets an Entry ends it with `finish` or `forget`.

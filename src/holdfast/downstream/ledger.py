@@ -145,9 +145,7 @@ def count_duplicates(effects: Iterable[Done], *, repeats_allowed: bool) -> int:
             continue
         earlier = first.setdefault(identity, effect)
         harmless = (
-            repeats_allowed
-            and earlier.body_sha256 == effect.body_sha256
-            and last.get(effect.resource) == identity
+            repeats_allowed and earlier.body_sha256 == effect.body_sha256 and last.get(effect.resource) == identity
         )
         if earlier is not effect and not harmless:
             count += 1

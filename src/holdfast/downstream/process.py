@@ -33,9 +33,7 @@ from holdfast.errors import HoldfastError
 
 START_S_MAX = 30.0  # generous: a loaded machine, not a normal start (about 0.2 s)
 CONTROL_S_MAX = 30.0
-Kind = Literal[
-    "read", "keyed", "queryable", "fenced", "idempotent", "unrepeatable", "payment", "mail"
-]
+Kind = Literal["read", "keyed", "queryable", "fenced", "idempotent", "unrepeatable", "payment", "mail"]
 
 
 class FarEndFailed(HoldfastError):
@@ -112,9 +110,7 @@ class FarEnd:
         """Move the far end's clock forward, to let key windows end."""
         await self._control("POST", "/_clock", {"advance_s": seconds})
 
-    async def _control(
-        self, method: str, path: str, body: object = None, *, timeout_s: float = CONTROL_S_MAX
-    ) -> bytes:
+    async def _control(self, method: str, path: str, body: object = None, *, timeout_s: float = CONTROL_S_MAX) -> bytes:
         content = b"" if body is None else json.dumps(body).encode()
         try:
             async with asyncio.timeout(timeout_s):
@@ -122,9 +118,7 @@ class FarEnd:
         except (OSError, h11.RemoteProtocolError) as error:
             raise FarEndFailed(f"{self.kind} far end: {method} {path}: {error}") from error
         if status != 200:
-            raise FarEndFailed(
-                f"{self.kind} far end: {method} {path} answered {status}: {answer!r}"
-            )
+            raise FarEndFailed(f"{self.kind} far end: {method} {path} answered {status}: {answer!r}")
         return answer
 
 
@@ -210,9 +204,7 @@ def _arguments(kind: Kind, choices: Choices) -> list[str]:
 
 def _spawn(arguments: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.downstream", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-m", "holdfast.downstream", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
 
 
@@ -242,11 +234,7 @@ async def _exchange(port: int, method: str, path: str, body: bytes) -> tuple[int
     head = h11.Request(
         method=method,
         target=path,
-        headers=[
-            ("Host", f"127.0.0.1:{port}"),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-        ],
+        headers=[("Host", f"127.0.0.1:{port}"), ("Content-Length", str(len(body))), ("Connection", "close")],
     )
     parts = (parser.send(head), parser.send(h11.Data(data=body)), parser.send(h11.EndOfMessage()))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

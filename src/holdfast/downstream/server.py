@@ -35,9 +35,7 @@ async def listen(service: Service, *, port: int) -> tuple[asyncio.Server, int]:
 
 
 class _Connection:
-    def __init__(
-        self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._service = service
         self._reader = reader
         self._writer = writer
@@ -87,9 +85,7 @@ class _Connection:
         return Ask(
             method=head.method.decode("ascii"),
             target=head.target.decode("ascii"),
-            headers=tuple(
-                (name.decode("ascii"), value.decode("latin-1")) for name, value in head.headers
-            ),
+            headers=tuple((name.decode("ascii"), value.decode("latin-1")) for name, value in head.headers),
             body=bytes(body),
         )
 

@@ -59,9 +59,7 @@ class Service:
         self.faults = faults
         self._settings = settings
         self._profile = settings.profile
-        self._ledger = Ledger(
-            kind=self._profile.name, prefix=self._profile.prefix, log=settings.log
-        )
+        self._ledger = Ledger(kind=self._profile.name, prefix=self._profile.prefix, log=settings.log)
         self._keys = self._new_keys()
         self._resources: dict[str, Resource] = {}
         self._skew_s = 0.0
@@ -132,9 +130,7 @@ class Service:
 
     async def wait_idle(self, *, timeout_s: float) -> bool:
         """True once no request is inside and none is still to arrive late."""
-        return await self._wait_until(
-            lambda: not self._inside and not self._late, timeout_s=timeout_s
-        )
+        return await self._wait_until(lambda: not self._inside and not self._late, timeout_s=timeout_s)
 
     async def _wait_until(self, met: Callable[[], bool], *, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -198,9 +194,7 @@ class Service:
     def _take_key(self, order: Order, seen: Seen) -> Entry[Reply] | Reply | None:
         if order.key is None or self._profile.key == "ignored":
             return None
-        found = self._keys.begin(
-            order.key, fingerprint=order.fingerprint, now_s=time.monotonic() + self._skew_s
-        )
+        found = self._keys.begin(order.key, fingerprint=order.fingerprint, now_s=time.monotonic() + self._skew_s)
         match found:
             case Replay(answer=answer):
                 seen.outcome = "replayed"
@@ -214,9 +208,7 @@ class Service:
             case Entry():
                 return found
 
-    def _work(
-        self, order: Order, seen: Seen, fault: Fault | None, entry: Entry[Reply] | None
-    ) -> Reply:
+    def _work(self, order: Order, seen: Seen, fault: Fault | None, entry: Entry[Reply] | None) -> Reply:
         """Decide, do and store; nothing is awaited here."""
         kind = fault.kind if fault else None
         refusal = self._profile.refusal(order.body)
@@ -267,9 +259,7 @@ class Service:
         highest = held.fence if held else None
         return order.fence is not None and highest is not None and order.fence < highest
 
-    async def _stay(
-        self, seen: Seen, fault: Fault | None, when: Literal["before", "after"]
-    ) -> None:
+    async def _stay(self, seen: Seen, fault: Fault | None, when: Literal["before", "after"]) -> None:
         if fault is None:
             return
         if fault.kind is FaultKind.HOLD and fault.when == when:
@@ -303,13 +293,9 @@ class Service:
             reply = problem(400, f"ask by {by}")
         else:
             found = [
-                effect
-                for effect in self._ledger.effects
-                if (effect.key if by == "key" else effect.reference) == wanted
+                effect for effect in self._ledger.effects if (effect.key if by == "key" else effect.reference) == wanted
             ]
-            reply = Reply(
-                status=200, body={self._profile.noun: [self._profile.answer(e) for e in found]}
-            )
+            reply = Reply(status=200, body={self._profile.noun: [self._profile.answer(e) for e in found]})
         match fault.kind if fault else None:
             case FaultKind.RESET:
                 return Hangup.RESET
@@ -342,16 +328,12 @@ class Service:
         return seen
 
     def _new_keys(self) -> KeyTable[Reply]:
-        return KeyTable[Reply](
-            window_s=self._settings.window_s, fingerprint=self._settings.fingerprint
-        )
+        return KeyTable[Reply](window_s=self._settings.window_s, fingerprint=self._settings.fingerprint)
 
 
 def _busy(seen: Seen, retry_after_s: int | None) -> Reply:
     seen.outcome = "busy"
-    return problem(
-        409, "the first request with this key is in flight", *_retry_after(retry_after_s)
-    )
+    return problem(409, "the first request with this key is in flight", *_retry_after(retry_after_s))
 
 
 def _retry_after(seconds: int | None) -> tuple[tuple[str, str], ...]:

@@ -17,9 +17,21 @@ def first_link(task_id: bytes) -> bytes:
 
 
 def next_link(
-    before: bytes, *, seq: int, kind: int, what: int, epoch: int, at_ms: int, boot_ms: int,
-    slot: int, quiet: bool, ordinal: str, effect_key: bytes, fingerprint: bytes, body: bytes,
-) -> bytes:  # fmt: skip
+    before: bytes,
+    *,
+    seq: int,
+    kind: int,
+    what: int,
+    epoch: int,
+    at_ms: int,
+    boot_ms: int,
+    slot: int,
+    quiet: bool,
+    ordinal: str,
+    effect_key: bytes,
+    fingerprint: bytes,
+    body: bytes,
+) -> bytes:
     """The record's hash. Every variable field is preceded by its length."""
     name = ordinal.encode()
     sizes = bytes((len(name), len(effect_key), len(fingerprint)))
@@ -29,13 +41,7 @@ def next_link(
 
 def place(task_id: bytes, *, seq: int, kind: int, ordinal: str, epoch: int) -> bytes:
     """The associated data that binds a record's payload to where it lies."""
-    return b"record\0%s\0%d\0%d\0%s\0%d" % (
-        task_id.hex().encode(),
-        seq,
-        kind,
-        ordinal.encode(),
-        epoch,
-    )
+    return b"record\0%s\0%d\0%d\0%s\0%d" % (task_id.hex().encode(), seq, kind, ordinal.encode(), epoch)
 
 
 _REMARK = struct.Struct(">QQIH")
@@ -46,9 +52,7 @@ def first_remark_link(journal_id: str) -> bytes:
     return sha256(b"holdfast/remarks/1\0" + journal_id.encode()).digest()
 
 
-def next_remark_link(
-    before: bytes, *, number: int, at_ms: int, key_id: int, remark_id: str, body: bytes
-) -> bytes:
+def next_remark_link(before: bytes, *, number: int, at_ms: int, key_id: int, remark_id: str, body: bytes) -> bytes:
     """A remark's hash: over the one before, its numbers, its id and its sealed bytes."""
     name = remark_id.encode()
     head = _REMARK.pack(number, at_ms, key_id, len(name))

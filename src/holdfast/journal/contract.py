@@ -33,10 +33,25 @@ from holdfast.core.ports import Notice, Sealer
 from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView
 
 __all__ = [
-    "Capabilities", "Change", "Claimed", "Filter", "Hold", "InboxItem", "InboxKind", "Journal",
-    "KeptRemark", "Outcome", "Remark", "RemarkTo", "Session", "SessionRow", "Statement",
-    "Submission", "Submitted", "TaskRow",
-]  # fmt: skip
+    "Capabilities",
+    "Change",
+    "Claimed",
+    "Filter",
+    "Hold",
+    "InboxItem",
+    "InboxKind",
+    "Journal",
+    "KeptRemark",
+    "Outcome",
+    "Remark",
+    "RemarkTo",
+    "Session",
+    "SessionRow",
+    "Statement",
+    "Submission",
+    "Submitted",
+    "TaskRow",
+]
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,9 +189,18 @@ class Hold:
     __slots__ = ("epoch", "head", "last", "row", "seen", "seq", "sealer", "session", "task_id")
 
     def __init__(
-        self, *, task_id: TaskId, epoch: int, session: Session, row: int, seq: int, head: bytes,
-        last: int, sealer: Sealer | None, seen: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        task_id: TaskId,
+        epoch: int,
+        session: Session,
+        row: int,
+        seq: int,
+        head: bytes,
+        last: int,
+        sealer: Sealer | None,
+        seen: int = 0,
+    ) -> None:
         self.task_id = task_id
         self.epoch = epoch
         self.session = session
@@ -248,9 +272,14 @@ class Journal(Protocol):
         ...
 
     async def claim(
-        self, session: Session, *, names: Collection[str] | None, limit: int,
-        task_id: TaskId | None = None, alone: bool = False,
-    ) -> list[Claimed]:  # fmt: skip
+        self,
+        session: Session,
+        *,
+        names: Collection[str] | None,
+        limit: int,
+        task_id: TaskId | None = None,
+        alone: bool = False,
+    ) -> list[Claimed]:
         """Take due, queued or orphaned tasks, oldest first, each under a new epoch.
 
         A task whose last two claims ended with the death of the process is handed out only
@@ -260,9 +289,15 @@ class Journal(Protocol):
         ...
 
     async def append(
-        self, hold: Hold, entries: Sequence[Entry], *, change: Change | None = None,
-        applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
-    ) -> list[int]:  # fmt: skip
+        self,
+        hold: Hold,
+        entries: Sequence[Entry],
+        *,
+        change: Change | None = None,
+        applied: Sequence[int] = (),
+        statements: Sequence[Statement] = (),
+        begins: bool = False,
+    ) -> list[int]:
         """Append records under the hold, all or none; returns their numbers.
 
         `applied` marks inbox items as concluded; `begins` says that an effect will be sent on

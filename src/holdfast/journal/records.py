@@ -195,10 +195,26 @@ class TaskView:
     """A task and its records, folded."""
 
     __slots__ = (
-        "accepted", "accepted_ms", "claims", "contents", "ended_ms", "epoch", "files", "finished",
-        "lost", "name", "notes", "outcome", "progress_epoch", "request_id", "rested",
-        "restored_ms", "seq", "steps", "task_id",
-    )  # fmt: skip
+        "accepted",
+        "accepted_ms",
+        "claims",
+        "contents",
+        "ended_ms",
+        "epoch",
+        "files",
+        "finished",
+        "lost",
+        "name",
+        "notes",
+        "outcome",
+        "progress_epoch",
+        "request_id",
+        "rested",
+        "restored_ms",
+        "seq",
+        "steps",
+        "task_id",
+    )
 
     def __init__(self, task_id: TaskId) -> None:
         self.task_id = task_id
@@ -229,9 +245,7 @@ def fold(view: TaskView, record: Record) -> None:
     then of no use.
     """
     if record.seq != view.seq + 1:
-        raise JournalDamaged(
-            f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing"
-        )
+        raise JournalDamaged(f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing")
     view.seq = record.seq
     try:
         if record.kind is Kind.STEP and record.epoch == view.epoch:
@@ -239,19 +253,26 @@ def fold(view: TaskView, record: Record) -> None:
         else:
             _fold(view, record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise JournalDamaged(
-            f"task {view.task_id}: record {record.seq} cannot be understood: {error!r}"
-        ) from error
+        raise JournalDamaged(f"task {view.task_id}: record {record.seq} cannot be understood: {error!r}") from error
 
 
-def fold_own(
-    view: TaskView, entry: Entry, *, number: int, epoch: int, at_ms: int, boot_ms: int
-) -> None:
+def fold_own(view: TaskView, entry: Entry, *, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
     """Take into the owner's view what it has written itself."""
     record = Record(
-        number, view.seq + 1, entry.kind, entry.ordinal, entry.events, epoch, at_ms, boot_ms,
-        entry.effect_key, entry.fingerprint, entry.slot, entry.quiet, entry.body,
-    )  # fmt: skip
+        number,
+        view.seq + 1,
+        entry.kind,
+        entry.ordinal,
+        entry.events,
+        epoch,
+        at_ms,
+        boot_ms,
+        entry.effect_key,
+        entry.fingerprint,
+        entry.slot,
+        entry.quiet,
+        entry.body,
+    )
     if entry.kind is Kind.STEP and epoch == view.epoch:
         view.seq = record.seq
         _fold_step(view, record)
@@ -262,8 +283,7 @@ def fold_own(
 def _fold(view: TaskView, record: Record) -> None:
     if record.kind is not Kind.CLAIMED and record.epoch != view.epoch:
         raise JournalDamaged(
-            f"task {view.task_id}: record {record.seq} was written under epoch {record.epoch}, "
-            f"not {view.epoch}"
+            f"task {view.task_id}: record {record.seq} was written under epoch {record.epoch}, not {view.epoch}"
         )
     match record.kind:
         case Kind.STEP:
@@ -322,9 +342,7 @@ def _fold_restore(view: TaskView, record: Record) -> None:
     view.restored_ms = record.body["lost_after_ms"]
     for step in view.steps.values():
         if step.step is not None and step.step.state not in CLOSED:
-            step.step = apply(
-                step.step, Event.RESTORE, epoch=record.epoch, quiet=False, letter=step.letter
-            )
+            step.step = apply(step.step, Event.RESTORE, epoch=record.epoch, quiet=False, letter=step.letter)
             _take_restore(step, record)
 
 
@@ -368,9 +386,7 @@ def _take_plan(step: StepView, record: Record) -> None:
 
 def _take_start(step: StepView, record: Record) -> None:
     fence = record.epoch >> 32 << 40 | record.number
-    step.attempts += (
-        Attempt(record.epoch, record.number, record.at_ms, record.boot_ms, record.slot, fence),
-    )
+    step.attempts += (Attempt(record.epoch, record.number, record.at_ms, record.boot_ms, record.slot, fence),)
     step.ended = None
 
 

@@ -56,13 +56,7 @@ def lease_until_boot_ms(request_boot_ms: int, ttl_ms: int) -> int:
 
 
 def session_dead(
-    *,
-    ended: bool,
-    lock_free: bool | None,
-    boot_id: str,
-    lease_until_boot_ms: int,
-    now_boot_id: str,
-    now_boot_ms: int,
+    *, ended: bool, lock_free: bool | None, boot_id: str, lease_until_boot_ms: int, now_boot_id: str, now_boot_ms: int
 ) -> bool:
     """Whether others may take what the session holds.
 
@@ -146,17 +140,13 @@ def next_epoch(epoch: int, *, incarnation: int) -> int:
     """The epoch of the next claim: higher than every one before, in any incarnation."""
     counter = (epoch & ((1 << COUNTER_BITS) - 1)) + 1
     if incarnation < epoch >> COUNTER_BITS:
-        raise InvariantViolated(
-            "I8", f"incarnation {incarnation} is below that of epoch {epoch}: epochs only rise"
-        )
+        raise InvariantViolated("I8", f"incarnation {incarnation} is below that of epoch {epoch}: epochs only rise")
     if counter >> COUNTER_BITS:
         raise InvariantViolated("I8", f"epoch {epoch}: the claim counter is used up")
     return incarnation << COUNTER_BITS | counter
 
 
-def check_hold(
-    *, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_epoch: int, hold_seq: int
-) -> None:
+def check_hold(*, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_epoch: int, hold_seq: int) -> None:
     """Let a hold write only while it is the task's: same epoch, nothing added, not at rest.
 
     The state counts because an ended session's tasks go back to the queue under their old epoch.
@@ -168,9 +158,7 @@ def check_hold(
     if state is not TaskState.RUNNING or epoch != hold_epoch:
         raise LeaseLost(task_id=task_id, epoch=hold_epoch)
     if seq != hold_seq:
-        raise InvariantViolated(
-            "I8", f"task {task_id}: record {seq} was added under this very epoch, {epoch}"
-        )
+        raise InvariantViolated("I8", f"task {task_id}: record {seq} was added under this very epoch, {epoch}")
 
 
 # Poison
@@ -290,9 +278,7 @@ def check_remark(remark: Remark) -> None:
     if not remark.text.strip():
         raise BadInput("a remark has a text")
     if len(remark.text) > REMARK_CHARS_MAX:
-        raise TooLarge(
-            f"a remark has at most {REMARK_CHARS_MAX:,} characters, this one {len(remark.text):,}"
-        )
+        raise TooLarge(f"a remark has at most {REMARK_CHARS_MAX:,} characters, this one {len(remark.text):,}")
     if not remark.origin.strip() or len(remark.origin) > ORIGIN_CHARS_MAX:
         raise BadInput(f"a remark says who made it, in 1 to {ORIGIN_CHARS_MAX} characters")
     if not remark.remark_id or len(remark.remark_id) > REMARK_ID_CHARS_MAX:
@@ -310,17 +296,17 @@ def remark_of(task_id: TaskId, entry: Entry) -> Remark:
     """What a task's record adds to the remarks; its id is the same on every replay."""
     body = entry.body
     return Remark(
-        remark_id=f"{task_id}/{entry.ordinal}", to=RemarkTo(body["to"]), text=str(body["text"]),
+        remark_id=f"{task_id}/{entry.ordinal}",
+        to=RemarkTo(body["to"]),
+        text=str(body["text"]),
         origin=str(body["origin"]),
-    )  # fmt: skip
+    )
 
 
 # Retention
 
 
-def erasable(
-    *, state: TaskState, ended_ms: int, keep_until_ms: int, keep_ms: int, now_ms: int
-) -> bool:
+def erasable(*, state: TaskState, ended_ms: int, keep_until_ms: int, keep_ms: int, now_ms: int) -> bool:
     """Whether a task's payloads may go: it ended long ago and no key window is open."""
     return state in ENDED and keep_until_ms <= now_ms and now_ms - ended_ms > keep_ms
 

@@ -47,10 +47,7 @@ class DataKeySealer:
 def _shown(place: bytes) -> str:
     """The place for a person: its parts in words, raw ids and numbers in hexadecimal digits."""
     parts = (part.decode("latin-1") for part in place.split(b"\0"))
-    shown = (
-        text if text.isascii() and text.isprintable() else text.encode("latin-1").hex()
-        for text in parts
-    )
+    shown = (text if text.isascii() and text.isprintable() else text.encode("latin-1").hex() for text in parts)
     return " ".join(text for text in shown if text)
 
 

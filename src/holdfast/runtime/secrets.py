@@ -36,7 +36,7 @@ from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, Entry, StepView
 
 if TYPE_CHECKING:
-    from holdfast.runtime.tool import Tool
+    from holdfast.runtime.tool.tool import Tool
 
 Pins = dict[str, int]  # name of a secret -> version that the step was planned with
 
@@ -153,8 +153,7 @@ class Secrets:
                 version = self.store.find_current(name)
                 if version is None:
                     raise Suspended(
-                        f"{where}: {handle(name)} is not set; `holdfast secret set {name}`, "
-                        "then retry the task"
+                        f"{where}: {handle(name)} is not set; `holdfast secret set {name}`, then retry the task"
                     )
                 pins[name] = version
         return pins
@@ -252,9 +251,7 @@ def _is_fresh(step: StepView, *, under_way: int) -> bool:
     return step.step is None or step.step.maybe_sent <= under_way
 
 
-def _filled(
-    tool: Tool[..., Any], args: dict[str, Any], values: Mapping[str, str]
-) -> dict[str, Any]:
+def _filled(tool: Tool[..., Any], args: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
     left = _undeclared(tool, args, set(values))
     if left:
         raise NotSent(f"{tool.name} does not declare {handle(min(left))} any more")
@@ -269,8 +266,5 @@ def _filled(
 def _undeclared(tool: Tool[..., Any], args: Mapping[str, Any], names: set[str]) -> set[str]:
     """Names that no argument may use now: the code has changed since the step was planned."""
     return names - {
-        name
-        for parameter in tool.secrets
-        for name in names_in(args.get(parameter))
-        if _may_use(tool, parameter, name)
+        name for parameter in tool.secrets for name in names_in(args.get(parameter)) if _may_use(tool, parameter, name)
     }

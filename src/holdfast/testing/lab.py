@@ -32,10 +32,10 @@ from holdfast.core.effect import Effect
 from holdfast.core.step import StepState
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import StepView, TaskState
-from holdfast.journal.sqlite.sessions import SqliteSession
-from holdfast.runtime.settings import Settings
-from holdfast.runtime.task import TaskType
-from holdfast.runtime.tool import Call, FindAnswer, Tool, tool
+from holdfast.journal.sqlite.verbs.sessions import SqliteSession
+from holdfast.layout.engine_settings import Settings
+from holdfast.runtime.task.task import TaskType
+from holdfast.runtime.tool.tool import Call, FindAnswer, Tool, tool
 
 PACE = 0.02
 PATIENCE_S = 30.0  # for a loaded machine; what is waited for comes in milliseconds
@@ -58,14 +58,17 @@ class Lab:
         self.journal = folder / "journal.db"
 
     def open(
-        self, *tasks: TaskType, tools: Iterable[Tool[..., Any]] = (), clock: Clock | None = None,
-        serve: bool = True, **settings: Any,
-    ) -> AbstractAsyncContextManager[Holdfast]:  # fmt: skip
+        self,
+        *tasks: TaskType,
+        tools: Iterable[Tool[..., Any]] = (),
+        clock: Clock | None = None,
+        serve: bool = True,
+        **settings: Any,
+    ) -> AbstractAsyncContextManager[Holdfast]:
         """Open the journal as a program would; leaving is an orderly stop."""
         return open_holdfast(
-            self.journal, tasks=tasks, tools=tools, settings=fast(**settings), serve=serve,
-            clock=clock,
-        )  # fmt: skip
+            self.journal, tasks=tasks, tools=tools, settings=fast(**settings), serve=serve, clock=clock
+        )
 
 
 # Waiting
@@ -77,9 +80,7 @@ async def wait_until(met: Callable[[], Awaitable[bool]], *, timeout_s: float = P
             await asyncio.sleep(0.005)
 
 
-async def wait_state(
-    handle: TaskHandle, *states: TaskState, timeout_s: float = PATIENCE_S
-) -> TaskRow:
+async def wait_state(handle: TaskHandle, *states: TaskState, timeout_s: float = PATIENCE_S) -> TaskRow:
     """The task's row, once it is in one of these states."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -92,9 +93,7 @@ async def wait_state(
     raise AssertionError(f"task {handle.id} is {row.state}, not {', '.join(states)}")
 
 
-async def wait_step(
-    handle: TaskHandle, ordinal: str, *states: StepState, timeout_s: float = PATIENCE_S
-) -> StepView:
+async def wait_step(handle: TaskHandle, ordinal: str, *states: StepState, timeout_s: float = PATIENCE_S) -> StepView:
     """The step, once it is in one of these states."""
 
     async def met() -> bool:
@@ -196,9 +195,13 @@ async def _play(script: list[Act], call: Call) -> Any:
 
 def _seen(call: Call, args: dict[str, Any]) -> Seen:
     return Seen(
-        task_id=call.task_id, ordinal=call.ordinal, effect_key=call.effect_key, fence=call.fence,
-        attempt=call.attempt, args=args,
-    )  # fmt: skip
+        task_id=call.task_id,
+        ordinal=call.ordinal,
+        effect_key=call.effect_key,
+        fence=call.fence,
+        attempt=call.attempt,
+        args=args,
+    )
 
 
 # Accidents
@@ -277,9 +280,13 @@ class Program:
 async def program(script: Path, *words: str | Path) -> AsyncGenerator[Program]:
     """Start a script; it does not outlive the block."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), *map(str, words), stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+        sys.executable,
+        str(script),
+        *map(str, words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
     running = Program(process)
     try:
         yield running

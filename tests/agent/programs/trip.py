@@ -64,13 +64,8 @@ async def find_mail(call: holdfast.Call, to: str) -> holdfast.Found | holdfast.A
     return holdfast.Found("mail 1 sent") if found else holdfast.Absent()
 
 
-model = holdfast.Model(
-    "model-1", holdfast.Endpoint(name="first", url=URL, wire="openai"), settings={"max_tokens": 99}
-)
-agent = holdfast.Agent(
-    name="ada", model=model, instructions="You are Ada.",
-    tools=[search, weather, charge, send_mail],
-)  # fmt: skip
+model = holdfast.Model("model-1", holdfast.Endpoint(name="first", url=URL, wire="openai"), settings={"max_tokens": 99})
+agent = holdfast.Agent(name="ada", model=model, instructions="You are Ada.", tools=[search, weather, charge, send_mail])
 
 
 async def main() -> None:

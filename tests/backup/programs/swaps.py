@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from holdfast.backup import swap
-from holdfast.testing.shim import Mode, Trace, arm
+from holdfast.host import folder_swap as swap
+from holdfast_proofs.shim import Mode, Trace, arm
 
 
 def no_exchange(_one: Path, _other: Path) -> bool:
@@ -45,9 +45,8 @@ def main(root: Path, way: str) -> None:
         others = [path for path in (fresh, aside) if path.exists()]
         texts = sorted((path / "file").read_text() for path in others)
         good = (found == "old" and texts in ([], ["new"])) or (
-            found == "new" and [path.name for path in others] == ["ada.before-1"]
-            and texts == ["old"]
-        )  # fmt: skip
+            found == "new" and [path.name for path in others] == ["ada.before-1"] and texts == ["old"]
+        )
         if not good:
             print(f"killed at {at}: {found}, beside it {[path.name for path in others]} {texts}")
         if not os.WIFSIGNALED(status):

@@ -21,19 +21,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli import identity_signer
+from holdfast.cli.identity import signer as identity_signer
 from holdfast.errors import HoldfastError, SignerRefused
-from holdfast.identity.ed25519 import Sodium
-from holdfast.identity.encodings import digest_of, key_bytes
-from holdfast.identity.signed import Family, message
-from holdfast.identity.signer_client import SignerClient, SignerRing, SignerSpeaker
-from holdfast.identity.signer_wire import LENGTH
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import digest_of, key_bytes
+from holdfast.identity.records.signed import Family, message
+from holdfast.identity.speaker.signer_client import SignerClient, SignerRing, SignerSpeaker
+from holdfast.identity.speaker.signer_wire import LENGTH
 
 PTRACE_ATTACH = 16
 NEEDED = (
-    "encodings.ascii", "encodings.idna", "encodings.latin_1", "holdfast.app.agent_home",
-    "holdfast.app.signer_process", "holdfast.app.worker_log", "pwd", "getpass",
-)  # fmt: skip
+    "encodings.ascii",
+    "encodings.idna",
+    "encodings.latin_1",
+    "holdfast.layout.agent_home",
+    "holdfast.identity.speaker.signer_process",
+    "holdfast.app.worker_log",
+    "pwd",
+    "getpass",
+)
 CHALLENGE = "challenge-challenge"
 
 
@@ -67,8 +73,7 @@ def raw(path: str, body: bytes) -> dict[str, Any]:  # Any: JSON of the signer
 
 def tool(pid: int, path: str, *paths: str) -> dict[str, Any]:
     files = {name: tried(lambda name=name: Path(name).read_bytes()) for name in paths}
-    folder = {name: tried(lambda name=name: os.listdir(name)) for name in {str(Path(one).parent)
-              for one in paths}}  # fmt: skip
+    folder = {name: tried(lambda name=name: os.listdir(name)) for name in {str(Path(one).parent) for one in paths}}
     process = {
         what: tried(lambda what=what: os.close(os.open(f"/proc/{pid}/{what}", os.O_RDONLY)))
         for what in ("mem", "environ", "maps", "auxv")
@@ -92,12 +97,16 @@ def tool(pid: int, path: str, *paths: str) -> dict[str, Any]:
     counts = [port.verifies(key_bytes(key), text, signature) for text in texts]
     ring = SignerRing(SignerClient(Path(path)))
     return {
-        "files": files, "folders": folder, "process": process, "socket": socket_,
-        "id": speaker.id, "counts_as": counts.count(True),
+        "files": files,
+        "folders": folder,
+        "process": process,
+        "socket": socket_,
+        "id": speaker.id,
+        "counts_as": counts.count(True),
         "families": [one.value for one, counts_ in zip(Family, counts[2:], strict=True) if counts_],
         "ring": len(ring.journal_key(ring.current_journal_key)),
         "host": digest_of(b"x"),
-    }  # fmt: skip
+    }
 
 
 def _allowed(reply: dict[str, Any]) -> None:

@@ -12,22 +12,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.vault_keys import move_keys, read_keys
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import HoldfastError
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.keyset import KeySet
-from holdfast.identity.paper import phrase_sheet, read_secret, share_sheets
-from holdfast.identity.paper_pdf import sheet_pdf
-from holdfast.identity.paper_words import sheet_text
-from holdfast.identity.phrase import Phrase, read_phrase
-from holdfast.identity.repair import repair
-from holdfast.identity.ring import VaultRing, change, read_escrow, with_place
-from holdfast.identity.setup import create_vaults
-from holdfast.identity.shares import combine, split
-from holdfast.identity.slots import passphrase_key
-from holdfast.identity.vault import open_vault
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.vault_keys import move_keys, read_keys
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.paper import phrase_sheet, read_secret, share_sheets
+from holdfast.identity.paper.paper_pdf import sheet_pdf
+from holdfast.identity.paper.paper_words import sheet_text
+from holdfast.identity.paper.phrase import Phrase, read_phrase
+from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.shares import combine, split
+from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.ring import VaultRing, change, read_escrow, with_place
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import passphrase_key
+from holdfast.identity.vault.vault import open_vault
 
 ENTROPY = SystemEntropy()
 
@@ -49,10 +49,14 @@ def main(root: Path) -> None:
     text, passphrase = " ".join(phrase.words), given["passphrase"]
     load_or_create(root / "keys.json", journal_exists=False, entropy=ENTROPY)
     vault, second = create_vaults(
-        root / "vault", root / "second", escrow=PaperKeys(phrase).escrow().recipient,
-        keys=[passphrase_key(passphrase)], second_keys=[passphrase_key(passphrase[::-1])],
-        entropy=ENTROPY, ring=read_keys(root / "keys.json"),
-    )  # fmt: skip
+        root / "vault",
+        root / "second",
+        escrow=PaperKeys(phrase).escrow().recipient,
+        keys=[passphrase_key(passphrase)],
+        second_keys=[passphrase_key(passphrase[::-1])],
+        entropy=ENTROPY,
+        ring=read_keys(root / "keys.json"),
+    )
     move_keys(root / "keys.json", vault)
     (root / "place").mkdir(0o700)
     change(vault, lambda escrow: with_place(escrow, root / "place"))
@@ -60,11 +64,9 @@ def main(root: Path) -> None:
     keys = KeySet(ops=vault, nexts=second)
     keys.settle(op=keys.stage(ENTROPY).op)
     shares = split(phrase, needed=2, total=3)
-    sheet = phrase_sheet(
-        phrase, name="ada", agent_id="hf1" + "q" * 58, number=1, date="2026-11-15", generation=1
-    )
+    sheet = phrase_sheet(phrase, name="ada", agent_id="hf1" + "q" * 58, number=1, date="2026-11-15", generation=1)
     pages = [sheet_pdf(sheet), sheet_text(sheet).encode()]
-    for one in share_sheets(shares, name="ada", agent_id=sheet.agent_id, number=2, date="x", generation=1):  # fmt: skip  # noqa: E501
+    for one in share_sheets(shares, name="ada", agent_id=sheet.agent_id, number=2, date="x", generation=1):
         pages.append(sheet_pdf(one))
     assert combine([" ".join(one.words) for one in shares[:2]]) == phrase
     repair(" ".join([*phrase.words[:3], "zoo", *phrase.words[4:]]), lambda one: one == phrase)

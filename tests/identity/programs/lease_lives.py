@@ -17,13 +17,13 @@ import vault_lives
 from quick_agent import Agent, make_agent
 
 from holdfast.core.clock import ManualClock, SystemEntropy
-from holdfast.core.private_files import write_atomically
-from holdfast.identity.arbiter_folder import FolderArbiter
-from holdfast.identity.claim import LEASE_MS
-from holdfast.identity.encodings import digest_of
-from holdfast.identity.instance import Why
-from holdfast.identity.instance_file import InstanceFile
-from holdfast.identity.keeper import Held, Keeper, NotHeld
+from holdfast.host.private_files import write_atomically
+from holdfast.identity.lease.arbiter_folder import FolderArbiter
+from holdfast.identity.lease.instance import Why
+from holdfast.identity.lease.instance_file import InstanceFile
+from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.statements.claim import LEASE_MS
 
 ROOT = digest_of(b"state")
 
@@ -32,15 +32,14 @@ def keeper(root: Path, clock: ManualClock, instance: str = "instance") -> Keeper
     agent = Agent(folder=root / "home", vault_folder=root / "vault", second=root / "second")
     journal = root / "incarnation"  # what is raised, in the place of a journal
     return Keeper(
-        file=InstanceFile(
-            agent.folder / instance, id=agent.log.id, clock=clock, entropy=SystemEntropy()
-        ),
+        file=InstanceFile(agent.folder / instance, id=agent.log.id, clock=clock, entropy=SystemEntropy()),
         speaker=agent.speaker(clock),
-        arbiter=FolderArbiter(root / "arbiter", clock=clock), clock=clock,
+        arbiter=FolderArbiter(root / "arbiter", clock=clock),
+        clock=clock,
         incarnation=lambda: int(journal.read_bytes()),
         raise_incarnation=lambda e: write_atomically(journal, str(e).encode()),
         state_root=lambda: ROOT,
-    )  # fmt: skip
+    )
 
 
 class Lease(vault_lives.Life):

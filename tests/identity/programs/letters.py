@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import holdfast
-from holdfast.runtime.log import Log
+from holdfast.host.log import Log
 
 PAUSE_S = 0.1
 

@@ -17,19 +17,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.app.keyfile import load_or_create
-from holdfast.app.vault_keys import move_keys, read_keys
 from holdfast.core.clock import SeededEntropy, SystemEntropy
-from holdfast.core.private_files import write_atomically
 from holdfast.errors import HoldfastError, VaultLocked
-from holdfast.identity.derive import PaperKeys
-from holdfast.identity.keyset import KeySet
-from holdfast.identity.phrase import new_phrase
-from holdfast.identity.ring import VaultRing, open_escrow, read_escrow
-from holdfast.identity.setup import create_vaults
-from holdfast.identity.slots import Key, file_key, new_unlock_text
-from holdfast.identity.vault import exists, open_vault
-from holdfast.testing.shim import Mode, Trace, arm
+from holdfast.host.private_files import write_atomically
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.vault_keys import move_keys, read_keys
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import new_phrase
+from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.ring import VaultRing, open_escrow, read_escrow
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import Key, file_key, new_unlock_text
+from holdfast.identity.vault.vault import exists, open_vault
+from holdfast_proofs.shim import Mode, Trace, arm
 
 PAPER = PaperKeys(new_phrase(SeededEntropy(24))).escrow()
 UNLOCK, OTHER = (file_key(Path("/unlock"), new_unlock_text(SeededEntropy(n))) for n in (1, 2))
@@ -134,21 +134,29 @@ class Adopt(Life):
 
 
 LIVES: dict[str, type[Life]] = {
-    "init": Init, "rotate": Rotate, "add-key": AddKey, "change-slot": ChangeSlot, "adopt": Adopt,
-}  # fmt: skip
+    "init": Init,
+    "rotate": Rotate,
+    "add-key": AddKey,
+    "change-slot": ChangeSlot,
+    "adopt": Adopt,
+}
 
 
 def _create(root: Path, ring: Any = None) -> None:
     create_vaults(
-        root / "vault", root / "second", escrow=PAPER.recipient, keys=[UNLOCK],
-        second_keys=[OTHER], entropy=ENTROPY, places=[Path("place")], ring=ring,
-    )  # fmt: skip
+        root / "vault",
+        root / "second",
+        escrow=PAPER.recipient,
+        keys=[UNLOCK],
+        second_keys=[OTHER],
+        entropy=ENTROPY,
+        places=[Path("place")],
+        ring=ring,
+    )
 
 
 def _key_set(root: Path) -> KeySet:
-    return KeySet(
-        ops=open_vault(root / "vault", given=UNLOCK), nexts=open_vault(root / "second", given=OTHER)
-    )
+    return KeySet(ops=open_vault(root / "vault", given=UNLOCK), nexts=open_vault(root / "second", given=OTHER))
 
 
 def _check_keys(root: Path, head: bytes | None) -> None:

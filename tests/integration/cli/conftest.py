@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.testing.command_line import Commands, Worker
+from holdfast_proofs.support.command_line import Commands, Worker
 
 SAMPLE = Path(__file__).parent / "sample_app.py"
 

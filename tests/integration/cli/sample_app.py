@@ -44,11 +44,7 @@ async def odd() -> object:
     return object()
 
 
-@holdfast.tool(
-    effect=holdfast.Keyed(
-        window_s=3_600, fingerprint="checked", refusals_stored=False, max_delay_s=0.05
-    )
-)
+@holdfast.tool(effect=holdfast.Keyed(window_s=3_600, fingerprint="checked", refusals_stored=False, max_delay_s=0.05))
 async def charge(call: holdfast.Call, cents: int) -> dict[str, Any]:
     note("charged", call.effect_key)
     sys.stderr.write("CHARGING\n")
@@ -148,7 +144,18 @@ async def leaves_it_full(run: holdfast.Run) -> None:
 
 
 tasks = [
-    hello, pay, parks, asks, launches, fails, loses_result, returns_odd, undoes, quits, echo, fills,
+    hello,
+    pay,
+    parks,
+    asks,
+    launches,
+    fails,
+    loses_result,
+    returns_odd,
+    undoes,
+    quits,
+    echo,
+    fills,
     leaves_it_full,
-]  # fmt: skip
+]
 only = [hello]

@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.app.open import open as open_journal
 from holdfast.core.clock import SystemClock
-from holdfast.journal.sqlite.db import open_db
-from holdfast.testing.command_line import WAIT_S, Commands, command_line, environment
+from holdfast.host.sqlite import open_db
+from holdfast_proofs.support.command_line import WAIT_S, Commands, command_line, environment
 
 DAY_MS = 86_400_000
 NOBODY = 65_534
@@ -157,9 +157,13 @@ def test_a_hundred_megabytes(hf: Commands) -> None:
     message = refused(hf, *echo, "@big", code=2, error="too-large")
     assert "104,857,600 bytes" in message
     piped = subprocess.run(
-        command_line(*echo, "-"), cwd=hf.folder, env=environment(hf.folder), timeout=WAIT_S,
-        input=b"x" * (100 * 1024 * 1024), capture_output=True,
-    )  # fmt: skip
+        command_line(*echo, "-"),
+        cwd=hf.folder,
+        env=environment(hf.folder),
+        timeout=WAIT_S,
+        input=b"x" * (100 * 1024 * 1024),
+        capture_output=True,
+    )
     assert piped.returncode == 2
     assert b"too-large" in piped.stderr
     (hf.folder / "big").write_text("x" * (17 * 1024 * 1024))
@@ -168,12 +172,8 @@ def test_a_hundred_megabytes(hf: Commands) -> None:
 
 
 def test_nul_and_bytes_that_are_no_text(hf: Commands) -> None:
-    assert "not text in UTF-8" in refused(
-        hf, "submit", "app.py:only", b"\xff\xfe", code=2, error="bad-input"
-    )
-    assert "not text in UTF-8" in refused(
-        hf, "task", "list", "--journal", b"/tmp/\xff", code=2, error="bad-input"
-    )
+    assert "not text in UTF-8" in refused(hf, "submit", "app.py:only", b"\xff\xfe", code=2, error="bad-input")
+    assert "not text in UTF-8" in refused(hf, "task", "list", "--journal", b"/tmp/\xff", code=2, error="bad-input")
     (hf.folder / "latin").write_bytes(b"caf\xe9")
     words = ("submit", "app.py:tasks", "@latin", "--task", "echo")
     assert "not text in UTF-8 (byte 3)" in refused(hf, *words, code=2, error="bad-input")
@@ -205,9 +205,13 @@ def test_results_that_are_not_json(hf: Commands) -> None:
 
 def test_ctrl_c_leaves_the_task_alone(hf: Commands) -> None:
     process = subprocess.Popen(
-        command_line("submit", "app.py:only", "ada"), cwd=hf.folder, env=environment(hf.folder),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        command_line("submit", "app.py:only", "ada"),
+        cwd=hf.folder,
+        env=environment(hf.folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     while "task queued" not in process.stderr.readline():
         assert process.poll() is None
@@ -248,9 +252,7 @@ def test_a_changed_record(hf: Commands) -> None:
     done = hf("submit", "app.py:tasks", "x", "--task", "hello", "--run")
     assert done.json["sent"], "other tasks are unharmed"
     assert hf.look("task", "show", task_id, code=6)
-    states = {
-        one["task_id"]: one["state"] for one in hf.look("task", "list", "--json").json["tasks"]
-    }
+    states = {one["task_id"]: one["state"] for one in hf.look("task", "list", "--json").json["tasks"]}
     assert states[task_id] == "parked"
     assert task_id in hf.look("effect", "list").err
 
@@ -276,11 +278,7 @@ def refused_line(hf: Commands, *words: str, code: int) -> str:
 
 @pytest.mark.parametrize(
     ("contents", "error"),
-    [
-        (b"", "not-a-journal"),
-        (b"hello", "not-a-journal"),
-        (b"SQLite format 3\0" + bytes(200), "not-a-journal"),
-    ],
+    [(b"", "not-a-journal"), (b"hello", "not-a-journal"), (b"SQLite format 3\0" + bytes(200), "not-a-journal")],
 )
 def test_a_file_that_is_no_journal(hf: Commands, contents: bytes, error: str) -> None:
     accept(hf)
@@ -411,9 +409,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_read_only_folder_as_an_ordinary_user(
-    hf: Commands, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_read_only_folder_as_an_ordinary_user(hf: Commands, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Root may write everywhere, so this is tried as nobody; with the right it goes on."""
     accept(hf)
     place = tmp_path_factory.mktemp("nobody") / "agent"
@@ -421,22 +417,17 @@ def test_a_read_only_folder_as_an_ordinary_user(
     for folder in place.parents:
         if os.geteuid() == 0 and folder.stat().st_mode & 0o777 == 0o700:
             folder.chmod(0o711)
-    done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(place)], capture_output=True, text=True,
-        timeout=WAIT_S,
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", AS_NOBODY, str(place)], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     see = "see: docs/reference/errors.md#read-only"
-    assert json.loads(done.stdout) == {
-        "new": [7, see], "old": [7, see], "list": [7, see], "doctor": 1, "again": [0],
-    }  # fmt: skip
+    assert json.loads(done.stdout) == {"new": [7, see], "old": [7, see], "list": [7, see], "doctor": 1, "again": [0]}
 
 
 FULL = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 from holdfast.cli.main import main
-from holdfast.testing.command_line import Commands, ask
+from holdfast_proofs.support.command_line import Commands, ask
 folder = Path(sys.argv[1]) / "agent"
 folder.mkdir(mode=0o700)
 (folder / "app.py").write_text(Path(sys.argv[2]).read_text())
@@ -485,8 +476,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
     sample = str(Path(__file__).parent / "sample_app.py")
     done = subprocess.run(
         [*ways[0], "sh", "-c", mounted, "sh", str(tmp_path), sys.executable, FULL, sample],
-        capture_output=True, text=True, timeout=2 * WAIT_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_S,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert "free some space" in found.pop("hint")

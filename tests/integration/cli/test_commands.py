@@ -9,14 +9,25 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.cli.command import COMMANDS
-from holdfast.testing.command_line import Commands, Worker, command_line, environment
+from holdfast_proofs.support.command_line import Commands, Worker, command_line, environment
 
 HELP_S_MAX = 0.3
 VERBS = [
-    "submit", "worker", "task list", "task show", "task cancel", "task retry", "effect list",
-    "effect show", "effect settle", "effect evidence", "approval list", "approval grant",
-    "approval refuse", "doctor",
-]  # fmt: skip
+    "submit",
+    "worker",
+    "task list",
+    "task show",
+    "task cancel",
+    "task retry",
+    "effect list",
+    "effect show",
+    "effect settle",
+    "effect evidence",
+    "approval list",
+    "approval grant",
+    "approval refuse",
+    "doctor",
+]
 
 
 def submit(hf: Commands, task: str, request: str = "{}", *, code: int = 0) -> str:
@@ -57,9 +68,7 @@ def test_help_loads_nothing_it_does_not_need(hf: Commands) -> None:
         "print([m for m in ('asyncio', 'apsw', 'rich', 'msgspec', 'cryptography') "
         "if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run(
-        [*command_line()[:1], "-c", code], capture_output=True, text=True, cwd=hf.folder
-    )
+    done = subprocess.run([*command_line()[:1], "-c", code], capture_output=True, text=True, cwd=hf.folder)
     assert done.stderr.strip() == "[]"
 
 
@@ -121,10 +130,7 @@ def test_submit_need_not_follow(hf: Commands) -> None:
 def test_task_show_has_every_step(hf: Commands) -> None:
     task_id = submit(hf, "undoes")
     shape = hf("task", "show", task_id, "--json").json
-    assert [(step["ordinal"], step["compensation"]) for step in shape["steps"]] == [
-        ("1", "compensated"),
-        ("1.c1", ""),
-    ]
+    assert [(step["ordinal"], step["compensation"]) for step in shape["steps"]] == [("1", "compensated"), ("1.c1", "")]
     first = shape["steps"][0]
     assert (first["tool"], first["class"], first["state"]) == ("send", "Unrepeatable", "succeeded")
     assert first["attempts"] == 1
@@ -141,10 +147,7 @@ def test_tasks_are_listed_by_state_and_name(hf: Commands) -> None:
     submit(hf, "fails", code=9)
     table = hf("task", "list").out.splitlines()
     assert table[0].split() == ["task", "name", "state", "records", "changed", "worker"]
-    assert [line.split()[1:3] for line in table[1:]] == [
-        ["fails", "failed"],
-        ["hello", "succeeded"],
-    ]
+    assert [line.split()[1:3] for line in table[1:]] == [["fails", "failed"], ["hello", "succeeded"]]
     assert len(hf.look("task", "list", "--state", "failed", "--json").json["tasks"]) == 1
     assert len(hf.look("task", "list", "--name", "hello", "--json").json["tasks"]) == 1
     assert hf.look("task", "list", "--limit", "1", "--json").json["more"] is True
@@ -152,9 +155,7 @@ def test_tasks_are_listed_by_state_and_name(hf: Commands) -> None:
     assert (nothing.out, "no tasks" in nothing.err) == ("", True)
 
 
-def test_a_parked_effect_is_shown_and_settled(
-    hf: Commands, start_worker: Callable[..., Worker]
-) -> None:
+def test_a_parked_effect_is_shown_and_settled(hf: Commands, start_worker: Callable[..., Worker]) -> None:
     task_id = submit(hf, "parks", code=5)
     effects = hf("effect", "list", "--json").json["effects"]
     assert [(one["effect"], one["state"]) for one in effects] == [(f"{task_id}/1", "parked")]
@@ -213,9 +214,7 @@ def test_evidence_must_say_what_it_knows(hf: Commands) -> None:
 
 
 @pytest.mark.parametrize("verb", ["grant", "refuse"])
-def test_a_question_is_answered(
-    hf: Commands, start_worker: Callable[..., Worker], verb: str
-) -> None:
+def test_a_question_is_answered(hf: Commands, start_worker: Callable[..., Worker], verb: str) -> None:
     task_id = accept(hf, "asks", "eve")
     worker = start_worker()
     assert wait_ended(worker, task_id) == "waiting"
@@ -234,9 +233,7 @@ def test_a_question_is_answered(
     assert "approval-not-found" in hf.look("approval", verb, f"{task_id}/1", code=3).err
 
 
-def test_a_call_that_needs_a_yes_waits_for_it(
-    hf: Commands, start_worker: Callable[..., Worker]
-) -> None:
+def test_a_call_that_needs_a_yes_waits_for_it(hf: Commands, start_worker: Callable[..., Worker]) -> None:
     """Whoever follows the task is told; an answer that waits for a worker is not asked again."""
     words = ("submit", "app.py:tasks", "{}", "--task", "launches", "--run", "--timeout", "2")
     assert "may launch be called?" in hf(*words, code=8).err
@@ -247,9 +244,7 @@ def test_a_call_that_needs_a_yes_waits_for_it(
     assert wait_ended(start_worker(), waiting[0]["task_id"]) == "succeeded"
 
 
-def test_cancel_and_retry_do_what_makes_sense(
-    hf: Commands, start_worker: Callable[..., Worker]
-) -> None:
+def test_cancel_and_retry_do_what_makes_sense(hf: Commands, start_worker: Callable[..., Worker]) -> None:
     failed = submit(hf, "fails", code=9)
     assert "has ended" in hf("task", "cancel", failed, "--yes", code=4).err
     assert "would run again" in hf.look("task", "retry", failed, "--dry-run").err
@@ -275,9 +270,12 @@ def test_a_beginning_of_an_id_must_be_unique(hf: Commands) -> None:
 def test_a_reader_that_leaves_early_is_no_error(hf: Commands) -> None:
     accept(hf, "hello", "ada")
     process = subprocess.Popen(
-        command_line("task", "list", "--json"), cwd=hf.folder, env=environment(hf.folder),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        command_line("task", "list", "--json"),
+        cwd=hf.folder,
+        env=environment(hf.folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from holdfast.testing.command_line import WAIT_S, Commands, command_line, environment
+from holdfast_proofs.support.command_line import WAIT_S, Commands, command_line, environment
 
 AT_ONCE = 6
 
@@ -13,11 +13,10 @@ def test_many_first_commands_at_once(hf: Commands) -> None:
     words = command_line("submit", "app.py:only", "ada", "--no-follow")
     started = [
         subprocess.Popen(
-            words, cwd=hf.folder, env=environment(hf.folder), stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            words, cwd=hf.folder, env=environment(hf.folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for _ in range(AT_ONCE)
-    ]  # fmt: skip
+    ]
     ended = [(*process.communicate(timeout=WAIT_S), process.returncode) for process in started]
     assert [(error, code) for _, error, code in ended] == [("", 0)] * AT_ONCE
     found = {one["task_id"] for one in hf.look("task", "list", "--json").json["tasks"]}

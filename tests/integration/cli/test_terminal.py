@@ -8,7 +8,7 @@ import select
 import subprocess
 from pathlib import Path
 
-from holdfast.testing.command_line import WAIT_S, Commands, command_line, environment
+from holdfast_proofs.support.command_line import WAIT_S, Commands, command_line, environment
 
 
 def test_a_typed_word_settles(hf: Commands) -> None:
@@ -42,9 +42,8 @@ def _answered(words: list[str], folder: Path, answer: str) -> int:
     """The exit code of a command that is answered at a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        words, cwd=folder, env=environment(folder), stdin=theirs, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        words, cwd=folder, env=environment(folder), stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     os.close(theirs)
     os.write(ours, answer.encode())
     code = process.wait(WAIT_S)
@@ -56,9 +55,13 @@ def _shown(words: list[str], folder: Path, **more: str) -> str:
     """What a command writes to a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        words, cwd=folder, env={**environment(folder), "TERM": "xterm-256color", **more},
-        stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
+        words,
+        cwd=folder,
+        env={**environment(folder), "TERM": "xterm-256color", **more},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
     os.close(theirs)
     shown = b""
     while select.select([ours], [], [], WAIT_S)[0]:

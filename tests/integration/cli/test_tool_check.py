@@ -12,7 +12,7 @@ import pytest
 from holdfast.app.tool_check import Kind, Looked, Outcome, Seen, judge
 from holdfast.core.effect import Effect, Keyed, Queryable, Unrepeatable
 from holdfast.downstream.process import start_blocking
-from holdfast.testing.command_line import Commands
+from holdfast_proofs.support.command_line import Commands
 
 APP = """
 import hashlib, json
@@ -87,9 +87,11 @@ def far_ends() -> Generator[dict[str, str]]:
         start_blocking("unrepeatable") as unrepeatable,
     ):
         yield {
-            "checked": checked.url, "ignored": ignored.url, "queryable": queryable.url,
+            "checked": checked.url,
+            "ignored": ignored.url,
+            "queryable": queryable.url,
             "unrepeatable": unrepeatable.url,
-        }  # fmt: skip
+        }
 
 
 @pytest.fixture
@@ -110,14 +112,15 @@ def failed(found: dict[str, Any]) -> set[str]:
 def test_a_far_end_like_stripes_is_keyed(shop: Commands) -> None:
     found = check(shop, "stripe_like", GOOD, "--other", OTHER, "--refused", DECLINED)
     assert (found["proved"], found["fingerprint"], found["refusals_stored"], found["ok"]) == (
-        "Keyed", "checked", True, True,
-    )  # fmt: skip
+        "Keyed",
+        "checked",
+        True,
+        True,
+    )
     assert failed(found) == set()
 
 
-def test_one_that_silently_gives_the_first_answer_is_keyed_and_ignores_bodies(
-    shop: Commands,
-) -> None:
+def test_one_that_silently_gives_the_first_answer_is_keyed_and_ignores_bodies(shop: Commands) -> None:
     found = check(shop, "silent", GOOD, "--other", OTHER)
     assert (found["proved"], found["fingerprint"], found["ok"]) == ("Keyed", "ignored", True)
 
@@ -146,9 +149,7 @@ def test_one_that_offers_nothing_is_unrepeatable_whatever_is_declared(shop: Comm
 def test_what_was_not_tried_is_not_proven(shop: Commands) -> None:
     found = check(shop, "stripe_like", GOOD, code=1)
     assert found["proved"] == "Unrepeatable"
-    assert [one["habit"] for one in found["checks"] if one["ok"] is None] == [
-        "other body", "lookup", "refusals",
-    ]  # fmt: skip
+    assert [one["habit"] for one in found["checks"] if one["ok"] is None] == ["other body", "lookup", "refusals"]
 
 
 def test_a_table_for_people(shop: Commands) -> None:
@@ -187,10 +188,17 @@ def seen(**changes: Any) -> Seen:
     """A far end that keeps everything, but for these."""
     one, two, three = (Outcome(Kind.ANSWER, value) for value in (b"1", b"2", b"3"))
     good = Seen(
-        first=one, again=one, fresh=two, crowd=[three, Outcome(Kind.BUSY)], after_crowd=three,
-        other=Outcome(Kind.KEY_REUSED), refused=Outcome(Kind.REFUSED), mended=Outcome(Kind.REFUSED),
-        found=Looked.FOUND, unused=Looked.ABSENT,
-    )  # fmt: skip
+        first=one,
+        again=one,
+        fresh=two,
+        crowd=[three, Outcome(Kind.BUSY)],
+        after_crowd=three,
+        other=Outcome(Kind.KEY_REUSED),
+        refused=Outcome(Kind.REFUSED),
+        mended=Outcome(Kind.REFUSED),
+        found=Looked.FOUND,
+        unused=Looked.ABSENT,
+    )
     for name, value in changes.items():
         setattr(good, name, value)
     return good

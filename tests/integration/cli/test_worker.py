@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.command_line import WAIT_S, Commands, Worker, ask
+from holdfast_proofs.support.command_line import WAIT_S, Commands, Worker, ask
 
 Start = Callable[..., Worker]
 
@@ -70,9 +70,7 @@ def test_a_call_under_way_ends_before_the_worker_does(hf: Commands, start_worker
     assert (shown["state"], len(keys_sent(hf.folder))) == ("succeeded", 1)
 
 
-def test_a_call_longer_than_the_grace_is_unknown_and_resumed(
-    hf: Commands, start_worker: Start
-) -> None:
+def test_a_call_longer_than_the_grace_is_unknown_and_resumed(hf: Commands, start_worker: Start) -> None:
     """SIGTERM in mid-call: nothing is lost and nothing is called failed."""
     task_id = accept(hf, "pay", '{"cents": 700}')
     worker = start_worker("--grace", "0.2")
@@ -159,9 +157,7 @@ def test_what_a_restart_cannot_mend_is_said_once(
 
 def test_settings_beside_the_journal_are_used(hf: Commands, start_worker: Start) -> None:
     settings = hf.folder / "holdfast.toml"
-    settings.write_text(
-        '[worker]\nname = "smith"\n[notices]\ncommand = ["sh", "-c", "cat >> told"]\n'
-    )
+    settings.write_text('[worker]\nname = "smith"\n[notices]\ncommand = ["sh", "-c", "cat >> told"]\n')
     task_id = accept(hf, "parks", "{}")
     worker = start_worker()
     assert worker.wait_event("session-begun")["worker"] == "smith"

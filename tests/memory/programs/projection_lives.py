@@ -15,14 +15,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from holdfast.app.places import open_file_journal
+from holdfast.app.binder import open_file_journal
 from holdfast.errors import HoldfastError
-from holdfast.home import exchange
-from holdfast.home.entries import entry_id, key_of
-from holdfast.home.place import MemoryPlace
-from holdfast.home.projection import project_now
 from holdfast.journal.contract import Remark, RemarkTo
-from holdfast.testing.shim import Mode, Trace, arm
+from holdfast.layout.memory_place import MemoryPlace
+from holdfast.memory import exchange
+from holdfast.memory.entries import entry_id, key_of
+from holdfast.memory.projection import project_now
+from holdfast_proofs.shim import Mode, Trace, arm
 
 BEFORE = ("# Memory", "", "- a person's line")
 SAVED = "- saved by an editor while it was written"
@@ -144,8 +144,7 @@ def main(folder: Path, step: int) -> None:
         run(Mode.KILL_BEFORE, at)
         run(Mode.FULL_ANY, at)
     run(Mode.KILL_AFTER, ours[-1])
-    print(json.dumps({"calls": total, "ours": len(ours), "made": made, "trials": counts,
-                      "wrong": wrong}))  # fmt: skip
+    print(json.dumps({"calls": total, "ours": len(ours), "made": made, "trials": counts, "wrong": wrong}))
 
 
 if __name__ == "__main__":

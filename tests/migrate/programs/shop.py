@@ -9,10 +9,7 @@ import holdfast
 URL = os.environ.get("SHOP_URL", "")
 
 
-@holdfast.tool(
-    effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False),
-    http_only=True,
-)
+@holdfast.tool(effect=holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False), http_only=True)
 async def charge(call: holdfast.Call, cents: int) -> str:
     answer = await call.http.post(f"{URL}/charges", json={"card": "tok_1", "cents": cents})
     return answer.json()["id"]

@@ -11,9 +11,7 @@ from holdfast.testing.lab import fast
 
 EFFECTS: dict[str, Any] = {
     "unrepeatable": holdfast.Unrepeatable(max_delay_s=0),
-    "keyed": holdfast.Keyed(
-        window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0
-    ),
+    "keyed": holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0),
 }
 
 

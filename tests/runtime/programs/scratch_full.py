@@ -45,9 +45,7 @@ async def main(disk: Path, files: Path) -> None:
 
     settings = fast(scratch_folder=str(files))
     (disk / "filler").write_bytes(bytes(FILLER_BYTES))
-    async with holdfast.open(
-        disk / "journal.db", tasks=[other, work], settings=settings, log=Heard()
-    ) as hf:
+    async with holdfast.open(disk / "journal.db", tasks=[other, work], settings=settings, log=Heard()) as hf:
         others = [await hf.submit(other) for _ in range(5)]
         for handle in others:
             await wait_step(handle, "1", StepState.STARTED)
@@ -72,7 +70,7 @@ async def main(disk: Path, files: Path) -> None:
 
 
 async def _digest(hf: holdfast.Holdfast, manifest: str) -> str:
-    from holdfast.runtime.scratch_store import load_manifest
+    from holdfast.runtime.scratch.store import load_manifest
 
     kept = (await load_manifest(hf.journal, manifest)).files[0]
     whole = hashlib.sha256()

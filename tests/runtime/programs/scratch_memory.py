@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.app.places import open_file_journal
+from holdfast.app.binder import open_file_journal
 from holdfast.core.ids import TaskId
-from holdfast.core.tree import Limits, open_folder
+from holdfast.host.tree import Limits, open_folder
 from holdfast.journal.contract import Submission
-from holdfast.runtime.scratch_store import Store
+from holdfast.runtime.scratch.store import Store
 
 TASK = TaskId("0" * 26)
 MIB = 1 << 20

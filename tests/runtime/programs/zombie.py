@@ -7,14 +7,12 @@ import sys
 from typing import Any
 
 import holdfast
-from holdfast.runtime.log import Log
+from holdfast.host.log import Log
 from holdfast.testing.lab import fast
 
 EFFECTS: dict[str, Any] = {
     "unrepeatable": holdfast.Unrepeatable(max_delay_s=0),
-    "keyed": holdfast.Keyed(
-        window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0
-    ),
+    "keyed": holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0),
 }
 
 

@@ -22,14 +22,8 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Notice
 from holdfast.core.waiting import wait_event
-from holdfast.errors import (
-    HoldfastError,
-    InvariantViolated,
-    JournalDamaged,
-    LeaseLost,
-    SessionLost,
-    TaskNotFound,
-)
+from holdfast.errors import HoldfastError, InvariantViolated, JournalDamaged, LeaseLost, SessionLost, TaskNotFound
+from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.contract import (
     Capabilities,
@@ -50,23 +44,11 @@ from holdfast.journal.contract import (
 )
 from holdfast.journal.records import Entry, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite import check, claims, inbox, remarks, tasks, upkeep
-from holdfast.journal.sqlite.db import Db
-from holdfast.journal.sqlite.instance import Instance
-from holdfast.journal.sqlite.rows import (
-    COLUMNS,
-    TASK_COLUMNS,
-    TASK_FROM,
-    open_record,
-    read_view,
-    task_row,
-)
-from holdfast.journal.sqlite.sessions import (
-    SqliteSession,
-    find_dead_sessions,
-    list_sessions,
-    pages_to_keep,
-)
+from holdfast.journal.sqlite.host.instance import Instance
+from holdfast.journal.sqlite.opening import check
+from holdfast.journal.sqlite.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, open_record, read_view, task_row
+from holdfast.journal.sqlite.verbs import claims, inbox, remarks, tasks, upkeep
+from holdfast.journal.sqlite.verbs.sessions import SqliteSession, find_dead_sessions, list_sessions, pages_to_keep
 from holdfast.journal.sqlite.writer import NEWEST, Txn, Writer, translated, unreadable
 from holdfast.journal.steady import Moment, SteadyTime
 
@@ -81,10 +63,19 @@ class SqliteJournal:
     capabilities = Capabilities(durable=True, statements=True, shared=True)
 
     def __init__(
-        self, *, journal_id: str, incarnation: int, db: Db, reader: Db,
-        clock: Clock, entropy: Entropy, wraps: KeyWraps, digest_key: bytes, instance: Instance,
+        self,
+        *,
+        journal_id: str,
+        incarnation: int,
+        db: Db,
+        reader: Db,
+        clock: Clock,
+        entropy: Entropy,
+        wraps: KeyWraps,
+        digest_key: bytes,
+        instance: Instance,
         path: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.journal_id = journal_id
         self.incarnation = incarnation
         self.path = path
@@ -97,9 +88,13 @@ class SqliteJournal:
         self._digest_key = digest_key
         self._instance = instance
         self._writer = Writer(
-            db, clock=clock, reserve=instance.reserve, on_commit=instance.raise_mark,
-            on_broken=instance.stop, on_whole=instance.note_stamp,
-        )  # fmt: skip
+            db,
+            clock=clock,
+            reserve=instance.reserve,
+            on_commit=instance.raise_mark,
+            on_broken=instance.stop,
+            on_whole=instance.note_stamp,
+        )
         self._changed = asyncio.Event()
         self._holds = 0
         self._closed = False
@@ -116,9 +111,8 @@ class SqliteJournal:
         session_id = self._entropy.bytes(8).hex()
         page = self._instance.open_page(session_id)
         session = SqliteSession(
-            session_id=session_id, incarnation=self.incarnation, boot_id=self._clock.boot_id,
-            ttl_ms=ttl_ms, page=page,
-        )  # fmt: skip
+            session_id=session_id, incarnation=self.incarnation, boot_id=self._clock.boot_id, ttl_ms=ttl_ms, page=page
+        )
         asked = self._clock.boot_ms()
         session.row = await self._writer.write(
             lambda txn: claims.begin_session(txn, session, worker=worker, asked_boot_ms=asked)
@@ -153,18 +147,20 @@ class SqliteJournal:
         return found
 
     async def claim(
-        self, session: Session, *, names: Collection[str] | None, limit: int,
-        task_id: TaskId | None = None, alone: bool = False,
-    ) -> list[Claimed]:  # fmt: skip
+        self,
+        session: Session,
+        *,
+        names: Collection[str] | None,
+        limit: int,
+        task_id: TaskId | None = None,
+        alone: bool = False,
+    ) -> list[Claimed]:
         own = _own(session)
         now_ms = self.now_ms()
-        dead = self._read(
-            lambda db: find_dead_sessions(db, self._clock, self._instance, but=own.row)
-        )
+        dead = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=own.row))
         find = functools.partial(
-            claims.find_candidates, now_ms=now_ms, dead=dead, names=names, limit=limit,
-            task_id=task_id, alone=alone,
-        )  # fmt: skip
+            claims.find_candidates, now_ms=now_ms, dead=dead, names=names, limit=limit, task_id=task_id, alone=alone
+        )
         candidates = self._read(find)
         if not candidates:
             return []
@@ -175,9 +171,7 @@ class SqliteJournal:
                 sound.append(candidate)
             except (JournalDamaged, InvariantViolated) as error:
                 await self._park_damaged(candidate, error)
-        taken = await self._writer.write(
-            lambda txn: claims.take(txn, sound, own, dead=dead, wraps=self._wraps)
-        )
+        taken = await self._writer.write(lambda txn: claims.take(txn, sound, own, dead=dead, wraps=self._wraps))
         for claimed, record in taken:
             fold(claimed.view, record)
             claimed.inbox = self._read(functools.partial(inbox.pending_of, hold=claimed.hold))
@@ -186,18 +180,24 @@ class SqliteJournal:
         return [claimed for claimed, _ in taken]
 
     def append(
-        self, hold: Hold, entries: Sequence[Entry], *, change: Change | None = None,
-        applied: Sequence[int] = (), statements: Sequence[Statement] = (), begins: bool = False,
-    ) -> CoroutineType[Any, Any, list[int]]:  # fmt: skip
+        self,
+        hold: Hold,
+        entries: Sequence[Entry],
+        *,
+        change: Change | None = None,
+        applied: Sequence[int] = (),
+        statements: Sequence[Statement] = (),
+        begins: bool = False,
+    ) -> CoroutineType[Any, Any, list[int]]:
         # Not a coroutine of its own around the writer's: every step passes here.
         adds_only = change is None and not applied and not statements
-        addition = tasks.Addition(
-            hold, entries, change, applied, statements, self._wraps, adds_only
-        )
+        addition = tasks.Addition(hold, entries, change, applied, statements, self._wraps, adds_only)
         return self._writer.write(
-            addition.write, begins=begins, adds_only=adds_only,
+            addition.write,
+            begins=begins,
+            adds_only=adds_only,
             then=addition.move if change is None else functools.partial(self._end_hold, addition),
-        )  # fmt: skip
+        )
 
     def _end_hold(self, addition: tasks.Addition, numbers: list[int]) -> None:
         addition.move(numbers)
@@ -238,9 +238,7 @@ class SqliteJournal:
         raw = task_id_bytes(task_id)
 
         def read(db: Db) -> TaskRow | None:
-            row = db.execute(
-                f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", (raw,)
-            ).fetchone()
+            row = db.execute(f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", (raw,)).fetchone()
             return None if row is None else task_row(row)
 
         return self._read(read)
@@ -250,9 +248,8 @@ class SqliteJournal:
 
         def read(db: Db) -> TaskView:
             row = db.execute(
-                "SELECT seq, head, last, key_id, data_key, erased_ms, name FROM task "
-                "WHERE task_id = ?", (raw,),
-            ).fetchone()  # fmt: skip
+                "SELECT seq, head, last, key_id, data_key, erased_ms, name FROM task WHERE task_id = ?", (raw,)
+            ).fetchone()
             if row is None:
                 raise TaskNotFound(task_id)
             if row[5] is not None:
@@ -260,9 +257,7 @@ class SqliteJournal:
                 view.name = row[6]
                 return view
             sealer = self._wraps.open_data_key(row[3], row[4], raw)
-            return read_view(
-                db, task_id=task_id, seq=row[0], head=row[1], last=row[2], sealer=sealer
-            )
+            return read_view(db, task_id=task_id, seq=row[0], head=row[1], last=row[2], sealer=sealer)
 
         return self._read_at_once(read)
 
@@ -270,9 +265,7 @@ class SqliteJournal:
         raw = task_id_bytes(task_id)
 
         def read(db: Db) -> Record | None:
-            row = db.execute(
-                "SELECT last, key_id, data_key, erased_ms FROM task WHERE task_id = ?", (raw,)
-            ).fetchone()
+            row = db.execute("SELECT last, key_id, data_key, erased_ms FROM task WHERE task_id = ?", (raw,)).fetchone()
             if row is None:
                 raise TaskNotFound(task_id)
             if row[3] is not None:
@@ -304,10 +297,10 @@ class SqliteJournal:
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
         row = self._read(
             lambda db: db.execute(
-                "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t "
-                "WHERE r.effect_key = ? LIMIT 1", (effect_key,),
+                "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t WHERE r.effect_key = ? LIMIT 1",
+                (effect_key,),
             ).fetchone()
-        )  # fmt: skip
+        )
         if row is None:
             return None
         raw, ordinal = row
@@ -383,9 +376,7 @@ class SqliteJournal:
         self._changed.set()
 
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
-        erased = await self._writer.write(
-            lambda txn: upkeep.retain(txn, keep_ms=keep_ms, tombstone_ms=tombstone_ms)
-        )
+        erased = await self._writer.write(lambda txn: upkeep.retain(txn, keep_ms=keep_ms, tombstone_ms=tombstone_ms))
         self._instance.fold_marks(self._read(pages_to_keep))
         return erased
 
@@ -448,9 +439,7 @@ class SqliteJournal:
         notice = rules.damage_notice(
             candidate.task_id, epoch=candidate.epoch, finding=error.message, now_ms=self.now_ms()
         )
-        await self._writer.write(
-            lambda txn: claims.park_damaged(txn, candidate, notice, self._wraps)
-        )
+        await self._writer.write(lambda txn: claims.park_damaged(txn, candidate, notice, self._wraps))
 
     def _read(self, read: Callable[[Db], T]) -> T:
         try:
@@ -476,9 +465,7 @@ class SqliteJournal:
     def _data_version(self) -> object:
         try:
             # On the writer's connection: only other connections' commits change the number.
-            return (
-                self._seen_version if self._writer.committing else self._db.pragma("data_version")
-            )
+            return self._seen_version if self._writer.committing else self._db.pragma("data_version")
         except apsw.Error as error:
             raise translated(error) from error
 

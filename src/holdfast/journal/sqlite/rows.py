@@ -12,29 +12,17 @@ from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Sealer
 from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, JournalDamaged
+from holdfast.host.sqlite import Db, Row
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.packing import packed, unpacked
-from holdfast.journal.records import (
-    RECORDS_MAX,
-    Body,
-    Entry,
-    Kind,
-    Record,
-    TaskState,
-    TaskView,
-    fold,
-)
-from holdfast.journal.sqlite.db import Db, Row
+from holdfast.journal.records import RECORDS_MAX, Body, Entry, Kind, Record, TaskState, TaskView, fold
 from holdfast.journal.sqlite.writer import Txn
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Body).decode
 
-COLUMNS = (
-    "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, "
-    "quiet, body, hash"
-)
+COLUMNS = "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 
 
 # What a damaged column can break: SQLite gives back whatever its bytes say.
@@ -53,9 +41,8 @@ class Tail:
 
 
 def add_records(
-    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int,
-    sealer: Sealer,
-) -> list[int]:  # fmt: skip
+    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
+) -> list[int]:
     """Insert the entries behind the tail and move it along; returns their numbers."""
     rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
     txn.add_rows(rows)
@@ -64,9 +51,8 @@ def add_records(
 
 
 def make_rows(
-    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int,
-    sealer: Sealer,
-) -> list[Row]:  # fmt: skip
+    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
+) -> list[Row]:
     """The entries as rows behind the tail, which moves along; nothing is written yet."""
     rows: list[Row] = []
     number, at_ms, boot_ms = txn.number, txn.at_ms, txn.boot_ms
@@ -79,14 +65,40 @@ def make_rows(
         where = place(task_id, seq=seq, kind=kind, ordinal=ordinal, epoch=epoch)
         body = sealer.seal(packed(_encode(entry.body)), where)
         head = next_link(
-            tail.head, seq=seq, kind=kind, what=what, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms,
-            slot=slot, quiet=quiet, ordinal=ordinal, effect_key=entry.effect_key,
-            fingerprint=entry.fingerprint, body=body,
-        )  # fmt: skip
+            tail.head,
+            seq=seq,
+            kind=kind,
+            what=what,
+            epoch=epoch,
+            at_ms=at_ms,
+            boot_ms=boot_ms,
+            slot=slot,
+            quiet=quiet,
+            ordinal=ordinal,
+            effect_key=entry.effect_key,
+            fingerprint=entry.fingerprint,
+            body=body,
+        )
         rows.append(
-            (number, row, seq, tail.last, kind, what, ordinal, epoch, at_ms, boot_ms,
-             entry.effect_key, entry.fingerprint, slot, int(quiet), body, head)
-        )  # fmt: skip
+            (
+                number,
+                row,
+                seq,
+                tail.last,
+                kind,
+                what,
+                ordinal,
+                epoch,
+                at_ms,
+                boot_ms,
+                entry.effect_key,
+                entry.fingerprint,
+                slot,
+                int(quiet),
+                body,
+                head,
+            )
+        )
         tail.seq, tail.head, tail.last = seq, head, number
     return rows
 
@@ -107,9 +119,7 @@ def unpack_events(what: int) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def read_view(
-    db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer
-) -> TaskView:
+def read_view(db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer) -> TaskView:
     """Walk the chain back from its head, verify each link, fold it forward.
 
     Raises JournalDamaged at the first record that is missing, changed or out of place.
@@ -138,10 +148,20 @@ def read_view(
 def verify_link(before: bytes, row: Row, *, where: str) -> bytes:
     try:
         link = next_link(
-            before, seq=row[1], kind=row[3], what=row[4], ordinal=row[5], epoch=row[6],
-            at_ms=row[7], boot_ms=row[8], effect_key=row[9], fingerprint=row[10], slot=row[11],
-            quiet=bool(row[12]), body=row[13],
-        )  # fmt: skip
+            before,
+            seq=row[1],
+            kind=row[3],
+            what=row[4],
+            ordinal=row[5],
+            epoch=row[6],
+            at_ms=row[7],
+            boot_ms=row[8],
+            effect_key=row[9],
+            fingerprint=row[10],
+            slot=row[11],
+            quiet=bool(row[12]),
+            body=row[13],
+        )
     except Exception as error:  # a damaged column can break any of the conversions
         raise JournalDamaged(f"{where}: record {row[1]} (number {row[0]}) is malformed") from error
     if link != row[14]:
@@ -154,10 +174,20 @@ def open_record(row: Row, task_id: bytes, sealer: Sealer) -> Record:
         where = place(task_id, seq=row[1], kind=row[3], ordinal=row[5], epoch=row[6])
         body = _decode(unpacked(sealer.open(row[13], where)))
         return Record(
-            number=row[0], seq=row[1], kind=Kind(row[3]), events=unpack_events(row[4]),
-            ordinal=row[5], epoch=row[6], at_ms=row[7], boot_ms=row[8], effect_key=row[9],
-            fingerprint=row[10], slot=row[11], quiet=bool(row[12]), body=body,
-        )  # fmt: skip
+            number=row[0],
+            seq=row[1],
+            kind=Kind(row[3]),
+            events=unpack_events(row[4]),
+            ordinal=row[5],
+            epoch=row[6],
+            at_ms=row[7],
+            boot_ms=row[8],
+            effect_key=row[9],
+            fingerprint=row[10],
+            slot=row[11],
+            quiet=bool(row[12]),
+            body=body,
+        )
     except BAD_COLUMN as error:
         raise JournalDamaged(f"record number {row[0]} cannot be read: {error}") from error
 
@@ -172,9 +202,18 @@ TASK_FROM = "FROM task t LEFT JOIN session s ON s.s = t.session"
 def task_row(row: Row) -> TaskRow:
     try:
         return TaskRow(
-            task_id=task_id_from_bytes(row[0]), name=row[1], state=TaskState(row[2]), epoch=row[3],
-            session_id=row[4], created_ms=row[5], changed_ms=row[6], due_ms=row[7], records=row[8],
-            crashes=row[9], cancel_asked=bool(row[10]), erased=row[11] is not None,
-        )  # fmt: skip
+            task_id=task_id_from_bytes(row[0]),
+            name=row[1],
+            state=TaskState(row[2]),
+            epoch=row[3],
+            session_id=row[4],
+            created_ms=row[5],
+            changed_ms=row[6],
+            due_ms=row[7],
+            records=row[8],
+            crashes=row[9],
+            cancel_asked=bool(row[10]),
+            erased=row[11] is not None,
+        )
     except BAD_COLUMN as error:
         raise JournalDamaged(f"the row of a task cannot be read: {error}") from error

@@ -42,8 +42,8 @@ from holdfast.errors import (
     NotAJournal,
     ReadOnly,
 )
-from holdfast.journal.sqlite.db import Db, Row
-from holdfast.journal.sqlite.stamp import raise_stamp
+from holdfast.host.sqlite import Db, Row
+from holdfast.journal.sqlite.host.stamp import raise_stamp
 from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")
@@ -82,9 +82,7 @@ class Txn:
 
     __slots__ = ("at_ms", "boot_ms", "db", "moves", "number", "one_by_one", "rows")
 
-    def __init__(
-        self, db: Db, *, number: int, at_ms: int, boot_ms: int, one_by_one: bool = False
-    ) -> None:
+    def __init__(self, db: Db, *, number: int, at_ms: int, boot_ms: int, one_by_one: bool = False) -> None:
         self.db = db
         self.number = number  # of the newest record
         self.at_ms = at_ms
@@ -162,10 +160,15 @@ class _ActBroke(Exception):
 
 class Writer:
     def __init__(
-        self, db: Db, *, clock: Clock, reserve: Reserve,
-        on_commit: Callable[[int], None], on_broken: Callable[[str], None],
+        self,
+        db: Db,
+        *,
+        clock: Clock,
+        reserve: Reserve,
+        on_commit: Callable[[int], None],
+        on_broken: Callable[[str], None],
         on_whole: Callable[[int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._db = db
         self._clock = clock
         self._steady = SteadyTime(clock)
@@ -192,9 +195,13 @@ class Writer:
         self.commits = 0
 
     async def write(
-        self, act: Callable[[Txn], T], *, begins: bool = False, adds_only: bool = False,
+        self,
+        act: Callable[[Txn], T],
+        *,
+        begins: bool = False,
+        adds_only: bool = False,
         then: Callable[[T], None] = _nothing,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Run the act in a transaction; on return it is durable.
 
         `adds_only`: it moves its task and adds records, and reads no records.
@@ -368,9 +375,8 @@ class Writer:
             number, newest = self._newest()
             at_ms = self._steady.now_ms(newest)
             txn = Txn(
-                db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms(),
-                one_by_one=one_by_one or len(ops) == 1,
-            )  # fmt: skip
+                db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms(), one_by_one=one_by_one or len(ops) == 1
+            )
             refused = 0
             for op in ops:
                 op.error = None
@@ -479,9 +485,7 @@ class Writer:
         if self._commits % SAMPLE == 0:
             took = sorted(self._took)
             # The median too: a busy neighbour makes single commits slow, not the disk.
-            slow = (
-                took[int(SAMPLE * 0.95)] > SLOW_COMMIT_S and took[SAMPLE // 2] > SLOW_COMMIT_S / 2
-            )
+            slow = took[int(SAMPLE * 0.95)] > SLOW_COMMIT_S and took[SAMPLE // 2] > SLOW_COMMIT_S / 2
             self.threaded = slow
             self._very_slow = took[SAMPLE // 2] > VERY_SLOW_COMMIT_S
 
@@ -495,9 +499,7 @@ async def _decided(future: asyncio.Future[object]) -> None:
 
 
 # What SQLite says where the file system has no room for the journal's -shm file.
-_NO_ROOM = frozenset(
-    (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN)
-)
+_NO_ROOM = frozenset((apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN))
 
 
 def translated(error: apsw.Error) -> HoldfastError:

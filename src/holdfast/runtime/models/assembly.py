@@ -12,16 +12,7 @@ import msgspec
 
 from holdfast.errors import ReplyGarbled
 from holdfast.runtime.models.arguments import parse_arguments
-from holdfast.runtime.models.reply import (
-    TOOL_CALLS_MAX,
-    Part,
-    Refusal,
-    Reply,
-    StopReason,
-    Text,
-    ToolCall,
-    Usage,
-)
+from holdfast.runtime.models.reply import TOOL_CALLS_MAX, Part, Refusal, Reply, StopReason, Text, ToolCall, Usage
 from holdfast.runtime.models.request import Object
 
 ID_CHARS_MAX = 500
@@ -104,12 +95,9 @@ def finish(
         elif not isinstance(part, Text | Refusal) or part.text:
             kept.append(part)
     if calls > TOOL_CALLS_MAX:
-        raise ReplyGarbled(
-            f"the reply has {calls} tool calls; the limit is {TOOL_CALLS_MAX}", reason="too-large"
-        )
+        raise ReplyGarbled(f"the reply has {calls} tool calls; the limit is {TOOL_CALLS_MAX}", reason="too-large")
     says_something = any(
-        isinstance(part, Refusal | ToolCall) or (isinstance(part, Text) and part.text.strip())
-        for part in kept
+        isinstance(part, Refusal | ToolCall) or (isinstance(part, Text) and part.text.strip()) for part in kept
     )
     if not says_something and stop not in _EMPTY_IS_MEANT:
         raise ReplyGarbled("the reply is empty: no text, no tool call, no refusal", reason="empty")

@@ -17,19 +17,12 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.core.handles import find_whole
-from holdfast.errors import (
-    BadSettings,
-    ModelKeyRefused,
-    ModelRejected,
-    ModelUnavailable,
-    ReplyGarbled,
-    SecretNotFound,
-)
-from holdfast.runtime.http_message import BadRequest, build, parse_url
-from holdfast.runtime.http_stream import StreamedAnswer, StreamFailed, StreamTooLong, Timeouts
-from holdfast.runtime.http_stream import open_stream as open_http_stream
-from holdfast.runtime.models.anthropic_wire import AnthropicWire
-from holdfast.runtime.models.openai_wire import OpenAIWire
+from holdfast.errors import BadSettings, ModelKeyRefused, ModelRejected, ModelUnavailable, ReplyGarbled, SecretNotFound
+from holdfast.runtime.http.message import BadRequest, build, parse_url
+from holdfast.runtime.http.stream import StreamedAnswer, StreamFailed, StreamTooLong, Timeouts
+from holdfast.runtime.http.stream import open_stream as open_http_stream
+from holdfast.runtime.models.anthropic.request import AnthropicWire
+from holdfast.runtime.models.openai.request import OpenAIWire
 from holdfast.runtime.models.port import Keys
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.sse import EventReader
@@ -78,9 +71,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise BadSettings(
-                f"endpoint {self.name!r}: name it with 1 to 64 letters, digits, . - _"
-            )
+            raise BadSettings(f"endpoint {self.name!r}: name it with 1 to 64 letters, digits, . - _")
         if isinstance(self.key, str) and find_whole(self.key) is None:
             raise BadSettings(
                 f"endpoint {self.name}: a key does not stand in code",
@@ -151,19 +142,21 @@ async def _exchange(
     form = endpoint.wire_form
     try:
         message = build(
-            "POST", endpoint.url.rstrip("/") + form.path, params=None, json=None, body=body,
+            "POST",
+            endpoint.url.rstrip("/") + form.path,
+            params=None,
+            json=None,
+            body=body,
             headers={**endpoint.headers, **affinity},
             own_headers={"content-type": "application/json", **form.headers(key)},
-        )  # fmt: skip
+        )
     except BadRequest as error:
         raise BadSettings(f"endpoint {endpoint.name}: {error}") from None
     times = endpoint.timeouts
     total_s = times.total_s if time_s is None else min(times.total_s, max(time_s, 0.001))
     async with open_http_stream(
         message,
-        timeouts=Timeouts(
-            connect_s=times.connect_s, between_bytes_s=times.between_bytes_s, total_s=total_s
-        ),
+        timeouts=Timeouts(connect_s=times.connect_s, between_bytes_s=times.between_bytes_s, total_s=total_s),
         body_bytes_max=STREAM_BYTES_MAX if show else REPLY_BYTES_MAX,
         ssl_context=endpoint.ssl_context,
     ) as answer:
@@ -176,9 +169,7 @@ async def _exchange(
         return Answered(reply=_with_request_id(reply, answer), kept=_kept(endpoint, answer))
 
 
-async def _read_reply(
-    form: WireForm, answer: StreamedAnswer, show: Callable[[str], None] | None
-) -> Reply:
+async def _read_reply(form: WireForm, answer: StreamedAnswer, show: Callable[[str], None] | None) -> Reply:
     # A server that cannot stream answers whole, whatever was asked; one that can may misname it.
     kind = answer.headers.get("content-type", "").lower()
     if "json" in kind or (show is None and "event-stream" not in kind):
@@ -224,9 +215,7 @@ def _get_key(endpoint: Endpoint, keys: Keys | None) -> str | None:
         kind = type(error).__name__
         raise ModelKeyRefused(f"endpoint {endpoint.name}: its key: {kind}") from None
     if not isinstance(key, str) or not _KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
-        raise ModelKeyRefused(
-            f"endpoint {endpoint.name}: its key is empty or cannot stand in a header"
-        )
+        raise ModelKeyRefused(f"endpoint {endpoint.name}: its key is empty or cannot stand in a header")
     return key
 
 

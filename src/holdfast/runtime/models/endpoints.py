@@ -90,9 +90,7 @@ class Endpoints:
     ) -> Reply:
         """See `ChatModel.ask`."""
         held = check_held_state(request, allowed=self._allow_state)
-        call = _Call(
-            request, self._wire_names, show=show, session=session, kept=kept or {}, keys=keys
-        )
+        call = _Call(request, self._wire_names, show=show, session=session, kept=kept or {}, keys=keys)
         ends = None if time_s is None else asyncio.get_running_loop().time() + time_s
         for endpoint in self._endpoints:
             wait_ms = health.find_wait_ms(self._health[endpoint.name], self._clock.boot_ms())
@@ -108,17 +106,14 @@ class Endpoints:
                 return call.told(answered, endpoint, held)
         raise failover.verdict(call.failures, call.errors)
 
-    async def _ask_one(
-        self, call: _Call, endpoint: Endpoint, *, time_s: float | None
-    ) -> Answered | None:
+    async def _ask_one(self, call: _Call, endpoint: Endpoint, *, time_s: float | None) -> Answered | None:
         """The endpoint's answer, or None where the next one is to be asked."""
         body = call.body(endpoint)
         self._update(endpoint, health.asked(self._of(endpoint), self._now(), breaker=self._breaker))
         try:
             answered = await exchange(
-                endpoint, body, show=call.shower(), affinity=call.affinity(endpoint),
-                time_s=time_s, keys=call.keys,
-            )  # fmt: skip
+                endpoint, body, show=call.shower(), affinity=call.affinity(endpoint), time_s=time_s, keys=call.keys
+            )
         except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
             self._update(endpoint, self._after(error, endpoint))
             call.failed(endpoint, error)
@@ -186,16 +181,16 @@ class _Call:
             request = self._request
             if wire in self._wire_names:
                 request = Request(
-                    model=self._wire_names[wire], messages=request.messages,
-                    settings=request.settings, tools=request.tools,
-                )  # fmt: skip
+                    model=self._wire_names[wire],
+                    messages=request.messages,
+                    settings=request.settings,
+                    tools=request.tools,
+                )
             self._bodies[wire] = endpoint.wire_form.encode(request, stream=self._show is not None)
         return self._bodies[wire]
 
     def affinity(self, endpoint: Endpoint) -> dict[str, str]:
-        return failover.affinity_of(
-            endpoint, session=self._session, kept=self._kept.get(endpoint.name, {})
-        )
+        return failover.affinity_of(endpoint, session=self._session, kept=self._kept.get(endpoint.name, {}))
 
     def shower(self) -> Callable[[str], None] | None:
         return None if self._show is None else self._shown

@@ -80,23 +80,12 @@ def limited(health: Health, now_ms: int, *, retry_after_s: float | None) -> Heal
 
 
 def failed(
-    health: Health,
-    now_ms: int,
-    *,
-    breaker: Breaker,
-    at_once: bool = False,
-    retry_after_s: float | None = None,
+    health: Health, now_ms: int, *, breaker: Breaker, at_once: bool = False, retry_after_s: float | None = None
 ) -> Health:
     """No reply, or none to use. `at_once` opens it without counting."""
     failures = health.failures + 1
     asked_ms = now_ms + round((retry_after_s or 0) * 1000)
     if not (health.open or at_once or failures >= breaker.failures_max):
-        return replace(
-            health, failures=failures, rests_until_ms=max(health.rests_until_ms, asked_ms)
-        )
+        return replace(health, failures=failures, rests_until_ms=max(health.rests_until_ms, asked_ms))
     rest_ms = min(breaker.rest_ms << min(health.trips, 30), breaker.rest_ms_max)
-    return Health(
-        failures=failures,
-        trips=health.trips + 1,
-        rests_until_ms=max(now_ms + rest_ms, asked_ms),
-    )
+    return Health(failures=failures, trips=health.trips + 1, rests_until_ms=max(now_ms + rest_ms, asked_ms))

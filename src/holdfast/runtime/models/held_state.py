@@ -44,11 +44,7 @@ class Held:
 def find_held_state(request: Request) -> tuple[Held, ...]:
     """Every place of the request that leans on state held by the provider."""
     extra = cast(Object, request.settings.get("extra", {}))
-    found = [
-        held
-        for wire, more in extra.items()
-        for held in _find(more, f"settings.extra.{wire}", _BY_NAME)
-    ]
+    found = [held for wire, more in extra.items() for held in _find(more, f"settings.extra.{wire}", _BY_NAME)]
     for i, message in enumerate(request.messages):
         if message["role"] != "assistant":
             continue
@@ -64,9 +60,7 @@ def check_held_state(request: Request, *, allowed: Iterable[str]) -> tuple[str, 
     found = find_held_state(request)
     for held in found:
         if held.surface not in permitted:
-            raise StateHeldElsewhere(
-                f"{held.place} leans on state that the provider keeps ({held.surface})"
-            )
+            raise StateHeldElsewhere(f"{held.place} leans on state that the provider keeps ({held.surface})")
     return tuple(sorted({held.surface for held in found}))
 
 

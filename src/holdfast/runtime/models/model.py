@@ -32,16 +32,21 @@ class Model:
     """
 
     def __init__(
-        self, name: str, at: Endpoint | Sequence[Endpoint] | ChatModel, *,
-        price: Price | None = None, settings: Mapping[str, object] | None = None,
-        region: str = "", wire_names: Mapping[str, str] | None = None,
-        allow_state: Iterable[str] = (), time_s: float = TIME_S, attempts: int = ATTEMPTS,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        at: Endpoint | Sequence[Endpoint] | ChatModel,
+        *,
+        price: Price | None = None,
+        settings: Mapping[str, object] | None = None,
+        region: str = "",
+        wire_names: Mapping[str, str] | None = None,
+        allow_state: Iterable[str] = (),
+        time_s: float = TIME_S,
+        attempts: int = ATTEMPTS,
+    ) -> None:
         check_model_name(name)
         if not 0 < time_s <= TIME_S_MAX or attempts < 1:
-            raise BadSettings(
-                f"model {name}: time_s is above 0 and at most {TIME_S_MAX:g}, attempts above 0"
-            )
+            raise BadSettings(f"model {name}: time_s is above 0 and at most {TIME_S_MAX:g}, attempts above 0")
         self.name = name
         self.price = price
         self.settings: Object = check_settings(dict(settings or {}))
@@ -51,9 +56,8 @@ class Model:
             at = (at,)
         if isinstance(at, Sequence):
             self.chat: ChatModel = Endpoints(
-                cast("Sequence[Endpoint]", at), region=region, wire_names=wire_names,
-                allow_state=allow_state,
-            )  # fmt: skip
+                cast("Sequence[Endpoint]", at), region=region, wire_names=wire_names, allow_state=allow_state
+            )
         elif region or wire_names or tuple(allow_state):
             raise BadSettings(f"model {name}: region, wire_names and allow_state are for endpoints")
         else:

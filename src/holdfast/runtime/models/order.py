@@ -47,10 +47,7 @@ class Order:
     def check_end(self) -> None:
         """Raise BadInput where a model cannot be asked now."""
         if self.open_calls:
-            raise BadInput(
-                f"call {next(iter(self.open_calls))!r} has no result: "
-                "the last message cannot leave it so"
-            )
+            raise BadInput(f"call {next(iter(self.open_calls))!r} has no result: the last message cannot leave it so")
         if not self._talking:
             raise BadInput("messages: nobody but the system speaks")
 

@@ -101,21 +101,14 @@ class ChatModel(Protocol):
 
 
 async def stream(
-    model: ChatModel,
-    request: Request,
-    *,
-    session: str = "",
-    kept: Kept | None = None,
-    time_s: float | None = None,
+    model: ChatModel, request: Request, *, session: str = "", kept: Kept | None = None, time_s: float | None = None
 ) -> AsyncGenerator[Event]:
     """The same as events: text as it comes, and last the whole reply. Close it to give up.
 
     Raises what `ask` raises.
     """
     shown: asyncio.Queue[Shown | None] = asyncio.Queue()
-    asking = asyncio.ensure_future(
-        model.ask(request, show=shown.put_nowait, session=session, kept=kept, time_s=time_s)
-    )
+    asking = asyncio.ensure_future(model.ask(request, show=shown.put_nowait, session=session, kept=kept, time_s=time_s))
     asking.add_done_callback(lambda _: shown.put_nowait(None))
     try:
         while (event := await shown.get()) is not None:

@@ -53,9 +53,7 @@ class Price:
 
     def most(self, *, input_tokens: int, output_tokens: int) -> int:
         """The most that so many tokens can cost."""
-        dearest = max(
-            price for price in (self.input, self.cached, self.cache_write) if price is not None
-        )
+        dearest = max(price for price in (self.input, self.cached, self.cache_write) if price is not None)
         return math.ceil(input_tokens * exact(dearest) + output_tokens * exact(self.output))
 
 

@@ -135,10 +135,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         text as the one argument `malformed_arguments`.
         """
         parts = [_sendable(part, prefix) for part in self.parts]
-        return {
-            "role": "assistant",
-            "parts": parts or [{"type": "refusal", "text": self.refusal or ""}],
-        }
+        return {"role": "assistant", "parts": parts or [{"type": "refusal", "text": self.refusal or ""}]}
 
     def to_json(self) -> dict[str, object]:
         return cast("dict[str, object]", msgspec.to_builtins(self))
@@ -161,9 +158,4 @@ def _sendable(part: Part, prefix: str) -> Object:
     if part.arguments is None:
         text = values.canonical({"malformed_arguments": part.text}).decode()
     name = re.sub(r"[^A-Za-z0-9_-]", "_", part.tool)[:NAME_CHARS_MAX]
-    return {
-        "type": "tool_call",
-        "ref": ref_of(part, prefix=prefix),
-        "tool": name or "unnamed",
-        "arguments": text,
-    }
+    return {"type": "tool_call", "ref": ref_of(part, prefix=prefix), "tool": name or "unnamed", "arguments": text}

@@ -34,9 +34,17 @@ from holdfast.runtime.models.arguments import parse_arguments
 from holdfast.runtime.models.order import Object, Order
 
 __all__ = [
-    "MESSAGES_MAX", "NAME_CHARS_MAX", "WIRES", "Object", "Request", "check_message",
-    "check_model_name", "check_settings", "check_tools", "checked_request",
-]  # fmt: skip
+    "MESSAGES_MAX",
+    "NAME_CHARS_MAX",
+    "WIRES",
+    "Object",
+    "Request",
+    "check_message",
+    "check_model_name",
+    "check_settings",
+    "check_tools",
+    "checked_request",
+]
 
 MESSAGES_MAX = 100_000
 PARTS_MAX = 1_000  # of one message
@@ -63,11 +71,8 @@ _FIELDS = {
 _TEXTS = ("text", "ref", "tool", "arguments", "wire")
 _NUMBERS = {"temperature": (0.0, 2.0), "top_p": (0.0, 1.0)}
 _SETTINGS = frozenset(
-    {
-        "max_tokens", "temperature", "top_p", "stop", "tool_choice", "parallel_tool_calls",
-        "cache_key", "extra",
-    }
-)  # fmt: skip
+    {"max_tokens", "temperature", "top_p", "stop", "tool_choice", "parallel_tool_calls", "cache_key", "extra"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +93,7 @@ class Request:
         }
 
 
-def checked_request(
-    *, model: str, messages: object, settings: object = None, tools: object = None
-) -> Request:
+def checked_request(*, model: str, messages: object, settings: object = None, tools: object = None) -> Request:
     """A request that can be encoded for every wire form.
 
     Raises:
@@ -105,10 +108,7 @@ def checked_request(
     for message in kept:
         order.take(message)
     order.check_end()
-    return Request(
-        model=model, messages=kept, settings=check_settings(settings or {}),
-        tools=check_tools(tools or []),
-    )  # fmt: skip
+    return Request(model=model, messages=kept, settings=check_settings(settings or {}), tools=check_tools(tools or []))
 
 
 def check_tools(tools: object) -> list[Object]:
@@ -161,9 +161,7 @@ def _check_part(part: object, place: str, allowed: set[str]) -> None:
             raise BadInput(f"{place}.arguments: {problem}")
     if kind == "tool_result" and not isinstance(known.get("failed", False), bool):
         raise BadInput(f"{place}.failed: must be true or false")
-    if kind == "opaque" and (
-        known["wire"] not in WIRES or not isinstance(known.get("value"), dict)
-    ):
+    if kind == "opaque" and (known["wire"] not in WIRES or not isinstance(known.get("value"), dict)):
         raise BadInput(f"{place}: an opaque part has a wire ({', '.join(WIRES)}) and an object")
 
 
@@ -220,9 +218,7 @@ def _list(value: object) -> list[object]:
     raise BadInput(f"{type(value).__name__} where a list is wanted")
 
 
-def _object(
-    value: object, place: str, keys: Sequence[str] | frozenset[str] | set[str] | None
-) -> Object:
+def _object(value: object, place: str, keys: Sequence[str] | frozenset[str] | set[str] | None) -> Object:
     if not isinstance(value, dict):
         raise BadInput(f"{place}: must be an object")
     found = cast(Object, value)

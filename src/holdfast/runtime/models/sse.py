@@ -43,9 +43,7 @@ class EventReader:
             if event is not None:
                 self._events += 1
                 if self._events > EVENTS_MAX:
-                    raise ReplyGarbled(
-                        f"the stream has over {EVENTS_MAX:,} events", reason="too-large"
-                    )
+                    raise ReplyGarbled(f"the stream has over {EVENTS_MAX:,} events", reason="too-large")
                 yield event
         if len(self._rest) > EVENT_BYTES_MAX:
             raise _too_large()

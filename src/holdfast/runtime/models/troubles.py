@@ -77,10 +77,16 @@ _BY_STATUS = {
     529: ModelOverloaded,
 }
 _PEOPLE_SAY = (
-    (ContextTooLong, re.compile(r"prompt is too long|maximum context length|context window|"
-                                r"context length|exceeds? the (available )?context", re.I)),
+    (
+        ContextTooLong,
+        re.compile(
+            r"prompt is too long|maximum context length|context window|"
+            r"context length|exceeds? the (available )?context",
+            re.I,
+        ),
+    ),
     (ModelQuotaSpent, re.compile(r"credit balance|spend(ing)? limit|usage limits", re.I)),
-)  # fmt: skip
+)
 
 
 def read_error(status: int, headers: Mapping[str, str], raw: bytes) -> ModelError:
@@ -133,11 +139,7 @@ def _kind(status: int, told: Object) -> type[ModelUnavailable | ModelRejected]:
 
 
 def _made(
-    kind: type[ModelUnavailable | ModelRejected],
-    text: str,
-    *,
-    status: int | None,
-    retry_after_s: float | None,
+    kind: type[ModelUnavailable | ModelRejected], text: str, *, status: int | None, retry_after_s: float | None
 ) -> ModelError:
     if issubclass(kind, ModelUnavailable):
         return kind(text, retry_after_s=retry_after_s, status=status)
@@ -162,9 +164,7 @@ def _words(told: Object) -> list[str]:
 
 
 def _shown(told: Object) -> str:
-    text = ": ".join(
-        str(told[name]) for name in ("type", "message") if isinstance(told.get(name), str)
-    )
+    text = ": ".join(str(told[name]) for name in ("type", "message") if isinstance(told.get(name), str))
     clean = "".join(char if char.isprintable() else " " for char in text)
     return clean if len(clean) <= SHOWN_CHARS_MAX else clean[:SHOWN_CHARS_MAX] + "..."
 

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 import msgspec
 
 from holdfast.errors import BadInput, TooLarge
-from holdfast.runtime.http_message import REQUEST_BODY_BYTES_MAX
+from holdfast.runtime.http.message import REQUEST_BODY_BYTES_MAX
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Object, Request
 from holdfast.runtime.models.sse import ServerEvent
@@ -63,8 +63,7 @@ def body_bytes(body: Object) -> bytes:
     raw = _sorted_encode(_plain_numbers(body))
     if len(raw) > REQUEST_BODY_BYTES_MAX:
         raise TooLarge(
-            f"the request to the model has {len(raw):,} bytes; "
-            f"the limit is {REQUEST_BODY_BYTES_MAX:,}",
+            f"the request to the model has {len(raw):,} bytes; the limit is {REQUEST_BODY_BYTES_MAX:,}",
             hint="shorten the conversation",
         )
     return raw

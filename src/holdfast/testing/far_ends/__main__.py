@@ -27,10 +27,7 @@ def main() -> None:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    far_end = _made(
-        options.kind, options.key_file.read_text().strip() if options.key_file else "",
-        options.trouble,
-    )  # fmt: skip
+    far_end = _made(options.kind, options.key_file.read_text().strip() if options.key_file else "", options.trouble)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -79,16 +76,17 @@ def _trouble(word: str) -> Trouble:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast.testing.far_ends", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m holdfast.testing.far_ends", description=__doc__)
     parser.add_argument("kind", choices=("payments", "objects", "issues", "mail", "smtp"))
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--key-file", type=Path, help="a file with the credential it accepts")
     parser.add_argument(
-        "--trouble", type=_trouble, action="append", default=[],
+        "--trouble",
+        type=_trouble,
+        action="append",
+        default=[],
         help="what happens to the next effect: reset, refuse:STATUS, lose, after:STATUS",
-    )  # fmt: skip
+    )
     return parser
 
 

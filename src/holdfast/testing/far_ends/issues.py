@@ -50,18 +50,25 @@ class IssueHost(WebFarEnd):
         if not fields.get("title"):
             return Answer(422, {"message": "Validation Failed"})
         made = self._made(
-            self.issues, number=len(self.issues) + 1, title=fields["title"], state="open",
-            body=fields.get("body"), labels=fields.get("labels", []),
-        )  # fmt: skip
+            self.issues,
+            number=len(self.issues) + 1,
+            title=fields["title"],
+            state="open",
+            body=fields.get("body"),
+            labels=fields.get("labels", []),
+        )
         return Answer(201, made)
 
     def _made(self, book: list[Object], **fields: Any) -> Object:
         now = time.time() + self.skew_s
         number = 1_000 + len(self.issues) + len(self.comments)
         made = {
-            "id": number, **fields, "html_url": f"{self.url}/o/r/{number}", "at": now,
+            "id": number,
+            **fields,
+            "html_url": f"{self.url}/o/r/{number}",
+            "at": now,
             "created_at": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }  # fmt: skip
+        }
         book.append(made)
         return made
 

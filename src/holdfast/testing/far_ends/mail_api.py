@@ -29,9 +29,7 @@ class MailProvider(WebFarEnd):
 
     @property
     def public_key(self) -> str:
-        raw = self._signing.public_key().public_bytes(
-            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-        )
+        raw = self._signing.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return base64.b64encode(raw).decode()
 
     def enter(self, ask: Ask) -> Answer | None:
@@ -54,8 +52,7 @@ class MailProvider(WebFarEnd):
         found = [
             {"msg_id": f"{mail['id']}.recvd-5c5b57d4f4-{n}-678AC6E5-2.0", "to_email": to["email"]}
             for mail in self.mails
-            if mail["custom_args"].get(name) == key
-            and mail["at"] + self._index_lag_s <= time.time()
+            if mail["custom_args"].get(name) == key and mail["at"] + self._index_lag_s <= time.time()
             for n, to in enumerate(mail["personalizations"][0]["to"])
         ]
         return Answer(200, {"messages": found})
@@ -64,14 +61,16 @@ class MailProvider(WebFarEnd):
         """A batch of events about every mail: body, signature, timestamp."""
         batch = [
             {
-                "event": kind, "email": to["email"], "timestamp": int(mail["at"]),
+                "event": kind,
+                "email": to["email"],
+                "timestamp": int(mail["at"]),
                 "sg_message_id": f"{mail['id']}.recvd-5c5b57d4f4-{n}-678AC6E5-2.0",
                 **mail["custom_args"],
             }
             for mail in self.mails
             for n, to in enumerate(mail["personalizations"][0]["to"])
             for kind in kinds
-        ]  # fmt: skip
+        ]
         body = json.dumps(batch).encode() + b"\r\n"
         at = str(int(time.time()))
         signed = self._signing.sign(at.encode() + body, ec.ECDSA(hashes.SHA256()))

@@ -124,9 +124,10 @@ def _key(ask: Ask) -> str:
 
 def _headers(found: Written) -> dict[str, str]:
     return {
-        "etag": f'"{found.etag}"', "content-type": found.kind,
+        "etag": f'"{found.etag}"',
+        "content-type": found.kind,
         **({"x-amz-meta-holdfast-key": found.mark} if found.mark else {}),
-    }  # fmt: skip
+    }
 
 
 def _error(status: int, code: str) -> Answer:

@@ -116,10 +116,13 @@ class PaymentProvider(WebFarEnd):
         number = len(self.payments) + len(self.refunds) + 1
         metadata = {n[9:-1]: v for n, v in form.items() if n.startswith("metadata[")}
         return {
-            "id": f"{prefix}_{number:06}", "object": kind, "amount": int(form["amount"]),
-            "currency": form.get("currency", "eur"), "created": int(self.now()),
+            "id": f"{prefix}_{number:06}",
+            "object": kind,
+            "amount": int(form["amount"]),
+            "currency": form.get("currency", "eur"),
+            "created": int(self.now()),
             "metadata": metadata,
-        }  # fmt: skip
+        }
 
     def _look(self, ask: Ask) -> Answer:
         query = ask.query
@@ -128,8 +131,7 @@ class PaymentProvider(WebFarEnd):
             found = [
                 one
                 for one in self.payments
-                if one["metadata"].get(wanted[1]) == wanted[3]
-                and one["created"] + self._search_lag_s <= self.now()
+                if one["metadata"].get(wanted[1]) == wanted[3] and one["created"] + self._search_lag_s <= self.now()
             ]
             return Answer(200, {"data": found, "has_more": False})
         if ask.path == "/v1/refunds":
@@ -164,9 +166,7 @@ def _page(objects: list[Object], query: dict[str, str]) -> Answer:
     ids = [one["id"] for one in newest]
     start = ids.index(query["starting_after"]) + 1 if "starting_after" in query else 0
     limit = int(query.get("limit", "10"))
-    return Answer(
-        200, {"data": newest[start : start + limit], "has_more": len(newest) > start + limit}
-    )
+    return Answer(200, {"data": newest[start : start + limit], "has_more": len(newest) > start + limit})
 
 
 def _error(status: int, kind: str, text: str, **more: str) -> Answer:

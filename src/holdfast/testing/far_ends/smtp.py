@@ -46,9 +46,14 @@ class Taken:
 
 class SubmissionServer(Door):
     def __init__(
-        self, *, user: str = "", password: str = "", tls: ssl.SSLContext | None = None,
-        from_the_start: bool = False, words: str = "PLAIN LOGIN",
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        user: str = "",
+        password: str = "",
+        tls: ssl.SSLContext | None = None,
+        from_the_start: bool = False,
+        words: str = "PLAIN LOGIN",
+    ) -> None:
         super().__init__(tls=tls if from_the_start else None)
         self._login = (user, password)
         self._tls = tls
@@ -84,9 +89,14 @@ class SubmissionServer(Door):
 
 class _Talk:
     def __init__(
-        self, server: SubmissionServer, reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter, trouble: SmtpTrouble | None, *, tls: bool,
-    ) -> None:  # fmt: skip
+        self,
+        server: SubmissionServer,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        trouble: SmtpTrouble | None,
+        *,
+        tls: bool,
+    ) -> None:
         self._server = server
         self._reader = reader
         self._writer = writer

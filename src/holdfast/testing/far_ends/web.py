@@ -140,9 +140,11 @@ async def _read(parser: h11.Connection, reader: asyncio.StreamReader) -> Ask | N
         elif isinstance(event, h11.EndOfMessage) and head is not None:
             headers = {n.decode("ascii"): v.decode("latin-1") for n, v in head.headers}
             return Ask(
-                method=head.method.decode("ascii"), target=head.target.decode("ascii"),
-                headers=headers, body=bytes(body),
-            )  # fmt: skip
+                method=head.method.decode("ascii"),
+                target=head.target.decode("ascii"),
+                headers=headers,
+                body=bytes(body),
+            )
         else:
             return None
 
@@ -152,9 +154,12 @@ def _raw(parser: h11.Connection, answer: Answer, skew_s: float, *, bare: bool) -
     raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
     headers = {
-        "content-type": kind, "date": formatdate(time.time() + skew_s, usegmt=True),
-        **answer.headers, "content-length": str(len(raw)), "connection": "close",
-    }  # fmt: skip
+        "content-type": kind,
+        "date": formatdate(time.time() + skew_s, usegmt=True),
+        **answer.headers,
+        "content-length": str(len(raw)),
+        "connection": "close",
+    }
     events: tuple[h11.Event, ...] = (
         h11.Response(status_code=answer.status, headers=list(headers.items())),
         h11.Data(data=b"" if bare else raw),

@@ -8,14 +8,7 @@ import pytest
 
 from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
-from holdfast.errors import (
-    InvariantViolated,
-    JournalDamaged,
-    LeaseLost,
-    StatementFailed,
-    StepFailed,
-    TaskNotFound,
-)
+from holdfast.errors import InvariantViolated, JournalDamaged, LeaseLost, StatementFailed, StepFailed, TaskNotFound
 from holdfast.journal.contract import Change, Outcome, Statement
 from holdfast.journal.records import TaskState
 from holdfast.testing.journal_contract.world import (
@@ -50,11 +43,15 @@ class Appends:
             assert hold.seq == seq + len(batch)
             kept = [
                 as_kept(
-                    entry, number=number, seq=seq + nth, epoch=hold.epoch,
-                    at_ms=world.clock.wall_ms(), boot_ms=world.clock.boot_ms(),
+                    entry,
+                    number=number,
+                    seq=seq + nth,
+                    epoch=hold.epoch,
+                    at_ms=world.clock.wall_ms(),
+                    boot_ms=world.clock.boot_ms(),
                 )
                 for nth, (entry, number) in enumerate(zip(batch, numbers, strict=True), start=1)
-            ]  # fmt: skip
+            ]
             folded(view, kept)
         read = await other.read_task(hold.task_id)
         assert shown(read) == shown(view)
@@ -71,9 +68,13 @@ class Appends:
         world.clock.advance(5)
         _, number = await worker.journal.append(hold, [planned(), succeeded(result=[1.5])])
         expected = as_kept(
-            succeeded(result=[1.5]), number=number, seq=hold.seq, epoch=hold.epoch,
-            at_ms=world.clock.wall_ms(), boot_ms=world.clock.boot_ms(),
-        )  # fmt: skip
+            succeeded(result=[1.5]),
+            number=number,
+            seq=hold.seq,
+            epoch=hold.epoch,
+            at_ms=world.clock.wall_ms(),
+            boot_ms=world.clock.boot_ms(),
+        )
         assert await other.read_newest(hold.task_id) == expected
         await worker.rest(hold, TaskState.FAILED)
         newest = await other.read_newest(hold.task_id)
@@ -100,9 +101,7 @@ class Appends:
         assert len(numbers) == 12
         assert numbers == sorted(set(numbers))
 
-    async def test_what_was_written_does_not_change_with_the_callers_objects(
-        self, world: World
-    ) -> None:
+    async def test_what_was_written_does_not_change_with_the_callers_objects(self, world: World) -> None:
         worker = await world.process()
         claimed = await worker.start_task()
         entry = noted(value=[1])
@@ -139,9 +138,7 @@ class Appends:
             await zombie.journal.append(
                 claimed.hold,
                 [planned(), succeeded()],
-                change=Change(
-                    state=TaskState.SUCCEEDED, notice=Notice(notice_id="x", kind="x", text="x")
-                ),
+                change=Change(state=TaskState.SUCCEEDED, notice=Notice(notice_id="x", kind="x", text="x")),
                 applied=[number],
                 statements=[CREATE, SEAT] if zombie.journal.capabilities.statements else (),
             )
@@ -167,9 +164,7 @@ class Appends:
         claimed = await one.start_task()
         twin = copied(claimed.hold)
         results = await asyncio.gather(
-            one.journal.append(claimed.hold, [noted("n1")]),
-            two.append(twin, [noted("n2")]),
-            return_exceptions=True,
+            one.journal.append(claimed.hold, [noted("n1")]), two.append(twin, [noted("n2")]), return_exceptions=True
         )
         lost = [one for one in results if isinstance(one, BaseException)]
         assert len(lost) == 1
@@ -180,9 +175,7 @@ class Appends:
         worker = await world.process()
         claims = [await worker.start_task() for _ in range(20)]
         for nth in range(3):
-            numbers = await asyncio.gather(
-                *(worker.journal.append(one.hold, [noted(f"n{nth}")]) for one in claims)
-            )
+            numbers = await asyncio.gather(*(worker.journal.append(one.hold, [noted(f"n{nth}")]) for one in claims))
             assert len({number for (number,) in numbers}) == 20
         for one in claims:
             view = await worker.journal.read_task(one.hold.task_id)
@@ -281,9 +274,7 @@ class Appends:
         ],
         ids=lambda statement: statement.sql[:36].strip(),
     )
-    async def test_a_refused_statement_undoes_the_whole_append(
-        self, world: World, bad: Statement
-    ) -> None:
+    async def test_a_refused_statement_undoes_the_whole_append(self, world: World, bad: Statement) -> None:
         worker = await world.process()
         if not worker.journal.capabilities.statements:
             return
@@ -296,11 +287,7 @@ class Appends:
         other = Statement(sql="INSERT INTO seat (name) VALUES ('14C')")
         with pytest.raises(StatementFailed):
             await append(
-                hold,
-                [succeeded()],
-                change=Change(state=TaskState.SUCCEEDED),
-                applied=[number],
-                statements=[other, bad],
+                hold, [succeeded()], change=Change(state=TaskState.SUCCEEDED), applied=[number], statements=[other, bad]
             )
         assert shown(await worker.journal.read_task(hold.task_id)) == before
         assert await world.query("SELECT name FROM seat") == [("12A",)]
@@ -341,9 +328,7 @@ class Appends:
         claims = [await worker.start_task() for _ in range(3)]
         for one in claims:
             await worker.journal.append(one.hold, [planned()], statements=[CREATE])
-        good = [
-            Statement(sql="INSERT INTO seat (name) VALUES (?)", params=(name,)) for name in "ab"
-        ]
+        good = [Statement(sql="INSERT INTO seat (name) VALUES (?)", params=(name,)) for name in "ab"]
         results = await asyncio.gather(
             worker.journal.append(claims[0].hold, [succeeded()], statements=[good[0]]),
             worker.journal.append(claims[1].hold, [succeeded()], statements=[good[0]]),

@@ -101,9 +101,7 @@ class Claims:
         assert sorted(taken) == sorted(ids)
 
     @pytest.mark.parametrize("state", [TaskState.QUEUED, TaskState.SLEEPING, TaskState.WAITING])
-    async def test_a_task_with_a_due_time_is_claimed_then_and_not_before(
-        self, world: World, state: TaskState
-    ) -> None:
+    async def test_a_task_with_a_due_time_is_claimed_then_and_not_before(self, world: World, state: TaskState) -> None:
         worker, other = await world.process(), await world.process()
         claimed = await worker.start_task()
         due_ms = world.clock.wall_ms() + 500
@@ -147,9 +145,7 @@ class Claims:
         await worker.rest(claimed.hold, TaskState.QUEUED)
         assert (await other.take(claimed.hold.task_id)).row.crashes == 0
 
-    async def test_due_tasks_are_claimed_in_the_order_of_their_due_times(
-        self, world: World
-    ) -> None:
+    async def test_due_tasks_are_claimed_in_the_order_of_their_due_times(self, world: World) -> None:
         worker = await world.process()
         now_ms, expected = world.clock.wall_ms(), list[tuple[int, str]]()
         for wait_ms in (300, 100, 200):
@@ -171,14 +167,9 @@ class Claims:
         await journal.append(claimed.hold, [planned()], applied=[two])
         await worker.rest(claimed.hold, TaskState.QUEUED)
         again = await worker.take(task_id)
-        assert [(item.number, item.body) for item in again.inbox] == [
-            (one, {"n": 1}),
-            (three, {"n": 3}),
-        ]
+        assert [(item.number, item.body) for item in again.inbox] == [(one, {"n": 1}), (three, {"n": 3})]
 
-    async def test_a_task_with_a_broken_chain_is_parked_and_the_others_go_on(
-        self, world: World
-    ) -> None:
+    async def test_a_task_with_a_broken_chain_is_parked_and_the_others_go_on(self, world: World) -> None:
         worker = await world.process()
         broken = await world.submit(worker.journal)
         sound = await world.submit(worker.journal)

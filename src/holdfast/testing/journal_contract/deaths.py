@@ -8,15 +8,7 @@ from holdfast.core.ids import TaskId
 from holdfast.errors import LeaseLost
 from holdfast.journal.contract import InboxKind
 from holdfast.journal.records import TaskState
-from holdfast.testing.journal_contract.world import (
-    TTL_MS,
-    Process,
-    World,
-    fact,
-    noted,
-    planned,
-    succeeded,
-)
+from holdfast.testing.journal_contract.world import TTL_MS, Process, World, fact, noted, planned, succeeded
 
 
 async def crash(world: World, *tasks: TaskId, progress: bool = False, alone: bool = False) -> int:
@@ -182,9 +174,7 @@ class Deaths:
         assert claimed.row.cancel_asked
         await worker.rest(claimed.hold, TaskState.CANCELLED)
 
-    async def test_a_woken_poisoned_task_that_kills_again_is_parked_again(
-        self, world: World
-    ) -> None:
+    async def test_a_woken_poisoned_task_that_kills_again_is_parked_again(self, world: World) -> None:
         worker = await world.process()
         task_id = await poisoned(world, worker)
         await worker.claim()

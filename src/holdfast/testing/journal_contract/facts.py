@@ -41,9 +41,7 @@ class Facts:
         await journal.append(claimed.hold, [noted()], applied=numbers[:2])
         assert [item.number for item in await journal.read_inbox(after=0)] == numbers[2:]
         items = await journal.inbox_of(task_id)
-        assert [(item.number, item.applied) for item in items] == list(
-            zip(numbers, (True, True, False), strict=True)
-        )
+        assert [(item.number, item.applied) for item in items] == list(zip(numbers, (True, True, False), strict=True))
 
     async def test_only_a_tasks_own_facts_can_be_concluded(self, world: World) -> None:
         worker = await world.process()
@@ -53,12 +51,8 @@ class Facts:
         await worker.journal.append(claimed.hold, [noted()], applied=[number])
         assert [item.number for item in await worker.journal.read_inbox(after=0)] == [number]
 
-    @pytest.mark.parametrize(
-        ("state", "kind"), list(itertools.product(RESTING, InboxKind)), ids=str
-    )
-    async def test_a_fact_wakes_a_resting_task(
-        self, world: World, state: TaskState, kind: InboxKind
-    ) -> None:
+    @pytest.mark.parametrize(("state", "kind"), list(itertools.product(RESTING, InboxKind)), ids=str)
+    async def test_a_fact_wakes_a_resting_task(self, world: World, state: TaskState, kind: InboxKind) -> None:
         worker, other = await world.process(), await world.process()
         claimed = await worker.start_task()
         due_ms = None if state is TaskState.PARKED else world.clock.wall_ms() + 10**9
@@ -73,9 +67,7 @@ class Facts:
         assert [item.kind for item in again.inbox] == [kind]
 
     @pytest.mark.parametrize("state", RESTING, ids=str)
-    async def test_a_fact_that_the_owner_has_not_seen_is_not_slept_over(
-        self, world: World, state: TaskState
-    ) -> None:
+    async def test_a_fact_that_the_owner_has_not_seen_is_not_slept_over(self, world: World, state: TaskState) -> None:
         """A task that rests while a fact is dropped goes back to the queue at once."""
         worker = await world.process()
         claimed = await worker.start_task()
@@ -95,9 +87,7 @@ class Facts:
         assert rested.state is state
 
     @pytest.mark.parametrize("kind", InboxKind)
-    async def test_a_fact_about_a_queued_task_only_lies_there(
-        self, world: World, kind: InboxKind
-    ) -> None:
+    async def test_a_fact_about_a_queued_task_only_lies_there(self, world: World, kind: InboxKind) -> None:
         worker = await world.process()
         claimed = await worker.start_task()
         due_ms = world.clock.wall_ms() + 1_000
@@ -108,9 +98,7 @@ class Facts:
         assert (row.state, row.due_ms) == (TaskState.QUEUED, due_ms)
 
     @pytest.mark.parametrize("kind", InboxKind)
-    async def test_a_fact_about_a_running_task_leaves_the_hold_alone(
-        self, world: World, kind: InboxKind
-    ) -> None:
+    async def test_a_fact_about_a_running_task_leaves_the_hold_alone(self, world: World, kind: InboxKind) -> None:
         worker, other = await world.process(), await world.connect()
         claimed = await worker.start_task()
         await other.drop(fact(claimed.hold.task_id, kind))

@@ -62,9 +62,8 @@ class Remarks:
         await worker.journal.append(claimed.hold, [planned("1"), remarked("2")])
         (kept,) = await worker.journal.remarks_after(0, limit=10)
         assert kept.remark == Remark(
-            remark_id=f"{claimed.hold.task_id}/2", to=RemarkTo.MEMORY, text="of a task",
-            origin="task trip",
-        )  # fmt: skip
+            remark_id=f"{claimed.hold.task_id}/2", to=RemarkTo.MEMORY, text="of a task", origin="task trip"
+        )
         view = await worker.journal.read_task(claimed.hold.task_id)
         assert view.notes["2"].body["text"] == "of a task"
         assert shown(view)["seq"] == 3

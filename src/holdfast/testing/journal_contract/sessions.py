@@ -18,9 +18,7 @@ async def row_of(journal: Journal, session: Session) -> SessionRow:
 
 
 class Sessions:
-    async def test_a_sessions_own_deadline_lies_before_the_end_of_its_lease(
-        self, world: World
-    ) -> None:
+    async def test_a_sessions_own_deadline_lies_before_the_end_of_its_lease(self, world: World) -> None:
         worker = await world.process()
         session = worker.session
         begun = world.clock.boot_ms()
@@ -70,9 +68,7 @@ class Sessions:
         assert row is not None
         assert (row.state, row.epoch) == (TaskState.QUEUED, 0)
 
-    async def test_a_result_may_be_written_past_the_lease_while_nobody_took_over(
-        self, world: World
-    ) -> None:
+    async def test_a_result_may_be_written_past_the_lease_while_nobody_took_over(self, world: World) -> None:
         worker = await world.process()
         claimed = await worker.start_task()
         world.clock.advance(10 * TTL_MS)
@@ -178,6 +174,4 @@ class Sessions:
 
 
 def begun(journal: Journal, session: Session, slot: int, *, tag: bytes = TAG) -> bool:
-    return journal.send_begun(
-        session_id=session.session_id, boot_id=session.boot_id, slot=slot, tag=tag
-    )
+    return journal.send_begun(session_id=session.session_id, boot_id=session.boot_id, slot=slot, tag=tag)

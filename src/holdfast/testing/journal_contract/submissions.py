@@ -37,9 +37,7 @@ class Submissions:
         assert shown(await other.read_task(task_id)) == shown(await journal.read_task(task_id))
 
     @pytest.mark.parametrize("request_id", ["", "order-77"])
-    async def test_the_same_submission_again_finds_the_task(
-        self, world: World, request_id: str
-    ) -> None:
+    async def test_the_same_submission_again_finds_the_task(self, world: World, request_id: str) -> None:
         journal, other = await world.connect(), await world.connect()
         submission = world.submission(request_id=request_id)
         await journal.submit(submission)
@@ -60,9 +58,7 @@ class Submissions:
         assert (await worker.journal.submit(submission)).state is TaskState.SUCCEEDED
 
     @pytest.mark.parametrize("request_id", ["", "order-77"])
-    async def test_the_same_id_with_other_input_is_a_conflict(
-        self, world: World, request_id: str
-    ) -> None:
+    async def test_the_same_id_with_other_input_is_a_conflict(self, world: World, request_id: str) -> None:
         journal, other = await world.connect(), await world.connect()
         submission = world.submission(request_id=request_id)
         await journal.submit(submission)
@@ -119,7 +115,4 @@ class Submissions:
         await world.submit(worker.journal)
         await worker.claim(limit=1)
         counts = await worker.journal.count_tasks()
-        assert {state: count for state, count in counts.items() if count} == {
-            TaskState.QUEUED: 1,
-            TaskState.RUNNING: 1,
-        }
+        assert {state: count for state, count in counts.items() if count} == {TaskState.QUEUED: 1, TaskState.RUNNING: 1}

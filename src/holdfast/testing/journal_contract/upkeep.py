@@ -9,26 +9,11 @@ import pytest
 
 from holdfast.core.ids import TaskId
 from holdfast.core.ports import Notice
-from holdfast.errors import (
-    BlobNotFound,
-    JournalDamaged,
-    RequestConflict,
-    TaskNotFound,
-    TooLarge,
-)
+from holdfast.errors import BlobNotFound, JournalDamaged, RequestConflict, TaskNotFound, TooLarge
 from holdfast.journal.contract import Journal, Submission
 from holdfast.journal.records import TaskState
 from holdfast.journal.rules import BLOB_BYTES_MAX
-from holdfast.testing.journal_contract.world import (
-    DAY_MS,
-    ENDINGS,
-    Process,
-    World,
-    noted,
-    planned,
-    shown,
-    succeeded,
-)
+from holdfast.testing.journal_contract.world import DAY_MS, ENDINGS, Process, World, noted, planned, shown, succeeded
 
 KEEP_MS = 7 * DAY_MS
 TOMBSTONE_MS = 30 * DAY_MS
@@ -129,9 +114,7 @@ class Upkeep:
     # retention
 
     @pytest.mark.parametrize("state", ENDINGS)
-    async def test_an_ended_task_is_erased_after_its_time(
-        self, world: World, state: TaskState
-    ) -> None:
+    async def test_an_ended_task_is_erased_after_its_time(self, world: World, state: TaskState) -> None:
         worker = await world.process()
         task_id = (await ended_task(world, worker, state)).task_id
         world.clock.advance(KEEP_MS)
@@ -148,14 +131,7 @@ class Upkeep:
         assert [line async for line in worker.journal.check()] == []
 
     @pytest.mark.parametrize(
-        "state",
-        [
-            TaskState.QUEUED,
-            TaskState.RUNNING,
-            TaskState.SLEEPING,
-            TaskState.WAITING,
-            TaskState.PARKED,
-        ],
+        "state", [TaskState.QUEUED, TaskState.RUNNING, TaskState.SLEEPING, TaskState.WAITING, TaskState.PARKED]
     )
     async def test_an_open_task_is_never_erased(self, world: World, state: TaskState) -> None:
         worker = await world.process()
@@ -239,11 +215,7 @@ class Upkeep:
             await journal.add_notice(notice)
             world.clock.advance(1)
         pending = await other.pending_notices(limit=10)
-        assert [(one.notice_id, one.text) for one in pending] == [
-            ("n0", "nr 0"),
-            ("n1", "nr 1"),
-            ("n2", "nr 2"),
-        ]
+        assert [(one.notice_id, one.text) for one in pending] == [("n0", "nr 0"), ("n1", "nr 1"), ("n2", "nr 2")]
         assert [one.notice_id for one in await other.pending_notices(limit=2)] == ["n0", "n1"]
         await other.close_notice("n0")
         await other.close_notice("n0")

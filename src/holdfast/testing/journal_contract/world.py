@@ -10,16 +10,7 @@ from typing import Any
 from holdfast.core.clock import ManualClock
 from holdfast.core.ids import TaskId, task_id_from_bytes
 from holdfast.core.step import Event
-from holdfast.journal.contract import (
-    Change,
-    Claimed,
-    Hold,
-    InboxItem,
-    InboxKind,
-    Journal,
-    Session,
-    Submission,
-)
+from holdfast.journal.contract import Change, Claimed, Hold, InboxItem, InboxKind, Journal, Session, Submission
 from holdfast.journal.records import Entry, Kind, Record, StepView, TaskState, TaskView, fold
 
 TTL_MS = 10_000
@@ -51,15 +42,9 @@ class World(ABC):
     async def process(self, *, ttl_ms: int = TTL_MS) -> Process:
         """A process with a handle and a session."""
         journal = await self.connect()
-        return Process(
-            world=self,
-            journal=journal,
-            session=await journal.open_session(worker="test", ttl_ms=ttl_ms),
-        )
+        return Process(world=self, journal=journal, session=await journal.open_session(worker="test", ttl_ms=ttl_ms))
 
-    def submission(
-        self, *, name: str = "trip", args: object = None, request_id: str = ""
-    ) -> Submission:
+    def submission(self, *, name: str = "trip", args: object = None, request_id: str = "") -> Submission:
         """A submission with an id of its own; the same `request_id` gives the same id."""
         self._submitted += 1
         seed = request_id or f"nr {self._submitted}"
@@ -142,9 +127,7 @@ def finished(state: TaskState = TaskState.SUCCEEDED) -> Entry:
     return Entry(kind=Kind.FINISHED, body={"state": state.value, "result": "done"})
 
 
-def fact(
-    task_id: TaskId, kind: InboxKind = InboxKind.EVIDENCE, *, body: dict[str, Any] | None = None
-) -> InboxItem:
+def fact(task_id: TaskId, kind: InboxKind = InboxKind.EVIDENCE, *, body: dict[str, Any] | None = None) -> InboxItem:
     return InboxItem(task_id=task_id, ordinal="1", kind=kind, body=body or {"seen": True})
 
 

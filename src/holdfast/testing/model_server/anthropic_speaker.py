@@ -10,22 +10,19 @@ from holdfast.testing.model_server.script import Answer, FaultKind, ScriptedCall
 from holdfast.testing.model_server.spoken import Body, ErrorBody, arguments_text, pieces
 
 _ERRORS: dict[FaultKind, tuple[int, str, str]] = {
-    FaultKind.RATE_LIMIT: (
-        429, "rate_limit_error", "This request would exceed your organization's rate limit",
-    ),
+    FaultKind.RATE_LIMIT: (429, "rate_limit_error", "This request would exceed your organization's rate limit"),
     FaultKind.SERVER_ERROR: (500, "api_error", "Internal server error"),
     FaultKind.OVERLOADED: (529, "overloaded_error", "Overloaded"),
     FaultKind.BAD_KEY: (401, "authentication_error", "invalid x-api-key"),
     FaultKind.UNKNOWN_MODEL: (404, "not_found_error", "model: no-such-model"),
-    FaultKind.CONTEXT_TOO_LONG: (
-        400, "invalid_request_error", "prompt is too long: 1500 tokens > 1000 maximum",
-    ),
+    FaultKind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "prompt is too long: 1500 tokens > 1000 maximum"),
     FaultKind.BAD_REQUEST: (400, "invalid_request_error", "messages: Field required"),
     FaultKind.QUOTA: (
-        400, "invalid_request_error",
+        400,
+        "invalid_request_error",
         "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing.",
     ),
-}  # fmt: skip
+}
 SIGNATURE = "c2lnbmVk"
 
 
@@ -42,9 +39,12 @@ class AnthropicSpeaker:
         self, answer: Answer, asked: Asked, usage: ScriptedUsage, number: int, chunk_chars: int
     ) -> Iterator[bytes]:
         begun: Body = {
-            **_head(asked, number), "content": [], "stop_reason": None, "stop_sequence": None,
+            **_head(asked, number),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
             "usage": {**_usage(usage), "output_tokens": 1},
-        }  # fmt: skip
+        }
         yield _event("message_start", message=begun)
         yield _event("ping")
         for i, (block, written) in enumerate(_blocks(answer, number)):
@@ -55,9 +55,7 @@ class AnthropicSpeaker:
     def error(self, kind: FaultKind, number: int, message: str = "") -> ErrorBody:
         status, type_, text = _ERRORS[kind]
         inner = {"type": type_, "message": message or text}
-        return ErrorBody(
-            status=status, body={"type": "error", "error": inner, "request_id": f"req_{number:06}"}
-        )
+        return ErrorBody(status=status, body={"type": "error", "error": inner, "request_id": f"req_{number:06}"})
 
     def error_event(self) -> bytes:
         inner = {"type": "overloaded_error", "message": "Overloaded"}
@@ -73,9 +71,11 @@ def _blocks(answer: Answer, number: int) -> Iterator[tuple[Body, str]]:
         yield {"type": "text", "text": answer.text}, answer.text
     for i, call in enumerate(answer.tool_calls):
         block = {
-            "type": "tool_use", "id": call.id or f"toolu_{number}_{i}", "name": call.tool,
+            "type": "tool_use",
+            "id": call.id or f"toolu_{number}_{i}",
+            "name": call.tool,
             "input": call.arguments if isinstance(call.arguments, dict) else _parsed(call),
-        }  # fmt: skip
+        }
         yield block, arguments_text(call) if call.arguments else ""
 
 
@@ -106,9 +106,7 @@ def _block_events(index: int, block: Body, written: str, chunk_chars: int) -> It
 
 
 def _head(asked: Asked, number: int) -> Body:
-    return {
-        "id": f"msg_{number:08}", "type": "message", "role": "assistant", "model": asked.model,
-    }  # fmt: skip
+    return {"id": f"msg_{number:08}", "type": "message", "role": "assistant", "model": asked.model}
 
 
 def _stop(answer: Answer) -> Body:

@@ -51,9 +51,7 @@ def read_openai(body: Body) -> Asked:
             open_calls.append(call["id"])
         said = message.get("content")
         if said is None and not (message.get("tool_calls") or message.get("refusal")):
-            raise BadAsk(
-                f"Invalid value for 'content': expected a string, got null. (messages[{i}])"
-            )
+            raise BadAsk(f"Invalid value for 'content': expected a string, got null. (messages[{i}])")
         if role in ("system", "user") and not _text_of(said):
             raise BadAsk(f"Invalid type for 'messages[{i}].content': expected text")
     if open_calls:
@@ -86,8 +84,7 @@ def read_anthropic(body: Body, headers: Mapping[str, str]) -> Asked:
             raise BadAsk(f"messages.{i}: unexpected `tool_use_id` found: {unknown[0]}")
         if missing := [one for one in open_calls if one not in results]:
             raise BadAsk(
-                f"messages.{i}: `tool_use` ids were found without `tool_result` blocks "
-                f"immediately after: {missing[0]}"
+                f"messages.{i}: `tool_use` ids were found without `tool_result` blocks immediately after: {missing[0]}"
             )
         kinds = [block["type"] == "tool_result" for block in blocks]
         if kinds != sorted(kinds, reverse=True):
@@ -98,9 +95,7 @@ def read_anthropic(body: Body, headers: Mapping[str, str]) -> Asked:
         seen.update(open_calls)
     for tool in _objects(body, "tools"):
         if not _named(tool) or not isinstance(tool.get("input_schema"), dict):
-            raise BadAsk(
-                "tools.0.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
-            )
+            raise BadAsk("tools.0.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'")
     return _asked(body, messages, include_usage=True)
 
 

@@ -38,9 +38,7 @@ class Books:
     def next_number(self) -> int:
         return len(self.seen) + 1
 
-    def keep(
-        self, *, path: str, headers: Mapping[str, str], body: bytes, turn: int, answered: str
-    ) -> None:
+    def keep(self, *, path: str, headers: Mapping[str, str], body: bytes, turn: int, answered: str) -> None:
         """Before the answer goes out: a request that was answered is in the books."""
         key = next((headers[name] for name in _SECRET if name in headers), "")
         one = Seen(

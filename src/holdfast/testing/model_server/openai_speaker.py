@@ -11,32 +11,25 @@ from holdfast.testing.model_server.script import Answer, FaultKind, ScriptedUsag
 from holdfast.testing.model_server.spoken import CREATED, Body, ErrorBody, arguments_text, pieces
 
 _ERRORS: dict[FaultKind, tuple[int, str, str | None, str]] = {
-    FaultKind.RATE_LIMIT: (
-        429, "requests", "rate_limit_exceeded", "Rate limit reached for requests",
-    ),
-    FaultKind.SERVER_ERROR: (
-        500, "server_error", None, "The server had an error while processing your request",
-    ),
-    FaultKind.OVERLOADED: (
-        503, "server_error", None, "The engine is currently overloaded, please try again later",
-    ),
-    FaultKind.BAD_KEY: (
-        401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided",
-    ),
-    FaultKind.UNKNOWN_MODEL: (
-        404, "invalid_request_error", "model_not_found", "The model does not exist",
-    ),
+    FaultKind.RATE_LIMIT: (429, "requests", "rate_limit_exceeded", "Rate limit reached for requests"),
+    FaultKind.SERVER_ERROR: (500, "server_error", None, "The server had an error while processing your request"),
+    FaultKind.OVERLOADED: (503, "server_error", None, "The engine is currently overloaded, please try again later"),
+    FaultKind.BAD_KEY: (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided"),
+    FaultKind.UNKNOWN_MODEL: (404, "invalid_request_error", "model_not_found", "The model does not exist"),
     FaultKind.CONTEXT_TOO_LONG: (
-        400, "invalid_request_error", "context_length_exceeded",
-        "This model's maximum context length is 1000 tokens. Please reduce the length of the "
-        "messages.",
+        400,
+        "invalid_request_error",
+        "context_length_exceeded",
+        "This model's maximum context length is 1000 tokens. Please reduce the length of the messages.",
     ),
     FaultKind.BAD_REQUEST: (400, "invalid_request_error", None, "Invalid request"),
     FaultKind.QUOTA: (
-        429, "insufficient_quota", "insufficient_quota",
+        429,
+        "insufficient_quota",
+        "insufficient_quota",
         "You exceeded your current quota, please check your plan and billing details.",
     ),
-}  # fmt: skip
+}
 
 
 class OpenAISpeaker:
@@ -52,9 +45,7 @@ class OpenAISpeaker:
                 }
                 for i, call in enumerate(answer.tool_calls)
             ]
-        choice = {
-            "index": 0, "message": message, "logprobs": None, "finish_reason": _stop(answer)
-        }  # fmt: skip
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _stop(answer)}
         head = _head(asked, number, "chat.completion")
         return {**head, "choices": [choice], "usage": _usage(usage)}
 
@@ -75,10 +66,7 @@ class OpenAISpeaker:
             yield chunk({"refusal": piece})
         for i, call in enumerate(answer.tool_calls):
             told: dict[str, Any] = {"name": call.tool, "arguments": ""}
-            made = {
-                "index": i, "id": call.id or f"call_{number}_{i}", "type": "function",
-                "function": told,
-            }  # fmt: skip
+            made = {"index": i, "id": call.id or f"call_{number}_{i}", "type": "function", "function": told}
             yield chunk({"tool_calls": [made]})
             for piece in pieces(arguments_text(call), chunk_chars):
                 yield chunk({"tool_calls": [{"index": i, "function": {"arguments": piece}}]})
@@ -99,9 +87,13 @@ class OpenAISpeaker:
 
 def _head(asked: Asked, number: int, kind: str) -> Body:
     return {
-        "id": f"chatcmpl-{number:08}", "object": kind, "created": CREATED, "model": asked.model,
-        "system_fingerprint": "fp_script", "service_tier": "default",
-    }  # fmt: skip
+        "id": f"chatcmpl-{number:08}",
+        "object": kind,
+        "created": CREATED,
+        "model": asked.model,
+        "system_fingerprint": "fp_script",
+        "service_tier": "default",
+    }
 
 
 def _stop(answer: Answer) -> str:

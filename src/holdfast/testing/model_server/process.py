@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.effect import Read
-from holdfast.runtime.http import HttpClient
+from holdfast.runtime.http.client import HttpClient
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.script import Fault, Script
 
@@ -103,9 +103,7 @@ def _ready(line: bytes) -> ModelServer:
 
 
 def _door() -> HttpClient:
-    return HttpClient(
-        effect=Read(), effect_key="", task_id="-", ordinal="-", time_left_s=lambda: 30.0
-    )
+    return HttpClient(effect=Read(), effect_key="", task_id="-", ordinal="-", time_left_s=lambda: 30.0)
 
 
 def _spawn(script: Path, log: Path | None) -> subprocess.Popen[bytes]:
@@ -113,9 +111,7 @@ def _spawn(script: Path, log: Path | None) -> subprocess.Popen[bytes]:
     if log is not None:
         words += ["--log", str(log)]
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.testing.model_server", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-m", "holdfast.testing.model_server", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
 
 

@@ -47,9 +47,7 @@ async def listen(service: ModelService, *, port: int) -> tuple[asyncio.Server, i
 
 
 class _Connection:
-    def __init__(
-        self, service: ModelService, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, service: ModelService, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._service = service
         self._reader = reader
         self._writer = writer
@@ -76,9 +74,7 @@ class _Connection:
             if len(body) > BODY_BYTES_MAX:
                 raise Hangup
         path, _, query = head.target.decode("ascii").partition("?")
-        headers = {
-            name.decode("ascii"): value.decode("latin-1") for name, value in head.headers
-        }  # fmt: skip
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
         if head.method == b"POST" and path in (OPENAI, ANTHROPIC):
             await self._answer(self._service.handle(path, headers, bytes(body)))
         else:
@@ -126,9 +122,7 @@ class _Connection:
         fault = outcome.fault
         kind = fault.kind if fault else None
         self._send(self._head(200, "text/event-stream; charset=utf-8", None, outcome))
-        breaks = kind in (
-            FaultKind.CUT, FaultKind.GARBAGE, FaultKind.STREAM_ERROR, FaultKind.INVALID_JSON
-        )  # fmt: skip
+        breaks = kind in (FaultKind.CUT, FaultKind.GARBAGE, FaultKind.STREAM_ERROR, FaultKind.INVALID_JSON)
         events = outcome.events[: fault.after_chunks] if fault and breaks else outcome.events
         for event in () if kind is FaultKind.BLANK else events:
             self._send(h11.Data(data=event))

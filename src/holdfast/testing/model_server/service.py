@@ -13,24 +13,22 @@ from holdfast.testing.model_server.anthropic_speaker import AnthropicSpeaker
 from holdfast.testing.model_server.asked import Asked, BadAsk, Body, read_anthropic, read_openai
 from holdfast.testing.model_server.books import Books
 from holdfast.testing.model_server.openai_speaker import OpenAISpeaker
-from holdfast.testing.model_server.script import (
-    Answer,
-    Fault,
-    FaultBox,
-    FaultKind,
-    Script,
-    find_answer,
-)
+from holdfast.testing.model_server.script import Answer, Fault, FaultBox, FaultKind, Script, find_answer
 from holdfast.testing.model_server.spoken import ErrorBody, Speaker, count_usage
 
 OPENAI, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 _STATUS_FAULTS = frozenset(
     {
-        FaultKind.RATE_LIMIT, FaultKind.SERVER_ERROR, FaultKind.OVERLOADED, FaultKind.BAD_KEY,
-        FaultKind.UNKNOWN_MODEL, FaultKind.CONTEXT_TOO_LONG, FaultKind.BAD_REQUEST,
+        FaultKind.RATE_LIMIT,
+        FaultKind.SERVER_ERROR,
+        FaultKind.OVERLOADED,
+        FaultKind.BAD_KEY,
+        FaultKind.UNKNOWN_MODEL,
+        FaultKind.CONTEXT_TOO_LONG,
+        FaultKind.BAD_REQUEST,
         FaultKind.QUOTA,
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +66,7 @@ class ModelService:
         """Decide, and enter it in the books."""
         speaker: Speaker = AnthropicSpeaker() if path == ANTHROPIC else OpenAISpeaker()
         number = self.books.next_number
-        request_id = (
-            "request-id" if path == ANTHROPIC else "x-request-id", f"req_{number:06}"
-        )  # fmt: skip
+        request_id = ("request-id" if path == ANTHROPIC else "x-request-id", f"req_{number:06}")
         turn = 0
         try:
             self._check_key(path, headers)
@@ -79,10 +75,7 @@ class ModelService:
             outcome = self._decide(speaker, asked, number)
         except _Refused as refused:
             outcome = Outcome(error=speaker.error(refused.kind, number, refused.message))
-        answered = (
-            str(outcome.fault.kind) if outcome.fault
-            else str(outcome.error.status) if outcome.error else "reply"
-        )  # fmt: skip
+        answered = str(outcome.fault.kind) if outcome.fault else str(outcome.error.status) if outcome.error else "reply"
         self.books.keep(path=path, headers=headers, body=raw, turn=turn, answered=answered)
         self._arrived.set()
         self._arrived = asyncio.Event()

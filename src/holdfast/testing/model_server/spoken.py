@@ -45,9 +45,7 @@ def count_usage(answer: Answer, asked: Asked, known: set[str]) -> ScriptedUsage:
     said = answer.text + answer.refusal + answer.thinking
     said += "".join(call.tool + arguments_text(call) for call in answer.tool_calls)
     return answer.usage or ScriptedUsage(
-        input=sum(tokens for _, tokens in asked.weights),
-        output=max(1, -(-len(said) // CHARS_A_TOKEN)),
-        cached=cached,
+        input=sum(tokens for _, tokens in asked.weights), output=max(1, -(-len(said) // CHARS_A_TOKEN)), cached=cached
     )
 
 

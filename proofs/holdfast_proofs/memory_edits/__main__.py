@@ -1,0 +1,125 @@
+"""`python -m holdfast_proofs.memory_edits`: how many edits, and what was lost."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from holdfast.app.binder import open_file_journal
+from holdfast.host.private_files import write_atomically
+from holdfast.journal.contract import Remark, RemarkTo
+from holdfast.layout.memory_place import MemoryPlace
+from holdfast.memory.entries import entry_id, key_of
+from holdfast.memory.projection import project_now
+from holdfast.memory.writing import Written
+from holdfast_proofs.memory_edits.editor import WAYS, line_of
+
+EDITS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of the edits of one pair, agent and editor."""
+
+    how: str
+    agent_edits: int
+    editor_edits: int
+    lost_of_agent: int
+    lost_of_editor: int
+    doubled: int
+    rounds: int  # exchanges
+    saves_between: int  # of the editor, between our read and our exchange
+    put_back: int
+    joined: int
+    seconds: float
+
+    @property
+    def well(self) -> bool:
+        return not (self.lost_of_agent or self.lost_of_editor or self.doubled)
+
+
+async def pair(folder: Path, how: str, *, edits: int, seed: int) -> Outcome:
+    """The agent and an editor that saves in this way, half of the edits each, at once."""
+    began = time.monotonic()
+    place = MemoryPlace(folder=folder)
+    write_atomically(place.memory_file, b"# Memory\n\n- a line from before\n")
+    journal, _ = await open_file_journal(folder / "journal.db")
+    told: list[Written] = []
+    editor = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "holdfast_proofs.memory_edits.editor",
+        str(place.memory_file),
+        how,
+        str(edits // 2),
+        str(seed),
+    )
+    try:
+        for number in range(edits // 2):
+            remark = Remark(
+                remark_id=f"{how} {number}", to=RemarkTo.MEMORY, origin="model", text=f"the agent says {number:05}"
+            )
+            await journal.add_remarks([remark])
+            told += await project_now(journal, place, sweep=False)
+        if await editor.wait():
+            raise SystemExit(f"the editor ({how}) failed")
+        told += await project_now(journal, place)
+    finally:
+        if editor.returncode is None:
+            editor.kill()
+        await journal.close()
+    lines = place.memory_file.read_text().splitlines()
+    keys = Counter(key_of(line) for line in lines)
+    ours = [keys[entry_id(f"{how} {number}")] for number in range(edits // 2)]
+    theirs = [keys[f"={line_of(how, number)}"] for number in range(edits // 2)]
+    return Outcome(
+        how=how,
+        agent_edits=len(ours),
+        editor_edits=len(theirs),
+        lost_of_agent=ours.count(0),
+        lost_of_editor=theirs.count(0) + (keys["=- a line from before"] != 1),
+        doubled=sum(count > 1 for count in (*ours, *theirs)),
+        rounds=sum(one.rounds for one in told),
+        saves_between=sum(max(0, one.rounds - 1) for one in told),
+        put_back=sum(one.put_back for one in told),
+        joined=sum(one.joined for one in told),
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m holdfast_proofs.memory_edits")
+    parser.add_argument("--edits", type=int, default=EDITS, help="in all, over all ways of saving")
+    parser.add_argument("--how", choices=[*WAYS, "all"], default="all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--report", type=Path)
+    given = parser.parse_args()
+    ways = list(WAYS) if given.how == "all" else [given.how]
+    outcomes: list[Outcome] = []
+    for how in ways:
+        with tempfile.TemporaryDirectory(prefix="holdfast-edits-") as name:
+            outcome = asyncio.run(pair(Path(name), how, edits=given.edits // len(ways), seed=given.seed))
+        outcomes.append(outcome)
+        print(
+            f"{how:9} {outcome.agent_edits + outcome.editor_edits:6} edits: lost "
+            f"{outcome.lost_of_agent} of the agent's, {outcome.lost_of_editor} of the editor's, "
+            f"doubled {outcome.doubled}; {outcome.saves_between} saves came between, "
+            f"{outcome.put_back} lines put back, {outcome.seconds} s",
+            flush=True,
+        )
+    if given.report is not None:
+        given.report.parent.mkdir(parents=True, exist_ok=True)
+        shown = {"outcomes": [asdict(one) for one in outcomes]}
+        given.report.write_text(json.dumps(shown, indent=2) + "\n")
+    return 0 if all(one.well for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

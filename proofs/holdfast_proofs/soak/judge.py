@@ -1,0 +1,203 @@
+"""The judge of a run: what the far ends counted against what the journal says.
+
+* duplicate: a step took effect more than once (for Idempotent: in a way that shows);
+* lost: recorded as succeeded and never done, or a task that did not come to its end;
+* silent: a doubt that nobody was asked about: an Unrepeatable effect whose reply was dropped and
+  whose step was never parked, a question without a notice, an open step that nobody holds;
+* needless park: a person is asked about a step that its class lets a machine settle;
+* breach: the journal tells another story: an effect without a record, a result that is not the
+  far end's, a step of another class than the code asks for.
+
+Poisoned tasks (parked because their workers were killed three times) are counted apart: at one
+kill a second the machine cannot know that it was not the task's doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+import holdfast
+from holdfast.core.step import StepState
+from holdfast.downstream.ledger import count_duplicates
+from holdfast.host.sqlite import open_db
+from holdfast.journal.contract import Filter
+from holdfast.journal.records import StepView, TaskState, TaskView
+from holdfast_proofs.soak.app import FAR_ENDS, TABLE, class_of
+from holdfast_proofs.soak.books import Books
+from holdfast_proofs.soak.fairness import Fairness
+from holdfast_proofs.soak.load import Plan, Ran
+
+FINDINGS_MAX = 50
+NOTICES_MAX = 1_000_000
+
+
+@dataclass(slots=True)
+class Verdict:
+    effects: int = 0  # steps recorded as succeeded
+    duplicates: int = 0
+    lost: int = 0
+    silent: int = 0
+    breaches: int = 0
+    parked: int = 0
+    needless_parks: int = 0
+    findings: list[str] = field(default_factory=list[str])
+    fairness: Fairness = field(default_factory=Fairness)
+
+    @property
+    def green(self) -> bool:
+        bad = (self.duplicates, self.lost, self.silent, self.breaches, self.needless_parks)
+        return not any(bad) and not self.findings
+
+    def say(self, text: str) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(text)
+
+
+async def judge(plan: Plan, ran: Ran, folder: Path) -> Verdict:
+    """Read everything that the run has left behind."""
+    verdict = Verdict()
+    if ran.trouble:
+        verdict.say(ran.trouble)
+    books = Books(folder, FAR_ENDS)
+    books.read()
+    _judge_counts(verdict, books)
+    rows = count_rows(folder / "journal.db")
+    for place, count in rows.items():
+        if count > 1:
+            verdict.duplicates += count - 1
+            verdict.say(f"task {'/'.join(place)}: {count} rows in one transaction's place")
+    async with holdfast.open(folder / "journal.db", serve=False) as hf:
+        told = {
+            (one.task_id, one.ordinal)
+            for one in await hf.journal.pending_notices(limit=NOTICES_MAX)
+            if one.kind == "parked"
+        }
+        tasks = await hf.journal.list_tasks(Filter(limit=plan.tasks + 1, newest_first=False))
+        if len(tasks) != plan.tasks:
+            verdict.lost += 1
+            verdict.say(f"{len(tasks)} tasks are in the journal, not {plan.tasks}")
+        for row in tasks:
+            view = await hf.journal.read_task(row.task_id)
+            _Case(verdict, plan, view, row.state, books, rows).judge(told, ran.dropped_once)
+            verdict.fairness.add(view)
+            await asyncio.sleep(0)
+    _judge_unrecorded(verdict, books, rows, {str(row.task_id) for row in tasks})
+    return verdict
+
+
+def _judge_counts(verdict: Verdict, books: Books) -> None:
+    for name, log in books.logs.items():
+        twice = count_duplicates(log.effects, repeats_allowed=name == "idempotent")
+        if twice:
+            verdict.duplicates += twice
+            verdict.say(f"{name}: {twice} effects took place once too often")
+
+
+def count_rows(journal: Path) -> Counter[tuple[str, str]]:
+    """What the Transactional steps left in the journal's own file."""
+    db = open_db(str(journal), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (TABLE,)).fetchone():
+            return Counter()
+        found = db.execute(f"SELECT task, step FROM {TABLE}").fetchall()
+        return Counter((str(task), str(step)) for task, step in found)
+    finally:
+        db.close()
+
+
+def _judge_unrecorded(verdict: Verdict, books: Books, rows: Iterable[tuple[str, str]], known: set[str]) -> None:
+    """Effects of tasks that the journal does not have; those of its own are judged with them."""
+    done = {task for log in books.logs.values() for task, _ in log.by_step}
+    for task in (done | {task for task, _ in rows}) - known:
+        verdict.breaches += 1
+        verdict.say(f"task {task} is not in the journal and took effect")
+
+
+@dataclass(slots=True)
+class _Case:
+    """One task under judgement."""
+
+    verdict: Verdict
+    plan: Plan
+    view: TaskView
+    state: TaskState
+    books: Books
+    rows: Counter[tuple[str, str]]
+
+    def judge(self, told: set[tuple[str, str]], dropped_once: set[tuple[str, str]]) -> None:
+        number = int(self.view.request_id)
+        if self.state is not TaskState.SUCCEEDED:
+            self._judge_unfinished()
+        for step in range(1, self.plan.steps + 1):
+            found = self.view.steps.get(str(step))
+            if found is None:
+                self._judge_missing(class_of(number, step), str(step))
+                continue
+            if found.tool != class_of(number, step):
+                self._breach(f"step {step} is {found.tool}, not {class_of(number, step)}")
+            self._judge_step(found)
+            self._judge_doubt(found, told, dropped_once)
+
+    def _judge_unfinished(self) -> None:
+        if self.state is TaskState.PARKED and self.view.rested.get("question"):
+            self._lost("is parked and was not settled")
+        elif self.state in (TaskState.FAILED, TaskState.CANCELLED):
+            self._lost(f"{self.state}: {self.view.outcome}")
+        else:
+            self.verdict.silent += 1
+            self._lost(f"is {self.state}, neither ended nor parked with a question")
+
+    def _judge_missing(self, name: str, ordinal: str) -> None:
+        if self.state is TaskState.SUCCEEDED:
+            self._lost(f"succeeded without step {ordinal}")
+        if self._done(name, ordinal):
+            self._breach(f"step {ordinal} was done without a record of its intent")
+
+    def _judge_step(self, step: StepView) -> None:
+        ids = self._done(step.tool, step.ordinal)
+        if step.state is StepState.SUCCEEDED:
+            self.verdict.effects += 1
+            if not ids:
+                self._lost(f"step {step.ordinal} is recorded as succeeded and was never done")
+            elif step.result not in ids:
+                self._breach(f"step {step.ordinal}: recorded {step.result!r}, done {ids}")
+        elif step.closed and ids:
+            self._breach(f"step {step.ordinal} is recorded as {step.state} and was done")
+
+    def _judge_doubt(self, step: StepView, told: set[tuple[str, str]], dropped_once: set[tuple[str, str]]) -> None:
+        place = (self.view.task_id, step.ordinal)
+        if step.parked is None:
+            if place in dropped_once:
+                self.verdict.silent += 1
+                self._say(f"step {step.ordinal}: its reply was dropped and nobody was asked")
+            return
+        self.verdict.parked += 1
+        if place not in told:
+            self.verdict.silent += 1
+            self._say(f"step {step.ordinal} was parked and nobody was told")
+        if step.letter != "N":
+            self.verdict.needless_parks += 1
+            self._say(f"step {step.ordinal} ({step.tool}) was parked: {step.question}")
+
+    def _done(self, name: str, ordinal: str) -> list[object]:
+        """What the far end's books have under this step, as the tool would have returned it."""
+        if name == "transactional":
+            return [int(ordinal)] * self.rows[self.view.task_id, ordinal]
+        return [one.id for one in self.books.logs[name].find(self.view.task_id, ordinal)]
+
+    def _lost(self, text: str) -> None:
+        self.verdict.lost += 1
+        self._say(text)
+
+    def _breach(self, text: str) -> None:
+        self.verdict.breaches += 1
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.verdict.say(f"task {self.view.task_id}: {text}")

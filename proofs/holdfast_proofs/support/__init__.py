@@ -1,0 +1,1 @@
+"""What proofs and tests share: commands as processes, agents to try things on, certificates."""

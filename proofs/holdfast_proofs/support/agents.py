@@ -1,0 +1,186 @@
+"""Whole agents in a folder: made, rotated, robbed and recovered as the commands do it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.clock import SeededEntropy, SystemEntropy
+from holdfast.identity.acts.log_act import Desk, Done, acting, open_desk
+from holdfast.identity.acts.make_agent import Made, Plan, make_agent, open_by
+from holdfast.identity.acts.paper_acts import find_phrase, lock, retire, unlock
+from holdfast.identity.acts.recover_identity import Order, Recovered, recover_identity
+from holdfast.identity.acts.replace_paper import is_under_way, replace_paper
+from holdfast.identity.acts.rotate import rotate_identity
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.paper import Card
+from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.records import Keys, Why
+from holdfast.identity.vault.import_key import Imported
+from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.slots import file_key, new_unlock_text
+from holdfast.identity.witness.witness_places import reach
+from holdfast.layout.agent_home import AgentHome, load_home
+
+SODIUM = Sodium()
+ENTROPY = SystemEntropy()
+UNLOCK, OTHER = (file_key(Path("/unlock"), new_unlock_text(SeededEntropy(n))) for n in (1, 2))
+
+
+@dataclass
+class World:
+    """One machine: a root folder with homes, vaults and witnesses in it."""
+
+    root: Path
+    names: tuple[str, ...] = ("w1",)
+    home_name: str = "ada"
+    words: list[str] = field(default_factory=list[str])
+    note: Path | None = None  # where the person writes the words down, outlasting the process
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.home_name
+
+    @property
+    def vault(self) -> Path:
+        return self.root / f"{self.home_name}-vault"
+
+    @property
+    def second(self) -> Path:
+        return self.root / f"{self.home_name}-second"
+
+    @property
+    def witnesses(self) -> tuple[Path, ...]:
+        return tuple(self.root / name for name in self.names)
+
+    def home(self) -> AgentHome:
+        return load_home(self.folder)
+
+    def log(self) -> Log:
+        return read_own_log(self.folder, SODIUM)
+
+    def plan(self, imported: Imported | None = None) -> Plan:
+        return Plan(
+            name="ada",
+            folder=self.folder,
+            vault=self.vault,
+            second=self.second,
+            witnesses=self.witnesses,
+            keys=[UNLOCK],
+            second_keys=[OTHER],
+            imported=imported,
+            today="2026-11-15",
+        )
+
+    def make(self, imported: Imported | None = None) -> Made:
+        return asyncio.run(make_agent(self.plan(imported), show=self.show, entropy=ENTROPY, port=SODIUM))
+
+    def show(self, phrase: Phrase) -> None:
+        self.words.append(" ".join(phrase.words))
+        if self.note is not None:
+            with self.note.open("a") as file:
+                file.write(f"{self.words[-1]}\n")
+
+    @contextmanager
+    def keys(self) -> Generator[KeySet]:
+        with open_by(self.vault, [UNLOCK]) as ops, open_by(self.second, [OTHER]) as nexts:
+            yield KeySet(ops=ops, nexts=nexts)
+
+    def rotate(self, why: Why = Why.PLANNED, new: Sequence[str] = ()) -> Done:
+        async def act() -> Done:
+            make = [self.root / name for name in new]
+            desk = await open_desk(self.home(), port=SODIUM, make=make)
+            wit = _named(make) if new else None
+            with self.keys() as keys:
+                return await rotate_identity(desk, keys, why=why, entropy=ENTROPY, wit=wit)
+
+        with acting(self.folder):
+            return asyncio.run(act())
+
+    def evict(self, words: str, *, lock_only: bool = False) -> Done:
+        async def act() -> Done:
+            desk = await open_desk(self.home(), port=SODIUM)
+            with paper(words, desk) as found:
+                done = await lock(desk, found)
+                if lock_only:
+                    return done
+                with self.keys() as keys:
+                    return await unlock(desk, found, keys, why=Why.STOLEN, entropy=ENTROPY)
+
+        with acting(self.folder):
+            return asyncio.run(act())
+
+    def replace(self, words: str) -> Done:
+        """New words, as `holdfast paper replace` does it: shown, or those of an earlier run."""
+
+        async def act() -> Done:
+            desk = await open_desk(self.home(), port=SODIUM)
+            with paper(words, desk) as old:
+                if is_under_way(desk, old):
+                    phrase = read_phrase(self.words[-1])
+                else:
+                    phrase = new_phrase(ENTROPY)
+                    self.show(phrase)
+                with (
+                    phrase,
+                    PaperKeys(phrase) as new,
+                    open_by(self.vault, [UNLOCK]) as vault,
+                    open_by(self.second, [OTHER]) as second,
+                ):
+                    return await replace_paper(
+                        desk, old, new, vault, second, ways=[UNLOCK], second_ways=[OTHER], entropy=ENTROPY
+                    )
+
+        with acting(self.folder):
+            return asyncio.run(act())
+
+    def retire(self, words: str) -> Done:
+        async def act() -> Done:
+            desk = await open_desk(self.home(), port=SODIUM)
+            with paper(words, desk) as found:
+                return await retire(desk, found)
+
+        with acting(self.folder):
+            return asyncio.run(act())
+
+    def order(self, **changes: Any) -> Order:
+        fields: dict[str, Any] = {
+            "folder": self.folder,
+            "vault": self.vault,
+            "second": self.second,
+            "name": "ada",
+            "keys": [UNLOCK],
+            "second_keys": [OTHER],
+            "witnesses": self.witnesses,
+        }
+        return Order(**{**fields, **changes})
+
+    def recover(self, words: str = "", shares: Sequence[str] = (), **changes: Any) -> Recovered:
+        return asyncio.run(
+            recover_identity(self.order(**changes), words=words, shares=shares, entropy=ENTROPY, port=SODIUM)
+        )
+
+    def card(self) -> str:
+        """The code of the public card: the inception and the newest recovery."""
+        log = self.log()
+        tiers = [one.tier.signed.line() for one in log.generations]
+        records = tuple(tiers if len(tiers) == 1 else (tiers[0], tiers[-1]))
+        return Card(name="ada", agent_id=log.id, date="", generation=0, records=records).code
+
+
+@contextmanager
+def paper(words: str, desk: Desk) -> Generator[PaperKeys]:
+    phrase, _ = find_phrase([desk.log], words=words)
+    with phrase, PaperKeys(phrase) as found:
+        yield found
+
+
+def _named(folders: Sequence[Path]) -> Keys:
+    return reach(folders, port=SODIUM, make=True).keys()

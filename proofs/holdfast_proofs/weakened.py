@@ -1,0 +1,172 @@
+"""The protocol with one rule taken out, to see that the suites notice.
+
+Each weakening replaces a function of the runtime in the process that calls `weaken`: a forked
+child that is about to be killed, never a process that does real work. Production code has no
+switch for any of this. The rules are those of docs/explanation/effect-protocol.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from types import ModuleType
+from typing import Any
+
+from holdfast.errors import AttemptTimedOut
+from holdfast.journal import records
+from holdfast.journal.records import Entry
+from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite.verbs import tasks
+from holdfast.journal.sqlite.writer import Txn
+from holdfast.runtime.http.message import AnswerUnknown
+from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.step import attempt
+from holdfast.runtime.step.attempt import Caller, Outcome, RefusedBy
+from holdfast.runtime.step.lost_timeline import LostEffects
+from holdfast.runtime.tool.tool import Absent, Call, Tool
+
+# Any in this file: the replaced functions' own arguments, handed through unread.
+
+
+class Weakness(StrEnum):
+    NO_INTENT = "no intent before send"
+    KEY_PER_ATTEMPT = "key per attempt"
+    NO_EPOCH_CHECK = "no epoch check"
+    TIMEOUT_AS_FAILURE = "timeout taken as failure"
+    FIND_BEFORE_QUIET = "find before quiet"
+    BLIND_RESTORE = "restored journal taken for the newest"
+    OWN_PLACE_ONLY = "a lost timeline is asked about its own places only"
+
+
+def weaken(weakness: Weakness | None) -> None:
+    """Take the rule out of this process."""
+    if weakness is not None:
+        _WEAKEN[weakness]()
+
+
+def _no_intent() -> None:
+    """The start of a step waits for its end's commit instead of being one (rule 1)."""
+    defer, flush_soon = _original(Book, "defer"), _original(Book, "_flush_soon")
+    beginning = False
+
+    async def begin(self: Book, entries: Sequence[Entry]) -> None:
+        nonlocal beginning
+        beginning = True
+        for entry in entries:
+            defer(self, entry)
+        beginning = False
+
+    def flush(self: Book) -> None:
+        if not beginning:  # a timer of a few milliseconds would repair it where sends are slow
+            flush_soon(self)
+
+    _replace(Book, "begin", begin)
+    _replace(Book, "_flush_soon", flush)
+
+
+def _key_per_attempt() -> None:
+    """Each attempt has a key of its own (rule 2)."""
+    original = _original(Caller, "_call")
+
+    def call(self: Caller, tool: Tool[..., Any], step: Any, *, attempt: int, **rest: Any) -> Call:
+        own = step.effect_key
+        step.effect_key = hashlib.sha256(own + bytes((attempt & 0xFF,))).digest()[:16]
+        try:
+            return original(self, tool, step, attempt=attempt, **rest)
+        finally:
+            step.effect_key = own
+
+    _replace(Caller, "_call", call)
+
+
+def _no_epoch_check() -> None:
+    """Whoever held a task once may write to it for ever (rule 8)."""
+    original, checked = tasks.Addition.write, "epoch = ? AND seq = ? AND state = 'running'"
+    if checked not in writer.MOVE:
+        raise AttributeError("the check of a hold is written in another way now")
+    writer.MOVE = writer.MOVE.replace(checked, "? NOTNULL AND ? NOTNULL")
+
+    def write(self: tasks.Addition, txn: Txn) -> Any:
+        hold = self.hold
+        row = txn.db.execute("SELECT seq, head, last FROM task WHERE t = ?", (hold.row,)).fetchone()
+        if row is not None:
+            hold.seq, hold.head, hold.last = row
+        return original(self, txn)
+
+    _replace(tasks.Addition, "write", write)
+
+
+def _timeout_as_failure() -> None:
+    """No answer in time means that nothing happened (rule 3)."""
+    original = _original(attempt, "_judged")
+
+    def judged(tool: Tool[..., Any], error: BaseException, **rest: Any) -> Outcome:
+        late = isinstance(error, AttemptTimedOut) or (
+            isinstance(error, AnswerUnknown) and isinstance(error.__cause__, TimeoutError)
+        )
+        return RefusedBy("timed out") if late else original(tool, error, **rest)
+
+    _replace(attempt, "_judged", judged)
+
+
+def _find_before_quiet() -> None:
+    """The far end is asked at once (rule 5)."""
+
+    def quiet_in_ms(*_args: Any, **_rest: Any) -> int:
+        return 0
+
+    for module in _modules_with("quiet_in_ms"):
+        _replace(module, "quiet_in_ms", quiet_in_ms)
+
+
+def _blind_restore() -> None:
+    """Slots after the head of a restored copy are fresh, open steps are what they were (rule 7)."""
+
+    def fold_restore(*_args: Any) -> None:
+        pass
+
+    _replace(records, "_fold_restore", fold_restore)
+
+
+def _own_place_only() -> None:
+    """What a lost timeline did elsewhere in the task is not asked for (rule 7)."""
+
+    async def elsewhere(*_args: Any, **_rest: Any) -> tuple[str, Absent]:
+        return "", Absent()
+
+    _replace(LostEffects, "elsewhere", elsewhere)
+
+
+def _modules_with(name: str) -> list[ModuleType]:
+    """The runtime's modules that know this function, each by a name of its own."""
+    found = [
+        module
+        for path, module in list(sys.modules.items())
+        if path.startswith("holdfast.runtime.") and hasattr(module, name)
+    ]
+    if not found:
+        raise AttributeError(f"no module of the runtime has {name}")
+    return found
+
+
+def _original(where: object, name: str) -> Callable[..., Any]:
+    return getattr(where, name)
+
+
+def _replace(where: object, name: str, by: Callable[..., Any]) -> None:
+    """Raises AttributeError where there is nothing to replace: that would weaken nothing."""
+    getattr(where, name)
+    setattr(where, name, by)
+
+
+_WEAKEN: dict[Weakness, Callable[[], None]] = {
+    Weakness.NO_INTENT: _no_intent,
+    Weakness.KEY_PER_ATTEMPT: _key_per_attempt,
+    Weakness.NO_EPOCH_CHECK: _no_epoch_check,
+    Weakness.TIMEOUT_AS_FAILURE: _timeout_as_failure,
+    Weakness.FIND_BEFORE_QUIET: _find_before_quiet,
+    Weakness.BLIND_RESTORE: _blind_restore,
+    Weakness.OWN_PLACE_ONLY: _own_place_only,
+}

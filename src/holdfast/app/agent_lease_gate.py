@@ -1,0 +1,172 @@
+"""Acting as an agent: whoever serves a journal in an agent's folder first holds its lease.
+
+A folder whose settings name no arbiter has nothing to hold, and pays nothing for this. Otherwise
+the order is: lease held, journal raised to its incarnation and opened, tasks claimed. While the
+lease is not held the journal is not even opened for serving: a copy sends nothing and writes
+nothing, says why it waits, and tells a person once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.app.binder import INSTANCE, KEYS, open_file_journal
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ports import KeyRing, Notice, Notices
+from holdfast.errors import AgentElsewhere, AgentQuarantined
+from holdfast.host.log import Log
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.journal.contract import Journal
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.layout.agent_home import load_home, peek_home
+from holdfast.layout.moved import check_not_moved
+
+if TYPE_CHECKING:
+    from holdfast.app.agent_lease import AgentLease
+
+LOOK_S = 0.05
+TELL_AGAIN_S = 10.0
+_HINTS = {
+    "elsewhere": "it is taken over when the other instance's lease is over",
+    "copy": "start the agent where it ran last; if that is gone for good: `holdfast recover`",
+    "behind": "start the agent where it ran last; if that is gone for good: `holdfast recover`",
+    "older": "`holdfast recover` makes it a proper restore",
+    "frozen": "find out which copies run, then `holdfast identity rotate --why stolen`",
+    "silent": "`holdfast identity show`",
+    "trouble": "`holdfast doctor`",
+}
+
+
+@asynccontextmanager
+async def acting(
+    journal: Path, *, clock: Clock, entropy: Entropy, notices: Notices | None, log: Log, patient: bool
+) -> AsyncGenerator[AgentLease | None]:
+    """The agent's lease, held, while the block runs; None where the folder has no arbiter.
+
+    Raises AgentElsewhere or AgentQuarantined after one lease without it, unless it is patient.
+    """
+    check_not_moved(journal.parent / INSTANCE)
+    home = peek_home(journal.parent)
+    if home is None or home.arbiter is None:
+        yield None
+        return
+    from holdfast.app.agent_lease import AgentLease  # the rooms of keys: only where they are used
+
+    lease = AgentLease(
+        load_home(journal.parent), journal, clock=clock, entropy=entropy, keys=lambda: _keys(journal, entropy)
+    )
+    lease.start()
+    try:
+        await wait_held(lease, notices=notices, log=log, patient=patient)
+        yield lease
+    finally:
+        await asyncio.to_thread(lease.stop)
+
+
+async def wait_held(lease: AgentLease, *, notices: Notices | None, log: Log, patient: bool) -> None:
+    """Until the lease is held; each reason why it is not is said once."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 2 * lease.life_s
+    said, told, tell_at = "", "", 0.0
+    while not lease.held:
+        shown = lease.shown
+        if shown.text and shown.state != said:
+            said = shown.state
+            log.event("agent-waits", state=shown.state, text=shown.text, inst=shown.inst)
+        if said not in ("", "elsewhere", told) and loop.time() >= tell_at:
+            tell_at = loop.time() + TELL_AGAIN_S
+            told = said if await _told(lease, notices) else told
+        if not patient and loop.time() > end:
+            kind = AgentElsewhere if shown.state in ("elsewhere", "trouble") else AgentQuarantined
+            raise kind(shown.text or "the lease could not be had", hint=_HINTS[shown.state])
+        await asyncio.sleep(min(lease.look_every_s, LOOK_S))
+    log.event("agent-lease", e=lease.e, keeps=lease.keeps)
+
+
+async def open_as(
+    lease: AgentLease | None,
+    journal: Path,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    allow_network_fs: bool,
+    create: bool = True,
+) -> tuple[SqliteJournal, KeyRing]:
+    """The journal, under the incarnation of the lease."""
+
+    async def opened() -> tuple[SqliteJournal, KeyRing]:
+        return await open_file_journal(
+            journal, clock=clock, entropy=entropy, create=create, allow_network_fs=allow_network_fs
+        )
+
+    found, keys = await opened()
+    if lease is None:
+        return found, keys
+    if found.incarnation < lease.e:  # made just now
+        from holdfast.journal.sqlite.opening.incarnation import raise_incarnation
+
+        await found.close()
+        await raise_incarnation(journal, to=lease.e, keys=keys, clock=clock, instance_folder=journal.parent / INSTANCE)
+        found, keys = await opened()
+    lease.bind(found.incarnation)
+    return found, keys
+
+
+@asynccontextmanager
+async def watching(lease: AgentLease | None, journal: Journal, log: Log) -> AsyncGenerator[None]:
+    """While the block runs a person is told of other instances that ask for the lease."""
+    if lease is None:
+        yield
+        return
+    watch = asyncio.create_task(_watch(lease, journal, log))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def _watch(lease: AgentLease, journal: Journal, log: Log) -> None:
+    while True:
+        await asyncio.sleep(lease.look_every_s)
+        found, lease.contender = lease.contender, None
+        if found is None:
+            continue
+        log.event("agent-contender", inst=found.inst, how=found.how.value)
+        notice = Notice(
+            notice_id=f"second-instance/{found.inst}",
+            kind="second-instance",
+            text=f"another instance of this agent asks for its lease (key {found.inst}): "
+            "a copy of its folder, or a backup that was started",
+            hint="find it and stop it; it sends nothing while this one holds the lease",
+            at_ms=journal.now_ms(),
+        )
+        with contextlib.suppress(Exception):  # told again with its next claim
+            await journal.add_notice(notice)
+
+
+async def _told(lease: AgentLease, notices: Notices | None) -> bool:
+    """Tell a person by the hook alone: this journal is not ours to write."""
+    shown = lease.shown
+    if notices is None:
+        return True
+    notice = Notice(
+        notice_id=f"quarantined/{shown.inst}/{shown.state}",
+        kind="quarantined",
+        text=f"this instance of the agent may not act: {shown.text}",
+        hint=_HINTS[shown.state],
+    )
+    try:
+        await notices.tell(notice)
+    except Exception:  # noqa: BLE001 - the hook is the user's: it is tried again
+        return False
+    return True
+
+
+def _keys(journal: Path, entropy: Entropy) -> KeyRing:
+    return load_or_create(journal.parent / KEYS, journal_exists=True, entropy=entropy)

@@ -1,0 +1,223 @@
+"""Whether this machine still speaks for its agent: asked when a worker starts, and steadily after.
+
+A recovery elsewhere replaces the keys, and nobody can reach the old machine to tell it. So a worker
+looks, at its start and every `[identity] watch_s` seconds, at what its witnesses hold and at the
+log beside every backup place that is a folder. A record that stands there, that was not made here
+and that names keys which the vault here does not hold, means that this machine was thrown out: a
+worker that starts refuses, one that runs stops as by SIGTERM, and both end with KeysReplaced, which
+no restart changes.
+
+What the far sources hold is read first; then what this machine is about to publish; then its own
+log. A record of our own goes the other way round (pending, sent, own log, no longer pending), so
+whatever stage another process of this machine is in, its record is seen in one of the two.
+
+A person is told once: `instance/evicted` holds the id of the notice, written after it was told, so
+that a worker which the system starts again and again does not tell it each time.
+
+Else nothing is written, and silence says nothing: a source that cannot be reached does not stop an
+agent, and a machine that reaches none of them goes on until it does. What such a machine signs is
+refused by everybody who knows the newer log, and its lease ends with its arbiter's. Looking is done
+in a thread of its own: a mount that hangs keeps neither tasks nor leases waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from holdfast.backup.places.address import Kind
+from holdfast.backup.places.companion_files import read_folder
+from holdfast.backup.places.found_places import copy_beside
+from holdfast.backup.places.places import read_places
+from holdfast.core.clock import SystemClock
+from holdfast.core.ports import Notice, Notices
+from holdfast.core.waiting import running_beside
+from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
+from holdfast.host.log import Log as Events
+from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.identity.files.own_log import find_own_log
+from holdfast.identity.files.pending import find_pending
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.records.encodings import AgentId, Digest, key_bytes
+from holdfast.identity.records.records import parse_record
+from holdfast.identity.vault.keyset import get_op
+from holdfast.identity.vault.vault import open_vault
+from holdfast.identity.witness.monitor import Strange, find_strange
+from holdfast.identity.witness.observe import merged
+from holdfast.identity.witness.witness import Copy
+from holdfast.identity.witness.witness_places import Reached, reach
+from holdfast.layout.agent_home import AgentHome, load_home, peek_home
+
+WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
+START_S_MAX = 10.0  # a start does not wait longer for a mount that hangs; the next look does
+TOLD, TOLD_BYTES_MAX = "evicted", 200
+HINT = (
+    "this copy must not run on: stop it. If it is the right one, `holdfast identity show --fetch`; "
+    "if not, `holdfast recover`"
+)
+
+
+def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
+    """Look once. Raises KeysReplaced where this machine was thrown out.
+
+    Raises LogDamaged and other errors of the home's own files; no far source is an error.
+    """
+    port = port or Sodium()
+    known = find_own_log(home.folder, port)
+    if known is None:
+        return
+    reached = reach(home.witnesses, port=port)
+    sources = asyncio.run(_copies(home, known.id, reached))
+    pending = find_pending(home.folder)
+    own = find_own_log(home.folder, port) or known
+    named = (key for entry in own.entries() for keys in entry.needs for key in keys.members)
+    asked = frozenset((*reached.by_key, *named))
+    seen = merged(own, tuple(sources.values()), id=own.id, port=port, asked=asked) or own
+    strange = [one for one in find_strange(own, seen, () if pending is None else (pending.digest,)) if one.stands]
+    if strange and not _holds(home, seen):
+        raise KeysReplaced(_text(own, seen, strange, sources), hint=HINT)
+
+
+@asynccontextmanager
+async def stopped_when_evicted(
+    journal: Path, stop: Callable[[], None], *, notices: Notices | None, log: Events
+) -> AsyncGenerator[None]:
+    """While the block runs, being thrown out stops the work as SIGTERM would; then this raises
+    KeysReplaced. A person is told once. A folder without an identity is not watched."""
+    home = _watched_home(journal.parent)
+    if home is None:
+        yield
+        return
+    found: list[KeysReplaced] = []
+
+    async def watch() -> None:
+        while not found:
+            await asyncio.sleep(home.settings.identity.watch_s)
+            try:
+                await asyncio.to_thread(check_speaks, load_home(home.folder))
+            except KeysReplaced as error:
+                found.append(error)
+            except (HoldfastError, OSError) as error:
+                log.event("watch-failed", error=str(error))
+        log.event("stopping", reason=found[0].message)
+        stop()
+
+    async with running_beside(watch()):
+        yield
+    if found:
+        await _tell(home, found[0], notices, log)
+        raise found[0]
+
+
+async def check_at_start(journal: Path, *, notices: Notices | None, log: Events) -> None:
+    """Raises KeysReplaced before anything is opened for serving."""
+    home = _watched_home(journal.parent)
+    if home is None:
+        return
+    try:
+        async with asyncio.timeout(START_S_MAX):
+            await asyncio.to_thread(check_speaks, home)
+    except KeysReplaced as error:
+        await _tell(home, error, notices, log)
+        raise
+    except (HoldfastError, OSError) as error:  # TimeoutError too: said, and looked at again
+        log.event("watch-failed", error=str(error) or "a place or witness does not answer in time")
+
+
+def _watched_home(folder: Path) -> AgentHome | None:
+    home = peek_home(folder)
+    if home is None or not os.path.lexists(home.log_file):
+        return None
+    watch_s = home.settings.identity.watch_s
+    if not WATCH_S_MIN <= watch_s <= WATCH_S_MAX:
+        raise BadSettings(f"watch_s must lie between {WATCH_S_MIN:g} and {WATCH_S_MAX:g}")
+    return home
+
+
+async def _copies(home: AgentHome, id: AgentId, reached: Reached) -> dict[str, Copy]:
+    """The log as each source holds it, by where that is; those that do not answer are left out."""
+    found: dict[str, Copy] = {}
+    for key, witness in reached.by_key.items():
+        try:
+            answer = await witness.fetch(id)
+        except (HoldfastError, OSError):
+            continue
+        if isinstance(answer, Copy):
+            found[f"witness {reached.places[key]}"] = answer
+    try:
+        places = read_places(home.places_file)
+    except HoldfastError:
+        places = ()  # a damaged file is for `holdfast doctor` and backups to say
+    for place in places:
+        if place.kind is Kind.FOLDER:
+            try:
+                found[f"place {place.name}"] = copy_beside(read_folder(place.own))
+            except (HoldfastError, OSError):
+                continue
+    return found
+
+
+def _holds(home: AgentHome, seen: Log) -> bool:
+    """Whether the vault here has the keys that the newer log names: then only our copy of the log
+    is behind, after an older folder was put back."""
+    if home.vault is None or home.signer is not None or seen.operational is None:
+        return False
+    try:
+        with open_vault(home.vault) as vault:
+            get_op(vault, key_bytes(seen.operational.members[0])).wipe()
+    except HoldfastError:
+        return False
+    return True
+
+
+def _text(own: Log, seen: Log, strange: list[Strange], sources: dict[str, Copy]) -> str:
+    newest = strange[-1]
+    holders = [name for name, copy in sources.items() if newest.digest in _digests(copy)]
+    return (
+        f"{own.id}: {newest.what} at {tuple(newest.position)} was not made here: the log stands at "
+        f"{tuple(seen.position)}, and the one here at {tuple(own.position)}; this machine's keys "
+        f"were replaced (seen at {', '.join(holders)})"
+    )
+
+
+def _digests(copy: Copy) -> set[Digest]:
+    found: set[Digest] = set()
+    for line in copy.records:
+        try:
+            found.add(parse_record(line).digest)
+        except HoldfastError:
+            continue
+    return found
+
+
+async def _tell(home: AgentHome, error: KeysReplaced, notices: Notices | None, log: Events) -> None:
+    told = home.instance / TOLD
+    own = find_own_log(home.folder, Sodium())
+    if notices is None or own is None:
+        return
+    # By where this machine stands: the same news, however often the worker is started again, and
+    # whether the recovery was seen half made or whole.
+    g, s = own.position
+    news = f"{error.code}:{own.id}:{g}.{s}"
+    if _read(told) == news:
+        return
+    notice = Notice(notice_id=news, kind=error.code, text=error.message, hint=error.hint, at_ms=SystemClock().wall_ms())
+    try:
+        await notices.tell(notice)
+        ensure_private_folder(home.instance)
+        write_atomically(told, news.encode())
+    except (HoldfastError, OSError) as failed:
+        log.event("notice-failed", error=str(failed))
+
+
+def _read(path: Path) -> str:
+    try:
+        fd = open_private(path, os.O_RDONLY)
+    except (HoldfastError, OSError):
+        return ""
+    with open(fd, "rb") as file:
+        return file.read(TOLD_BYTES_MAX).decode(errors="replace")

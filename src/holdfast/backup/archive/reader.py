@@ -1,0 +1,338 @@
+"""A snapshot out of an archive, onto the disk, only if it is what the signed head says.
+
+The archive is input from outside: whoever can write to a place can hand us anything. So it is
+read as a stream by a reader of our own (tar_stream.py), into a fresh private folder that nothing
+else uses, and below it only (beneath.py):
+
+    work/HEAD            the signed head, as in the archive
+    work/MANIFEST.json   its digest must be the one in the head
+    work/state/...       the agent's files
+
+True when `read_snapshot` returns: `work/state` holds every entry of the manifest with its content,
+mode and time of change, and nothing else; the manifest is the one that the head names. Times come
+from the manifest, never from the archive's own headers, which nobody has signed; one that lies in
+the future becomes now, so that nothing that is written later looks older. Until then nobody looks
+at the folder but us; any error leaves it to be removed by the caller. A crash leaves a folder
+whose name says that it is unfinished.
+
+How much is written is bounded before it is read: by the number of members, by four times the
+bytes that the signed head speaks of, by depth and by the length of names. The stream is not
+compressed, so nothing in it can grow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.manifest import DEPTH_MAX, ENTRIES_MAX, NAME, About, Entry, Kind, ManifestReader, Note
+from holdfast.backup.archive.piped import Readable
+from holdfast.backup.archive.tar_stream import Member, TarStream
+from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError
+from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, write_all
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head
+
+HEAD_NAME = "HEAD"
+STATE = "state"
+BYTES_FACTOR = 4
+MANIFEST_BYTES_MAX = 256 << 20
+_BESIDE = frozenset((HEAD_NAME, NAME))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What was read and found to be what its head says."""
+
+    state: Path
+    about: About
+    files: int
+    bytes: int
+    notes: tuple[Note, ...]
+    links: tuple[Entry, ...]  # recorded; those that stay inside were made
+
+    @property
+    def links_left(self) -> tuple[str, ...]:
+        """Those that lead outside, and were not made."""
+        return tuple(one.path for one in self.links if not leads_inside(one))
+
+
+@dataclass(slots=True)
+class _Came:
+    """What the archive gave for a path, until the manifest asks for it."""
+
+    mode: int
+    size: int
+    sha256: bytes  # empty for folders
+
+
+OnBytes = Callable[[int, int], None]  # files and bytes so far
+
+
+def read_snapshot(
+    stream: Readable, head: Signed[Head], work: Path, *, durable: bool = False, on_bytes: OnBytes | None = None
+) -> Snapshot:
+    """Read the archive of this head into the empty folder `work`, and check it whole.
+
+    The head must be known to be valid. `durable` syncs everything before returning.
+
+    Raises:
+        ArchiveRefused: it holds what no snapshot holds, or something that the manifest does not.
+        BackupDamaged: something is missing, cut off or changed.
+    """
+    with Beneath(work) as beneath:
+        came = _extract(stream, head.record, beneath, on_bytes)
+        _check_head(beneath, came, head)
+        found = _compare(beneath, came, head.record, work / STATE)
+        if durable:
+            beneath.sync()
+    return found
+
+
+def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[Entry, ...]:
+    """The entries of this head's manifest, out of an archive stream of HEAD and manifest alone.
+
+    Raises ArchiveRefused, BackupDamaged: nothing of it counts.
+    """
+    with Beneath(work) as beneath:
+        came = _extract(stream, head.record, beneath)
+        _check_head(beneath, came, head)
+        if came:
+            raise ArchiveRefused(f"{min(came)!r} was not asked for")
+        with open(beneath.read(NAME), "rb") as file:
+            manifest = ManifestReader(file)
+            entries = tuple(manifest.entries())
+    if manifest.digest != head.record.manifest:
+        raise BackupDamaged("the manifest is not the one that the head names")
+    _check_about(manifest, head.record)
+    return entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SomeFiles:
+    """What came of some files: those that are as the manifest says, and why others are not."""
+
+    whole: frozenset[str]
+    bad: Mapping[str, str]
+    error: HoldfastError | None  # how the stream ended; what did not come may be whole all the same
+
+
+def read_files(
+    stream: Readable, wanted: Mapping[str, Entry], work: Path, *, on_bytes: OnBytes | None = None
+) -> SomeFiles:
+    """These files out of a stream of them alone, into the empty folder `work`; each is judged by
+    itself. `wanted`: entries of a manifest that is known to be right. Raises OSError."""
+    whole: set[str] = set()
+    bad: dict[str, str] = {}
+    size = sum(entry.size for entry in wanted.values())
+    tar = TarStream(stream, bytes_max=BYTES_FACTOR * size, entries_max=len(wanted), depth_max=DEPTH_MAX + 2)
+
+    def on_piece(poured: int) -> None:
+        if on_bytes is not None:
+            on_bytes(len(whole), sum(wanted[path].size for path in whole) + poured)
+
+    with Beneath(work) as beneath:
+        try:
+            for member in tar.members():
+                path = member.path.removeprefix(f"{STATE}/")
+                entry = wanted.get(path)
+                if entry is None or member.is_folder or member.path == path:
+                    raise ArchiveRefused(f"{member.path!r} was not asked for")
+                came = _file(beneath, member, tar, on_piece)
+                try:
+                    _compare_one(entry, came)
+                except (ArchiveRefused, BackupDamaged) as error:
+                    bad[path] = error.message
+                    continue
+                _finish(beneath, entry, now_ns=time.time_ns())
+                whole.add(path)
+        except HoldfastError as error:
+            return SomeFiles(whole=frozenset(whole), bad=bad, error=error)
+    return SomeFiles(whole=frozenset(whole), bad=bad, error=None)
+
+
+def _extract(stream: Readable, head: Head, beneath: Beneath, on_bytes: OnBytes | None = None) -> dict[str, _Came]:
+    tar = TarStream(
+        stream,
+        bytes_max=BYTES_FACTOR * head.bytes + MANIFEST_BYTES_MAX,
+        entries_max=ENTRIES_MAX + len(_BESIDE) + 2,  # `.` and `state`
+        depth_max=DEPTH_MAX + 2,
+    )
+    came: dict[str, _Came] = {}
+    files = size = 0
+
+    def on_piece(poured: int) -> None:
+        if on_bytes is not None:
+            on_bytes(files, size + poured)
+
+    for member in tar.members():
+        if not member.path:
+            continue
+        _check_place(member)
+        if member.is_folder:
+            _folder(beneath, member, came)
+        else:
+            if member.path in came:
+                raise ArchiveRefused(f"{member.path!r} is in the archive twice")
+            came[member.path] = _file(beneath, member, tar, on_piece)
+            files, size = files + 1, size + member.size
+    return came
+
+
+def _check_place(member: Member) -> None:
+    path = member.path
+    if path in _BESIDE and not member.is_folder:
+        return
+    if path.partition("/")[0] != STATE or (path == STATE and not member.is_folder):
+        raise ArchiveRefused(f"{path!r} does not belong into a snapshot")
+
+
+def _folder(beneath: Beneath, member: Member, came: dict[str, _Came]) -> None:
+    if member.path in came:
+        raise ArchiveRefused(f"{member.path!r} is in the archive twice")
+    came[member.path] = _Came(member.mode, 0, b"")
+    try:
+        beneath.make_folder(member.path)
+    except OSError as error:
+        raise _collision(member, error) from None
+
+
+def _file(beneath: Beneath, member: Member, tar: TarStream, on_piece: Callable[[int], None]) -> _Came:
+    try:
+        fd = beneath.new_file(member.path)
+    except OSError as error:
+        raise _collision(member, error) from None
+    sha256, poured = hashlib.sha256(), 0
+    try:
+        for piece in tar.content():
+            sha256.update(piece)
+            write_all(fd, piece)
+            poured += len(piece)
+            on_piece(poured)
+    finally:
+        os.close(fd)
+    return _Came(member.mode, member.size, sha256.digest())
+
+
+def _collision(member: Member, error: OSError) -> Exception:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return ArchiveRefused(f"{member.path!r} takes the place of another member")
+    return error
+
+
+def _check_head(beneath: Beneath, came: dict[str, _Came], head: Signed[Head]) -> None:
+    for name in (HEAD_NAME, NAME):
+        if name not in came:
+            raise BackupDamaged(f"the archive has no {name}")
+    came.pop(HEAD_NAME)
+    with open(beneath.read(HEAD_NAME), "rb") as file:
+        raw = file.read(LINE_BYTES_MAX + 2)
+    if raw != head.line() + b"\n":
+        raise BackupDamaged("the archive is that of another head")
+    if came[NAME].sha256 != _manifest_hash(head.record):
+        raise BackupDamaged("the manifest in the archive is not the one that the head names")
+    came.pop(NAME)
+
+
+def _manifest_hash(head: Head) -> bytes:
+    import base64
+
+    return base64.b32decode(f"{head.manifest.upper()}====")
+
+
+def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) -> Snapshot:
+    """Every entry of the manifest against what came, in one pass over both."""
+    came.pop(STATE, None)
+    beneath.make_folder(STATE)
+    links: list[Entry] = []
+    folders: list[Entry] = []
+    now_ns = time.time_ns()
+    with open(beneath.read(NAME), "rb") as file:
+        manifest = ManifestReader(file)
+        for entry in manifest.entries():
+            if entry.kind is Kind.LINK:
+                links.append(entry)
+                continue
+            _compare_one(entry, came.pop(f"{STATE}/{entry.path}", None))
+            if entry.kind is Kind.FOLDER:
+                folders.append(entry)
+            else:
+                _finish(beneath, entry, now_ns=now_ns)
+        if manifest.digest != head.manifest:  # it changed on our own disk
+            raise BackupDamaged("the manifest is not the one that the head names")
+    if came:
+        raise ArchiveRefused(f"{min(came)!r} is in the archive and not in its manifest")
+    _check_about(manifest, head)
+    for link in links:
+        if leads_inside(link):
+            beneath.make_link(f"{STATE}/{link.path}", link.target)
+    for folder in reversed(folders):  # what is inside first: a folder may lose its write bit
+        _finish(beneath, folder, now_ns=now_ns)
+    return Snapshot(
+        state=state, about=manifest.about, files=head.files, bytes=head.bytes, notes=manifest.notes, links=tuple(links)
+    )
+
+
+def _finish(beneath: Beneath, entry: Entry, *, now_ns: int) -> None:
+    """Time and mode of what has its whole content; the mode last: it may forbid the rest."""
+    path = f"{STATE}/{entry.path}"
+    mtime_ns = find_mtime_ns(entry, now_ns=now_ns)
+    if mtime_ns is not None:
+        beneath.set_mtime(path, mtime_ns)
+    if entry.mode != (FOLDER_MODE if entry.kind is Kind.FOLDER else FILE_MODE):
+        beneath.set_mode(path, entry.mode)
+
+
+def find_mtime_ns(entry: Entry, *, now_ns: int) -> int | None:
+    """The time of change that the restored entry gets; None where its snapshot does not say."""
+    return None if entry.mtime_us < 0 else min(entry.mtime_us * 1000, now_ns)
+
+
+def _compare_one(entry: Entry, came: _Came | None) -> None:
+    if came is None:
+        raise BackupDamaged(f"{entry.path!r} is missing from the archive")
+    if (entry.kind is Kind.FOLDER) == bool(came.sha256):
+        raise ArchiveRefused(f"{entry.path!r} is another kind of thing than its manifest says")
+    if came.mode != entry.mode:
+        raise ArchiveRefused(f"{entry.path!r} has the mode {came.mode:o}; its manifest says {entry.mode:o}")
+    if entry.is_content and (came.size, came.sha256.hex()) != (entry.size, entry.sha256):
+        raise BackupDamaged(f"{entry.path!r} is not what its manifest says")
+
+
+def _check_about(manifest: ManifestReader, head: Head) -> None:
+    about, sums, mark = manifest.about, manifest.sums, head.journal
+    journal = None if about.journal is None else about.journal
+    same = (
+        (about.id, about.e, about.seq) == (head.id, head.e, head.seq)
+        and sums is not None
+        and (sums.files, sums.bytes) == (head.files, head.bytes)
+        and (journal is None) == (mark is None)
+        and (
+            journal is None
+            or mark is None
+            or (journal.id, journal.sequence, journal.incarnation) == (mark.id, mark.sequence, mark.incarnation)
+        )
+    )
+    if not same:
+        raise BackupDamaged("the manifest is about another snapshot than its head")
+
+
+def leads_inside(link: Entry) -> bool:
+    """Whether the link, by its text alone, stays inside the agent's folder."""
+    if link.target.startswith("/") or "\0" in link.target:
+        return False
+    depth = link.path.count("/")
+    for name in link.target.split("/"):
+        if name == "..":
+            depth -= 1
+        elif name not in ("", "."):
+            depth += 1
+        if depth < 0:
+            return False
+    return True

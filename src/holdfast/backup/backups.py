@@ -1,0 +1,371 @@
+"""Snapshots of an agent: made in all its places at once, listed, and restored for a test.
+
+One snapshot is staged, and every place is fed from it, each at its own pace and with its own
+result (place_snapshots.py). `made` and `verified` are different facts, and only the second counts.
+
+One process at a time makes or checks snapshots of an agent, by a lock in its instance folder.
+Staging and scratch lie there too; what a kill left of them is removed before the next run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.backup.archive.manifest import ENTRIES_MAX
+from holdfast.backup.archive.reader import HEAD_NAME
+from holdfast.backup.chain.chain import Chain, joined, valid_heads
+from holdfast.backup.chain.heads import NAME as HEADS
+from holdfast.backup.chain.heads import HeadFile, Held, parse_copy
+from holdfast.backup.chain.inner_heads import survey
+from holdfast.backup.chain.sources import HOME, Overview, look_around, witness_file
+from holdfast.backup.jobs import Done, Outcome, run_jobs
+from holdfast.backup.places import place_state
+from holdfast.backup.places.companion_files import read_beside
+from holdfast.backup.places.manage import BackupPlaces, open_places
+from holdfast.backup.places.places import Place, get_place
+from holdfast.backup.progress import SILENT, Amount, News
+from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
+from holdfast.backup.report import Made, NowReport, PlaceResult, VerifyReport, result_of
+from holdfast.backup.snapshot.memory_check import projection_check
+from holdfast.backup.snapshot.place_snapshots import SCRATCH, PlaceSnapshots
+from holdfast.backup.snapshot.staging import Staged, Subject, stage
+from holdfast.backup.snapshot.verify import Check
+from holdfast.core.clock import Clock, SystemClock
+from holdfast.core.ports import KeyRing
+from holdfast.core.version import find_version
+from holdfast.errors import BackupBusy, BackupInterrupted, HoldfastError, PlaceNotFound, SnapshotFailed
+from holdfast.host.folder_swap import remove_tree
+from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.journal_keys.keyfile import KeyFile
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.statements.head import Head, JournalMark
+from holdfast.identity.vault.ring import Escrow, read_escrow
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.moved import check_not_moved
+
+LOCK = "snapshot.lock"
+STAGING = "staging"
+NAME_CHARS_MAX = 80
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class Backups:
+    """The snapshots of one agent, with its places and its speaker at hand."""
+
+    def __init__(
+        self,
+        places: BackupPlaces,
+        speaker: Speaker,
+        *,
+        keys: KeyRing | None,
+        clock: Clock | None = None,
+        port: Signatures | None = None,
+        checks: Sequence[Check] = (),
+    ) -> None:
+        self.home = places.home
+        self.places = places
+        self._speaker = speaker
+        self._clock = clock or SystemClock()
+        self._port = port or Sodium()
+        self._news = places.borg.news
+        self._folder = self.home.instance / "backup"
+        self._at = PlaceSnapshots(places, keys=keys, checks=checks, clock=self._clock, folder=self._folder)
+
+    async def now(self, only: Sequence[str] = (), *, check: bool = True) -> NowReport:
+        """A snapshot of the agent as it is now, in all places or these, each restored for a test.
+
+        What happens in a place is in the report and in its state, and stops no other place.
+
+        Raises:
+            BackupBusy: another process is at it.
+            SnapshotFailed: the folder could not be staged, or a newer incarnation has backups.
+        """
+        with self._alone():
+            check_not_moved(self.home.instance)
+            chosen = self._chosen(only)
+            began = time.monotonic()
+            chain, older = await self._chain_to_go_on()
+            staged, head = await self._snapshot(chain, older)
+            staged_s = time.monotonic() - began
+            named = [one.record.archive for one in (*chain.heads, head)]
+            results = await self._to_places(chosen, staged, head, named, check=check)
+            return NowReport(
+                snapshot=Made.of(head, staged),
+                staging_s=round(staged_s, 3),
+                places=tuple(results),
+                seconds=round(time.monotonic() - began, 3),
+                warnings=() if older is None else (older,),
+            )
+
+    async def _chain_to_go_on(self) -> tuple[Chain, Warned | None]:
+        """The chain that the next head goes on, and whether the folder is behind it.
+
+        A folder that lost its chain, or was put back, must not begin a second one.
+        """
+        own = own_heads(self.places)
+        chain = await self._near_chain()
+        if chain.newest is None or find_older(own, chain) is not None:
+            chain = (await self.look()).chain
+        return chain, find_older(own, chain)
+
+    async def look(self) -> Overview:
+        """What there is, where, and how far each place is behind."""
+        before = self.states()
+        listed = await look_around(self.places.borg, self.places.read(), self._escrow())
+        found = await survey(
+            self.places.borg, listed, self._others(), self._speaker.log(), self._escrow(), port=self._port
+        )
+        named = [one.record.archive for one in found.chain.heads]
+        for one in listed:
+            if one.error is None:
+                record_listing(self.places.states, one.place.name, listed=one.archives, named=named, before=before)
+        warned = find_older(own_heads(self.places), found.chain)
+        if warned is not None:
+            found = replace(found, findings=(*found.findings, f"{warned.message}; {warned.hint}"))
+        return found
+
+    async def verify(self, only: Sequence[str] = (), *, archive: str = "") -> VerifyReport:
+        """Restore the newest snapshot of each place for a test, or this one.
+
+        Raises BackupBusy, SnapshotNotFound where no place has any.
+        """
+        with self._alone():
+            chosen = self._chosen(only)
+            # A backup that was killed may have left a place without its newest head beside it.
+            await self.places.refresh_beside(tuple(place.name for place in chosen))
+            found = await self.look()
+            standing = {one.place.name: one for one in found.places}
+            results = await asyncio.gather(
+                *(
+                    self._at.verify(place, standing[place.name].held, archive, error=standing[place.name].error)
+                    for place in chosen
+                )
+            )
+            return VerifyReport(places=tuple(results), findings=self._findings(found))
+
+    def states(self) -> dict[str, place_state.PlaceState]:
+        return self.places.states.read()
+
+    async def _snapshot(self, chain: Chain, older: Warned | None) -> tuple[Staged, Signed[Head]]:
+        newest = chain.newest
+        subject = self._subject(newest)
+        folder = self._folder / STAGING
+        ensure_private_folder(folder)
+        staged = await self._staged(subject, folder)
+        self._news.say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
+        about = staged.about
+        if newest is not None and about.e < newest.record.e:
+            raise SnapshotFailed(
+                f"this agent is of incarnation {about.e}; incarnation {newest.record.e} has made "
+                "snapshots since: this copy of the agent was replaced by another one",
+                hint="stop this one; `holdfast recover` makes it the agent again",
+            )
+        mark = about.journal
+        journal = None
+        if mark is not None:
+            journal = JournalMark(id=mark.id, sequence=mark.sequence, incarnation=mark.incarnation)
+        head = self._speaker.seal_head(
+            incarnation=about.e,
+            seq=about.seq,
+            manifest=staged.manifest,
+            archive=archive_name(self.home.name, about.e, about.seq, about.at),
+            size_bytes=staged.bytes,
+            files=staged.files,
+            journal=journal,
+            prev=None if newest is None else newest.digest,
+        )
+        write_atomically(folder / HEAD_NAME, head.line() + b"\n")
+        take_over(self.places, chain, older, now_ms=self._clock.wall_ms())
+        HeadFile(self.home.heads_file).append(head)
+        return staged, head
+
+    async def _staged(self, subject: Subject, folder: Path) -> Staged:
+        over = threading.Event()
+
+        def on_file(files: int, size: int) -> None:
+            if over.is_set():
+                raise BackupInterrupted("the snapshot was given up")
+            self._news.far("staging", Amount(files=files, bytes=size))
+
+        try:
+            return await asyncio.to_thread(stage, subject, folder, on_file=on_file)
+        finally:
+            over.set()  # where this is a cancel, the thread need not copy on
+
+    def _subject(self, newest: Signed[Head] | None) -> Subject:
+        home, journal = self.home, self.home.journal
+        has_journal = os.path.lexists(journal)
+        before = None if newest is None else newest.record
+        version = ".".join(map(str, self.places.borg.version))
+        return Subject(
+            folder=home.state,
+            journal=journal if has_journal else None,
+            id=self._speaker.id,
+            name=home.name,
+            incarnation=None if has_journal else (before.e if before else 1),
+            seq=before.seq + 1 if before else 1,
+            at=self._clock.wall_ms() // 1000,
+            holdfast=find_version(),
+            engine=f"borg {version}",
+            rules=replace(home.covering(), apart=self._apart(), entries_max=ENTRIES_MAX),
+        )
+
+    def _apart(self) -> tuple[str, ...]:
+        home = self.home
+        folders = [Path(place.address) for place in self.places.read() if place.place_id]
+        return (*home.covering().apart, *map(str, folders))
+
+    async def _to_places(
+        self, chosen: Sequence[Place], staged: Staged, head: Signed[Head], named: Sequence[str], *, check: bool
+    ) -> list[PlaceResult]:
+        done: dict[str, PlaceResult] = {}
+
+        async def job(place: Place) -> Done:
+            result = PlaceResult(place=place.name, archive=head.record.archive)
+            done[place.name] = result
+            await self._at.make(place, staged, head, named, result)
+            if check:
+                await self._at.check(place, head, result)
+            return Done()
+
+        outcomes = await run_jobs(chosen, job, states=self.places.states, now_ms=self._clock.wall_ms)
+        await self._spread(head, done)
+        states = self.states()
+        return [_judged(one, done, states.get(one.place)) for one in outcomes]
+
+    async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
+        """The head to the places that do not hold its snapshot, and to witnesses in folders.
+
+        Only once some place holds it. Whoever cannot be reached gets it with the next one.
+        """
+        if not any(one.made for one in done.values()):
+            return
+        await self.places.refresh_beside()
+        for folder in self.home.witnesses:
+            try:
+                await asyncio.to_thread(witness_file(folder, head.record.id).append, head)
+            except (HoldfastError, OSError) as error:
+                self._news.say(f"witness {folder}: {error}")
+
+    async def _near_chain(self) -> Chain:
+        """What the folder, the files beside the places and the witnesses know; nothing is listed.
+
+        A far host is asked too: a folder that was put back would use its numbers a second time.
+        """
+        log = self._speaker.log()
+        sources = dict(self._others())
+        places = self.places.read()
+        answers = await asyncio.gather(*(self._heads_beside(place) for place in places))
+        sources |= {f"place {one.name}": held for one, held in zip(places, answers, strict=True)}
+        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in sources.values())
+
+    async def _heads_beside(self, place: Place) -> Held:
+        try:
+            return parse_copy((await read_beside(self.places.borg, place)).get(HEADS))
+        except HoldfastError:  # its own job says what is wrong there
+            return Held()
+
+    def _others(self) -> dict[str, Held]:
+        found = {HOME: HeadFile(self.home.heads_file).read()}
+        for folder in self.home.witnesses:
+            try:
+                found[f"witness {folder}"] = witness_file(folder, self._speaker.id).read()
+            except (HoldfastError, OSError) as error:
+                found[f"witness {folder}"] = Held(findings=(f"cannot be read: {error}",))
+        return found
+
+    def _findings(self, found: Overview) -> tuple[str, ...]:
+        gaps = tuple(f"head {seq} is known by the next one only" for seq in found.chain.gaps)
+        places = tuple(f"place {one.place.name}: {text}" for one in found.places for text in one.findings)
+        return (*found.findings, *gaps, *places)
+
+    def _chosen(self, only: Sequence[str]) -> tuple[Place, ...]:
+        places = self.places.read()
+        if not places:
+            raise PlaceNotFound(
+                f"agent {self.home.name} has no place for backups", hint="`holdfast place add NAME FOLDER` makes one"
+            )
+        return tuple(get_place(places, name) for name in only) if only else places
+
+    def _escrow(self) -> Escrow:
+        return read_escrow(self.places.vault)
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        with alone(self._folder):
+            self._clear()
+            try:
+                yield
+            finally:
+                self._clear()
+
+    def _clear(self) -> None:
+        for path in (*self._folder.glob(f"{SCRATCH}*"), self._folder / STAGING):
+            remove_tree(path)
+
+
+@contextmanager
+def alone(folder: Path) -> Generator[None]:
+    """One process at a time makes, checks or restores snapshots of an agent. Raises BackupBusy."""
+    ensure_private_folder(folder)
+    fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BackupBusy("another process makes or restores a snapshot of this agent") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+async def open_backups(home: AgentHome, *, ask: Callable[[], str] | None = None, news: News = SILENT) -> Backups:
+    """The snapshots of the agent in this folder, with its vault open.
+
+    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
+    """
+    places = await open_places(home, ask=ask, news=news)
+    port, clock = Sodium(), SystemClock()
+    speaker: Speaker
+    if home.signer is not None:
+        speaker = open_speaker(home, clock)
+    else:
+        speaker = VaultSpeaker(places.vault, read_log=lambda: read_own_log(home.folder, port), clock=clock)
+    keys = ring_of(read_escrow(places.vault))
+    return Backups(places, speaker, keys=keys, checks=(projection_check(keys),))
+
+
+def ring_of(escrow: Escrow) -> KeyFile:
+    """The keys of the journal as a ring, out of the escrow alone."""
+    keys = escrow.keys
+    return KeyFile(k_effect=keys.k_effect, journal_keys=keys.journal_keys, current=keys.current)
+
+
+def archive_name(agent: str, incarnation: int, seq: int, at: int) -> str:
+    """`ada-1-7-20261115T190000Z`: unique, because the number is."""
+    name = _ODD.sub("-", agent)[:NAME_CHARS_MAX].lstrip("-._") or "agent"
+    return f"{name}-{incarnation}-{seq}-{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _judged(outcome: Outcome, done: dict[str, PlaceResult], state: place_state.PlaceState | None) -> PlaceResult:
+    result = done.get(outcome.place, PlaceResult(place=outcome.place))
+    if outcome.error is not None:
+        result_of(result, outcome.error)
+    elif state is not None and (lost := find_missing(outcome.place, state)) is not None:
+        result_of(result, lost)
+    return result

@@ -1,0 +1,1 @@
+"""Borg, the backup engine: its verbs, its process, and what its messages mean."""

@@ -1,0 +1,244 @@
+"""One run of Borg as a process of its own.
+
+True of every run: the arguments are a list, no shell reads them; standard input is empty; the
+environment holds what is written here and nothing of the caller's; the passphrase goes through a
+pipe that Borg reads once, so it is in no argument, no environment and no file; there is no
+terminal, so neither Borg nor ssh can ask a person and wait for ever; nobody waits for it longer
+than it was given. Borg and what it starts (ssh) are one process group: when the run is cancelled
+or too slow the group gets SIGTERM, on which Borg gives up its lock and leaves no half archive,
+and SIGKILL a little later, or at once where even the waiting is cancelled. What is left of the
+group when Borg has ended, however it ended, gets SIGKILL: an ssh that hangs outlives no run. If
+this process itself is killed, Borg ends or finishes by itself; an archive made so is named by no
+head and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.backup.borg.log import (
+    LINES_MAX,
+    Line,
+    Progress,
+    Said,
+    Verb,
+    find_trouble,
+    is_talk,
+    parse_line,
+    progress_of,
+)
+from holdfast.errors import BackupInterrupted, EngineMissing, HoldfastError, TooLarge
+from holdfast.identity.records.secret_bytes import Hidden
+
+OnProgress = Callable[[Progress], None]
+
+TERM_GRACE_S = 10.0
+LINE_BYTES_MAX = 1024 * 1024
+OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+PIECE_BYTES = 256 * 1024
+_KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "SSH_AUTH_SOCK")
+
+
+def environment(*, base: Path, rescue: bool, rsh: str = "", given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """All that a run gets. `rescue`: for restores, on a machine that never saw the repository."""
+    source = os.environ if given is None else given
+    kept = {name: source[name] for name in _KEPT_VARIABLES if name in source}
+    kept.setdefault("PATH", os.defpath)
+    return {
+        **kept,
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "BORG_BASE_DIR": str(base),
+        "BORG_EXIT_CODES": "modern",
+        # A repository that moved is news, except to a restore, which has seen none before.
+        "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes" if rescue else "no",
+        "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "no",
+        "BORG_CHECK_I_KNOW_WHAT_I_AM_DOING": "NO",
+        "BORG_DELETE_I_KNOW_WHAT_I_AM_DOING": "NO",
+        **({"BORG_RSH": rsh} if rsh else {}),
+    }
+
+
+class Run:
+    """A running Borg: its output as pieces of bytes, and at the end what it said."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, *, verb: Verb, where: str, on_progress: OnProgress | None
+    ) -> None:
+        self._process = process
+        self._verb = verb
+        self._where = where
+        self._log = asyncio.create_task(_read_log(process, on_progress))
+        self._over = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Standard output to its end. Only `wait` says whether it was all of it."""
+        assert self._process.stdout is not None
+        while piece := await self._process.stdout.read(PIECE_BYTES):
+            yield piece
+
+    async def read(self) -> bytes:
+        """All of standard output, once the run has done what it was asked for."""
+        parts: list[bytes] = []
+        size = 0
+        async for piece in self.pieces():
+            size += len(piece)
+            if size > OUTPUT_BYTES_MAX:
+                raise TooLarge(f"{self._where}: borg {self._verb} answered more than it may")
+            parts.append(piece)
+        await self.wait()
+        return b"".join(parts)
+
+    async def wait(self) -> Said:
+        """The end of the run. Raises what `find_trouble` finds."""
+        said = replace(await self._log, rc=await self._process.wait())
+        self._kill_rest()
+        trouble = find_trouble(said, verb=self._verb, where=self._where)
+        if trouble is not None:
+            raise trouble
+        return said
+
+    def _kill_rest(self) -> None:
+        """What Borg left of its group. Once, and soon: later the number may be somebody else's."""
+        if not self._over:
+            self._over = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Whatever became of it: no process and no task of ours is left."""
+        try:
+            if self._process.returncode is None:
+                await _stop(self._process)
+        finally:
+            self._kill_rest()
+            self._log.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._log
+
+
+@asynccontextmanager
+async def running(
+    program: Path,
+    verb: Verb,
+    arguments: Sequence[str],
+    *,
+    where: str,
+    env: Mapping[str, str],
+    passphrase: Hidden | None,
+    timeout_s: float,
+    cwd: Path | None = None,
+    on_progress: OnProgress | None = None,
+    late: type[HoldfastError] = BackupInterrupted,
+) -> AsyncGenerator[Run, None]:
+    """Start Borg and give the run; on leaving it has ended, of itself or by us.
+
+    Raises:
+        EngineMissing: the program is not there.
+        BackupInterrupted, or `late`: the time was over.
+    """
+    with _secret_pipe(passphrase) as (fds, names):
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                "--log-json",
+                *verb.split(),
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**env, **names},
+                cwd=cwd,
+                pass_fds=fds,
+                start_new_session=True,
+                limit=LINE_BYTES_MAX,
+            )
+        except (FileNotFoundError, PermissionError) as error:
+            if cwd is not None and not cwd.is_dir():
+                raise
+            raise EngineMissing(f"cannot run {program}: {error.strerror}") from error
+    run = Run(process, verb=verb, where=where, on_progress=on_progress)
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield run
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        if late is not BackupInterrupted:
+            raise late(f"{where}: no answer within {timeout_s:g} s") from None
+        raise BackupInterrupted(
+            f"{where}: borg {verb} was ended after {timeout_s:g} s", hint="is the place very slow?"
+        ) from None
+    finally:
+        await asyncio.shield(run.end())
+
+
+@contextlib.contextmanager
+def _secret_pipe(passphrase: Hidden | None) -> Generator[tuple[tuple[int, ...], dict[str, str]], None, None]:
+    """The reading end for Borg and the variable that names it. A passphrase fits into a pipe."""
+    if passphrase is None:
+        yield (), {}
+        return
+    reading, writing = os.pipe()
+    try:
+        try:
+            os.write(writing, passphrase.reveal() + b"\n")
+        finally:
+            os.close(writing)
+        yield (reading,), {"BORG_PASSPHRASE_FD": str(reading)}
+    finally:
+        os.close(reading)
+
+
+async def _read_log(process: asyncio.subprocess.Process, on_progress: OnProgress | None) -> Said:
+    lines: list[Line] = []
+    plain: list[str] = []
+    dropped = 0
+    assert process.stderr is not None
+    while True:
+        try:
+            raw = await process.stderr.readline()
+        except ValueError:  # longer than any line that explains something
+            dropped += 1
+            continue
+        if not raw:
+            return Said(rc=0, lines=tuple(lines), plain=tuple(plain), dropped=dropped)
+        line = parse_line(raw)
+        if isinstance(line, Line):
+            progress = progress_of(line)
+            if progress is not None and on_progress is not None:
+                on_progress(progress)
+            if is_talk(line):
+                continue
+        if len(lines) + len(plain) >= LINES_MAX:
+            dropped += 1
+        elif isinstance(line, Line):
+            lines.append(line)
+        else:
+            plain.append(line)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TERM_GRACE_S):
+                # What nobody reads any more must not hold it back from ending.
+                assert process.stdout is not None
+                while await process.stdout.read(PIECE_BYTES):
+                    pass
+                await process.wait()
+                return

@@ -1,0 +1,529 @@
+"""Borg's verbs, as Holdfast uses them.
+
+Routine verbs wait a minute for the repository's lock and refuse a repository that moved or went
+back in time. Verbs of a restore (`rescue=True`) pass by the lock, because its holder may be a
+machine that is gone, and take the repository wherever it lies; they must be given a fresh base
+folder, or they rely on what the lost machine would have had.
+
+There is no `extract`: what comes out of a repository goes through our own reader, never straight
+to the disk. There is no `prune`: Borg's rules do not know which snapshot was verified, so
+retention.py decides and `delete` gets names.
+
+A snapshot is one archive, cut every 4 KiB: see docs/decisions/0033.
+
+Once ten segments hold something that is not needed any more, Borg writes nothing unless the disk
+has room for one whole segment more: half a gigabyte by its own measure, which calls a small disk
+full that is not. So our segments are small, and a repository that was made before is given small
+ones when it says that it is full. Compacting it ends that demand; but it also destroys what
+somebody else deleted, so whoever compacts looks first whether anything is missing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.backup.borg.log import Verb
+from holdfast.backup.borg.process import OnProgress, Run, environment, running
+from holdfast.backup.borg.program import Version, ask_version, check_version, find_program
+from holdfast.backup.progress import SILENT, News, awaited
+from holdfast.errors import (
+    BackupFailed,
+    BackupInterrupted,
+    BadInput,
+    HoldfastError,
+    PassphraseRefused,
+    PlaceFull,
+    PlaceUnreachable,
+    RepositoryKeyMissing,
+    RepositoryMoved,
+    RepositoryReplaced,
+)
+from holdfast.host.private_files import ensure_private_folder
+from holdfast.identity.records.secret_bytes import Hidden
+
+ENCRYPTION = "repokey-blake2"
+CHUNKER = "fixed,4096"  # the page of SQLite: a changed page is one new chunk
+COMPRESSION = "zstd,3"
+SEGMENT_BYTES = 16 << 20
+LOCK_WAIT_S = 60
+SHORT_S = 300.0  # verbs that read little; above the wait for the lock
+ANSWER_S = 60.0  # for a far host to list its snapshots, beside the wait for the lock
+LONG_S = 6 * 3600.0  # verbs that read or write everything, over a slow line
+SLOW_S = 10.0  # who took longer not to answer is not asked again ...
+FORGET_S = 300.0  # ... for so long
+# ssh asks nobody, gives up a host that does not answer, and notices one that has gone.
+SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=3"
+CONFIG_BYTES_MAX = 64 * 1024
+_ARCHIVE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """Where Borg finds it and what opens it. `name` is what a person calls the place."""
+
+    name: str
+    address: str
+    passphrase: Hidden = field(repr=False)
+    rsh: str = ""
+    remote_borg: str = ""  # the program's name on the far host
+    id: str = ""  # the one that it is known by; empty where none is known
+
+    @property
+    def is_far(self) -> bool:
+        return self.address.startswith("ssh://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    name: str
+    id: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What a repository says of itself. Anyone who can write to it can shorten or rewind it."""
+
+    repository_id: str
+    encryption: str
+    archives: tuple[Archive, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    archive: str
+    id: str
+    repository_id: str
+    files: int
+    original_bytes: int
+    stored_bytes: int  # new in the repository by this archive, compressed
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    original_bytes: int
+    stored_bytes: int
+
+
+class Borg:
+    """A Borg program with a base folder of its own: cache, and what it knows of repositories.
+
+    One base folder for each agent; a drill or a restore takes a fresh one. `news` hears of what
+    takes long.
+    """
+
+    def __init__(self, program: Path, *, base: Path, version: Version = (), news: News = SILENT) -> None:
+        self.program = program
+        self.base = base
+        self.version = version
+        self.news = news
+        self._unanswered: dict[tuple[str, str], tuple[float, PlaceUnreachable]] = {}
+
+    def fresh(self, base: Path) -> Borg:
+        """The same program, knowing nothing of any repository."""
+        return Borg(self.program, base=base, version=self.version, news=self.news)
+
+    async def init(self, repository: Repository) -> None:
+        """A new, encrypted repository. Raises PlaceTaken, PlaceMissing."""
+        arguments = ["--encryption", ENCRYPTION, repository.address]
+        await self._run(Verb.INIT, repository, arguments)
+        await self._narrow(repository)
+
+    async def create(
+        self,
+        repository: Repository,
+        archive: str,
+        folder: Path,
+        *,
+        on_progress: OnProgress | None = None,
+        timeout_s: float = LONG_S,
+    ) -> Created:
+        """Everything in the folder as a new archive, with names relative to it.
+
+        A warning of Borg is an error here: the folder is a frozen copy, in which nothing can
+        change or go missing. That the archive exists does not mean that it can be read: an older
+        damaged chunk may be shared. Only a test restore shows it.
+
+        Raises SnapshotIncomplete, SnapshotExists and all that a place can raise.
+        """
+        arguments = [
+            "--json",
+            "--chunker-params",
+            CHUNKER,
+            "--compression",
+            COMPRESSION,
+            "--numeric-ids",
+            "--noflags",
+            "--noacls",
+            "--noxattrs",
+            "--files-cache",
+            "disabled",
+            *(["--progress"] if on_progress else []),
+            _target(repository, archive),
+            ".",
+        ]
+        raw = await self._run_writing(
+            Verb.CREATE, repository, arguments, cwd=folder, on_progress=on_progress, timeout_s=timeout_s
+        )
+        answer = _parsed(raw, Verb.CREATE, repository)
+        try:
+            made, stats = answer["archive"], answer["archive"]["stats"]
+            return Created(
+                archive=str(made["name"]),
+                id=str(made["id"]),
+                repository_id=str(answer["repository"]["id"]),
+                files=int(stats["nfiles"]),
+                original_bytes=int(stats["original_size"]),
+                stored_bytes=int(stats["deduplicated_size"]),
+                seconds=float(made["duration"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _odd(Verb.CREATE, repository) from error
+
+    async def list_archives(self, repository: Repository, *, glob: str = "", rescue: bool = False) -> Listing:
+        """The archives, oldest first, and the repository's own id.
+
+        A far host has a minute to answer. Outside of a restore it must be the repository that is
+        known. Raises PlaceUnreachable, RepositoryReplaced and all that a place can raise.
+        """
+        only = ["--glob-archives", glob] if glob else []
+        wait_s = ANSWER_S + (0 if rescue else LOCK_WAIT_S)
+        raw = await self._run(
+            Verb.LIST,
+            repository,
+            ["--json", *only, repository.address],
+            rescue=rescue,
+            timeout_s=wait_s if repository.is_far else SHORT_S,
+            late=PlaceUnreachable if repository.is_far else BackupInterrupted,
+        )
+        listing = self._listing(raw, repository)
+        if not rescue:
+            check_id(repository, listing.repository_id)
+        return listing
+
+    def _listing(self, raw: bytes, repository: Repository) -> Listing:
+        answer = _parsed(raw, Verb.LIST, repository)
+        try:
+            return Listing(
+                repository_id=str(answer["repository"]["id"]),
+                encryption=str(answer["encryption"]["mode"]),
+                archives=tuple(
+                    Archive(
+                        name=str(one["name"]),
+                        id=str(one["id"]),
+                        at=datetime.fromisoformat(one["start"]).replace(tzinfo=UTC),
+                    )
+                    for one in answer["archives"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _odd(Verb.LIST, repository) from error
+
+    async def info(self, repository: Repository) -> Sizes:
+        """How much the repository holds, and how much of the disk that takes."""
+        raw = await self._run(Verb.INFO, repository, ["--json", repository.address], timeout_s=LONG_S)
+        try:
+            stats = _parsed(raw, Verb.INFO, repository)["cache"]["stats"]
+            return Sizes(original_bytes=int(stats["total_size"]), stored_bytes=int(stats["unique_csize"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _odd(Verb.INFO, repository) from error
+
+    @asynccontextmanager
+    async def export_tar(
+        self,
+        repository: Repository,
+        archive: str,
+        *,
+        paths: Sequence[str] = (),
+        rescue: bool = False,
+        on_progress: OnProgress | None = None,
+        timeout_s: float = LONG_S,
+    ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
+        """The archive as a tar stream, piece by piece; with `paths` these alone.
+
+        The stream raises where its end is not a good one: read it to the end before believing
+        anything in it. Leaving earlier ends Borg. Of other paths no chunk is read.
+        """
+        arguments = [*(["--progress"] if on_progress else []), _target(repository, archive), "-", *paths]
+        async with self._running(
+            Verb.EXPORT, repository, arguments, rescue=rescue, on_progress=on_progress, timeout_s=timeout_s
+        ) as run:
+            yield _checked_pieces(run)
+
+    async def check(
+        self, repository: Repository, *, verify_data: bool = True, on_progress: OnProgress | None = None
+    ) -> None:
+        """Every chunk is there and, with verify_data, says what it said when it was written.
+
+        Raises RepositoryDamaged.
+        """
+        arguments = [
+            *(["--verify-data"] if verify_data else []),
+            *(["--progress"] if on_progress else []),
+            repository.address,
+        ]
+        await self._run(Verb.CHECK, repository, arguments, timeout_s=LONG_S, on_progress=on_progress)
+
+    async def delete(self, repository: Repository, archives: Sequence[str]) -> None:
+        """Remove these archives from the list; `compact` frees their space.
+
+        An append-only place answers the same and keeps the data.
+        """
+        if not archives:
+            return
+        first, *rest = archives
+        arguments = [_target(repository, first), *map(_checked_name, rest)]
+        await self._run_writing(Verb.DELETE, repository, arguments)
+
+    async def compact(self, repository: Repository) -> None:
+        await self._run_writing(Verb.COMPACT, repository, [repository.address])
+
+    async def export_key(self, repository: Repository) -> str:
+        """The key block, sealed by the passphrase: for a repository that has lost its own."""
+        raw = await self._run(Verb.KEY_EXPORT, repository, [repository.address])
+        text = raw.decode(errors="replace")
+        if not text.startswith("BORG_KEY "):
+            raise _odd(Verb.KEY_EXPORT, repository)
+        return text
+
+    async def import_key(self, repository: Repository, key_file: Path) -> None:
+        """Put a kept key block back. Raises BackupFailed where it is of another repository."""
+        await self._run(Verb.KEY_IMPORT, repository, [repository.address, str(key_file)])
+
+    async def break_lock(self, repository: Repository) -> None:
+        """Remove the lock of a holder that is known to be dead."""
+        await self._run(Verb.BREAK_LOCK, repository, [repository.address])
+
+    async def _narrow(self, repository: Repository) -> bool:
+        """Give a repository small segments from now on; whether it had large ones.
+
+        Borg does that only where the repository is a folder of this machine.
+        """
+        if repository.is_far or _segment_bytes(Path(repository.address)) <= SEGMENT_BYTES:
+            return False
+        await self._run(Verb.CONFIG, repository, [repository.address, "max_segment_size", str(SEGMENT_BYTES)])
+        return True
+
+    async def _run_writing(
+        self,
+        verb: Verb,
+        repository: Repository,
+        arguments: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        on_progress: OnProgress | None = None,
+        timeout_s: float = LONG_S,
+    ) -> bytes:
+        """Once more, where a place called itself full only because of its large segments."""
+
+        async def run() -> bytes:
+            return await self._run(verb, repository, arguments, cwd=cwd, on_progress=on_progress, timeout_s=timeout_s)
+
+        try:
+            return await run()
+        except PlaceFull as full:
+            try:
+                mended = await self._narrow(repository)
+            except HoldfastError:
+                raise full from None
+            if not mended:
+                raise
+        return await run()
+
+    async def _run(
+        self,
+        verb: Verb,
+        repository: Repository,
+        arguments: Sequence[str],
+        *,
+        rescue: bool = False,
+        cwd: Path | None = None,
+        on_progress: OnProgress | None = None,
+        timeout_s: float = SHORT_S,
+        late: type[HoldfastError] = BackupInterrupted,
+    ) -> bytes:
+        what = f"place {repository.name}: borg {verb}"
+        if verb is Verb.LIST:
+            what = f"asking place {repository.name}"
+        async with (
+            nullcontext() if on_progress else awaited(self.news, what),
+            self._running(
+                verb,
+                repository,
+                arguments,
+                rescue=rescue,
+                cwd=cwd,
+                on_progress=on_progress,
+                timeout_s=timeout_s,
+                late=late,
+            ) as run,
+        ):
+            return await run.read()
+
+    @asynccontextmanager
+    async def _running(
+        self,
+        verb: Verb,
+        repository: Repository,
+        arguments: Sequence[str],
+        *,
+        rescue: bool,
+        on_progress: OnProgress | None,
+        timeout_s: float,
+        cwd: Path | None = None,
+        late: type[HoldfastError] = BackupInterrupted,
+    ) -> AsyncGenerator[Run, None]:
+        self._check_answers(repository)
+        began = time.monotonic()
+        try:
+            async with self._started(
+                verb,
+                repository,
+                arguments,
+                rescue=rescue,
+                on_progress=on_progress,
+                timeout_s=timeout_s,
+                cwd=cwd,
+                late=late,
+            ) as run:
+                yield run
+        except PlaceUnreachable as error:
+            if time.monotonic() - began > SLOW_S:
+                self._unanswered[_host(repository)] = (time.monotonic(), error)
+            raise
+        except (PassphraseRefused, RepositoryMoved, RepositoryKeyMissing):
+            if verb is not Verb.KEY_EXPORT and repository.id:
+                check_id(repository, await self._find_id(repository) or repository.id)
+            raise
+
+    def _check_answers(self, repository: Repository) -> None:
+        """A host that let us wait in vain is not waited for again by everything that follows."""
+        at, error = self._unanswered.get(_host(repository), (0.0, None))
+        if error is not None and time.monotonic() - at < FORGET_S:
+            raise PlaceUnreachable(error.message, hint=error.hint)
+
+    async def _find_id(self, repository: Repository) -> str | None:
+        """The id that a repository has which does not open: its key block names it, unsealed."""
+        try:
+            return (await self.export_key(repository)).split()[1]
+        except (HoldfastError, IndexError):
+            return None if repository.is_far else _id_in_config(Path(repository.address))
+
+    @asynccontextmanager
+    async def _started(
+        self,
+        verb: Verb,
+        repository: Repository,
+        arguments: Sequence[str],
+        *,
+        rescue: bool,
+        on_progress: OnProgress | None,
+        timeout_s: float,
+        cwd: Path | None,
+        late: type[HoldfastError],
+    ) -> AsyncGenerator[Run, None]:
+        ensure_private_folder(self.base)
+        lock = ["--bypass-lock"] if rescue else ["--lock-wait", str(LOCK_WAIT_S)]
+        remote = ["--remote-path", repository.remote_borg] if repository.remote_borg else []
+        rsh = rsh_of(repository.rsh) if repository.is_far else ""
+        async with running(
+            self.program,
+            verb,
+            [*lock, *remote, *arguments],
+            where=repository.name,
+            env=environment(base=self.base, rescue=rescue, rsh=rsh),
+            passphrase=repository.passphrase,
+            timeout_s=timeout_s,
+            cwd=cwd,
+            on_progress=on_progress,
+            late=late,
+        ) as run:
+            yield run
+
+
+async def open_borg(*, base: Path, program: str = "", accept_old: bool = False, news: News = SILENT) -> Borg:
+    """The Borg of this machine, if it is one we rely on. Raises EngineMissing, EngineTooOld."""
+    path = find_program(program)
+    version = await ask_version(path)
+    check_version(version, accept_old=accept_old)
+    return Borg(path, base=base, version=version, news=news)
+
+
+def rsh_of(given: str) -> str:
+    """How a far host is reached. An ssh that a person names gets what it does not say itself:
+    of an option that comes twice ssh takes the first."""
+    if not given:
+        return f"ssh {SSH_OPTIONS}"
+    first = given.split(maxsplit=1)[0] if given.split() else ""
+    return f"{given} {SSH_OPTIONS}" if first.rpartition("/")[2] == "ssh" else given
+
+
+async def _checked_pieces(run: Run) -> AsyncGenerator[bytes, None]:
+    async for piece in run.pieces():
+        yield piece
+    await run.wait()
+
+
+def _host(repository: Repository) -> tuple[str, str]:
+    address = repository.address
+    far = address.split("/", 3)[2] if repository.is_far else address
+    return far, repository.rsh
+
+
+def check_id(repository: Repository, found: str) -> None:
+    if repository.id and found != repository.id:
+        raise RepositoryReplaced(
+            f"{repository.name}: the repository at {repository.address} is not the one that is "
+            f"known: its id is {found[:16]}..., and that of the known one {repository.id[:16]}..."
+        )
+
+
+def _id_in_config(folder: Path) -> str | None:
+    return _in_config(folder, r"^id = ([0-9a-f]{64})\s*$")
+
+
+def _segment_bytes(folder: Path) -> int:
+    """How large its segments grow; 0 where that cannot be known."""
+    return int(_in_config(folder, r"^max_segment_size = ([0-9]{1,15})\s*$") or 0)
+
+
+def _in_config(folder: Path, pattern: str) -> str | None:
+    try:
+        raw = (folder / "config").read_bytes()[:CONFIG_BYTES_MAX].decode(errors="replace")
+    except OSError:
+        return None
+    found = re.search(pattern, raw, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _target(repository: Repository, archive: str) -> str:
+    return f"{repository.address}::{_checked_name(archive)}"
+
+
+def _checked_name(archive: str) -> str:
+    # Borg would read braces as placeholders and a leading dash as an option.
+    if not _ARCHIVE.fullmatch(archive):
+        raise BadInput(f"{archive!r} cannot be the name of a snapshot")
+    return archive
+
+
+# Any: a border; the callers take out what they need and check it
+def _parsed(raw: bytes, verb: Verb, repository: Repository) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _odd(verb, repository) from error
+
+
+def _odd(verb: Verb, repository: Repository) -> BackupFailed:
+    return BackupFailed(f"{repository.name}: borg {verb} answered something else than it should")

@@ -1,0 +1,119 @@
+"""What the heads of an agent say together: the newest, forks, gaps, how far a place is behind.
+
+Pure. Heads come from several sources, each of which may have been put back to an older state,
+have lost some, or hold those of somebody else. Every head is judged by the agent's log alone; the
+newest valid one of all sources is the truth about how far the backups had come, and each source
+is measured against it. So a repository that was rolled back or swapped is found by a machine that
+has never seen it, as long as one other source knows better.
+
+What nobody can see from here: every source rolled back to the same day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import Digest
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head, find_fault_in_head, follows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far one source is behind the newest head."""
+
+    generations: int  # snapshots
+    steps: int | None  # records of the journal; None where the two have different journals
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Different heads with one number: the agent was alive twice, or a key is in other hands."""
+
+    seq: int
+    heads: tuple[Signed[Head], ...]
+
+    @property
+    def after_restore(self) -> bool:
+        """Whether a restore explains it: each is of another incarnation."""
+        return len({one.record.e for one in self.heads}) == len(self.heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The valid heads of all sources, oldest first."""
+
+    heads: tuple[Signed[Head], ...]
+    forks: tuple[Fork, ...]
+    gaps: tuple[int, ...]  # numbers whose head nobody has any more
+
+    @property
+    def newest(self) -> Signed[Head] | None:
+        return self.heads[-1] if self.heads else None
+
+    def find_at(self, unix_s: int) -> Signed[Head] | None:
+        """The newest one that was made no later."""
+        made = [one for one in self.heads if one.record.at <= unix_s]
+        return made[-1] if made else None
+
+    def find(self, seq: int) -> Signed[Head] | None:
+        """The newest of those with this number."""
+        return next((one for one in reversed(self.heads) if one.record.seq == seq), None)
+
+
+def valid_heads(heads: Iterable[Signed[Head]], log: Log, *, port: Signatures) -> tuple[list[Signed[Head]], list[str]]:
+    """Those that count for the agent of this log, and why the others do not."""
+    good: dict[Digest, Signed[Head]] = {}
+    faults: list[str] = []
+    for signed in heads:
+        if signed.digest in good:
+            continue
+        fault = find_fault_in_head(signed, log, port=port)
+        if fault is None:
+            good[signed.digest] = signed
+        else:
+            faults.append(f"head {signed.record.seq}: {fault.message}")
+    return list(good.values()), faults
+
+
+def joined(sources: Iterable[Sequence[Signed[Head]]]) -> Chain:
+    """The chain of valid heads from all sources."""
+    known = {one.digest: one for heads in sources for one in heads}
+    heads = tuple(sorted(known.values(), key=lambda one: one.record.rank))
+    by_seq: dict[int, list[Signed[Head]]] = {}
+    for one in heads:
+        by_seq.setdefault(one.record.seq, []).append(one)
+    forks = tuple(Fork(seq=seq, heads=tuple(group)) for seq, group in sorted(by_seq.items()) if len(group) > 1)
+    return Chain(heads=heads, forks=forks, gaps=_gaps(heads, known))
+
+
+def find_broken_link(heads: Sequence[Signed[Head]]) -> str:
+    """What is wrong with a chain that should be whole from its first member; empty if nothing."""
+    for before, one in pairwise(heads):
+        if not follows(one, before):
+            return f"head {one.record.seq} does not follow head {before.record.seq}"
+    return ""
+
+
+def behind(newest: Head, held: Head | None) -> Lag | None:
+    """How far a source that holds this head is behind; None where it is not, nor has any."""
+    if held is None or held.rank >= newest.rank:
+        return None
+    one, other = newest.journal, held.journal
+    same = one is not None and other is not None and one.id == other.id
+    steps = one.sequence - other.sequence if same and one and other else None
+    return Lag(
+        generations=max(newest.seq - held.seq, 1),
+        steps=steps if steps is None else max(steps, 0),
+        seconds=max(newest.at - held.at, 0),
+    )
+
+
+def _gaps(heads: Sequence[Signed[Head]], known: Mapping[Digest, Signed[Head]]) -> tuple[int, ...]:
+    missing = {one.record.seq - 1 for one in heads if one.record.prev is not None and one.record.prev not in known}
+    return tuple(sorted(missing))

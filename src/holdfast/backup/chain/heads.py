@@ -1,0 +1,142 @@
+"""Where heads are kept: `heads.jsonl` in the agent's folder, beside repositories, with witnesses.
+
+One form everywhere: lines of signed heads, only ever appended. Each line is written and synced
+before anything relies on it. A crash inside an append leaves a last line without its end; nobody
+was told of it, so it is cut off before the next append. Every other line that does not read back
+is a finding, told to a person, and hides none of the others: a damaged copy of the chain must not
+stop a restore for which one good line is enough.
+
+Beside a repository lies a copy of the file in the agent's folder (beside.py); it says what is
+known, not what that repository holds. A place holds a snapshot if its repository lists the archive
+that a head names.
+
+The order around one snapshot, which makes every kill harmless:
+
+    1. the head is signed, and appended to the file in the agent's folder: its number is used up,
+       whatever becomes of the snapshot, so no second head is ever signed for it;
+    2. the archive is made, with the head inside;
+    3. the archive is seen in the repository's own listing;
+    4. the heads are put beside that repository, then beside the others and with the witnesses.
+
+Before 2 is done the place holds nothing new: Borg lists an archive when it is whole, or not at
+all. Between 2 and 4 it holds an archive that no head outside the agent's folder names: with the
+folder lost, the head inside the archive speaks for it (inner_heads.py). So a head that is found
+outside means that some place once held its snapshot, and one that no place holds any more was
+lost there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.errors import BackupDamaged, BadRecord
+from holdfast.host.private_files import explained, open_private, sync, sync_folder, write_all
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head, parse_head
+
+NAME = "heads.jsonl"
+FILE_BYTES_MAX = 256 << 20
+FINDINGS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The heads of one source as it has them, not judged yet, and what could not be read."""
+
+    heads: tuple[Signed[Head], ...] = ()
+    findings: tuple[str, ...] = ()
+    absent: bool = False  # there is no such file
+
+
+class HeadFile:
+    """A file of heads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Held:
+        """All lines; none where there is no file. Raises BackupDamaged for one beyond measure."""
+        try:
+            fd = open_private(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return Held()
+        with open(fd, "rb") as file:
+            if os.fstat(fd).st_size > FILE_BYTES_MAX:
+                raise BackupDamaged(f"{self.path} is larger than any chain of heads")
+            raw = file.read(FILE_BYTES_MAX)
+        return parse_lines(raw, where=str(self.path))
+
+    def append(self, head: Signed[Head]) -> None:
+        """On return the head is in the file, durably. Does nothing where it is there already."""
+        try:
+            self._append(head)
+        except OSError as error:
+            raise explained(error, self.path) from error
+
+    def _append(self, head: Signed[Head]) -> None:
+        fresh = not self.path.exists()
+        fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with os.fdopen(os.dup(fd), "rb") as file:
+                raw = file.read(FILE_BYTES_MAX)
+            line = head.line() + b"\n"
+            whole = raw.rfind(b"\n") + 1
+            if not _holds(raw, line):
+                os.ftruncate(fd, whole)  # what a crash left without its end
+                os.lseek(fd, whole, os.SEEK_SET)
+                write_all(fd, line)
+            sync(fd)
+        finally:
+            os.close(fd)
+        if fresh:
+            sync_folder(self.path.parent)
+
+    def append_missing(self, heads: Iterable[Signed[Head]]) -> None:
+        known = {one.digest for one in self.read().heads}
+        for head in heads:
+            if head.digest not in known:
+                self.append(head)
+
+
+def parse_lines(raw: bytes, *, where: str) -> Held:
+    """Heads of a file; the last line counts only with its end."""
+    heads: list[Signed[Head]] = []
+    findings: list[str] = []
+    *lines, _torn = raw.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            if len(line) > LINE_BYTES_MAX:
+                raise BadRecord("too long")
+            heads.append(parse_head(line))
+        except BadRecord as error:
+            findings.append(f"{where} line {number}: {error.message}")
+    return Held(heads=tuple(heads), findings=_bounded(findings))
+
+
+def parse_copy(raw: bytes | None) -> Held:
+    """The heads beside a repository. That file is put whole: a torn last line is damage."""
+    if raw is None:
+        return Held(absent=True)
+    held = parse_lines(raw, where=NAME)
+    if raw and not raw.endswith(b"\n"):
+        torn = f"{NAME}: the last line has no end: the file was cut off"
+        held = replace(held, findings=(*held.findings, torn))
+    return held
+
+
+def _holds(raw: bytes, line: bytes) -> bool:
+    """Whether the file has this line, whole."""
+    return raw.startswith(line) or b"\n" + line in raw
+
+
+def _bounded(findings: list[str]) -> tuple[str, ...]:
+    if len(findings) > FINDINGS_MAX:
+        more = len(findings) - FINDINGS_MAX
+        findings = [*findings[:FINDINGS_MAX], f"and {more} more"]
+    return tuple(findings)

@@ -1,0 +1,83 @@
+"""Where a place is, as a person writes it: a folder, or a repository on another host.
+
+    /mnt/nas/holdfast                a folder; this machine writes into it
+    ssh://user@host:22/path          a repository behind `borg serve`
+    user@host:path                   the same, as scp writes it
+
+What Borg or ssh would read as something else is refused: braces (placeholders of Borg), `::`
+(the archive), a leading dash (an option of ssh), anything that is not printable.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.errors import BadPlace
+
+ADDRESS_CHARS_MAX = 1_000
+NAME_CHARS_MAX = 40
+PORT_MAX = 65_535
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
+_USER = r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9._-]*)@)?"
+_SSH = re.compile(rf"ssh://{_USER}{_HOST}(?::(?P<port>[0-9]{{1,5}}))?(?P<path>/.+)")
+_SCP = re.compile(rf"{_USER}{_HOST}:(?P<path>[^:].*)")
+
+
+class Kind(StrEnum):
+    FOLDER = "folder"
+    SSH = "ssh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    kind: Kind
+    text: str
+    host: str = ""
+
+
+def check_place_name(name: str) -> str:
+    if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
+        raise BadPlace(
+            f"{name[:60]!r} cannot be the name of a place",
+            hint=f"small letters, digits and dashes, at most {NAME_CHARS_MAX}: nas, second-host",
+        )
+    return name
+
+
+def parse_address(text: str) -> Address:
+    """Raises BadPlace."""
+    _check_characters(text)
+    if text.startswith("ssh://"):
+        return _ssh(text, _SSH.fullmatch(text))
+    if text.startswith("/"):
+        return Address(kind=Kind.FOLDER, text=text.rstrip("/") or "/")
+    scp = _SCP.fullmatch(text)
+    if scp is not None:
+        return _from_scp(scp)
+    raise BadPlace(
+        f"{text[:80]!r} is no place", hint="a folder by its whole path, ssh://user@host/path, or user@host:path"
+    )
+
+
+def _check_characters(text: str) -> None:
+    if not 0 < len(text) <= ADDRESS_CHARS_MAX or not text.isprintable():
+        raise BadPlace("the address of a place is printable text, not too long")
+    for odd in ("::", "{", "}"):
+        if odd in text:
+            raise BadPlace(f"the address of a place may not hold {odd!r}: Borg would misread it")
+
+
+def _ssh(text: str, match: re.Match[str] | None) -> Address:
+    if match is None or (match["port"] and not 0 < int(match["port"]) <= PORT_MAX):
+        raise BadPlace(f"{text[:80]!r} is no ssh address", hint="ssh://user@host:22/path")
+    return Address(kind=Kind.SSH, text=text.rstrip("/"), host=match["host"])
+
+
+def _from_scp(match: re.Match[str]) -> Address:
+    # Relative paths are counted from the far home: Borg writes that as /./
+    path = match["path"] if match["path"].startswith("/") else f"/./{match['path']}"
+    user = f"{match['user']}@" if match["user"] else ""
+    return Address(kind=Kind.SSH, text=f"ssh://{user}{match['host']}{path}".rstrip("/"), host=match["host"])

@@ -1,0 +1,415 @@
+"""Adding, moving, checking and removing the places of an agent's backups.
+
+The order in `add_place`: sentinel, repository, key block into the vault (copies of escrow.age
+first, the new place among them), files beside, and places.json last. Until that file names the
+place nothing is backed up to it, so a kill anywhere before leaves a place that nobody uses; adding
+it again finds the repository, opens it with the same passphrase and goes on.
+
+Removing a place removes nothing in it: its snapshots stay and can be restored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backup.borg.verbs import Borg, Listing, Repository, check_id, open_borg
+from holdfast.backup.places.address import Address, Kind, check_place_name, parse_address
+from holdfast.backup.places.companion_files import digest, put_beside, read_beside
+from holdfast.backup.places.found_places import copy_beside
+from holdfast.backup.places.place_states import PlaceStates
+from holdfast.backup.places.places import (
+    ABOUT,
+    KEYS,
+    PLACES_MAX,
+    About,
+    Place,
+    about,
+    check_there,
+    find_place_id,
+    get_place,
+    mark_place,
+    read_places,
+    repository_of,
+    write_places,
+)
+from holdfast.backup.progress import SILENT, News
+from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.errors import (
+    BadPlace,
+    KeysReplaced,
+    PassphraseRefused,
+    PlaceMissing,
+    PlaceTaken,
+    RepositoryKeyMissing,
+    VaultMissing,
+)
+from holdfast.host.mounts import find_network_fs
+from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
+from holdfast.identity.files.own_log import find_own_log
+from holdfast.identity.journal_keys.vault_keys import terminal_prompt
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
+from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast.identity.witness.observe import merged
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.moved import check_not_moved
+
+THIS_MACHINE = "this machine"
+HEADS = "heads.jsonl"
+_KEY = "borg-key"  # in the vault: borg-key/PLACE/EPOCH
+PLACE_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a person asks for when adding a place."""
+
+    name: str
+    address: str
+    domain: str = ""
+    append_only: bool = False
+    rsh: str = ""
+    remote_borg: str = ""
+    beside: str = ""
+
+
+class BackupPlaces:
+    """The places of one agent, with its vault open and a Borg at hand."""
+
+    def __init__(
+        self, home: AgentHome, *, vault: Vault, borg: Borg, clock: Clock | None = None, entropy: Entropy | None = None
+    ) -> None:
+        self.home = home
+        self.vault = vault
+        self.borg = borg
+        self.states = states_of(home)
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+
+    def read(self) -> tuple[Place, ...]:
+        return read_places(self.home.places_file)
+
+    def get(self, name: str) -> Place:
+        return get_place(self.read(), name)
+
+    def repository(self, place: Place) -> Repository:
+        return repository_of(place, read_escrow(self.vault))
+
+    async def add(self, request: Request) -> Place:
+        """A new place with a repository of its own.
+
+        Raises BadPlace, PlaceTaken, PlaceMissing, MovedAway and what the place raises.
+        """
+        check_not_moved(self.home.instance)
+        places = self.read()
+        check_place_name(request.name)
+        address = parse_address(request.address)
+        if any(one.name == request.name for one in places):
+            raise BadPlace(f"there is a place {request.name} already")
+        if len(places) >= PLACES_MAX:
+            raise BadPlace(f"an agent has at most {PLACES_MAX} places")
+        place = self._drafted(request, address)
+        if any(one.repository == place.repository for one in places):
+            raise BadPlace(f"{request.address} is a place of this agent already")
+        listing = await self._opened_or_made(place)
+        place = msgspec.structs.replace(place, repository_id=listing.repository_id)
+        await self._keep_key(place)
+        write_places(self.home.places_file, [*places, place])
+        await self.refresh_beside()
+        return place
+
+    def remove(self, name: str) -> Place:
+        """Forget the place; what lies there stays, and so does its key in the vault."""
+        check_not_moved(self.home.instance)
+        places = self.read()
+        place = get_place(places, name)
+        write_places(self.home.places_file, [one for one in places if one.name != name])
+        self._change_escrow(lambda escrow: _without_place(escrow, str(place.own)))
+        self.states.forget(name)
+        return place
+
+    async def move(self, name: str, address: str) -> Place:
+        """The same repository at another address. Raises RepositoryReplaced where it is not."""
+        check_not_moved(self.home.instance)
+        places = self.read()
+        old = get_place(places, name)
+        parsed = parse_address(address)
+        new = msgspec.structs.replace(old, address=parsed.text, kind=parsed.kind, beside="")
+        if new.kind is Kind.FOLDER:
+            root = _folder(parsed)
+            place_id = find_place_id(root) or self._new_id()
+            new = msgspec.structs.replace(new, place_id=place_id)
+        repository = self.repository(new)
+        listing = await self.borg.list_archives(repository, rescue=True)
+        check_id(repository, listing.repository_id)
+        if new.kind is Kind.FOLDER and find_place_id(Path(new.address)) is None:
+            mark_place(Path(new.address), new.place_id)
+        self._change_escrow(lambda escrow: _with_own(_without_place(escrow, str(old.own)), new))
+        write_places(self.home.places_file, [new if one == old else one for one in places])
+        await self.refresh_beside()
+        return new
+
+    async def check(self, name: str, *, deep: bool = False) -> Listing:
+        """It is there, it opens, it is the repository that was added, its key block is whole.
+
+        With `deep` every chunk is read. Raises what is wrong.
+        """
+        place = self.get(name)
+        await asyncio.to_thread(check_there, place)
+        repository = self.repository(place)
+        listing = await self.borg.list_archives(repository)
+        if deep:
+            await self.borg.check(repository)
+        return listing
+
+    def mark(self, name: str) -> None:
+        """Write the sentinel again, because a person says that this is the place."""
+        place = self.get(name)
+        if place.kind is Kind.SSH or not (place.own / "repository").is_dir():
+            raise PlaceMissing(f"place {name}: there is no repository of this agent")
+        mark_place(Path(place.address), place.place_id)
+
+    async def mend_key(self, name: str) -> None:
+        """Put the kept key block back into the repository's config."""
+        check_not_moved(self.home.instance)
+        place = self.get(name)
+        kept = read_escrow(self.vault).others.get(key_name(place))
+        if kept is None:
+            raise RepositoryKeyMissing(
+                f"the vault has no key block of {name}",
+                hint=f"another place may: AGENT/{KEYS}/{name}.key; `borg key import` takes it",
+            )
+        ensure_private_folder(self.borg.base)
+        path = self.borg.base / f"{name}.key"
+        write_atomically(path, kept.encode())
+        try:
+            await self.borg.import_key(self.repository(place), path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def break_lock(self, name: str) -> None:
+        await self.borg.break_lock(self.repository(self.get(name)))
+
+    async def refresh_beside(self, names: tuple[str, ...] = ()) -> dict[str, Exception]:
+        """Put what lies beside the repositories where it is not what it should be.
+
+        For all places, or these. A place that is away keeps what it has until a later run; what
+        it raised is given back.
+        """
+        places = self.read()
+        escrow = read_escrow(self.vault)
+        wanted = [place for place in places if not names or place.name in names]
+        done = await asyncio.gather(
+            *(self._refresh(place, self._files(place, places, escrow)) for place in wanted), return_exceptions=True
+        )
+        return {place.name: error for place, error in zip(wanted, done, strict=True) if isinstance(error, Exception)}
+
+    async def _refresh(self, place: Place, files: dict[str, bytes]) -> None:
+        whole = digest(files)
+        if place.kind is Kind.SSH and self.states.of(place.name).beside == whole:
+            return
+        await asyncio.to_thread(check_there, place)
+        there = await self.check_speaks(place)
+        heads = _joined(there.get(HEADS, b""), files.get(HEADS, b""))
+        if heads:
+            files[HEADS] = heads
+        await put_beside(self.borg, place, files)
+        self.states.change(place.name, lambda state: msgspec.structs.replace(state, beside=whole))
+
+    async def check_speaks(self, place: Place) -> dict[str, bytes]:
+        """What lies beside the repository. Raises KeysReplaced where it knows newer keys.
+
+        An agent that was recovered elsewhere has left its log there: a machine that comes back
+        later must not write over what the living one has, nor make snapshots that look newest.
+        """
+        try:
+            files = await read_beside(self.borg, place)
+        except PlaceMissing:
+            return {}
+        port = Sodium()
+        own = find_own_log(self.home.folder, port)
+        if own is None:
+            return files
+        copy = copy_beside(files)
+        named = {key for entry in own.entries() for keys in entry.needs for key in keys.members}
+        seen = merged(own, (copy,), id=own.id, port=port, asked=frozenset(named))
+        if seen is not None and seen.position > own.position:
+            raise KeysReplaced(
+                f"place {place.name}: this agent was recovered or rotated elsewhere: its log "
+                f"stands at {tuple(seen.position)}, and the one here at {tuple(own.position)}",
+                hint="this copy must not run on: stop it. If it is the right one, "
+                "`holdfast identity show --fetch`; if not, `holdfast recover`",
+            )
+        return files
+
+    def files_beside(self, place: Place) -> dict[str, bytes]:
+        """What should lie beside this place's repository now."""
+        return self._files(place, self.read(), read_escrow(self.vault))
+
+    def _files(self, place: Place, places: tuple[Place, ...], escrow: Escrow) -> dict[str, bytes]:
+        found = {ABOUT: about(place)}
+        for name, path in (
+            ("escrow.age", self.vault.folder / f"{ESCROW}.age"),
+            ("heads.jsonl", self.home.heads_file),
+            ("kel.jsonl", self.home.log_file),
+            ("receipts.jsonl", self.home.receipts_file),
+        ):
+            if path.is_file():
+                found[name] = path.read_bytes()
+        for other in places:
+            key = escrow.others.get(key_name(other))
+            if other.name != place.name and key is not None:
+                found[f"{KEYS}/{other.name}.key"] = key.encode()
+        return found
+
+    def _drafted(self, request: Request, address: Address) -> Place:
+        if request.beside and parse_address(request.beside).kind is not Kind.SSH:
+            raise BadPlace("--beside names a second repository on a far host: an ssh address")
+        place_id, domain = "", request.domain or address.host
+        if address.kind is Kind.FOLDER:
+            root = _folder(address)
+            place_id = find_place_id(root) or self._new_id()
+            domain = request.domain or _domain(root)
+        draft = Place(
+            name=request.name,
+            kind=address.kind,
+            address=address.text,
+            place_id=place_id,
+            repository_id="",
+            agent=_folder_name(self.home.name),
+            added_ms=self._clock.wall_ms(),
+            domain=domain,
+            append_only=request.append_only,
+            rsh=request.rsh,
+            remote_borg=request.remote_borg,
+            beside=request.beside,
+        )
+        return msgspec.structs.replace(draft, epoch=self._epoch(draft))
+
+    def _epoch(self, draft: Place) -> int:
+        """One above all that were used under this name, unless the repository says its own."""
+        if draft.kind is Kind.FOLDER:
+            try:
+                raw = (draft.own / ABOUT).read_bytes()
+                found = msgspec.json.decode(raw, type=About)
+                if found.place == draft.name and found.epoch >= 1:
+                    return found.epoch
+            except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+                pass
+        start = f"{_KEY}/{draft.name}/"
+        used = [
+            int(name.removeprefix(start))
+            for name in read_escrow(self.vault).others
+            if name.startswith(start) and name.removeprefix(start).isdecimal()
+        ]
+        return max(used, default=0) + 1
+
+    async def _opened_or_made(self, place: Place) -> Listing:
+        if place.kind is Kind.FOLDER:
+            root = Path(place.address)
+            if find_place_id(root) is None:
+                mark_place(root, place.place_id)
+            ensure_private_folder(place.own)
+        repository = self.repository(place)
+        try:
+            await self.borg.init(repository)
+        except PlaceTaken:
+            try:
+                return await self.borg.list_archives(repository)
+            except PassphraseRefused as error:
+                raise PlaceTaken(f"at {place.repository} lies a repository that this agent cannot open") from error
+        if place.kind is Kind.FOLDER:
+            write_atomically(place.own / ABOUT, about(place))
+        return await self.borg.list_archives(repository)
+
+    async def _keep_key(self, place: Place) -> None:
+        key = await self.borg.export_key(self.repository(place))
+        self._change_escrow(
+            lambda escrow: _with_own(replace(escrow, others={**escrow.others, key_name(place): key}), place)
+        )
+
+    def _change_escrow(self, decide: Callable[[Escrow], Escrow]) -> None:
+        """As ring.change, with the vault's second place as a copy where no folder is one."""
+        second = self.home.second
+        also = [second] if second is not None and (second / f"{ESCROW}.age").is_file() else []
+        with self.vault.turn():
+            try:
+                store(self.vault, decide(read_escrow(self.vault)), also=also)
+            except FileNotFoundError as error:
+                raise PlaceMissing(
+                    f"{error.filename} is away: the vault's keys change only when every folder "
+                    "that holds a copy of them is there",
+                    hint="mount it, or remove that place first",
+                ) from error
+
+    def _new_id(self) -> str:
+        return self._entropy.bytes(PLACE_ID_BYTES).hex()
+
+
+async def open_places(
+    home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None, news: News = SILENT
+) -> BackupPlaces:
+    """The agent's places, for changing and running them.
+
+    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked.
+    """
+    if vault is None:
+        if home.vault is None:
+            raise VaultMissing(
+                f"agent {home.name} has no vault: the passphrases of its places come from there",
+                hint="`holdfast init NAME` makes an agent with one",
+            )
+        vault = open_vault(home.vault, ask=ask or terminal_prompt())
+    settings = home.settings.backup
+    borg = await open_borg(
+        base=home.instance / "borg", program=settings.borg, accept_old=settings.accept_old_borg, news=news
+    )
+    return BackupPlaces(home, vault=vault, borg=borg)
+
+
+def states_of(home: AgentHome) -> PlaceStates:
+    return PlaceStates(home.instance / "backup")
+
+
+def key_name(place: Place) -> str:
+    return f"{_KEY}/{place.name}/{place.epoch}"
+
+
+def _joined(there: bytes, ours: bytes) -> bytes:
+    """The lines of both, theirs first: nothing that a place knows is forgotten by us."""
+    whole = there[: there.rfind(b"\n") + 1] + ours[: ours.rfind(b"\n") + 1]  # torn ends say nothing
+    lines = dict.fromkeys(line for line in whole.split(b"\n") if line)
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _folder(address: Address) -> Path:
+    root = Path(address.text)
+    if not root.is_dir():
+        raise PlaceMissing(
+            f"there is no folder {root}", hint=f"mount the disk first; or `mkdir {root}` if it is to be a plain folder"
+        )
+    check_place(root, allow_network_fs=True)
+    return root
+
+
+def _domain(root: Path) -> str:
+    return f"network folder {root}" if find_network_fs(root) else THIS_MACHINE
+
+
+def _folder_name(agent: str) -> str:
+    """The agent's name where a folder can have it; never a path."""
+    safe = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in agent)
+    return safe.lstrip(".-") or "agent"
+
+
+def _with_own(escrow: Escrow, place: Place) -> Escrow:
+    return with_place(escrow, place.own) if place.kind is Kind.FOLDER else escrow
+
+
+def _without_place(escrow: Escrow, folder: str) -> Escrow:
+    return replace(escrow, places=tuple(one for one in escrow.places if one != folder))

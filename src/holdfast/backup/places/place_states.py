@@ -1,0 +1,102 @@
+"""What became of the last runs, for each place: place_state.json, of this host alone.
+
+It lies in the instance folder, which is never backed up: a restored agent has verified nothing yet.
+
+Several processes may write (a worker's loop, a command): each change is made under a lock, over
+what the file holds at that moment, and replaces it in one rename.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backup.places.place_state import PlaceState
+from holdfast.errors import BadPlace
+from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+
+FILE = "place_state.json"
+LOCK = "place_state.lock"
+FORMAT = 1
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    places: dict[str, PlaceState]
+    warning: str = ""  # about the agent's folder, not told yet
+
+
+Change = Callable[[PlaceState], PlaceState]
+
+
+class PlaceStates:
+    """The file in this folder; made with the first change."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> dict[str, PlaceState]:
+        """Raises BadPlace where the file is not ours: it is never guessed."""
+        return self._read().places
+
+    def warning(self) -> str:
+        return self._read().warning
+
+    def warn(self, text: str) -> None:
+        """Keep a warning about the agent's folder until it was told; empty: it was."""
+        self._write(lambda file: msgspec.structs.replace(file, warning=text))
+
+    def _read(self) -> _File:
+        path = self._folder / FILE
+        try:
+            fd = open_private(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return _File(format=FORMAT, places={})
+        with os.fdopen(fd, "rb") as file:
+            raw = file.read()
+        try:
+            found = msgspec.json.decode(raw, type=_File)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise BadPlace(
+                f"{path}: {error}", hint="remove it: the next runs and test restores write it anew"
+            ) from None
+        if found.format != FORMAT:
+            raise BadPlace(f"{path} has format {found.format}; this Holdfast knows {FORMAT}")
+        return found
+
+    def of(self, place: str) -> PlaceState:
+        return self.read().get(place, PlaceState())
+
+    def change(self, place: str, change: Change) -> PlaceState:
+        return self._change(place, change) or PlaceState()
+
+    def forget(self, place: str) -> None:
+        self._change(place, None)
+
+    def _change(self, place: str, change: Change | None) -> PlaceState | None:
+        after: PlaceState | None = None
+
+        def changed(file: _File) -> _File:
+            nonlocal after
+            after = None if change is None else change(file.places.get(place, PlaceState()))
+            kept = {name: state for name, state in file.places.items() if name != place}
+            if after is not None:
+                kept[place] = after
+            return msgspec.structs.replace(file, places=kept)
+
+        self._write(changed)
+        return after
+
+    def _write(self, change: Callable[[_File], _File]) -> None:
+        ensure_private_folder(self._folder)
+        lock = open_private(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            raw = msgspec.json.encode(change(self._read()))
+            write_atomically(self._folder / FILE, raw)
+        finally:
+            os.close(lock)

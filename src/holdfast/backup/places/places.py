@@ -1,0 +1,218 @@
+"""The places of an agent: places.json in its folder, names and addresses, no secrets.
+
+A place holds one repository of this agent, with a key of its own, and beside it what a bare
+machine needs besides the paper: escrow.age, the heads, the key blocks of the other places.
+
+    folder      ROOT/holdfast-place.json      the sentinel: which place this is
+                ROOT/AGENT/repository/        Borg's
+                ROOT/AGENT/place.json         the place's name and key epoch
+                ROOT/AGENT/escrow.age, heads.jsonl, keys/PLACE.key
+    ssh         ADDRESS                       Borg's
+                ADDRESS-beside                a second repository for the files beside: beside.py
+
+The sentinel is written when a place is added and read before every run. Where it is missing the
+disk is not mounted, and what a run would write would land in the empty folder below: so nothing is
+written. Where it names another place, another disk is mounted there.
+
+places.json is replaced in one rename. A kill while a place is added leaves a repository that no
+line names; adding it again takes it over, because the vault's passphrase opens it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backup.borg.verbs import Repository
+from holdfast.backup.places.address import Kind, check_place_name, parse_address
+from holdfast.errors import BadPlace, PlaceMissing, PlaceNotFound
+from holdfast.host.private_files import open_private, write_atomically
+from holdfast.identity.vault.ring import Escrow
+
+SENTINEL = "holdfast-place.json"
+ABOUT = "place.json"
+REPOSITORY = "repository"
+KEYS = "keys"
+BESIDE_SUFFIX = "-beside"
+PLACES_MAX = 16
+FILE_BYTES_MAX = 256 * 1024
+FORMAT = 1
+TEXT_CHARS_MAX = 200
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of places.json."""
+
+    name: str
+    kind: Kind
+    address: str
+    place_id: str  # of the folder; a far host has none, there its repository's id counts
+    repository_id: str
+    agent: str  # the folder of this agent in a folder place
+    added_ms: int
+    epoch: int = 1  # of the passphrase: a new repository under an old name gets a new one
+    domain: str = ""  # what can fail as one: a machine, a room, a provider
+    append_only: bool = False  # the far end does not let this agent remove anything at once
+    rsh: str = ""
+    remote_borg: str = ""
+    beside: str = ""  # address of the second repository, where it is not ADDRESS-beside
+
+    @property
+    def own(self) -> Path:
+        """The agent's folder in a folder place."""
+        return Path(self.address) / self.agent
+
+    @property
+    def repository(self) -> str:
+        return self.address if self.kind is Kind.SSH else str(self.own / REPOSITORY)
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    places: tuple[Place, ...]
+
+
+class _Sentinel(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    place_id: str
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """ROOT/AGENT/place.json: what a bare machine must know to derive the passphrase."""
+
+    format: int
+    place: str
+    epoch: int
+    repository_id: str
+
+
+def read_places(path: Path) -> tuple[Place, ...]:
+    """All places of the agent; none where there is no file yet. Raises BadPlace."""
+    try:
+        raw = _read(path)
+    except FileNotFoundError:
+        return ()
+    return parse_places(raw, where=path)
+
+
+def parse_places(raw: bytes, *, where: Path) -> tuple[Place, ...]:
+    """Raises BadPlace."""
+    try:
+        found = msgspec.json.decode(raw, type=_File)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadPlace(f"{where}: {error}") from None
+    if found.format != FORMAT:
+        raise BadPlace(f"{where} has format {found.format}; this Holdfast knows {FORMAT}")
+    _check(found.places, where=where)
+    return found.places
+
+
+def write_places(path: Path, places: Sequence[Place]) -> None:
+    _check(places, where=path)
+    kept = _File(format=FORMAT, places=tuple(places))
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
+
+
+def get_place(places: Sequence[Place], name: str) -> Place:
+    for place in places:
+        if place.name == name:
+            return place
+    raise PlaceNotFound(f"there is no place {name!r}")
+
+
+def repository_of(place: Place, escrow: Escrow) -> Repository:
+    """The place's repository with what opens it."""
+    return Repository(
+        name=place.name,
+        address=place.repository,
+        rsh=place.rsh,
+        remote_borg=place.remote_borg,
+        passphrase=escrow.backup_passphrase(place.name, epoch=place.epoch),
+        id=place.repository_id,
+    )
+
+
+def check_there(place: Place) -> None:
+    """The place is the one that was added. Raises PlaceMissing.
+
+    Of a far host nothing can be seen without connecting: there Borg itself compares the id. Nor
+    is a folder without a sentinel doubted that a person names on a bare machine.
+    """
+    if place.kind is Kind.SSH or not place.place_id:
+        return
+    found = find_place_id(Path(place.address))
+    if found is None:
+        raise PlaceMissing(
+            f"place {place.name}: {place.address} has no {SENTINEL}: is the disk not mounted?",
+            hint=f"mount the disk at {place.address}; the next run catches up by itself. "
+            f"If the file was removed by hand: `holdfast place check {place.name} --mark`",
+        )
+    if found != place.place_id:
+        raise PlaceMissing(
+            f"place {place.name}: another place is mounted at {place.address}",
+            hint="mount the disk that was added under this name, or add this one: "
+            f"`holdfast place add NAME {place.address}`",
+        )
+
+
+def find_place_id(root: Path) -> str | None:
+    """What the sentinel in this folder says; None where there is none that can be read."""
+    try:
+        raw = (root / SENTINEL).read_bytes()
+        return msgspec.json.decode(raw, type=_Sentinel).place_id
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def mark_place(root: Path, place_id: str) -> None:
+    text = {
+        "format": FORMAT,
+        "place_id": place_id,
+        "what": "Holdfast knows this place by this file. Leave it: without it the place counts "
+        "as not mounted, and no backup is made here.",
+    }
+    write_atomically(root / SENTINEL, msgspec.json.format(msgspec.json.encode(text)) + b"\n")
+
+
+def about(place: Place) -> bytes:
+    fields = About(format=FORMAT, place=place.name, epoch=place.epoch, repository_id=place.repository_id)
+    return msgspec.json.format(msgspec.json.encode(fields)) + b"\n"
+
+
+def shared_domains(places: Sequence[Place]) -> dict[str, tuple[str, ...]]:
+    """Domains that more than one place shares: they count as one when that domain is lost."""
+    by_domain: dict[str, list[str]] = {}
+    for place in places:
+        by_domain.setdefault(place.domain.casefold(), []).append(place.name)
+    return {domain: tuple(names) for domain, names in by_domain.items() if len(names) > 1}
+
+
+def _check(places: Sequence[Place], *, where: Path) -> None:
+    if len(places) > PLACES_MAX:
+        raise BadPlace(f"{where}: at most {PLACES_MAX} places")
+    names = [check_place_name(place.name) for place in places]
+    if len(set(names)) != len(names):
+        raise BadPlace(f"{where}: two places have the same name")
+    for place in places:
+        parsed = parse_address(place.address)
+        if parsed.kind is not place.kind or parsed.text != place.address:
+            raise BadPlace(f"{where}: place {place.name}: its address is not one of its kind")
+        if place.beside and parse_address(place.beside).kind is not Kind.SSH:
+            raise BadPlace(f"{where}: place {place.name}: `beside` is an ssh address")
+        if place.epoch < 1 or "/" in place.agent or place.agent in ("", ".", ".."):
+            raise BadPlace(f"{where}: place {place.name}: a field has a value it cannot have")
+        texts = (place.domain, place.remote_borg, place.agent, place.place_id, place.repository_id)
+        if not all(len(one) <= TEXT_CHARS_MAX and (one.isprintable()) for one in texts):
+            raise BadPlace(f"{where}: place {place.name}: a field is too long or not printable")
+
+
+def _read(path: Path) -> bytes:
+    fd = open_private(path, os.O_RDONLY)
+    with os.fdopen(fd, "rb") as file:
+        raw = file.read(FILE_BYTES_MAX + 1)
+    if len(raw) > FILE_BYTES_MAX:
+        raise BadPlace(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    return raw

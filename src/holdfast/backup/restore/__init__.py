@@ -1,0 +1,1 @@
+"""From snapshots back to an agent's folder, or to single files of it."""

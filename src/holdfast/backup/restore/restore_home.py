@@ -1,0 +1,422 @@
+"""An agent's folder out of its snapshots.
+
+The newest valid head that any source knows says how far the backups had come; the newest snapshot
+that some place still holds is taken, and the distance between the two is reported. It is fetched
+past a lock that a dead machine may hold, into a folder beside the target, compared whole with its
+signed manifest, its journal checked; then the caller's own preparation is done on it (a new
+incarnation, a new identity); and only then it takes the place of the target in one act (swap.py),
+whose old state is kept under another name. A kill anywhere leaves the target as it was or as it
+was restored, never a mixture; what lies beside it is finished or removed by the next run.
+
+Where a place turns out to be damaged the next one that holds the same snapshot is taken, then an
+older snapshot, and the report says so, as it happens and at the end (restore_choice.py). Single
+files are fetched without the rest (restore_files.py).
+
+What a snapshot never holds is taken over from the old folder, where there is one: this host's
+`instance/`, with its high-water mark of the journal, and the pointer to the vault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.manifest import Note
+from holdfast.backup.archive.reader import Snapshot
+from holdfast.backup.backups import STAGING, alone
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.chain.chain import behind
+from holdfast.backup.chain.heads import NAME as HEADS
+from holdfast.backup.chain.heads import HeadFile, Held
+from holdfast.backup.chain.inner_heads import survey
+from holdfast.backup.chain.sources import Overview, look_around
+from holdfast.backup.places.places import Place, repository_of
+from holdfast.backup.report import LagShape, lag_shape
+from holdfast.backup.restore.restore_choice import Candidate, Failures, Passed, Wish, candidates, moment
+from holdfast.backup.restore.restore_files import Damaged, FileRestore, Found, check_free, outermost, put_files
+from holdfast.backup.snapshot.place_snapshots import SCRATCH
+from holdfast.backup.snapshot.verify import Check, check_snapshot, fetch
+from holdfast.core.ports import KeyRing
+from holdfast.errors import BackupBusy, BadInput, HoldfastError
+from holdfast.host.disk_errors import disk_error
+from holdfast.host.folder_swap import remove_tree, settle, swap_in
+from holdfast.host.manifest import find_bad_name
+from holdfast.host.private_files import FOLDER_MODE, check_place, ensure_private_folder, open_private
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.statements.head import Head
+from holdfast.identity.vault.ring import Escrow
+from holdfast.journal.sqlite.host.use_lock import JournalUse
+from holdfast.layout.agent_home import home_in
+
+INSTANCE = "instance"
+CARRIED = ("keys.json",)
+BUSY_WAIT_S = 5.0
+NAMED_MAX = 100  # links and notes in a report; the rest is counted
+
+Prepare = Callable[[Path], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a restore needs: where to look, what opens it, and whose heads count."""
+
+    borg: Borg  # its program; a restore takes a fresh base folder
+    places: Sequence[Place]
+    escrow: Escrow
+    log: Log
+    keys: KeyRing | None = None
+    others: Mapping[str, Held] = field(default_factory=dict[str, Held])  # heads from elsewhere
+    checks: Sequence[Check] = ()
+    port: Signatures = field(default_factory=Sodium)
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    done: bool
+    seq: int
+    archive: str
+    place: str
+    at: int
+    incarnation: int
+    journal_sequence: int | None
+    files: int
+    bytes: int
+    newest_known: int  # number of the newest head that anybody has
+    behind: LagShape | None  # that head; None where it is the one that was restored
+    passed: tuple[Passed, ...] = ()
+    damaged: tuple[Damaged, ...] = ()  # of single files: those that no place has whole
+    paths: tuple[str, ...] = ()  # of single files: those that are, or would be, restored
+    links_left: tuple[str, ...] = ()  # links that lead outside are not made again
+    links_left_count: int = 0  # in all: of a long list the first are named
+    notes: tuple[Note, ...] = ()  # of the snapshot: what was left out of it, what changed meanwhile
+    notes_count: int = 0
+    findings: tuple[str, ...] = ()
+    kept: str = ""  # where the old state lies
+    look_s: float = 0.0
+    fetch_s: float = 0.0
+    check_s: float = 0.0
+    swap_s: float = 0.0
+
+
+async def restore_to(
+    target: Path, means: Means, wish: Wish | None = None, *, dry_run: bool = False, prepare: Prepare | None = None
+) -> RestoreReport:
+    """Put the agent's folder, or some of its files, at `target`, from the best snapshot there is.
+
+    `prepare` gets the whole restored folder before it takes its place; what it raises leaves the
+    target as it was. With `dry_run` nothing is fetched or changed.
+
+    Raises:
+        SnapshotNotFound: no place holds a snapshot that a valid head names, or not that one.
+        BackupDamaged, ArchiveRefused and others: of the last one tried, where none could be used.
+        JournalBusy, BackupBusy: somebody uses the agent's folder.
+    """
+    for path in () if wish is None else wish.files:
+        if any(find_bad_name(name) for name in path.split("/")):
+            raise BadInput(f"{path!r} is not a path inside the agent's folder")
+    wish = wish or Wish()
+    wish = replace(wish, files=outermost(wish.files))
+    run = _Restore(Path(os.path.abspath(target)), means, wish)
+    return await run.plan() if dry_run else await run.run(prepare)
+
+
+class _Restore:
+    def __init__(self, target: Path, means: Means, wish: Wish) -> None:
+        self._target = target
+        self._means = means
+        self._wish = wish
+        self._failures = Failures()
+        # Single files go into a folder that may be a mount of its own, or under one of others.
+        inside = bool(wish.files) and target.is_dir()
+        if not target.name and not inside:
+            raise BadInput(f"{target} cannot be an agent's folder")
+        self._near = target if inside else target.parent
+        self._own = f".{target.name}" if not inside else ".holdfast"
+        self._work = self._near / f"{self._own}.restoring-{os.urandom(4).hex()}"
+
+    async def plan(self) -> RestoreReport:
+        try:
+            found, look_s = await self._look()
+            made = candidates(found, self._wish)
+            if self._wish.files:
+                some = await self._file_restore().plan(made)
+                return self._of_files(found, some, done=False, look_s=look_s)
+        finally:
+            await asyncio.to_thread(remove_tree, self._work)
+        first = made[0]
+        return self._report(found, first.head.record, first.places[0], done=False, look_s=look_s)
+
+    async def run(self, prepare: Prepare | None) -> RestoreReport:
+        check_place(self._target, allow_network_fs=True)
+        check_free(self._target, self._wish.files)
+        _ensure_folder(self._target.parent)
+        async with AsyncExitStack() as held:
+            held.enter_context(_turn(self._near / f"{self._own}.restore.lock"))
+            await asyncio.to_thread(self._clear)
+            await self._hold(held)
+            try:
+                return await self._run(prepare)
+            finally:
+                await asyncio.to_thread(self._drop_work)
+
+    async def _run(self, prepare: Prepare | None) -> RestoreReport:
+        found, look_s = await self._look()
+        began = time.monotonic()
+        made = candidates(found, self._wish)
+        if self._wish.files:
+            return await self._run_files(found, made, look_s=look_s)
+        chosen, place, snapshot, check_s = await self._fetched(made)
+        fetched = time.monotonic()
+        kept = await self._put(snapshot, found, prepare)
+        report = self._report(
+            found,
+            chosen.head.record,
+            place,
+            done=True,
+            look_s=look_s,
+            kept=kept,
+            fetch_s=fetched - began - check_s,
+            check_s=check_s,
+            swap_s=time.monotonic() - fetched,
+        )
+        return msgspec.structs.replace(
+            report,
+            links_left=snapshot.links_left[:NAMED_MAX],
+            links_left_count=len(snapshot.links_left),
+            notes=snapshot.notes[:NAMED_MAX],
+            notes_count=len(snapshot.notes),
+        )
+
+    async def _look(self) -> tuple[Overview, float]:
+        means, began = self._means, time.monotonic()
+        ensure_private_folder(self._work)
+        listed = await look_around(self._fresh(), means.places, means.escrow)
+        found = await survey(self._fresh(), listed, means.others, means.log, means.escrow, port=means.port)
+        return found, time.monotonic() - began
+
+    def _fresh(self) -> Borg:
+        return self._means.borg.fresh(self._work / "base")
+
+    async def _fetched(self, made: Sequence[Candidate]) -> tuple[Candidate, Place, Snapshot, float]:
+        """The first that turns out to be what its head says, and can be gone on with."""
+        say = self._means.borg.news.say
+        for one in made:
+            for place in one.places:
+                try:
+                    snapshot, check_s = await self._tried(one, place)
+                except HoldfastError as error:
+                    self._failures.add(one.head.record, place.name, error)
+                    say(f"passed over: snapshot {one.head.record.seq} at {place.name}: {error}")
+                    continue
+                if one is not made[0]:
+                    say(_loss(made[0].head.record, one.head.record))
+                return one, place, snapshot, check_s
+            self._failures.check_older(one.head.record)
+        error = self._failures.last()
+        error.hint += "; single files that are whole: `holdfast recover --file PATH --to FOLDER`"
+        raise error
+
+    async def _tried(self, one: Candidate, place: Place) -> tuple[Snapshot, float]:
+        work = self._work / "tree"
+        await asyncio.to_thread(remove_tree, work)
+        ensure_private_folder(work)
+        repository = repository_of(place, self._means.escrow)
+        snapshot = await fetch(self._fresh(), repository, one.head, work, durable=True)
+        began = time.monotonic()
+        await asyncio.to_thread(check_snapshot, snapshot, self._means.keys, self._means.checks)
+        return snapshot, time.monotonic() - began
+
+    def _file_restore(self) -> FileRestore:
+        return FileRestore(self._fresh(), self._means.escrow, self._work, self._failures, self._wish.files)
+
+    async def _run_files(self, found: Overview, made: Sequence[Candidate], *, look_s: float) -> RestoreReport:
+        began = time.monotonic()
+        some = await self._file_restore().gather(made)
+        fetched = time.monotonic()
+        try:
+            await asyncio.to_thread(put_files, some, self._target, self._wish.files)
+        except OSError as error:
+            raise disk_error(error, self._target) from error
+        return self._of_files(
+            found, some, done=True, look_s=look_s, fetch_s=fetched - began, swap_s=time.monotonic() - fetched
+        )
+
+    async def _put(self, snapshot: Snapshot, found: Overview, prepare: Prepare | None) -> str:
+        state = snapshot.state
+        await asyncio.to_thread(self._complete, state, found)
+        if prepare is not None:
+            await prepare(state)
+        await asyncio.to_thread(_set_mode, state, snapshot.about.mode)
+        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        aside = self._target.with_name(f"{self._target.name}.before-{stamp}")
+        await asyncio.to_thread(_sync_tree, state)
+        # Not in a thread: a signal must not let go of a swap that is half done.
+        return str(aside) if swap_in(state, self._target, aside=aside) else ""
+
+    def _drop_work(self) -> None:
+        """Never with a swap that was cut off: then the old folder itself may lie in there."""
+        if not self._wish.files:
+            try:
+                settle(self._target)
+            except (HoldfastError, OSError):
+                return  # its note stays, and the next run settles it
+        remove_tree(self._work)
+
+    def _complete(self, state: Path, found: Overview) -> None:
+        """What no snapshot holds: this host's own, and the heads since."""
+        for folder in {state, home_in(state)}:
+            os.chmod(folder, FOLDER_MODE)
+        old, new = home_in(self._target), home_in(state)
+        HeadFile(new / HEADS).append_missing(found.chain.heads)
+        for name in CARRIED:
+            if (old / name).is_file() and not os.path.lexists(new / name):
+                shutil.copy2(old / name, new / name, follow_symlinks=False)
+        if (old / INSTANCE).is_dir():
+            shutil.copytree(old / INSTANCE, new / INSTANCE, symlinks=True, ignore=_not_carried)
+
+    async def _hold(self, held: AsyncExitStack) -> None:
+        """Nobody else may use the folder that is about to be replaced."""
+        instance = home_in(self._target) / INSTANCE
+        if self._wish.files or not instance.is_dir():
+            return
+        held.enter_context(alone(instance / "backup"))
+        for folder in sorted(instance.iterdir()):
+            if (folder / "journal-name").is_file():
+                held.enter_context(await JournalUse.exclusive(folder, timeout_s=BUSY_WAIT_S))
+
+    def _clear(self) -> None:
+        if self._target.name:
+            settle(self._target)
+        for path in self._near.glob(f"{self._own}.restoring-*"):
+            remove_tree(path)
+
+    def _of_files(
+        self, found: Overview, some: Found, *, done: bool, look_s: float, fetch_s: float = 0.0, swap_s: float = 0.0
+    ) -> RestoreReport:
+        report = self._report(
+            found, some.chosen.head.record, some.place, done=done, look_s=look_s, fetch_s=fetch_s, swap_s=swap_s
+        )
+        restored = some.restored
+        return msgspec.structs.replace(
+            report,
+            files=len(restored),
+            bytes=sum(one.size for one in restored),
+            damaged=some.damaged,
+            paths=tuple(one.path for one in restored),
+            links_left=some.links_left[:NAMED_MAX],
+            links_left_count=len(some.links_left),
+        )
+
+    def _report(
+        self,
+        found: Overview,
+        head: Head,
+        place: Place,
+        *,
+        done: bool,
+        look_s: float,
+        kept: str = "",
+        fetch_s: float = 0.0,
+        check_s: float = 0.0,
+        swap_s: float = 0.0,
+    ) -> RestoreReport:
+        newest = found.chain.newest
+        known = head if newest is None else newest.record
+        places = (f"place {one.place.name}: {text}" for one in found.places for text in one.findings)
+        return RestoreReport(
+            target=str(self._target),
+            done=done,
+            seq=head.seq,
+            archive=head.archive,
+            place=place.name,
+            at=head.at,
+            incarnation=head.e,
+            journal_sequence=None if head.journal is None else head.journal.sequence,
+            files=head.files,
+            bytes=head.bytes,
+            newest_known=known.seq,
+            behind=lag_shape(behind(known, head)),
+            passed=tuple(self._failures.passed),
+            kept=kept,
+            findings=(*found.findings, *places),
+            look_s=round(look_s, 3),
+            fetch_s=round(fetch_s, 3),
+            check_s=round(check_s, 3),
+            swap_s=round(swap_s, 3),
+        )
+
+
+def _set_mode(state: Path, mode: int) -> None:
+    """A home of Holdfast's is for its owner alone. The folder of an adopted agent, around one, gets
+    the mode it had, less what no adopted folder may have: a write bit for everybody."""
+    if home_in(state) != state and mode >= 0:
+        os.chmod(state, (mode | FOLDER_MODE) & ~0o002)
+
+
+def _loss(wanted: Head, taken: Head) -> str:
+    """What it costs that an older one was taken."""
+    lag = behind(wanted, taken)
+    steps = "" if lag is None or lag.steps is None else f" and {lag.steps:,} records of the journal"
+    seconds = 0 if lag is None else lag.seconds
+    return (
+        f"WARNING: no place has snapshot {wanted.seq} of {moment(wanted.at)} whole; the newest "
+        f"whole one is {taken.seq} of {moment(taken.at)}: {seconds:,} s{steps} are lost here"
+    )
+
+
+def _ensure_folder(path: Path) -> None:
+    """What is missing is made for its owner alone; a folder that is there may be open to others."""
+    if not path.is_dir():
+        ensure_private_folder(path)
+
+
+@contextmanager
+def _turn(path: Path) -> Generator[None]:
+    """One restore to a target at a time; the lock's file is gone afterwards. Raises BackupBusy."""
+    while True:
+        fd = open_private(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise BackupBusy(f"another process restores {path.name}") from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(fd).st_ino:
+                break
+        os.close(fd)  # whoever had it has removed its name meanwhile
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(fd)
+
+
+def _not_carried(folder: str, names: list[str]) -> list[str]:
+    """Sockets and the like, and what backups left under way."""
+    out: list[str] = []
+    for name in names:
+        mode = os.lstat(os.path.join(folder, name)).st_mode
+        kept = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        if not kept or name == STAGING or name.startswith(SCRATCH):
+            out.append(name)
+    return out
+
+
+def _sync_tree(folder: Path) -> None:
+    """Make what was added after the fetch durable too, before the name leads to it."""
+    with Beneath(folder) as beneath:
+        beneath.sync()

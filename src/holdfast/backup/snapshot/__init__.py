@@ -1,0 +1,1 @@
+"""Making a snapshot and proving it: staging, databases, one place's run, the test restore."""

@@ -1,0 +1,167 @@
+"""One snapshot at one place: made there, restored for a test, and what is recorded of it.
+
+In this order (heads.py says why): the archive is made; it is seen in the repository's listing; the
+heads are put beside it; it is restored for a test and compared. What a kill leaves is either an
+archive that no head names, or a snapshot that is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backup.borg.verbs import Created
+from holdfast.backup.chain.heads import NAME as HEADS
+from holdfast.backup.chain.heads import parse_lines
+from holdfast.backup.places import place_state
+from holdfast.backup.places.companion_files import read_beside
+from holdfast.backup.places.manage import BackupPlaces
+from holdfast.backup.places.place_errors import place_error
+from holdfast.backup.places.place_state import OK
+from holdfast.backup.places.places import Place
+from holdfast.backup.progress import Amount
+from holdfast.backup.record import find_missing, record_listing
+from holdfast.backup.report import PlaceResult, result_of
+from holdfast.backup.snapshot.staging import Staged
+from holdfast.backup.snapshot.verify import Check, Verified, verify
+from holdfast.core.clock import Clock
+from holdfast.core.ports import KeyRing
+from holdfast.errors import BackupDamaged, BackupFailed, HoldfastError, PlaceFull, SnapshotNotFound
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head
+from holdfast.identity.vault.ring import ESCROW
+
+SCRATCH = "scratch-"
+
+
+class PlaceSnapshots:
+    """Of one agent. `folder` is where scratch lies; its owner has locked it."""
+
+    def __init__(
+        self, places: BackupPlaces, *, keys: KeyRing | None, checks: Sequence[Check], clock: Clock, folder: Path
+    ) -> None:
+        self._places = places
+        self._keys = keys
+        self._checks = checks
+        self._clock = clock
+        self._folder = folder
+        self._news = places.borg.news
+
+    async def make(
+        self, place: Place, staged: Staged, head: Signed[Head], named: Sequence[str], result: PlaceResult
+    ) -> None:
+        repository, borg, archive = (self._places.repository(place), self._places.borg, head.record.archive)
+        await self._places.check_speaks(place)
+        what = f"place {place.name}: sending"
+
+        async def create() -> Created:
+            return await borg.create(
+                repository,
+                archive,
+                staged.folder,
+                on_progress=lambda at: self._news.far(
+                    what, Amount(files=at.files, bytes=at.bytes, files_all=staged.files, bytes_all=staged.bytes)
+                ),
+            )
+
+        try:
+            created = await create()
+        except PlaceFull:
+            if not await self._compacted(place, named):
+                raise
+            created = await create()
+        before = self._places.states.read()
+        listing = await borg.list_archives(repository)
+        names = {one.name for one in listing.archives}
+        if archive not in names:
+            raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
+        record_listing(self._places.states, place.name, listed=names, named=named, before=before)
+        refused = await self._places.refresh_beside((place.name,))
+        if place.name in refused:
+            raise _told(refused[place.name], place)
+        self._places.states.change(
+            place.name, lambda state: place_state.made(state, now_ms=self._clock.wall_ms(), snapshot=archive)
+        )
+        result.made = True
+        result.stored_bytes = created.stored_bytes
+        result.backup_s = round(created.seconds, 3)
+        self._news.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
+
+    async def _compacted(self, place: Place, named: Sequence[str]) -> bool:
+        """Make room at a place that has none, if nothing is missing there: compacting would
+        destroy for good what somebody else removed."""
+        before = self._places.states.read()
+        repository, borg = self._places.repository(place), self._places.borg
+        try:
+            names = {one.name for one in (await borg.list_archives(repository)).archives}
+            state = record_listing(self._places.states, place.name, listed=names, named=named, before=before)
+            if state.missing or place.append_only:
+                return False
+            await borg.compact(repository)
+        except HoldfastError:  # that it is full is what there is to say
+            return False
+        return True
+
+    async def check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
+        """The test restore, and that what paper needs lies beside."""
+        files = await read_beside(self._places.borg, place)
+        known = parse_lines(files.get(HEADS, b""), where=HEADS)
+        if head.digest not in {one.digest for one in known.heads}:
+            raise BackupDamaged(f"place {place.name}: its {HEADS} lacks head {head.record.seq}")
+        if files.get(f"{ESCROW}.age") != (self._places.vault.folder / f"{ESCROW}.age").read_bytes():
+            raise BackupDamaged(f"place {place.name}: its {ESCROW}.age is not the vault's")
+        found = await self._restored(place, head)
+        self._places.states.change(place.name, lambda state: _after_verify(state, found, self._clock.wall_ms()))
+        result.verified = True
+        result.verify_s = round(found.fetch_s + found.check_s, 3)
+        self._news.say(f"{place.name}: restored for a test, {found.files:,} files equal")
+
+    async def _restored(self, place: Place, head: Signed[Head]) -> Verified:
+        scratch = self._folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
+        repository = self._places.repository(place)  # the passphrase anew, from the escrow
+        return await verify(self._places.borg, repository, head, scratch, keys=self._keys, checks=self._checks)
+
+    async def verify(
+        self, place: Place, held: Sequence[Signed[Head]], archive: str, *, error: HoldfastError | None
+    ) -> PlaceResult:
+        result = PlaceResult(place=place.name)
+        try:
+            if error is not None:
+                raise error
+            wanted = [one for one in held if not archive or one.record.archive == archive]
+            lost = find_missing(place.name, self._places.states.of(place.name))
+            if not wanted and lost is not None:
+                raise lost
+            if not wanted:
+                what = f"no snapshot {archive}" if archive else "no snapshot"
+                raise SnapshotNotFound(f"place {place.name} holds {what}")
+            result.archive = wanted[-1].record.archive
+            await self.check(place, wanted[-1], result)
+            if lost is not None:
+                result_of(result, lost)
+        except (HoldfastError, OSError) as raised:
+            failed = place_error(raised, place.name) if isinstance(raised, OSError) else raised
+            code, message = failed.code, failed.message
+            self._places.states.change(
+                place.name,
+                lambda state: place_state.tried(state, now_ms=self._clock.wall_ms(), result=code, message=message),
+            )
+            result_of(result, failed)
+        return result
+
+
+def _after_verify(state: place_state.PlaceState, found: Verified, now_ms: int) -> place_state.PlaceState:
+    """A test restore that went well ends whatever trouble was told before it."""
+    after = place_state.verified(state, now_ms=now_ms, snapshot=found.archive)
+    return msgspec.structs.replace(after, result=OK, message="", failures=0)
+
+
+def _told(error: Exception, place: Place) -> HoldfastError:
+    if isinstance(error, HoldfastError):
+        return error
+    if isinstance(error, OSError):
+        return place_error(error, place.name)
+    return BackupFailed(f"place {place.name}: {error}")

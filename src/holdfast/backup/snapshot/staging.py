@@ -1,0 +1,395 @@
+"""A snapshot of an agent's folder, frozen in a private staging folder.
+
+    staging/HEAD            put there when the head is signed
+    staging/MANIFEST.json   what lies below `state`, written as it is copied
+    staging/state/...       the agent's files
+
+Every place is fed from this one folder, so all of them hold the same bytes, and what was hashed is
+what is sent: everything here is a copy that nobody else has open. (Hard links would be quicker and
+are not used: a program that writes into its file would write into ours, after it was hashed.)
+
+The barrier is the journal. Its copy is made first, by SQLite's own backup in one step, so it is
+the state after some commit, never between two; the number of its last record stands in the
+manifest. Files are copied afterwards, and so may be newer than the journal, never older: what the
+journal says about them can be projected again. Databases of others are copied the same way; a raw
+copy of a live database loses its newest rows and looks healthy.
+
+A file is copied through one descriptor, and its size, times and inode are compared before and
+after; one that changed is copied again, a few times. So is one that was changed in this very
+instant, whose times could hide another change: that it is at rest is then seen by two copies that
+are equal. Nothing is decided by whether a time lies in the past: a program may set it, and a clock
+may be set back. A file that never rests is kept as it was read last, and the manifest says so.
+
+Copies keep the times of change, so that an archive that is unpacked by hand has them too. A crash
+leaves a staging folder, which means nothing and is removed before the next one is made.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec import structs
+
+from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.manifest import (
+    DEPTH_MAX,
+    ENTRIES_MAX,
+    MODE_MAX,
+    NAME,
+    About,
+    Entry,
+    Journal,
+    Kind,
+    Made,
+    ManifestWriter,
+    Note,
+    mtime_us_of,
+)
+from holdfast.backup.archive.reader import STATE
+from holdfast.backup.snapshot.databases import copy_database, read_mark, sequence_of
+from holdfast.errors import SnapshotFailed
+from holdfast.host.disk_errors import disk_error
+from holdfast.host.manifest import PATH_BYTES_MAX
+from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, open_private, write_all
+from holdfast.host.tree import GRAIN_NS, Mark, may_hide_a_change, open_folder, seen
+from holdfast.identity.records.encodings import Digest
+from holdfast.layout.covered import Rules, look
+from holdfast.layout.covering import Kind as Covered
+
+TRIES = 5  # to copy a file that changes
+PIECE_BYTES = 1 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+OnFile = Callable[[int, int], None]  # files and bytes so far; what it raises ends the staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whose folder it is, and what the snapshot will be called."""
+
+    folder: Path
+    journal: Path | None  # of the folder; None where it has none
+    id: str
+    name: str
+    incarnation: int | None  # None: that of the journal
+    seq: int
+    at: int
+    holdfast: str
+    engine: str = ""
+    rules: Rules = field(default_factory=Rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    folder: Path
+    manifest: Digest
+    about: About
+    files: int
+    bytes: int
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    """One copy of a file."""
+
+    entry: Entry
+    mark: Mark
+    whole: bool  # its mark was the same before and after
+    at_rest: bool  # and that mark cannot hide a change
+
+    def same_as(self, before: _Try) -> bool:
+        """Whether two copies, a moment apart, are of one state."""
+        return (self.whole, self.mark, self.entry) == (True, before.mark, before.entry)
+
+
+def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> Staged:
+    """Copy what is covered into the empty private folder `staging`, and write its manifest.
+
+    Raises SnapshotFailed where a database cannot be copied whole; DiskFull, DiskFailed, ReadOnly.
+    """
+    try:
+        os.chmod(staging, FOLDER_MODE)  # without a set-group bit that it has from above
+        with Beneath(staging) as beneath:
+            beneath.make_folder(STATE)
+            return _Stage(subject, staging, beneath, on_file).run()
+    except OSError as error:
+        raise disk_error(error, staging) from error
+
+
+class _Stage:
+    def __init__(self, subject: Subject, staging: Path, beneath: Beneath, on_file: OnFile | None) -> None:
+        self._subject = subject
+        self._staging = staging
+        self._beneath = beneath
+        self._on_file = on_file
+        self._files = self._bytes = 0
+        self._folders: list[tuple[str, int]] = []  # with their times, which the copying changes
+        self._root = open_folder(str(subject.folder))
+
+    def run(self) -> Staged:
+        try:
+            return self._run()
+        finally:
+            os.close(self._root)
+
+    def _run(self) -> Staged:
+        subject = self._subject
+        mark, entry = self._barrier()
+        incarnation = subject.incarnation
+        if incarnation is None:
+            incarnation = 1 if mark is None else mark.incarnation
+        about = About(
+            at=subject.at,
+            e=incarnation,
+            id=subject.id,
+            journal=mark,
+            name=subject.name,
+            made=Made(engine=subject.engine, holdfast=subject.holdfast),
+            seq=subject.seq,
+            mode=stat.S_IMODE(os.fstat(self._root).st_mode) & MODE_MAX,
+        )
+        fd = open_private(self._staging / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with open(fd, "wb") as file:
+            writer = ManifestWriter(file, about)
+            self._walk(writer, entry)
+            digest = writer.close()
+        return Staged(
+            folder=self._staging,
+            manifest=digest,
+            about=about,
+            files=writer.files,
+            bytes=writer.bytes,
+            notes=writer.notes,
+        )
+
+    def _barrier(self) -> tuple[Journal | None, Entry | None]:
+        """The journal's copy, before anything else, and how far it had come."""
+        journal = self._subject.journal
+        if journal is None or not os.path.lexists(journal):
+            return None, None
+        path = journal.relative_to(self._subject.folder).as_posix()
+        at_least = sequence_of(journal)
+        entry = self._database(path)
+        mark = read_mark(self._staging / STATE / path)
+        if mark.sequence < at_least:
+            raise SnapshotFailed(f"the copy of {journal} ends at record {mark.sequence}, before {at_least}")
+        return mark, entry
+
+    def _walk(self, writer: ManifestWriter, journal: Entry | None) -> None:
+        above: list[str] = []  # folders that are left out for their depth
+        wanted = journal is not None
+        for one in look(self._subject.folder, self._subject.rules):
+            if one.kind is None:
+                text = "left out" if one.left_out is None else f"left out: {one.left_out.text}"
+                writer.note(one.path, text)
+                continue
+            if one.path.startswith(tuple(above)):
+                continue
+            if why := _find_unkeepable(one.path):
+                writer.note(one.path, f"left out: {why}")
+                above.append(f"{one.path}/")
+                continue
+            if one.remark:
+                writer.note(one.path, one.remark)
+            if journal is not None and one.path == journal.path:
+                entry: Entry | None = journal
+            else:
+                entry = self._copy(one.path, one.kind, writer)
+            if entry is None:
+                self._forget(one.path)
+                continue  # gone since
+            if writer.entries >= ENTRIES_MAX:
+                raise SnapshotFailed(
+                    f"{self._subject.folder} holds more than {ENTRIES_MAX:,} files and folders",
+                    hint="move what is not the agent's elsewhere",
+                )
+            writer.add(entry)
+            wanted = wanted and entry is not journal
+            self._files, self._bytes = writer.files, writer.bytes
+            self._tell(0)
+        if wanted:
+            raise SnapshotFailed(f"the journal in {self._subject.folder} is gone")
+        for path, mtime_us in reversed(self._folders):
+            self._beneath.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
+
+    def _forget(self, path: str) -> None:
+        """What a try left before the file was gone: no manifest would name it."""
+        try:
+            status = os.lstat(self._staging / STATE / path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(self._staging / STATE / path)
+
+    def _tell(self, poured: int) -> None:
+        if self._on_file is not None:
+            self._on_file(self._files, self._bytes + poured)
+
+    def _copy(self, path: str, kind: Covered, writer: ManifestWriter) -> Entry | None:
+        try:
+            match kind:
+                case Covered.FOLDER:
+                    status = self._stat(path)
+                    self._beneath.make_folder(f"{STATE}/{path}")
+                    mode = self._usable(path, stat.S_IMODE(status.st_mode) & MODE_MAX, writer)
+                    self._beneath.set_mode(f"{STATE}/{path}", mode)
+                    self._folders.append((path, mtime_us_of(status.st_mtime_ns)))
+                    return Entry(kind=Kind.FOLDER, mode=mode, mtime_us=mtime_us_of(status.st_mtime_ns), path=path)
+                case Covered.LINK:
+                    above, name = self._opened_above(path)
+                    try:
+                        target = os.readlink(name, dir_fd=above)
+                    finally:
+                        os.close(above)
+                    return Entry(kind=Kind.LINK, path=path, target=target)
+                case Covered.DATABASE:
+                    return self._database(path)
+                case Covered.FILE:
+                    return self._file(path, writer)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.ELOOP, errno.ENOTDIR):
+                writer.note(path, f"left out: cannot be read: {error.strerror}")
+                return None
+            raise
+
+    def _usable(self, path: str, mode: int, writer: ManifestWriter) -> int:
+        """A folder of ours that its owner cannot enter could not be filled again."""
+        if mode & 0o700 == 0o700:
+            return mode
+        writer.note(path, f"its mode was {mode:o}; its owner gets all rights")
+        return mode | 0o700
+
+    def _file(self, path: str, writer: ManifestWriter) -> Entry | None:
+        above, name = self._opened_above(path)
+        try:
+            tried = self._tried(above, name, path, fresh=True)
+            for attempt in range(1, TRIES):
+                if tried is None or tried.at_rest:
+                    break
+                time.sleep(GRAIN_NS / 1e9 * attempt)
+                before, tried = tried, self._tried(above, name, path, fresh=False)
+                if tried is not None and tried.same_as(before):
+                    break
+            else:
+                if tried is not None and not tried.at_rest:
+                    changed = f"changed each of {TRIES} times it was copied; kept as last read"
+                    writer.note(path, changed)
+        finally:
+            os.close(above)
+        if tried is None:
+            writer.note(path, "left out: no file any more")
+            return None
+        return self._without_odd_bits(tried.entry, writer)
+
+    def _tried(self, above: int, name: str, path: str, *, fresh: bool) -> _Try | None:
+        """One try; None where it is no file."""
+        fd = os.open(name, _READ, dir_fd=above)
+        try:
+            return self._copied(fd, path, fresh=fresh)
+        finally:
+            os.close(fd)
+
+    def _copied(self, fd: int, path: str, *, fresh: bool) -> _Try | None:
+        began_ns = time.time_ns()
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        before = seen(path, status).mark
+        where = f"{STATE}/{path}"
+        out = self._beneath.new_file(where) if fresh else self._again(where)
+        try:
+            size, sha256 = _pour(fd, out, bytes_max=before.size, on_piece=self._tell)
+        finally:
+            os.close(out)
+        mode, mtime_us = stat.S_IMODE(status.st_mode), mtime_us_of(status.st_mtime_ns)
+        self._beneath.set_mtime(where, mtime_us * 1000)
+        if mode & MODE_MAX != FILE_MODE:
+            self._beneath.set_mode(where, mode & MODE_MAX)
+        entry = Entry(kind=Kind.FILE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
+        whole = self._look(fd, path) == before and size == before.size
+        hiding = may_hide_a_change(before, began_ns=began_ns, ended_ns=time.time_ns())
+        return _Try(entry=entry, mark=before, whole=whole, at_rest=whole and not hiding)
+
+    def _look(self, fd: int, path: str) -> Mark:
+        return seen(path, os.fstat(fd)).mark
+
+    def _again(self, where: str) -> int:
+        self._beneath.set_mode(where, FILE_MODE)
+        os.unlink(self._staging / where)
+        return self._beneath.new_file(where)
+
+    def _without_odd_bits(self, entry: Entry, writer: ManifestWriter) -> Entry:
+        if entry.mode <= MODE_MAX:
+            return entry
+        writer.note(entry.path, f"its mode was {entry.mode:o}; the bits beyond 777 are not kept")
+        return structs.replace(entry, mode=entry.mode & MODE_MAX)
+
+    def _database(self, path: str) -> Entry:
+        """A database's copy by SQLite itself, whole and checked."""
+        where = f"{STATE}/{path}"
+        os.close(self._beneath.new_file(where))
+        copy = self._staging / where
+        status = self._stat(path)
+        mode, mtime_us = stat.S_IMODE(status.st_mode) & MODE_MAX, mtime_us_of(status.st_mtime_ns)
+        copy_database(self._subject.folder / path, copy)
+        fd = self._beneath.read(where)
+        try:
+            size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size, on_piece=self._tell)
+        finally:
+            os.close(fd)
+        self._beneath.set_mtime(where, mtime_us * 1000)
+        if mode != FILE_MODE:
+            self._beneath.set_mode(where, mode)
+        return Entry(kind=Kind.DATABASE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
+
+    def _stat(self, path: str) -> os.stat_result:
+        above, name = self._opened_above(path)
+        try:
+            return os.stat(name, dir_fd=above, follow_symlinks=False)
+        finally:
+            os.close(above)
+
+    def _opened_above(self, path: str) -> tuple[int, str]:
+        """The folder that holds the path, reached without following a link, and the last name."""
+        *names, last = path.split("/")
+        fd = os.dup(self._root)
+        for name in names:
+            try:
+                inner = open_folder(name, at=fd)
+            finally:
+                os.close(fd)
+            fd = inner
+        return fd, last
+
+
+def _pour(fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]) -> tuple[int, str]:
+    """Read so much of it, write it on, hash it: size and SHA-256.
+
+    Never more than it had when it was opened: a file that grows would never end.
+    """
+    sha256, size = hashlib.sha256(), 0
+    while piece := os.read(fd, min(PIECE_BYTES, bytes_max - size)):
+        sha256.update(piece)
+        size += len(piece)
+        if out is not None:
+            write_all(out, piece)
+        on_piece(size)
+    return size, sha256.hexdigest()
+
+
+def _find_unkeepable(path: str) -> str:
+    if path.count("/") >= DEPTH_MAX:
+        return f"deeper than {DEPTH_MAX} folders"
+    if len(path.encode()) > PATH_BYTES_MAX:
+        return f"a path of more than {PATH_BYTES_MAX:,} bytes"
+    return ""

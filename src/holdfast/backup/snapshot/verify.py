@@ -1,0 +1,149 @@
+"""A test restore: what a place holds is fetched as after a disaster, and compared with its head.
+
+Nothing of the running agent is relied on. Borg gets a fresh base folder, so no cache vouches for
+what the repository says of itself; the passphrase is derived anew from the escrow; the archive
+comes through the same reader that restores use, which compares every byte and mode with the
+signed manifest; the journal is opened, its structure, chains, seals and rows are checked, and it
+ends where the manifest says. Only then is a snapshot *verified*, and only verified ones count.
+
+An archive that was just made is no proof by itself: Borg shares chunks among archives, and one
+that went bad last month is in today's archive too, which was made without an error.
+
+What is restored lies in a private scratch folder, which is removed; a crash leaves it, and the
+next run removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.backup.archive.piped import read_through
+from holdfast.backup.archive.reader import Snapshot, read_snapshot
+from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.progress import Amount
+from holdfast.backup.snapshot.databases import read_mark
+from holdfast.core.ports import KeyRing
+from holdfast.errors import BackupDamaged, SnapshotFailed
+from holdfast.host.disk_errors import disk_error
+from holdfast.host.folder_swap import remove_tree
+from holdfast.host.private_files import ensure_private_folder
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head
+from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.opening.check import find_damage
+
+Check = Callable[[Snapshot], None]  # raises BackupDamaged
+SHOWN_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was restored for a test and found to be whole."""
+
+    seq: int
+    archive: str
+    files: int
+    bytes: int
+    fetch_s: float  # fetched, written, hashed, compared
+    check_s: float  # journal and further checks
+
+
+async def fetch(
+    borg: Borg,
+    repository: Repository,
+    head: Signed[Head],
+    work: Path,
+    *,
+    durable: bool = False,
+    doing: str = "fetching",
+) -> Snapshot:
+    """The snapshot of this head out of a place, into the empty folder `work`, compared whole.
+
+    Passes by the repository's lock, whose holder may be gone. The head must be valid.
+    Raises BackupDamaged, ArchiveRefused and what a place raises.
+    """
+    archive, what = head.record.archive, f"place {repository.name}: {doing}"
+    whole = Amount(files_all=head.record.files, bytes_all=head.record.bytes)
+
+    def on_bytes(files: int, size: int) -> None:
+        borg.news.far(what, replace(whole, files=files, bytes=size))
+
+    try:
+        async with borg.export_tar(repository, archive, rescue=True) as pieces:
+            return await read_through(
+                pieces, lambda stream: read_snapshot(stream, head, work, durable=durable, on_bytes=on_bytes)
+            )
+    except OSError as error:
+        raise disk_error(error, work) from error
+
+
+async def verify(
+    borg: Borg,
+    repository: Repository,
+    head: Signed[Head],
+    scratch: Path,
+    *,
+    keys: KeyRing | None,
+    checks: Sequence[Check] = (),
+) -> Verified:
+    """Restore the snapshot of this head for a test, below `scratch`, and remove it again."""
+    ensure_private_folder(scratch)
+    work = scratch / "work"
+    try:
+        ensure_private_folder(work)
+        began = time.monotonic()
+        snapshot = await fetch(borg.fresh(scratch / "base"), repository, head, work, doing="restoring for a test")
+        fetched = time.monotonic()
+        await asyncio.to_thread(check_snapshot, snapshot, keys, checks)
+    finally:
+        await asyncio.to_thread(remove_tree, scratch)
+    return Verified(
+        seq=head.record.seq,
+        archive=head.record.archive,
+        files=snapshot.files,
+        bytes=snapshot.bytes,
+        fetch_s=fetched - began,
+        check_s=time.monotonic() - fetched,
+    )
+
+
+def check_snapshot(snapshot: Snapshot, keys: KeyRing | None, checks: Sequence[Check] = ()) -> None:
+    """What bytes that are right cannot show: that the journal in them can be gone on with."""
+    if snapshot.about.journal is not None:
+        check_journal(snapshot, keys)
+    for check in checks:
+        check(snapshot)
+
+
+def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
+    """Without keys its seals are not opened; everything else is checked."""
+    path = _journal_in(snapshot.state)
+    try:
+        mark = read_mark(path)
+    except SnapshotFailed as error:
+        raise BackupDamaged(f"the journal in the snapshot: {error.message}") from error
+    if mark != snapshot.about.journal:
+        raise BackupDamaged(
+            f"the journal in the snapshot ends at record {mark.sequence} of incarnation "
+            f"{mark.incarnation}; its manifest says otherwise"
+        )
+    if keys is None:
+        return
+    findings = find_damage(str(path), KeyWraps(keys))
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    if findings:
+        raise BackupDamaged("the journal in the snapshot: " + "; ".join(findings[:SHOWN_MAX]))
+
+
+JOURNAL = "journal.db"
+ADOPTED = ".holdfast"  # the home inside of an adopted agent's folder
+
+
+def _journal_in(state: Path) -> Path:
+    inner = state / ADOPTED / JOURNAL
+    return inner if inner.is_file() and not (state / "holdfast.toml").exists() else state / JOURNAL

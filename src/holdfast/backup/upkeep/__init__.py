@@ -1,0 +1,1 @@
+"""What keeps backups going without a person: due runs, schedules, pruning, checks."""

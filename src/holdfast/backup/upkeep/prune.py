@@ -1,0 +1,118 @@
+"""Removing old snapshots, place by place, after looking whether all that must exist does.
+
+The order at a place: the listing is compared with the heads (retention.py), what is to go is
+first taken off the list of what must exist, then deleted, then the space is freed. A kill in
+between leaves snapshots that are removed by the next run, never a false alarm.
+
+At an append-only place the same is asked for and means less: the far end hides the snapshots and
+keeps their data, until somebody with rights on that host compacts the repository.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from holdfast.backup.chain.chain import valid_heads
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.places import place_state
+from holdfast.backup.places.manage import BackupPlaces
+from holdfast.backup.places.place_errors import place_error
+from holdfast.backup.places.places import Place, check_there
+from holdfast.backup.record import record_listing
+from holdfast.backup.upkeep.retention import Named, Plan, Rules, check_plan, plan
+from holdfast.errors import HoldfastError, PruneRefused
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.layout.moved import check_not_moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    place: Place
+    plan: Plan | None = None
+    error: HoldfastError | None = None
+
+
+async def prune(
+    places: BackupPlaces,
+    *,
+    names: Sequence[str] = (),
+    dry_run: bool = False,
+    accept_missing: bool = False,
+    now: datetime | None = None,
+) -> tuple[Pruned, ...]:
+    """Prune every place, or these. What goes wrong at one is in its answer and stops no other.
+
+    Raises MovedAway.
+    """
+    check_not_moved(places.home.instance)
+    heads = read_named(places)
+
+    async def one(place: Place) -> Pruned:
+        try:
+            decided = await _prune_one(
+                places, place, heads, dry_run=dry_run, accept_missing=accept_missing, now=now or datetime.now(UTC)
+            )
+        except HoldfastError as error:
+            return Pruned(place=place, error=error)
+        except OSError as error:
+            return Pruned(place=place, error=place_error(error, place.name))
+        return Pruned(place=place, plan=decided)
+
+    wanted = [place for place in places.read() if not names or place.name in names]
+    return tuple(await asyncio.gather(*map(one, wanted)))
+
+
+def read_named(places: BackupPlaces) -> tuple[Named, ...]:
+    """The snapshots that valid heads of this agent name."""
+    port = Sodium()
+    held = HeadFile(places.home.heads_file).read()
+    log = read_own_log(places.home.folder, port)
+    good, _ = valid_heads(held.heads, log, port=port)
+    return tuple(
+        Named(archive=one.record.archive, order=one.record.rank, at=datetime.fromtimestamp(one.record.at, UTC))
+        for one in good
+    )
+
+
+async def _prune_one(
+    places: BackupPlaces, place: Place, heads: Sequence[Named], *, dry_run: bool, accept_missing: bool, now: datetime
+) -> Plan:
+    await asyncio.to_thread(check_there, place)  # a dead network mount may hang
+    repository = places.repository(place)
+    before = places.states.read()
+    listing = await places.borg.list_archives(repository)
+    named = [one.archive for one in sorted(heads, key=lambda one: one.order)]
+    state = record_listing(
+        places.states, place.name, listed={one.name for one in listing.archives}, named=named, before=before
+    )
+    spared = state.spared if now.timestamp() * 1000 < state.spared_until_ms else ()
+    settings = places.home.settings.backup
+    decided = plan(
+        heads,
+        [one.name for one in listing.archives],
+        made_here=state.snapshots,
+        verified=state.verified,
+        now=now,
+        spared=spared,
+        rules=Rules(hourly=settings.hourly, daily=settings.daily, weekly=settings.weekly, monthly=settings.monthly),
+    )
+    check_plan(decided, place=place.name, accept_missing=accept_missing)
+    if decided.missing and not dry_run:  # a person accepts that they are gone
+        places.states.change(place.name, lambda state: place_state.removed(state, decided.missing))
+    if not state.verified:
+        raise PruneRefused(
+            f"place {place.name}: no snapshot there was verified by this machine yet",
+            hint="`holdfast backup verify` restores the newest one for a test; then prune",
+        )
+    if decided.remove and not dry_run:
+        places.states.change(place.name, lambda state: place_state.removed(state, decided.remove))
+        await places.borg.delete(repository, decided.remove)
+    if not dry_run and (decided.remove or not place.append_only):
+        # Also where nothing goes: what a killed run or superseded lists left is freed, and the
+        # place says so where it has no room even for that.
+        await places.borg.compact(repository)
+    return decided

@@ -1,0 +1,1 @@
+"""`holdfast init`, `adopt`, `memory`, `handoff` and `secret`."""

@@ -1,0 +1,67 @@
+"""`holdfast handoff`: the four answers that whoever takes over needs first."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Commands, add_home_option, add_json_option, new_command
+
+if TYPE_CHECKING:
+    from holdfast.app.handoff import Answer
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "handoff",
+        run=run,
+        purpose="Where are we, what is pending, what is decided, what changed: from the journal of "
+        "the agent in this folder, and handoff.md is brought up to date. With the journal gone, "
+        "what handoff.md says, and as of when.",
+        examples=("holdfast handoff", "holdfast handoff --home ~/agents/ada --json"),
+    )
+    add_home_option(parser)
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from holdfast.app.handoff import read_answer
+    from holdfast.core.redact import safe
+    from holdfast.layout.agent_home import home_folder, load_home
+    from holdfast.memory.handoff import render
+
+    answer = asyncio.run(read_answer(load_home(home_folder(args.home))))
+    if args.json:
+        _print_json(answer)
+        return 0
+    if answer.source == "file":
+        from holdfast.cli.screen.screen import talk
+
+        talk(
+            "note: there is no journal; this is what handoff.md says\n"
+            "hint: `holdfast recover` brings the journal back from a backup"
+        )
+    print(safe(render(answer.handoff)), end="")
+    return 0
+
+
+def _print_json(answer: Answer) -> None:
+    from holdfast.cli.screen.screen import print_json
+    from holdfast.core.clock import iso
+
+    handoff = answer.handoff
+    print_json(
+        {
+            "agent": handoff.agent,
+            "id": handoff.agent_id or None,
+            "source": answer.source,
+            "as_of": iso(handoff.at_ms),
+            "where": list(handoff.where),
+            "pending": list(handoff.pending),
+            "decided": list(handoff.decided),
+            "changed": list(handoff.changed),
+        }
+    )

@@ -1,0 +1,246 @@
+"""`holdfast memory`: what the agent in this folder remembers."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Commands, add_home_option, add_json_option, add_verbs, new_command
+
+if TYPE_CHECKING:
+    from holdfast.app.memory_search import Gone
+    from holdfast.core.ports import Recalled
+    from holdfast.layout.agent_home import AgentHome
+    from holdfast.layout.memory_place import MemoryPlace
+
+LIMIT = 20
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "memory",
+        run=None,
+        purpose="What the agent in this folder remembers: MEMORY.md, and the logs of its days in "
+        "memory/. The files are yours to edit at any time; a running agent keeps your edits.",
+        examples=(
+            'holdfast memory add "The landlord answers on Mondays" --to MEMORY',
+            "holdfast memory search landlord",
+        ),
+    )
+    verbs = add_verbs(parser)
+    _add_add(verbs)
+    _add_search(verbs)
+    _add_show(verbs)
+
+
+def _add_add(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "add",
+        run=run_add,
+        summary="add a line",
+        purpose="Add one line, to today's log or to MEMORY.md. It goes through the journal where "
+        "there is one, beside a running worker too; else straight into the file.",
+        examples=(
+            'holdfast memory add "Moved the meeting to Friday"',
+            "echo 'Never call before nine' | holdfast memory add - --to MEMORY",
+        ),
+    )
+    parser.add_argument("text", metavar="TEXT", help="the line; - reads it from standard input")
+    parser.add_argument("--to", choices=("day", "MEMORY"), default="day", help="which file (default: today's log)")
+    parser.add_argument("--origin", metavar="WHO", default="user", help="whose word it is (default: user)")
+    add_home_option(parser)
+    add_json_option(parser)
+
+
+def _add_search(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "search",
+        run=run_search,
+        summary="find lines by words",
+        purpose="The lines of MEMORY.md and of the days that fit these words best, the best first.",
+        columns=(
+            ("FILE", "file and line number; waits: kept in the journal, not yet in the file"),
+            ("DAY", "when it was said, where that is known"),
+            ("ORIGIN", "whose word it is; file: a line that was written by hand"),
+            ("TEXT", "the line"),
+        ),
+        examples=("holdfast memory search landlord", "holdfast memory search rent --since 2026-11-01"),
+    )
+    parser.add_argument("words", metavar="WORD", nargs="+", help="what the line is about")
+    parser.add_argument("--since", metavar="DAY", default="", help="only lines of this day on")
+    parser.add_argument("--limit", type=int, default=LIMIT, help=f"at most (default: {LIMIT})")
+    add_home_option(parser)
+    add_json_option(parser)
+
+
+def _add_show(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "show",
+        run=run_show,
+        summary="print what is remembered",
+        purpose="MEMORY.md, or the log of a day; with --start what an agent that starts is told of "
+        "its own files. Needs no journal.",
+        examples=("holdfast memory show", "holdfast memory show 2026-11-15", "holdfast memory show --start"),
+    )
+    parser.add_argument("day", metavar="DAY", nargs="?", default="", help="a day's log (default: MEMORY.md)")
+    parser.add_argument("--start", action="store_true", help="what an agent that starts is told")
+    add_home_option(parser)
+    add_json_option(parser)
+
+
+def run_add(args: argparse.Namespace) -> int:
+    import asyncio
+    import sys
+
+    import msgspec
+
+    from holdfast.app.memory import add_line
+    from holdfast.cli.screen.screen import print_json, talk
+
+    text = sys.stdin.read() if args.text == "-" else args.text
+    done = asyncio.run(add_line(_home(args), text=text, to=args.to, origin=args.origin))
+    if args.json:
+        print_json(msgspec.to_builtins(done))
+        return 0
+    if done.written:
+        print(f"{done.file}: added ({done.id})")
+    else:
+        talk(f"note: kept in the journal, and not yet in {done.file}: {done.why}")
+        if done.hint:
+            talk(f"hint: {done.hint}")
+        talk("hint: after that the next `holdfast memory add`, or a worker, writes it")
+    return 0
+
+
+def run_search(args: argparse.Namespace) -> int:
+    import asyncio
+
+    import msgspec
+
+    from holdfast.app.memory_search import search
+    from holdfast.cli.screen.screen import print_json, print_table, talk
+    from holdfast.cli.screen.text import one_line
+    from holdfast.errors import BadInput
+
+    if args.limit < 1:
+        raise BadInput("--limit is at least 1")
+    words = " ".join(args.words)
+    found = asyncio.run(search(_home(args), words, limit=args.limit, since=args.since))
+    if args.json:
+        print_json({"lines": [_shape(one) for one in found.lines], "unread": msgspec.to_builtins(found.unread)})
+        return 0
+    rows = [(f"{one.file}:{one.line or 'waits'}", one.day, one.origin, one_line(one.text)) for one in found.lines]
+    where = "of what could be read " if found.unread else ""
+    empty = f"no line {where}fits; `holdfast memory show` prints MEMORY.md"
+    print_table(("FILE", "DAY", "ORIGIN", "TEXT"), rows, empty=empty)
+    for one in found.unread:
+        talk(f"NOT SEARCHED: {one.file}: {one.why}")
+        if one.hint:
+            talk(f"hint: {one.file}: {one.hint}")
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.screen.text import shown
+    from holdfast.core.clock import SystemClock
+    from holdfast.core.redact import safe
+    from holdfast.memory.days import check_day, parsed
+    from holdfast.memory.exchange import read_quiet
+    from holdfast.memory.sidecar import read_reports
+    from holdfast.memory.starting import start_text
+
+    home = _home(args)
+    place = _place(home)
+    if args.start:
+        tokens = home.settings.memory.tokens
+        text = start_text(place, tokens=tokens, now_ms=SystemClock().wall_ms())
+        if args.json:
+            print_json({"start": safe(text), "tokens": tokens})
+        else:
+            print(shown(text))
+        return 0
+    path = place.day_file(check_day(args.day)) if args.day else place.memory_file
+    raw = read_quiet(path)
+    text = (raw or b"").decode(errors="replace")
+    log = parsed(text, day=args.day)
+    name = path.relative_to(home.folder)
+    if args.json:
+        lines = [
+            {"line": number, "text": safe(one.text), "origin": one.origin, "day": one.day, "id": one.id}
+            for number, one in log.lines
+        ]
+        reports = [one for one in read_reports(place.report) if one.get("file") == str(name)]
+        gone = None if raw is not None else msgspec.to_builtins(_gone(home, str(name)))
+        print_json({"file": str(name), "lines": lines, "torn": log.torn, "merges": reports, "gone": gone})
+        return 0
+    if raw is None:
+        _tell_gone(home, str(name))
+    if log.torn:
+        talk(f"note: the last line of {name} has no end: somebody may have died while writing it")
+    print(shown(text), end="" if text.endswith("\n") or not text else "\n")
+    return 0
+
+
+def _gone(home: AgentHome, name: str) -> Gone:
+    import asyncio
+
+    from holdfast.app.memory_search import look_for_gone
+
+    return asyncio.run(look_for_gone(home, name))
+
+
+def _tell_gone(home: AgentHome, name: str) -> None:
+    """Whether the file was never there, or is lost; and how it comes back."""
+    from holdfast.cli.screen.screen import talk
+
+    gone = _gone(home, name)
+    if gone.why:
+        talk(f"note: the journal cannot be looked at: {gone.why}")
+    if not (gone.known or gone.waiting or gone.lost):
+        talk(f"note: there is no {name} yet")
+        return
+    if gone.known:
+        talk(f"note: {name} is gone; {gone.known} lines of it are known, as our last write left it")
+    if gone.waiting:
+        talk(f"note: {gone.waiting} lines for {name} wait in the journal")
+    if gone.known or gone.waiting:
+        talk(
+            "hint: a worker that starts writes it again, and so does `holdfast memory add`; "
+            "to forget it, make an empty file"
+        )
+    if gone.lost:
+        talk(f"note: {name} is gone; {gone.lost} lines that were in it are not written again")
+        talk(f"hint: `holdfast recover --file {name} --to FOLDER` brings it from a backup")
+
+
+def _home(args: argparse.Namespace) -> AgentHome:
+    from holdfast.layout.agent_home import home_folder, load_home
+
+    return load_home(home_folder(args.home))
+
+
+def _place(home: AgentHome) -> MemoryPlace:
+    from holdfast.layout.memory_place import MemoryPlace
+
+    return MemoryPlace(folder=home.folder)
+
+
+def _shape(one: Recalled) -> dict[str, object]:
+    from holdfast.core.redact import safe
+
+    return {
+        "file": one.file,
+        "line": one.line,
+        "text": safe(one.text),
+        "origin": one.origin,
+        "day": one.day,
+        "id": one.id,
+        "score": one.score,
+    }

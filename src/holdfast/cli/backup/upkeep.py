@@ -1,0 +1,212 @@
+"""`holdfast backup prune | due | schedule`: what keeps backups going without a person."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Commands, add_home_option, add_json_option, new_command
+from holdfast.cli.signals import run_async
+
+if TYPE_CHECKING:
+    from holdfast.backup.places.manage import BackupPlaces
+    from holdfast.backup.upkeep.prune import Pruned
+    from holdfast.layout.agent_home import AgentHome
+
+
+def add_upkeep(verbs: Commands) -> None:
+    _add_prune(verbs)
+    _add_due(verbs)
+    _add_schedule(verbs)
+
+
+def _add_prune(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "prune",
+        run=run_prune,
+        summary="remove old snapshots; never the last verified",
+        purpose="Remove snapshots that the rules under [backup] do not keep. Never the newest "
+        "verified one nor anything newer. First the listing is compared with the signed heads: "
+        "where a snapshot is gone that must exist, nothing is removed there and you are told. "
+        "At an append-only place removals hide snapshots and free no space.",
+        columns=(
+            ("place", "where"),
+            ("kept", "snapshots that stay"),
+            ("removed", "snapshots that went, or would with --dry-run"),
+            ("unnamed", "archives that no head names: left alone"),
+            ("result", "ok, or why nothing was removed"),
+        ),
+        examples=("holdfast backup prune --dry-run", "holdfast backup prune nas"),
+    )
+    parser.add_argument("place", nargs="*", help="these places alone (default: all)")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument(
+        "--accept-missing", action="store_true", help="go on where snapshots are gone: you know who removed them"
+    )
+    add_home_option(parser)
+    add_json_option(parser)
+
+
+def _add_due(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "due",
+        run=run_due,
+        summary="back up to the places whose time has come",
+        purpose="Back up to every place whose time has come, and tell news by [notices]: for "
+        "timers and cron. A place that failed is tried again soon, then less often; a disk that "
+        "is away raises no alarm before its last verified backup is too old. Ends with 0 also "
+        "where a place failed: what a person must know is a notice.",
+        examples=("holdfast backup due --every 1h", "holdfast backup due --every 1d --home ~/ada"),
+    )
+    parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
+    add_home_option(parser)
+    add_json_option(parser)
+
+
+def _add_schedule(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "schedule",
+        run=run_schedule,
+        summary="a timer of the system for it",
+        purpose="Print a systemd service and timer for your user, and a line for cron, that run "
+        "`holdfast backup due`. --install writes the two files; you start them.",
+        examples=("holdfast backup schedule --every 1h", "holdfast backup schedule --every 1d --install"),
+    )
+    parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
+    parser.add_argument("--install", action="store_true", help="write the files to ~/.config/systemd/user")
+    add_home_option(parser)
+    add_json_option(parser)
+
+
+def run_prune(args: argparse.Namespace) -> int:
+    from holdfast.cli.backup.places import run_opened
+
+    return run_opened(args, _prune)
+
+
+async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
+    from holdfast.app.notify import make_notices
+    from holdfast.backup.upkeep.prune import prune
+    from holdfast.backup.upkeep.run_due import tell_prune
+    from holdfast.cli.backup.places import APPEND_ONLY
+    from holdfast.cli.screen.screen import print_json, print_table, talk
+    from holdfast.core.clock import SystemClock
+    from holdfast.layout.settings import find_settings
+
+    for name in args.place:
+        places.get(name)
+    done = await prune(places, names=args.place, dry_run=args.dry_run, accept_missing=args.accept_missing)
+    if args.json:
+        print_json({"dry_run": args.dry_run, "places": [_shape(one) for one in done]})
+    else:
+        print_table(
+            ("place", "kept", "removed", "unnamed", "result"),
+            [_row(one) for one in done],
+            empty="no places yet; `holdfast place add NAME FOLDER` adds one",
+        )
+        if any(one.place.append_only for one in done):
+            talk(APPEND_ONLY)
+    failed = [one for one in done if one.error is not None]
+    if not args.dry_run:
+        notices = make_notices(find_settings(places.home.journal))
+        await tell_prune(failed, notices=notices, clock=SystemClock())
+    for one in failed:
+        if one.error is not None and not args.json:
+            talk(f"{one.place.name}: {one.error.message}\nhint: {one.error.hint}")
+    return failed[0].error.exit_code if failed and failed[0].error is not None else 0
+
+
+def run_due(args: argparse.Namespace) -> int:
+    return run_async(_due(args))
+
+
+async def _due(args: argparse.Namespace) -> int:
+    from holdfast.app.notify import make_notices
+    from holdfast.backup.upkeep.run_due import backup_of, run_due
+    from holdfast.backup.upkeep.schedule import parse_every
+    from holdfast.cli.screen.screen import talk
+    from holdfast.core.clock import SystemClock
+    from holdfast.layout.agent_home import home_folder, load_home
+    from holdfast.layout.settings import find_settings
+
+    every_s = parse_every(args.every)
+    home = load_home(home_folder(args.home))
+    names = await run_due(
+        home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=make_notices(find_settings(home.journal))
+    )
+    if args.json:
+        _print_due(home, names)
+        return 0
+    talk(f"due: {', '.join(names)}" if names else "nothing is due")
+    return 0
+
+
+def _print_due(home: AgentHome, names: Sequence[str]) -> None:
+    """What was due, and how every place stands now."""
+    from holdfast.backup.places.manage import states_of
+    from holdfast.backup.places.places import read_places
+    from holdfast.cli.backup.places import place_shape
+    from holdfast.cli.screen.screen import print_json
+
+    states = states_of(home)
+    places = [place_shape(one, states.of(one.name)) for one in read_places(home.places_file)]
+    print_json({"due": list(names), "places": places})
+
+
+def run_schedule(args: argparse.Namespace) -> int:
+    from holdfast.backup.upkeep.schedule import install, make_schedule, units_folder
+    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.layout.agent_home import home_folder, load_home
+
+    home = load_home(home_folder(args.home))
+    schedule = make_schedule(home.folder, agent=home.name, every=args.every)
+    written = install(schedule, units_folder()) if args.install else ()
+    if args.json:
+        print_json(
+            {
+                "unit": schedule.unit,
+                "service": schedule.service,
+                "timer": schedule.timer,
+                "cron": schedule.cron,
+                "written": [str(path) for path in written],
+            }
+        )
+        return 0
+    if args.install:
+        for path in written:
+            talk(f"written: {path}")
+        talk(
+            f"start it: systemctl --user daemon-reload && systemctl --user enable --now "
+            f"{schedule.unit}.timer\nand let it run without a login: loginctl enable-linger"
+        )
+        return 0
+    print(f"# ~/.config/systemd/user/{schedule.unit}.service\n{schedule.service}")
+    print(f"# ~/.config/systemd/user/{schedule.unit}.timer\n{schedule.timer}")
+    print(f"# or, by crontab -e:\n{schedule.cron}")
+    return 0
+
+
+def _row(one: Pruned) -> tuple[str, ...]:
+    if one.plan is None:
+        return (one.place.name, "-", "-", "-", one.error.code if one.error else "ok")
+    plan = one.plan
+    counts = (len(plan.keep), len(plan.remove), len(plan.unnamed))
+    return (one.place.name, *map(str, counts), "ok")
+
+
+def _shape(one: Pruned) -> dict[str, object]:
+    plan = one.plan
+    return {
+        "place": one.place.name,
+        "append_only": one.place.append_only,
+        "kept": list(plan.keep) if plan else [],
+        "removed": list(plan.remove) if plan else [],
+        "unnamed": list(plan.unnamed) if plan else [],
+        "missing": list(plan.missing) if plan else [],
+        "result": one.error.code if one.error else "ok",
+        "message": one.error.message if one.error else "",
+    }

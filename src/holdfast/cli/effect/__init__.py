@@ -1,0 +1,1 @@
+"""`holdfast effect` and its verbs."""

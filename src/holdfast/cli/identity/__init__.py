@@ -1,0 +1,1 @@
+"""`holdfast identity` and its verbs."""

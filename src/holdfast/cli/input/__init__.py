@@ -1,0 +1,1 @@
+"""What commands read from a person: words, secrets, files, and confirmations."""

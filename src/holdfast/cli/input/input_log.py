@@ -1,0 +1,43 @@
+"""Copies of a key log as a person hands them over: kel.jsonl of a backup, the text of a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.errors import BadInput, BadSheet
+from holdfast.identity.files.own_log import FILE_BYTES_MAX, RECEIPTS
+from holdfast.identity.paper.paper import CODE_CHARS_MAX, read_card
+from holdfast.identity.witness.witness import Copy
+
+
+def read_log_file(path: Path) -> Copy:
+    """The lines of a kel.jsonl, and of the receipts.jsonl beside it. Nothing is verified yet."""
+    beside = path.parent / RECEIPTS
+    return Copy(records=_lines(path), receipts=_lines(beside) if beside.is_file() else ())
+
+
+def read_card_file(path: Path) -> Copy:
+    """The records in a card's text or code. They prove nothing before they are verified."""
+    try:
+        text = _raw(path, 64 * CODE_CHARS_MAX).decode()
+    except UnicodeDecodeError:
+        raise BadSheet(
+            f"{path} is no text", hint="give the text of the card, or what a telephone shows for its code"
+        ) from None
+    return Copy(records=read_card(text), receipts=())
+
+
+def _lines(path: Path) -> tuple[bytes, ...]:
+    raw = _raw(path, FILE_BYTES_MAX)
+    return tuple(line for line in raw[: raw.rfind(b"\n") + 1].split(b"\n") if line)
+
+
+def _raw(path: Path, bytes_max: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(bytes_max + 1)
+    except OSError as error:
+        raise BadInput(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    if len(raw) > bytes_max:
+        raise BadInput(f"{str(path)!r} has more than {bytes_max:,} bytes")
+    return raw

@@ -1,0 +1,91 @@
+"""Paper as it comes back to `holdfast paper`: typed, from a descriptor, or scanned.
+
+Beyond paper_text.py, which all commands share: pages are scanned, a code must be of this agent,
+and a share that was mistyped is asked for again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.cli.input.input_sheet import sorted_paper
+from holdfast.cli.input.input_slots import read_line
+from holdfast.cli.input.input_words import ask_words, read_words
+from holdfast.errors import BadInput, BadShare
+from holdfast.identity.acts.paper_sheets import PaperDesk, Words, check_same_agent, fit_phrase, fit_shares
+from holdfast.identity.paper.paper import read_secret
+from holdfast.identity.paper.phrase import WORDS
+from holdfast.identity.paper.shares import SHARE_WORDS, Share, read_share
+
+TRIES = 5  # at one share, before the person is sent away to look again
+_CODE = re.compile(r"HF1[RS]:", re.I)
+
+
+def read_passphrase(args: argparse.Namespace) -> str:
+    """The passphrase of the words; empty where they have none."""
+    option = "--sheet-passphrase-fd"
+    if args.sheet_passphrase_fd is not None:
+        return read_line(option, args.sheet_passphrase_fd)
+    return ask_words("passphrase of the sheet", option) if args.sheet_passphrase else ""
+
+
+def read_paper(desk: PaperDesk, args: argparse.Namespace, passphrase: str) -> Words:
+    """Words that fit this agent. Raises BadInput, BadPhrase, BadShare, BadSheet."""
+    if args.scan and args.words_fd is not None:
+        raise BadInput("--scan and --words-fd: one of them")
+    if args.scan:
+        from holdfast.identity.paper.scan import scan
+
+        return fit_text(desk, "\n".join(scan(Path(file)) for file in args.scan), passphrase)
+    if args.words_fd is not None:
+        return fit_text(desk, read_words(args.words_fd, "--words-fd"), passphrase)
+    return _typed(desk, passphrase)
+
+
+def fit_text(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
+    """A phrase, shares in lines, or the texts of codes."""
+    for line in text.splitlines():
+        if _CODE.search(line):
+            check_same_agent(desk, read_secret(line.upper()))
+    given = sorted_paper(text)
+    if not given.shares:
+        return fit_phrase(desk, given.words, passphrase)
+    shares = [read_share(one, number=at) for at, one in enumerate(given.shares, 1)]
+    return fit_shares(desk, shares, passphrase)
+
+
+def _typed(desk: PaperDesk, passphrase: str) -> Words:
+    def ask(what: str) -> str:
+        return ask_words(what, "--words-fd")
+
+    text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share")
+    if _CODE.search(text) or not sorted_paper(text).shares:
+        return fit_text(desk, text, passphrase)
+    return fit_shares(desk, ask_shares(ask, text), passphrase)
+
+
+def ask_shares(ask: Callable[[str], str], first: str = "") -> list[Share]:
+    """Shares from a person until there are enough; one that is damaged is asked for again."""
+    kept: dict[int, Share] = {}
+    needed, tries = 0, 0
+    while not needed or len(kept) < needed:
+        number = len(kept) + 1
+        text = first or ask(f"share {number}" + (f" of {needed} needed" if needed else ""))
+        first = ""
+        try:
+            share = read_share(text, number=number)
+        except BadShare as error:
+            tries += 1
+            if tries == TRIES:
+                raise
+            print(f"{error}; once more", file=sys.stderr)
+            continue
+        needed, tries = share.needed, 0
+        if share.number in kept:
+            print(f"share {share.number} was given before", file=sys.stderr)
+        kept[share.number] = share
+    return list(kept.values())

@@ -1,0 +1,1 @@
+"""`holdfast paper` and `share`."""

@@ -1,0 +1,134 @@
+"""`holdfast paper replace`: new words, named by the old ones."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from holdfast.cli.identity.show import report
+from holdfast.cli.input.confirm import confirm
+from holdfast.cli.input.input_sheet import read_given
+from holdfast.cli.input.input_slots import read_line
+from holdfast.cli.input.input_words import ask_words, read_words
+from holdfast.cli.screen.output_words import words_out
+from holdfast.cli.screen.screen import talk
+from holdfast.core.clock import SystemEntropy
+from holdfast.errors import BadInput, VaultMissing
+from holdfast.identity.acts.log_act import Done, acting, open_desk
+from holdfast.identity.acts.make_agent import open_by
+from holdfast.identity.acts.paper_acts import find_phrase
+from holdfast.identity.acts.paper_sheets import mark_revoked, open_paper, today
+from holdfast.identity.acts.replace_paper import is_under_way, replace_paper
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.slots import Key, find_unattended, passphrase_key, ways_in
+from holdfast.identity.vault.vault import Vault, read_slots
+from holdfast.layout.agent_home import AgentHome, home_folder, load_home
+
+ENTROPY = SystemEntropy()
+
+
+def run(args: argparse.Namespace) -> int:
+    home = load_home(home_folder(args.home))
+    confirm(
+        "replace",
+        f"{home.name} gets new words; the old ones lose their power over it, and every running copy is evicted",
+        yes=args.yes,
+    )
+    given = read_given(args)
+    log = read_own_log(home.folder, Sodium())
+    phrase, change = find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)
+    if change:
+        talk(f"the words were repaired: {change}")
+    with ExitStack() as stack:
+        stack.enter_context(phrase)
+        old = stack.enter_context(PaperKeys(phrase, given.passphrase))
+        vaults = _opened(home, args, stack)
+        stack.enter_context(acting(home.folder))
+        new = stack.enter_context(PaperKeys(stack.enter_context(_new_words(home, args, old))))
+        done = asyncio.run(_replaced(home, old, new, *vaults))
+    _revoke_all(home)
+    report(home, done, as_json=args.json)
+    talk(
+        "next: `holdfast paper print | lp` with the new words, `holdfast paper verify`, and a new "
+        "card; destroy the old sheets, and exchange what they could open"
+    )
+    return 0
+
+
+def _new_words(home: AgentHome, args: argparse.Namespace, old: PaperKeys) -> Phrase:
+    """Made and shown; of a run that was cut short: given again."""
+    desk = asyncio.run(open_desk(home, port=Sodium()))
+    if is_under_way(desk, old):
+        talk("an earlier run has shown new words: these are asked for")
+        if args.again_fd is not None:
+            return read_phrase(read_words(args.again_fd, "--again-fd"))
+        return read_phrase(ask_words("the 24 new words", "--again-fd"))
+    if args.again_fd is not None:
+        raise BadInput("--again-fd: no earlier run has named new words")
+    show = words_out(args.new_words_fd, home.name)
+    made = new_phrase(ENTROPY)
+    show(made)
+    return made
+
+
+Opened = tuple[Vault, list[Key]]
+
+
+def _opened(home: AgentHome, args: argparse.Namespace, stack: ExitStack) -> tuple[Opened, Opened]:
+    """Vault and second place, each with a key for every slot, before any word is shown."""
+    if home.vault is None or home.second is None:
+        raise VaultMissing(f"{home.settings_file} names no vault and second place")
+    found: list[Opened] = []
+    for folder, option, fd, what in (
+        (home.vault, "--passphrase-fd", args.passphrase_fd, "the vault"),
+        (home.second, "--second-passphrase-fd", args.second_passphrase_fd, "the second place"),
+    ):
+        ways = _ways(folder, option, fd, what=what)
+        vault = stack.enter_context(open_by(folder, ways))
+        vault.check_ways(ways)
+        found.append((vault, ways))
+    return found[0], found[1]
+
+
+async def _replaced(home: AgentHome, old: PaperKeys, new: PaperKeys, first: Opened, second: Opened) -> Done:
+    return await replace_paper(
+        await open_desk(home, port=Sodium()),
+        old,
+        new,
+        first[0],
+        second[0],
+        ways=first[1],
+        second_ways=second[1],
+        entropy=ENTROPY,
+    )
+
+
+def _ways(folder: Path, option: str, fd: str | None, *, what: str) -> list[Key]:
+    """A key for every slot: what this machine has, what was given, or what a person types."""
+    slots = read_slots(folder)
+    ways = find_unattended(slots)
+    if fd is not None:
+        ways.append(passphrase_key(read_line(option, fd)))
+    elif any(slot.kind == "passphrase" for slot in slots):
+        if not sys.stdin.isatty():
+            raise BadInput(f"nobody is there to type the passphrase of {what}", hint=option)
+        from getpass import getpass
+
+        asked = getpass(f"passphrase of {what} (not shown): ", stream=sys.stderr)
+        ways.append(passphrase_key(asked))
+    if not ways:
+        raise BadInput(f"nothing here opens {what} ({folder})", hint=ways_in(slots))
+    return ways
+
+
+def _revoke_all(home: AgentHome) -> None:
+    desk = open_paper(home.folder)
+    numbers = [one.number for one in desk.register.current()]
+    if numbers:
+        mark_revoked(desk, numbers, date=today())

@@ -1,0 +1,97 @@
+"""`holdfast share`: a recovery phrase becomes shares, and shares the phrase again."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from holdfast.cli.command import Commands, add_verbs, new_command
+
+_HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "share",
+        run=None,
+        purpose="Shares of a recovery phrase by SLIP-39: any so many of them together give the "
+        "phrase, fewer tell nothing. Run it on a machine without a network; what is printed is "
+        "secret: it goes to a terminal, a pipe or a file in memory of yours alone, and a file on "
+        "a disk is refused. Nothing is stored.",
+        examples=("holdfast share split --needed 2 --total 3", "holdfast share combine"),
+    )
+    verbs = add_verbs(parser)
+    split = new_command(
+        verbs,
+        "split",
+        run=run_split,
+        summary="make shares of a phrase",
+        purpose="Make shares of a recovery phrase. The 24 words are asked for without showing "
+        "them, or read from a descriptor. The phrase stays valid: destroy its sheet if only the "
+        "shares shall count. Shares of different splits do not fit together.",
+        examples=(
+            "holdfast share split --needed 2 --total 3",
+            "gpg -d words.gpg | holdfast share split --needed 3 --total 5 --from-fd 0",
+        ),
+    )
+    split.add_argument("--needed", metavar="M", required=True, help="so many give the phrase")
+    split.add_argument("--total", metavar="N", required=True, help="so many are made, at most 16")
+    combine = new_command(
+        verbs,
+        "combine",
+        run=run_combine,
+        summary="the phrase of enough shares",
+        purpose="Print the recovery phrase of enough shares. They are asked for one after the "
+        "other without showing them, or read from a descriptor, one in a line. Four letters of "
+        "each word are enough.",
+        examples=("holdfast share combine", "holdfast share combine --from-fd 3 3< shares"),
+    )
+    for one in (split, combine):
+        one.add_argument("--from-fd", metavar="N", help="read the words from this open descriptor; 0 is a pipe")
+
+
+def run_split(args: argparse.Namespace) -> int:
+    from holdfast.cli.input.input_words import ask_words, read_words
+    from holdfast.cli.screen.output_paper import check_way_out
+    from holdfast.identity.paper.phrase import read_phrase
+    from holdfast.identity.paper.shares import split
+
+    check_way_out(None, text=True)
+    needed, total = _number("--needed", args.needed), _number("--total", args.total)
+    text = read_words(args.from_fd) if args.from_fd is not None else ask_words("the 24 words")
+    with read_phrase(text) as phrase:
+        for share in split(phrase, needed=needed, total=total):
+            print(f"share {share.number} of {total}, any {needed} needed, document {share.document}")
+            print(" ".join(share.words))
+            print()
+    print("secret: one share to a sheet, never two in one place", file=sys.stderr)
+    return 0
+
+
+def run_combine(args: argparse.Namespace) -> int:
+    from holdfast.cli.input.input_paper import ask_shares
+    from holdfast.cli.input.input_words import ask_words, read_words
+    from holdfast.cli.screen.output_paper import check_way_out
+    from holdfast.identity.paper.shares import combine
+
+    check_way_out(None, text=True)
+    if args.from_fd is not None:
+        # What `split` prints can be given back as it is.
+        lines = [line.strip() for line in read_words(args.from_fd).splitlines()]
+        shares = [line for line in lines if line and not _HEADING.match(line)]
+    else:
+        shares = [" ".join(one.words) for one in ask_shares(ask_words)]
+    with combine(shares) as phrase:
+        print(" ".join(phrase.words))
+    print("secret: the whole phrase; if this machine has a network, print a new one soon", file=sys.stderr)
+    return 0
+
+
+def _number(option: str, word: str) -> int:
+    from holdfast.errors import BadInput
+
+    if not word.isascii() or not word.isdigit():
+        raise BadInput(f"{option}: {word!r} is not a number")
+    return int(word[:9])

@@ -1,0 +1,286 @@
+"""`holdfast recover --place ADDRESS`: what is asked, what is shown, in this order.
+
+Rules of the screen: what was found comes before any question; a figure for everything that took
+time; the one thing to do next at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backup.borg.verbs import open_borg
+from holdfast.backup.restore.restore_choice import Wish
+from holdfast.backup.restore.restore_home import restore_to
+from holdfast.cli.input.agent_places import default_place, path_of, paths_of, second_place
+from holdfast.cli.input.confirm import confirm
+from holdfast.cli.input.input_log import read_card_file, read_log_file
+from holdfast.cli.input.input_sheet import read_given
+from holdfast.cli.input.input_slots import new_slots, open_existing
+from holdfast.cli.recover.show import Would, show_loss, show_view, show_would, view_json, would_json
+from holdfast.cli.screen.progress import Progress
+from holdfast.cli.screen.screen import print_fields, print_json, talk
+from holdfast.cli.signals import run_async
+from holdfast.core.clock import SystemClock, SystemEntropy, iso
+from holdfast.errors import BackupDamaged, BadInput, HoldfastError
+from holdfast.identity.log.log_state import Standing
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.vault import exists
+from holdfast.layout.agent_home import home_in, root_folder
+from holdfast.recovery.recover_agent import Recovered, Target, find_obstacle, perform
+from holdfast.recovery.survey import Have, View, look
+
+
+def run(args: argparse.Namespace) -> int:
+    began = time.monotonic()
+    folder = root_folder(args.home)
+    name = args.agent or folder.name.lower()
+    vault = path_of(args.vault) if args.vault else default_place("vault", name)
+    _check_words(args, vault)
+    if not args.place and not os.path.lexists(home_in(folder) / "places.json"):
+        args.place = [_ask_place()]
+    at = None if args.at is None else _moment(args.at)
+    with _borg_base() as base, Progress() as news:
+        have = _have(args, vault)
+        borg = run_async(open_borg(base=base, news=news))
+        view = run_async(look(have, folder, borg=borg, port=Sodium(), at=at))
+        if not args.json:
+            show_view(view)
+        if args.dry_run:
+            return _look_only(args, view, folder, name, vault)
+        if args.to:
+            return _unpack(args, view, news)
+        target = _target(args, folder, name, vault)
+        _confirm(args, view, folder)
+        done = run_async(
+            perform(view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), tell=news.say)
+        )
+    _report(args, view, done, seconds=time.monotonic() - began)
+    return _start(args, done) if args.start else 0
+
+
+def _look_only(args: argparse.Namespace, view: View, folder: Path, name: str, vault: Path) -> int:
+    """Tell what would be done. Raises what would stand in its way, after all else is said."""
+    obstacle = find_obstacle(
+        view,
+        vault=vault,
+        keep_keys=args.keep_keys or bool(args.to),
+        again=args.again,
+        accept_older=args.accept_older or bool(args.to),
+    )
+    second = path_of(args.second) if args.second else default_place("second", name)
+    would = Would(folder=folder, vault=vault, second=second, keep_keys=args.keep_keys)
+    if args.to and obstacle is None:
+        try:
+            report = run_async(restore_to(path_of(args.to), view.means(Sodium()), _wish(args, view), dry_run=True))
+            would = replace(would, files=report)
+        except HoldfastError as error:
+            obstacle = error
+    if args.json:
+        planned = None if obstacle else would_json(view, would)
+        print_json({**view_json(view), "done": False, "would": planned})
+    elif obstacle is None:
+        show_would(view, would)
+    if obstacle is not None:
+        raise obstacle
+    return 0
+
+
+def _wish(args: argparse.Namespace, view: View) -> Wish:
+    return Wish(at=view.at, files=tuple(one.strip("/") for one in args.file))
+
+
+def has_paper_alone(args: argparse.Namespace) -> bool:
+    """Sheet and card, and no backup: the identity can come back, and nothing else."""
+    named = args.place or os.path.lexists(home_in(root_folder(args.home)) / "places.json")
+    return bool(args.card) and not named and not args.keep_keys
+
+
+def run_without_backup(args: argparse.Namespace) -> int:
+    from holdfast.cli.identity import recover as identity_recover
+
+    if args.dry_run or args.to or args.at or args.start:
+        raise BadInput("without a place there is nothing to restore", hint="give --place ADDRESS")
+    talk("no place is named: the identity comes back, and no state with it")
+    args.name = args.agent or root_folder(args.home).name.lower()
+    args.escrow = None
+    if not args.witness and not args.new_witness:
+        args.new_witness = [str(default_place("witness", args.name))]
+    return identity_recover.run(args)
+
+
+def _check_words(args: argparse.Namespace, vault: Path) -> None:
+    if args.file and not args.to:
+        raise BadInput("--file needs --to FOLDER")
+    if args.keep_keys and not exists(vault):
+        raise BadInput(f"--keep-keys: there is no vault in {vault}", hint="name it with --vault")
+
+
+def _ask_place() -> str:
+    if not sys.stdin.isatty():
+        raise BadInput(
+            "where are the backups?",
+            hint="give --place FOLDER or --place ssh://user@host/path; "
+            "without any, the identity alone comes back with --card FILE",
+        )
+    talk("Where are backups of the agent? A folder, or ssh://user@host/path (see the public card).")
+    print("place: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
+    if not answer:
+        raise BadInput("no place was given: nothing was changed")
+    return answer
+
+
+def _have(args: argparse.Namespace, vault: Path) -> Have:
+    have = Have(
+        places=tuple(args.place),
+        agent=args.agent,
+        rsh=args.rsh,
+        witnesses=paths_of(args.witness),
+        copies=tuple(
+            [read_card_file(path_of(one)) for one in args.card] + [read_log_file(path_of(one)) for one in args.log]
+        ),
+    )
+    if args.keep_keys:
+        opened = open_existing(vault, "--passphrase-fd", args.passphrase_fd, what="the vault")
+        return replace(have, vault=opened)
+    given = read_given(args)
+    return replace(have, words=given.words, shares=given.shares, passphrase=given.passphrase)
+
+
+def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> Target:
+    spare = default_place("witness", name)
+    if args.keep_keys:
+        second = path_of(args.second) if args.second else default_place("second", name)
+        return Target(folder=folder, vault=vault, second=second, again=args.again, accept_older=args.accept_older)
+    second = second_place(args.second, vault, name)
+    keys, second_keys = new_slots(args)
+    return Target(
+        folder=folder,
+        vault=vault,
+        second=second,
+        keys=keys,
+        second_keys=second_keys,
+        spare_witness=spare,
+        new_witnesses=paths_of(args.new_witness),
+        arbiter=str(default_place("arbiter", name)),
+        again=args.again,
+        accept_older=args.accept_older,
+    )
+
+
+def _confirm(args: argparse.Namespace, view: View, folder: Path) -> None:
+    if view.chosen is None:
+        return  # perform says why
+    what = [f"{folder} becomes the agent's folder"]
+    if os.path.lexists(folder):
+        what.append("what is there now is kept beside it")
+    if not args.keep_keys and view.log.standing is not Standing.LOCKED:
+        what.append("whoever holds the agent's keys is evicted")
+    confirm("recover", "; ".join(what), yes=args.yes)
+
+
+def _unpack(args: argparse.Namespace, view: View, news: Progress) -> int:
+    """Look at a snapshot without making it run."""
+    to = path_of(args.to)
+    if os.path.lexists(to) and not args.file:
+        raise BadInput(f"{to} is there already", hint="name a new folder")
+    report = run_async(restore_to(to, view.means(Sodium()), _wish(args, view)))
+    news.clear()
+    if args.json:
+        print_json(msgspec.to_builtins(report))
+    else:
+        show_loss(report, said=not args.file)
+        print(to)
+    return BackupDamaged.exit_code if report.damaged else 0
+
+
+def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: float) -> None:
+    restored, journal = done.restored, done.journal
+    fields: dict[str, object] = {
+        **view_json(view),
+        "done": True,
+        "home": str(done.home.folder),
+        "evicted": done.evicted,
+        "position": list(done.log.position),
+        "restored": None if restored is None else msgspec.to_builtins(restored),
+        "incarnation": None if journal is None else journal.incarnation,
+        "suspect_tasks": 0 if journal is None else journal.open_tasks,
+        "places_left": list(done.left),
+        "secrets_to_rotate": list(done.secrets),
+        "restore_s": round(done.restore_s, 3),
+        "identity_s": round(done.identity_s, 3),
+        "seconds": round(seconds, 3),
+    }
+    if args.json:
+        print_json(fields)
+        return
+    print_fields(
+        [
+            ("agent", done.home.name),
+            ("id", done.log.id),
+            ("home", str(done.home.folder)),
+            ("state", _state(view, done)),
+            ("suspect", f"{fields['suspect_tasks']} open tasks: looked up or parked before anything is sent"),
+            ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, in all {seconds:.1f} s"),
+        ]
+    )
+    if restored is not None and restored.kept:
+        talk(f"what was there before: {restored.kept}")
+    if restored is not None:
+        show_loss(restored, said=True)
+    if done.secrets:
+        talk("whoever had the old machine may know these secrets of tools; rotate them: " + ", ".join(done.secrets))
+    if done.evicted:
+        talk("the words were typed on this machine: if it has a network, print a new sheet soon")
+    for name in done.left:
+        talk(
+            f"place {name} was behind and may have been put back to an older day: it is not "
+            "written to any more; add a new folder: `holdfast place add NAME FOLDER`"
+        )
+    if not args.start:
+        talk(f"next: holdfast worker APP --journal {done.home.journal}")
+
+
+def _state(view: View, done: Recovered) -> str:
+    if done.restored is not None:
+        seq, at = done.restored.seq, done.restored.at
+    elif view.chosen is not None:
+        seq, at = view.chosen.record.seq, view.chosen.record.at
+    else:
+        return ""
+    return f"snapshot {seq} of {iso(at * 1000)}; what was done after that is lost here"
+
+
+def _start(args: argparse.Namespace, done: Recovered) -> int:
+    """Serve from here on; the worker's own parent takes the place of this process."""
+    talk(f"starting: holdfast worker {args.start}")
+    sys.stdout.flush()
+    words = ["worker", args.start, "--journal", str(done.home.journal)]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "holdfast", *words])
+
+
+def _moment(text: str) -> int:
+    try:
+        when = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"--at: {text!r} is no time", hint="2026-11-15 or 2026-11-15T14:30") from None
+    if len(text) == len("2026-11-15"):
+        when = when.replace(hour=23, minute=59, second=59)
+    return int((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp())
+
+
+@contextmanager
+def _borg_base() -> Generator[Path]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as name:
+        yield Path(name) / "borg"

@@ -1,0 +1,66 @@
+"""`holdfast recover --journal FILE`: a journal that was put back becomes a proper restore."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+import msgspec
+
+from holdfast.cli.input.confirm import confirm
+from holdfast.cli.input.input_journal import journal_of
+from holdfast.cli.screen.screen import print_json
+from holdfast.journal.sqlite.opening.restore import Restored
+from holdfast.recovery.recover_journal import begin_anew, recover_journal
+
+WORD = "restore"
+WORD_ANEW = "forget"
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.begin_anew:
+        return _begin_anew(args)
+    path = journal_of(args)
+    plan = asyncio.run(recover_journal(path, dry_run=True))
+    lost = max(plan.mark_sequence - plan.sequence, 0)
+    if not args.json:
+        print(
+            f"{path} ends at record {plan.sequence}; this machine has committed "
+            f"{plan.mark_sequence}: {lost} records are lost.\n"
+            f"Incarnation {plan.incarnation} would begin; {plan.open_tasks} open tasks become "
+            "suspect: looked up or parked before anything is sent.",
+            file=sys.stderr,
+        )
+    if not args.dry_run:
+        confirm(WORD, f"{path} becomes the journal from now on", yes=args.yes)
+        plan = asyncio.run(recover_journal(path))
+    done = f"restored: incarnation {plan.incarnation}, {plan.open_tasks} tasks suspect"
+    return _report(args, plan, done)
+
+
+def _begin_anew(args: argparse.Namespace) -> int:
+    path = journal_of(args)
+    plan = asyncio.run(begin_anew(path, dry_run=True))
+    if not args.json:
+        print(
+            f"{path} is gone; this machine has committed {plan.mark_sequence} records to it.\n"
+            f"An empty journal would begin, with incarnation {plan.incarnation}: open tasks are "
+            "forgotten; requests\nsubmitted again under their old ids are looked up or parked "
+            "before anything is sent.",
+            file=sys.stderr,
+        )
+    if not args.dry_run:
+        confirm(WORD_ANEW, f"what {path} held is given up", yes=args.yes)
+        plan = asyncio.run(begin_anew(path))
+    return _report(args, plan, f"begun anew: incarnation {plan.incarnation}")
+
+
+def _report(args: argparse.Namespace, plan: Restored, text: str) -> int:
+    lost = max(plan.mark_sequence - plan.sequence, 0)
+    if args.json:
+        fields = msgspec.to_builtins(plan)
+        print_json({**fields, "records_lost": lost, "done": not args.dry_run})
+    elif not args.dry_run:
+        print(text)
+    return 0

@@ -1,0 +1,189 @@
+"""Following a task: what changed since the last look, on a terminal as a table that moves.
+
+The journal is the only source: whichever worker runs the task, in whichever process, the same
+lines appear. Nothing here can disturb the task; leaving is always safe.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.cli.screen.screen import STATE_STYLES, ago, talk
+from holdfast.cli.screen.text import one_line, shown
+from holdfast.cli.task.workers import is_served
+from holdfast.core.effect import CLASSES
+from holdfast.core.ordinal import sort_key
+from holdfast.errors import TaskUnfinished
+from holdfast.journal.contract import TaskRow
+from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
+from holdfast.views.approvals import questions_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from holdfast.app.handle import TaskHandle
+    from holdfast.app.open import Holdfast
+
+UNSERVED_S = 2.0  # how long a task may wait unclaimed before we look whether anybody is there
+STEPS_SHOWN_MAX = 30
+
+
+class Screen(Protocol):
+    def show(self, row: TaskRow, view: TaskView) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+async def follow(
+    hf: Holdfast, handle: TaskHandle, *, app: str, quiet: bool, timeout_s: float | None
+) -> Any:  # Any: the task's JSON result
+    """Show progress until the task ends; its result, or the error that `result` raises."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    with _screen(quiet) as screen:
+        rests = await _watch(hf, handle, screen, app=app, end=end)
+    if not rests:
+        raise TaskUnfinished(f"task {handle.id} has not ended within {timeout_s:g} s")
+    return await handle.result()
+
+
+async def _watch(hf: Holdfast, handle: TaskHandle, screen: Screen, *, app: str, end: float | None) -> bool:
+    """Show every change; True where the task has ended or needs a person."""
+    began = time.monotonic()
+    seen: tuple[int, TaskState] | None = None
+    warned = False
+    told: set[str] = set()
+    async for row in handle.watch():
+        if seen != (row.records, row.state):
+            seen = (row.records, row.state)
+            view = await handle.view()
+            screen.show(row, view)
+            _tell_questions(screen, row, view, told)
+        if row.state in ENDED or row.state is TaskState.PARKED:
+            return True
+        now = time.monotonic()
+        if end is not None and now >= end:
+            return False
+        if not warned and row.state is TaskState.QUEUED and now - began > UNSERVED_S:
+            warned = True
+            if not await is_served(hf):
+                screen.say("no worker serves this journal; the task is kept and waits for one")
+                screen.say(f"hint: `holdfast worker {app}` in another terminal, or submit --run")
+    return True
+
+
+def _tell_questions(screen: Screen, row: TaskRow, view: TaskView, told: set[str]) -> None:
+    if row.state is not TaskState.WAITING:
+        return
+    for one in questions_of(view):
+        if one.ordinal not in told:
+            told.add(one.ordinal)
+            place = f"{one.task_id}/{one.ordinal}"
+            screen.say(f"step {one.ordinal} waits for an approval: {one_line(one.question)}")
+            screen.say(f"hint: `holdfast approval grant {place}` or `... refuse {place}`")
+
+
+@contextmanager
+def _screen(quiet: bool) -> Generator[Screen, None, None]:
+    if quiet:
+        yield _Silent()
+    elif sys.stderr.isatty():
+        with _live() as screen:
+            yield screen
+    else:
+        yield _Lines()
+
+
+class _Silent:
+    """For programs: only the result and errors."""
+
+    def show(self, row: TaskRow, view: TaskView) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class _Lines:
+    """One line per change, for pipes and logs."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+
+    def show(self, row: TaskRow, view: TaskView) -> None:
+        for ordinal in sorted(view.steps, key=sort_key):
+            step = view.steps[ordinal]
+            line = f"step {ordinal} {step.tool} ({CLASSES[step.letter].name}): {_state(step)}"
+            if self._seen.get(ordinal) != line:
+                self._seen[ordinal] = line
+                talk(line)
+        line = f"task {row.state.value}"
+        if self._seen.get("") != line:
+            self._seen[""] = line
+            talk(line)
+
+    def say(self, text: str) -> None:
+        talk(text)
+
+
+class _Live:
+    """A table that is drawn anew at every change."""
+
+    def __init__(self, live: Any) -> None:  # Any: rich.live.Live, imported only on a terminal
+        self._live = live
+
+    def show(self, row: TaskRow, view: TaskView) -> None:
+        self._live.update(_table(row, view), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._live.console.print(shown(text), markup=False, highlight=False)
+
+
+@contextmanager
+def _live() -> Generator[Screen, None, None]:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False)
+    with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
+        yield _Live(live)
+
+
+def _table(row: TaskRow, view: TaskView) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("step", "tool", "class", "state", "took"):
+        table.add_column(column)
+    ordinals = sorted(view.steps, key=sort_key)
+    if len(ordinals) > STEPS_SHOWN_MAX:
+        table.add_row("...", f"{len(ordinals) - STEPS_SHOWN_MAX} earlier steps", "", "", "")
+    for ordinal in ordinals[-STEPS_SHOWN_MAX:]:
+        step = view.steps[ordinal]
+        state, _, took = _state(step).partition(", ")
+        table.add_row(
+            ordinal,
+            Text(shown(step.tool)),
+            CLASSES[step.letter].name,
+            Text(state, style=STATE_STYLES.get(step.state.value, "")),
+            took,
+        )
+    table.caption = Text(f"task {row.state.value}", style=STATE_STYLES.get(row.state.value, ""))
+    table.caption_justify = "left"
+    return table
+
+
+def _state(step: StepView) -> str:
+    text = step.state.value
+    said: dict[str, str] = step.body.get("gate") or {}
+    if said.get("verdict") == "refused":
+        text += " (refused by the gate)"
+    if step.step is not None and step.step.attempts > 1:
+        text += f" (attempt {step.step.attempts})"
+    if step.closed and step.attempts:
+        text += f", {ago(step.closed_ms - step.attempts[-1].at_ms)}"
+    return text

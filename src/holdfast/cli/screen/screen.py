@@ -1,0 +1,117 @@
+"""What commands print: tables for people, JSON for programs, talk to standard error.
+
+On a terminal tables are drawn by rich; anywhere else they are plain columns, so that pipes and
+logs get stable text. A word always says what a colour says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from holdfast.cli.screen.text import one_line, shown
+
+STATE_STYLES = {
+    "succeeded": "green",
+    "running": "cyan",
+    "started": "cyan",
+    "failed": "red",
+    "parked": "bold yellow",
+    "unknown": "yellow",
+    "waiting": "magenta",
+    "cancelled": "dim",
+    "skipped": "dim",
+    "ok": "green",
+    "warning": "yellow",
+    "damage": "bold red",
+}
+
+_LATE_CONTROL = re.compile(r"[\x7f-\x9f]")
+
+
+def print_json(value: object) -> None:
+    """One JSON value, readable; what could drive a terminal is escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    print(_LATE_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def talk(text: str) -> None:
+    """Something for the person at the screen, not part of the data."""
+    print(shown(text), file=sys.stderr)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, state: str = "state") -> None:
+    """A table; where it is empty, a sentence about what would appear here, as talk."""
+    if not rows:
+        talk(empty)
+    elif sys.stdout.isatty():
+        _print_rich(columns, rows, state)
+    else:
+        _print_plain(columns, rows)
+
+
+def print_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """Names and values, one pair a line."""
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
+        first, *rest = shown(value).splitlines() or [""]
+        print(f"{name:<{width}}  {first}".rstrip())
+        for line in rest:
+            print(f"{'':<{width}}  {line}")
+
+
+def json_line(value: object, *, chars_max: int = 100) -> str:
+    """A JSON value on one line, cut where it is long."""
+    return one_line(json.dumps(value, ensure_ascii=False), chars_max=chars_max)
+
+
+def clock_time(at_ms: int) -> str:
+    """A moment for people: local time to the second; a dash where there is none."""
+    if not at_ms:
+        return "-"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().isoformat(" ", "seconds")
+
+
+def ago(ms: int) -> str:
+    """A length of time in its two largest units at most."""
+    seconds = max(0, ms) / 1000
+    if seconds < 1:
+        return f"{max(0, ms)} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3_600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if seconds < 172_800:
+        return f"{int(seconds // 3_600)} h {int(seconds % 3_600 // 60)} min"
+    return f"{int(seconds // 86_400)} days"
+
+
+def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    cells = [[one_line(cell, chars_max=200) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in (columns, *cells)) for i in range(len(columns))]
+    for row in (columns, *cells):
+        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        print(line.rstrip())
+
+
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], state: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        # What a person copies into the next command is never cut.
+        table.add_column(column, no_wrap=column in ("task", "effect"), overflow="fold")
+    for row in rows:
+        table.add_row(
+            *(
+                Text(shown(cell), style=STATE_STYLES.get(cell, "") if column == state else "")
+                for column, cell in zip(columns, row, strict=True)
+            )
+        )
+    Console(highlight=False).print(table)

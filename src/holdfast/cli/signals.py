@@ -1,0 +1,60 @@
+"""Commands that run other programs end them too when they are asked to end.
+
+Borg and ssh run in a session of their own, so neither Ctrl-C nor a signal to this process reaches
+them. Ctrl-C cancels the work by itself (asyncio does); here SIGTERM, and SIGHUP where nobody has
+turned it off (nohup), do the same. The work's own clean-up then ends Borg and ssh
+(backup/borg/process.py) before this process ends. A second signal ends them at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine
+from signal import SIG_IGN, SIGHUP, SIGTERM, Signals, getsignal
+from threading import current_thread, main_thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Ended(BaseException):
+    """The command was ended by a signal, and has cleaned up."""
+
+    def __init__(self, number: Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.number
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:  # Any: what a coroutine takes and gives inside
+    """Run it to its end, as asyncio.run does. Raises Ended after SIGTERM or SIGHUP."""
+    import asyncio
+
+    caught: list[Signals] = []
+
+    async def main() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def end(number: Signals) -> None:
+            caught.append(number)
+            task.cancel()
+
+        for number in (SIGTERM, SIGHUP):
+            if current_thread() is main_thread() and getsignal(number) is not SIG_IGN:
+                loop.add_signal_handler(number, end, number)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except BaseException:
+        if caught:
+            raise Ended(caught[0]) from None
+        raise
+
+
+def report_ended(ended: Ended) -> None:
+    print(f"ended by {ended.number.name}: nothing half made counts; the next run does it again", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""`holdfast submit`, `worker`, `task`, `approval` and `tool`."""

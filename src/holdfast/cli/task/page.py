@@ -1,0 +1,180 @@
+"""One task for a person: the head, the steps, and what can be done."""
+
+from __future__ import annotations
+
+from holdfast.cli.screen.screen import ago, clock_time, json_line, print_fields, print_table
+from holdfast.core.ordinal import sort_key
+from holdfast.journal.records import StepView, TaskView
+from holdfast.views.tasks import Shape, epoch_text
+
+WAITS = ("sleep", "approve")
+FILES_SHOWN_MAX = 50
+
+
+def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
+    print_fields(_head(shape, view, now_ms=now_ms))
+    if view.steps:
+        print()
+        steps = [view.steps[ordinal] for ordinal in sorted(view.steps, key=sort_key)]
+        shapes = {one["ordinal"]: one for one in shape["steps"]}
+        print_table(
+            ("step", "tool", "class", "state", "sent", "started", "took", "result"),
+            [_step_row(step, shapes[step.ordinal]) for step in steps],
+            empty="",
+        )
+        print()
+        print_table(("step", "effect key"), [(one["ordinal"], one["effect_key"]) for one in shape["steps"]], empty="")
+    if shape["plan"]:
+        print()
+        print_table(
+            ("item", "plan", "state", "result"),
+            [(str(one["number"]), one["title"], one["state"], one["result"]) for one in shape["plan"]],
+            empty="",
+        )
+    waits = [one for one in shape["notes"] if one["what"] in WAITS]
+    if waits:
+        print()
+        print_table(("step", "wait", "since", "until"), [_wait_row(one) for one in waits], empty="")
+    if shape["scratch"]:
+        print()
+        _print_scratch(shape["scratch"])
+    if shape["claims"]:
+        print()
+        print_table(
+            ("epoch", "claimed by", "session", "at"),
+            [
+                (epoch_text(claim.epoch), one["worker"], claim.session_id, clock_time(claim.at_ms))
+                for claim, one in zip(view.claims.values(), shape["claims"], strict=True)
+            ],
+            empty="",
+        )
+
+
+def _print_scratch(scratch: Shape) -> None:
+    files, folders = scratch["files"], scratch["empty_folders"]
+    rows = [(one["path"], f"{one['size']:,}") for one in files]
+    rows += [(f"{path}/", "empty") for path in folders]
+    more = len(rows) - FILES_SHOWN_MAX
+    print_table(("scratch file", "bytes"), rows[:FILES_SHOWN_MAX], empty="the scratch folder is empty")
+    if more > 0:
+        print(f"and {more:,} more (--json lists all); {scratch['bytes']:,} bytes in all")
+
+
+def _wait_row(note: Shape) -> tuple[str, ...]:
+    answer, about = note["answer"], note["about"]
+    if note["what"] == "sleep":
+        return (note["ordinal"], "sleep", note["at"], about if answer is None else "woken")
+    if answer is None:
+        return (note["ordinal"], f"approval: {about}", note["at"], "a person answers")
+    said = "granted" if answer.get("granted") else "refused"
+    return (note["ordinal"], f"approval: {about}", note["at"], f"{said} by {answer.get('by')}")
+
+
+def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]:
+    fields = [("task", str(shape["task_id"])), ("name", str(shape["name"]))]
+    state = str(shape["state"])
+    if shape["cancel_asked"] and state != "cancelled":
+        state += " (asked to stop)"
+    fields.append(("state", state))
+    if shape["erased"]:
+        return [*fields, ("payload", "erased: it ended longer ago than retention keeps")]
+    if view.request_id:
+        fields.append(("request id", view.request_id))
+    fields += [
+        ("submitted", f"{clock_time(view.accepted_ms)} ({ago(now_ms - view.accepted_ms)} ago)"),
+        ("arguments", json_line(shape["args"], chars_max=300)),
+    ]
+    if view.finished:
+        fields.append(("ended", clock_time(view.ended_ms)))
+    if state == "succeeded":
+        fields.append(("result", json_line(shape["result"], chars_max=300)))
+    if shape["error"]:
+        fields.append(("error", f"{shape['error'].get('kind')}: {shape['error'].get('text')}"))
+    if shape["crashes"]:
+        fields.append(("crashes", f"{shape['crashes']} of its runs died with their worker"))
+    if shape["spent"]:
+        fields.append(("spent", _spent_line(shape["spent"])))
+    if shape["changed"]:
+        fields.append(("changed", f"its {' and '.join(shape['changed'])}, since it was begun"))
+    if shape["parked"]:
+        fields += _parked(shape)
+    return fields
+
+
+def _parked(shape: Shape) -> list[tuple[str, str]]:
+    parked, task_id = shape["parked"], shape["task_id"]
+    place = f"{task_id}/{parked['ordinal']}"
+    commands = (
+        f"`holdfast effect show {place}` shows the evidence\n`holdfast effect settle {place}` decides"
+        if parked["ordinal"]
+        else f"`holdfast task retry {task_id}` runs it again"
+    )
+    return [("question", parked["question"]), ("what to do", commands)]
+
+
+def _step_row(step: StepView, shape: Shape) -> tuple[str, ...]:
+    started_ms = step.attempts[-1].at_ms if step.attempts else 0
+    state = shape["state"] + (f" ({shape['compensation']})" if shape["compensation"] else "")
+    if shape["orphaned"]:
+        state += " (its worker is dead)"
+    took = "-" if shape["took_ms"] is None else ago(shape["took_ms"])
+    return (
+        step.ordinal,
+        f"ask {shape['ask']['model']}" if shape["ask"] else step.tool,
+        shape["class"],
+        state,
+        str(shape["attempts"]),
+        clock_time(started_ms),
+        took,
+        _summary(step, shape),
+    )
+
+
+def _ask_line(ask: Shape) -> str:
+    """A reply in one line: what it says or calls, what it cost, where it came from."""
+    route: Shape = ask["route"] or {}
+    usage: Shape = ask["usage"] or {}
+    said = [json_line(ask["text"])] if ask["text"] else []
+    said += [f"calls {', '.join(ask['tool_calls'])}"] if ask["tool_calls"] else []
+    way = [f"{usage['input_tokens']} + {usage['output_tokens']} tokens"] if usage else []
+    way += [money(ask["cost"], ask["unit"])] if ask["cost"] is not None else []
+    way += [f"by {route['endpoint']}"] if route else []
+    failed = [one["endpoint"] for one in route.get("failures", ())]
+    way += [f"after {', '.join(failed)}"] if failed else []
+    if failed and route.get("cold_tokens") is not None:
+        way.append(f"{route['cold_tokens']} tokens read cold")
+    way += [f"leans on {', '.join(ask['held_state'])}"] if ask["held_state"] else []
+    return f"{'; '.join(said) or ask['stop']} ({', '.join(way)})"
+
+
+def money(micros: int, unit: str) -> str:
+    """Micro-units as people write money."""
+    return f"{micros / 1_000_000:.6f} {unit}"
+
+
+def _spent_line(spent: Shape) -> str:
+    asks = f"{spent['asks']} model calls" if spent["asks"] != 1 else "1 model call"
+    line = (
+        f"{asks}, {spent['input_tokens']:,} tokens in ({spent['cached_tokens']:,} cached), "
+        f"{spent['output_tokens']:,} out"
+    )
+    cost = ", ".join(money(micros, unit) for unit, micros in spent["cost"].items())
+    line += f"; {cost}" if cost else ""
+    return line + (f"; {spent['unpriced']} without a price" if spent["unpriced"] else "")
+
+
+def _summary(step: StepView, shape: Shape) -> str:
+    if shape["question"]:
+        return str(shape["question"])
+    if step.unkept:
+        return f"took effect, its result is lost: {step.unkept}"
+    if shape["state"] == "succeeded" and shape["ask"]:
+        return _ask_line(shape["ask"])
+    if shape["state"] == "succeeded":
+        return json_line(step.result)
+    if shape["error"]:
+        error = shape["error"]
+        if "proof" in error:
+            return f"refused: {json_line(error['proof'])}"
+        return f"{error.get('kind') or error.get('reason')}: {error.get('text') or ''}".rstrip(": ")
+    return str(shape["doubt"] or step.note)

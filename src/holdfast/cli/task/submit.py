@@ -1,0 +1,147 @@
+"""`holdfast submit APP REQUEST`: accept a task durably, then follow it to its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.command import Commands, add_config_option, add_journal_option, add_json_option, new_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.app.handle import TaskHandle
+    from holdfast.app.loading import App
+    from holdfast.app.open import Holdfast
+    from holdfast.runtime.task.task import TaskType
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "submit",
+        run=run,
+        purpose="Submit a task and follow it to its end: progress on standard error, the result "
+        "as JSON on standard output. REQUEST is a JSON object with the task's arguments, or any "
+        "other text, which is the task's only argument; @file and - (standard input) are read. "
+        "With --request-id the same command again finds the same task.",
+        columns=(
+            ("step", "ordinal"),
+            ("tool", "what is called"),
+            ("class", "effect class"),
+            ("state", "planned, started, unknown, succeeded, failed, skipped, parked"),
+            ("took", "from the start of the newest attempt to its end"),
+        ),
+        examples=(
+            "holdfast submit examples/trip.py:tasks 'LIS to BER' --request-id order-77",
+            "holdfast submit orders.app:app '{\"order\": 77}' --task ship --json",
+        ),
+    )
+    parser.add_argument("app", metavar="APP", help="where the task is: module:attribute or path/file.py:attribute")
+    parser.add_argument("request", metavar="REQUEST", help="JSON object, text, @file or -")
+    parser.add_argument("--task", metavar="NAME", default="", help="which task, if APP has several")
+    parser.add_argument("--request-id", metavar="ID", default=None, help="same id, same task: safe to repeat")
+    parser.add_argument("--run", action="store_true", dest="run_here", help="also run a worker in this process")
+    parser.add_argument("--no-follow", action="store_true", help="print the task id and do not wait")
+    parser.add_argument("--timeout", type=float, metavar="S", help="stop following after S seconds; the task goes on")
+    add_config_option(parser)
+    add_journal_option(parser)
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from holdfast.app.loading import load_app
+    from holdfast.cli.input.input_journal import journal_of
+    from holdfast.errors import BadInput
+
+    if args.timeout is not None and not 0 <= args.timeout <= 31_536_000:
+        raise BadInput("--timeout: a number of seconds from 0 to a year")
+    if args.run_here and args.no_follow:
+        raise BadInput("--run works until the task has ended: it cannot go with --no-follow")
+    app = load_app(args.app)
+    task = app.task(args.task)
+    values = arguments_of(task, args.request)
+    return asyncio.run(_submit(journal_of(args), app, task, values, args))
+
+
+def arguments_of(task: TaskType, request: str) -> dict[str, Any]:  # Any: JSON, checked on submit
+    """The task's arguments from what a person typed. Raises BadInput."""
+    from holdfast.cli.input.input_values import parse_json, read_text
+    from holdfast.errors import BadInput, Misuse
+
+    text = read_text(request, what="REQUEST")
+    names = list(task.signature.parameters)
+    values = parse_json(text, what="REQUEST") if text.lstrip().startswith("{") else {_only_parameter(task): text}
+    try:
+        task.check_args(values)
+    except Misuse as error:
+        takes = f"{task.name} takes: {', '.join(names) or 'nothing; give {}'}"
+        raise BadInput(error.message, hint=takes) from error
+    return values
+
+
+def _only_parameter(task: TaskType) -> str:
+    from holdfast.errors import BadInput
+
+    parameters = list(task.signature.parameters.values())
+    required = [one.name for one in parameters if one.default is one.empty]
+    if len(required) == 1:
+        return required[0]
+    if not required and len(parameters) == 1:
+        return parameters[0].name
+    names = ", ".join(one.name for one in parameters)
+    raise BadInput(
+        f"{task.name} takes {'several arguments' if parameters else 'no argument'}, not one text",
+        hint=f"give a JSON object with: {names}" if names else "give {} as REQUEST",
+    )
+
+
+async def _submit(path: Path, app: App, task: TaskType, values: dict[str, Any], args: argparse.Namespace) -> int:
+    import holdfast
+    from holdfast.cli.screen.run_warnings import Troubles
+    from holdfast.cli.screen.screen import talk
+    from holdfast.host.log import Log
+    from holdfast.layout.settings import find_settings
+
+    settings = find_settings(path, config=args.config)
+    async with holdfast.open(
+        path,
+        tasks=app.tasks.values(),
+        tools=app.tools.values(),
+        settings=settings,
+        serve=args.run_here,
+        log=Log(None if args.json else Troubles(talk)),
+    ) as hf:
+        handle = await hf.submit(task, request_id=args.request_id, **values)
+        return await _after_submit(hf, handle, args)
+
+
+async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespace) -> int:
+    from holdfast.cli.screen.follow import follow
+    from holdfast.cli.screen.screen import print_json, talk
+
+    if args.no_follow:
+        row = await handle.row()
+        if args.json:
+            print_json({"task_id": handle.id, "created": handle.created, "state": row.state.value})
+        else:
+            print(handle.id)
+        return 0
+    if not args.json:
+        known = "" if handle.created else ", submitted before with this request id"
+        talk(f"task {handle.id}{known}")
+    try:
+        result = await follow(hf, handle, app=args.app, quiet=args.json, timeout_s=args.timeout)
+    except asyncio.CancelledError:
+        if not args.json:
+            if args.run_here:
+                talk("what is under way may finish; Ctrl-C again breaks off, nothing is lost")
+            talk(f"the task goes on without you: `holdfast task show {handle.id}`")
+        raise
+    if args.json:
+        fields = {"task_id": handle.id, "created": handle.created, "state": "succeeded"}
+        print_json({**fields, "result": result})
+    else:
+        print_json(result)
+    return 0

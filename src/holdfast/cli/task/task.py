@@ -1,0 +1,237 @@
+"""`holdfast task`: list, show, cancel, retry."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Commands, add_journal_option, add_json_option, add_verbs, new_command, over_journal
+
+if TYPE_CHECKING:
+    from holdfast.app.open import Holdfast
+
+STATES = ("queued", "running", "sleeping", "waiting", "parked", "succeeded", "failed", "cancelled")
+LIMIT = 50
+LIMIT_MAX = 100_000
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "task",
+        run=None,
+        purpose="What runs here: tasks and their steps.",
+        examples=("holdfast task list --state parked", "holdfast task show 01J9ZK"),
+    )
+    verbs = add_verbs(parser)
+    _add_list(verbs)
+    _add_show(verbs)
+    _add_cancel(verbs)
+    _add_retry(verbs)
+
+
+def _add_list(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "list",
+        run=over_journal(_list),
+        summary="the tasks of the journal, newest first",
+        purpose="The tasks of the journal, newest first.",
+        columns=(
+            ("task", "its id; a unique beginning is enough everywhere"),
+            ("name", "the task function"),
+            ("state", ", ".join(STATES)),
+            ("records", "how many records the journal keeps of it"),
+            ("changed", "how long ago something was last recorded"),
+            ("worker", "who holds it now; (dead) where that process is gone"),
+        ),
+        examples=("holdfast task list", "holdfast task list --state parked --json"),
+    )
+    parser.add_argument("--state", action="append", choices=STATES, help="only tasks in this state (may be repeated)")
+    parser.add_argument("--name", help="only tasks of this name")
+    parser.add_argument("--limit", type=_limit, default=LIMIT, metavar="N", help=f"at most N tasks ({LIMIT})")
+    add_journal_option(parser)
+    add_json_option(parser)
+
+
+def _add_show(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "show",
+        run=over_journal(_show),
+        summary="one task with every step",
+        purpose="One task with every step: state, effect key, attempts, times, result.",
+        columns=(
+            ("step", "ordinal: 4; 4.2.1 in a gather; 4.r1 a retry slot; 4.c1 a compensation"),
+            ("tool", "what was called"),
+            ("class", "effect class: Read, Transactional, Fenced, Keyed, Queryable, ..."),
+            ("state", "planned, started, unknown, succeeded, failed, skipped, parked"),
+            ("sent", "number of attempts"),
+            ("started", "when the newest attempt began"),
+            ("took", "from its start to its end"),
+            ("result", "the recorded result, or what stands in its way"),
+        ),
+        examples=("holdfast task show 01J9ZK", "holdfast task show 01J9ZK --json"),
+    )
+    parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
+    add_journal_option(parser)
+    add_json_option(parser)
+
+
+def _add_cancel(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "cancel",
+        run=over_journal(_cancel),
+        summary="ask a task to stop",
+        purpose="Ask a task to stop. What is under way is brought to its true end first; what was done stays done.",
+        examples=("holdfast task cancel 01J9ZK", "holdfast task cancel 01J9ZK --yes --by ops"),
+    )
+    parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
+    parser.add_argument("--by", default="", help="who asks, for the record")
+    parser.add_argument("--yes", action="store_true", help="do not ask for a typed word")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    add_journal_option(parser)
+    add_json_option(parser)
+
+
+def _add_retry(verbs: Commands) -> None:
+    parser = new_command(
+        verbs,
+        "retry",
+        run=over_journal(_retry),
+        summary="run a parked or failed task again",
+        purpose="Run a parked or failed task again. Closed steps keep their records and are not "
+        "repeated; a parked step keeps its question.",
+        examples=("holdfast task retry 01J9ZK", "holdfast task retry 01J9ZK --by ops"),
+    )
+    parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
+    parser.add_argument("--by", default="", help="who asks, for the record")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    add_journal_option(parser)
+    add_json_option(parser)
+
+
+async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
+    from holdfast.cli.screen.screen import ago, print_json, print_table, talk
+    from holdfast.journal.contract import Filter
+    from holdfast.journal.records import TaskState
+    from holdfast.views.tasks import task_line
+
+    states = frozenset(TaskState(state) for state in args.state) if args.state else None
+    rows = await hf.journal.list_tasks(Filter(states=states, name=args.name, limit=args.limit + 1))
+    more, rows = len(rows) > args.limit, rows[: args.limit]
+    sessions = {session.session_id: session for session in await hf.journal.list_sessions()}
+    lines = [task_line(row, sessions) for row in rows]
+    if args.json:
+        print_json({"tasks": lines, "more": more})
+        return 0
+    now = hf.journal.now_ms()
+    print_table(
+        ("task", "name", "state", "records", "changed", "worker"),
+        [
+            (
+                line["task_id"],
+                line["name"],
+                line["state"],
+                str(line["records"]),
+                ago(now - row.changed_ms),
+                line["worker"] + (" (dead)" if line["worker"] and not line["worker_alive"] else ""),
+            )
+            for line, row in zip(lines, rows, strict=True)
+        ],
+        empty="no tasks: what `holdfast submit` accepts appears here"
+        + (" (in the states or of the name asked for)" if args.state or args.name else ""),
+    )
+    if more:
+        talk(f"more than {args.limit} tasks: --limit shows more")
+    return 0
+
+
+async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
+    from holdfast.cli.screen.reference import get_task_id
+    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.task.page import print_task
+    from holdfast.errors import BlobNotFound, JournalDamaged
+    from holdfast.runtime.scratch.store import load_manifest
+    from holdfast.views.tasks import scratch_shape, task_shape
+
+    handle = hf.task(await get_task_id(hf, args.task))
+    row = await handle.row()
+    view = await handle.view()
+    sessions = {session.session_id: session for session in await hf.journal.list_sessions()}
+    shape = task_shape(row, view, sessions)
+    if view.files is not None and view.files.newest:
+        try:
+            shape["scratch"] = scratch_shape(await load_manifest(hf.journal, view.files.newest))
+        except (BlobNotFound, JournalDamaged) as error:
+            talk(f"its scratch files cannot be listed: {error.message}")
+    if args.json:
+        print_json(shape)
+    else:
+        print_task(shape, view, now_ms=hf.journal.now_ms())
+    return 0
+
+
+async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
+    from holdfast.cli.input.confirm import confirm
+    from holdfast.cli.screen.reference import get_task_id
+    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.task.workers import hint_at_workers
+    from holdfast.errors import NotSettleable
+    from holdfast.journal.records import ENDED
+
+    handle = hf.task(await get_task_id(hf, args.task))
+    row = await handle.row()
+    if row.state in ENDED:
+        raise NotSettleable(f"task {row.task_id} has ended: it {row.state}", hint="there is nothing left to cancel")
+    if args.dry_run:
+        if args.json:
+            print_json({"task_id": row.task_id, "state": row.state, "done": False})
+            return 0
+        talk(f"task {row.task_id} ({row.name}, {row.state}) would be asked to stop")
+        return 0
+    confirm("cancel", f"task {row.task_id} ({row.name}, {row.state})", yes=args.yes)
+    await handle.cancel(by=args.by)
+    if args.json:
+        print_json({"task_id": row.task_id, "state": row.state, "done": True})
+        return 0
+    talk(f"task {row.task_id} is asked to stop; what is under way comes to its true end first")
+    await hint_at_workers(hf)
+    return 0
+
+
+async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
+    from holdfast.cli.screen.reference import get_task_id
+    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.task.workers import hint_at_workers
+    from holdfast.errors import NotSettleable
+    from holdfast.journal.records import TaskState
+
+    handle = hf.task(await get_task_id(hf, args.task))
+    row = await handle.row()
+    if row.state not in (TaskState.PARKED, TaskState.FAILED):
+        raise NotSettleable(
+            f"task {row.task_id} is {row.state}: only a parked or failed task is retried",
+            hint="a running, sleeping or waiting task goes on by itself",
+        )
+    if args.dry_run:
+        if args.json:
+            print_json({"task_id": row.task_id, "state": row.state, "done": False})
+            return 0
+        talk(f"task {row.task_id} ({row.name}, {row.state}) would run again")
+        return 0
+    await hf.retry(row.task_id, by=args.by)
+    if args.json:
+        print_json({"task_id": row.task_id, "state": row.state, "done": True})
+        return 0
+    talk(f"task {row.task_id} runs again")
+    await hint_at_workers(hf)
+    return 0
+
+
+def _limit(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= LIMIT_MAX:
+        raise argparse.ArgumentTypeError(f"between 1 and {LIMIT_MAX}, not {number}")
+    return number

@@ -1,0 +1,163 @@
+"""`holdfast tool check`: does the far end of a tool keep what its class promises?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.command import Commands, add_journal_option, add_json_option, add_verbs, new_command
+
+if TYPE_CHECKING:
+    from holdfast.app.tool_check import Check, Verdict
+    from holdfast.runtime.tool.tool import Tool
+
+EXIT_NOT_PROVEN = 1
+AT_ONCE_MAX = 100
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "tool",
+        run=None,
+        purpose="Tools: try whether the far end keeps what the tool's class promises.",
+        examples=("holdfast tool check examples/trip.py:tasks charge '{\"cents\": 100}' --yes",),
+    )
+    verbs = add_verbs(parser)
+    check = new_command(
+        verbs,
+        "check",
+        run=run_check,
+        summary="try a tool's sandbox; print the class it proved",
+        purpose="Sends real requests through the tool to a sandbox of its far end: a repeat, "
+        "another key, several at once, another body, a refusal, the lookup. Prints what the "
+        "answers prove. Exit code 0: the declared class is proven; 1: it promises more than was "
+        "proven.",
+        columns=(
+            ("ok", "yes: this habit is as a safe far end's; no: it is not; -: not tried"),
+            ("habit", "what was tried"),
+            ("seen", "what the far end did"),
+        ),
+        examples=(
+            'holdfast tool check shop.py:tasks charge \'{"card": "tok_test", "cents": 100}\'',
+            "holdfast tool check shop.py:tasks charge @good.json --other @other.json "
+            "--refused @declined.json --yes --json",
+        ),
+    )
+    check.add_argument("app", metavar="APP", help="module:attribute or path/file.py:attribute")
+    check.add_argument("tool", metavar="TOOL", help="name of the tool")
+    check.add_argument("args", metavar="ARGS", help="its arguments: a JSON object, @file or -")
+    check.add_argument("--other", metavar="ARGS", help="other arguments that are good too")
+    check.add_argument("--refused", metavar="ARGS", help="arguments that the far end refuses")
+    check.add_argument("--at-once", type=int, default=5, metavar="N", help="requests in the crowd (5)")
+    check.add_argument(
+        "--wait",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="seconds to wait for a far end that is busy, or a lookup that lags (5)",
+    )
+    check.add_argument("--yes", action="store_true", help="do not ask before sending")
+    add_journal_option(check)
+    add_json_option(check)
+
+
+def run_check(args: argparse.Namespace) -> int:
+    from holdfast.app.binder import open_secrets_alone
+    from holdfast.app.loading import load_app
+    from holdfast.app.tool_check import TRIABLE
+    from holdfast.cli.input.input_journal import journal_of
+    from holdfast.cli.input.input_values import read_json
+    from holdfast.errors import BadApp, BadInput
+
+    if not 2 <= args.at_once <= AT_ONCE_MAX:
+        raise BadInput(f"--at-once: from 2 to {AT_ONCE_MAX}")
+    if not 0 <= args.wait <= 3_600:
+        raise BadInput("--wait: a number of seconds from 0 to 3600")
+    app = load_app(args.app)
+    tool = app.tools.get(args.tool)
+    if tool is None:
+        known = ", ".join(sorted(app.tools)) or "none"
+        raise BadApp(f"the app has no tool {args.tool!r}", hint=f"it has: {known}")
+    if not isinstance(tool.effect, TRIABLE):
+        raise BadInput(
+            f"{tool.name} is {tool.effect.name}: its promise cannot be tried from outside",
+            hint="Keyed, Queryable and Unrepeatable tools can be checked",
+        )
+    words = {"ARGS": args.args, "--other": args.other, "--refused": args.refused}
+    given = {name: read_json(word, what=name) for name, word in words.items() if word is not None}
+    for name, value in given.items():
+        if not isinstance(value, dict):
+            raise BadInput(f"{name} must be a JSON object")
+        given[name] = tool.check_args(
+            value  # pyright: ignore[reportUnknownArgumentType] - JSON, keys are text
+        )
+    if tool.secrets:
+        secrets = open_secrets_alone(journal_of(args))
+        given = {name: secrets.fill(tool, value) for name, value in given.items()}
+    _confirm(args, tool)
+    verdict = asyncio.run(_check(args, tool, given))
+    _show(verdict, tool, as_json=args.json)
+    return 0 if verdict.ok else EXIT_NOT_PROVEN
+
+
+def _confirm(args: argparse.Namespace, tool: Tool[..., Any]) -> None:
+    from holdfast.errors import BadInput
+
+    count = args.at_once + 4 + (args.other is not None) + 2 * (args.refused is not None)
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadInput(
+            f"this sends {count} real requests through {tool.name}", hint="point it at a sandbox, then add --yes"
+        )
+    print(
+        f"This sends {count} real requests through {tool.name}. Is it a sandbox? [y/N] ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise BadInput("nothing was sent")
+
+
+async def _check(args: argparse.Namespace, tool: Tool[..., Any], given: dict[str, dict[str, Any]]) -> Verdict:
+    from holdfast.app.tool_check import Sandbox, judge
+
+    def say(text: str) -> None:
+        if not args.json:
+            print(f"{text} ...", file=sys.stderr)
+
+    seen = await Sandbox(tool, wait_s=args.wait).check(
+        given["ARGS"], other=given.get("--other"), refused=given.get("--refused"), at_once=args.at_once, say=say
+    )
+    return judge(seen, tool.effect)
+
+
+def _show(verdict: Verdict, tool: Tool[..., Any], *, as_json: bool) -> None:
+    from holdfast.cli.screen.screen import print_json, print_table
+
+    if as_json:
+        checks = [{"habit": one.name, "ok": one.ok, "seen": one.text} for one in verdict.checks]
+        print_json(
+            {
+                "tool": tool.name,
+                "declared": verdict.declared,
+                "proved": verdict.proved,
+                "fingerprint": verdict.fingerprint,
+                "refusals_stored": verdict.refusals_stored,
+                "ok": verdict.ok,
+                "checks": checks,
+            }
+        )
+        return
+    print_table(("ok", "habit", "seen"), [(_mark(one), one.name, one.text) for one in verdict.checks], empty="")
+    fingerprint = f' (fingerprint="{verdict.fingerprint}")' if verdict.fingerprint else ""
+    says = "kept" if verdict.ok else "promises more than was proven"
+    print(f"\nproved: {verdict.proved}{fingerprint}; declared: {verdict.declared}: {says}")
+
+
+def _mark(check: Check) -> str:
+    return "-" if check.ok is None else "yes" if check.ok else "no"

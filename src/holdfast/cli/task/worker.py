@@ -1,0 +1,75 @@
+"""`holdfast worker APP`: serve tasks until asked to stop."""
+
+from __future__ import annotations
+
+import argparse
+
+from holdfast.cli.command import Commands, add_config_option, add_journal_option, new_command
+
+PORT_MAX = 65_535
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(
+        commands,
+        "worker",
+        run=run,
+        purpose="Serve the tasks of an app until asked to stop. This process supervises a worker "
+        "process and starts it again when it dies; the new one resumes its tasks at once. "
+        "SIGTERM or Ctrl-C lets calls under way finish; a second one kills, which loses nothing. "
+        "Any number of workers may serve one journal on one machine. Events go to standard error, "
+        "as JSON lines unless it is a terminal.",
+        examples=(
+            "holdfast worker examples/trip.py:tasks",
+            "holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471",
+        ),
+    )
+    parser.add_argument("app", metavar="APP", help="tasks to serve: module:attribute or path/file.py:attribute")
+    add_journal_option(parser)
+    add_config_option(parser)
+    parser.add_argument("--name", help="name of this worker for people (default: host:pid)")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="tasks that run at the same time (200)")
+    parser.add_argument(
+        "--lease-ttl",
+        type=float,
+        metavar="S",
+        help="seconds until others take over from a worker that they cannot prove dead (10)",
+    )
+    parser.add_argument("--grace", type=float, metavar="S", help="seconds for calls under way when stopping (20)")
+    parser.add_argument(
+        "--health-port",
+        type=_port,
+        metavar="N",
+        help="answer /healthz and /metrics on 127.0.0.1:N; 0 takes a free port and says which",
+    )
+    parser.add_argument(
+        "--backup-every", metavar="TIME", default="", help="back up the agent beside it, to every place: 30m, 1h, 1d"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from holdfast.app.worker import Order, run_worker
+    from holdfast.cli.input.input_journal import journal_of
+
+    given = {
+        "worker_name": args.name,
+        "concurrency": args.concurrency,
+        "lease_ttl_s": args.lease_ttl,
+        "grace_s": args.grace,
+    }
+    order = Order(
+        app=args.app,
+        journal=str(journal_of(args)),
+        config=args.config,
+        overrides={name: value for name, value in given.items() if value is not None},
+        health_port=args.health_port,
+        backup_every=args.backup_every,
+    )
+    return run_worker(order)
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= PORT_MAX:
+        raise argparse.ArgumentTypeError(f"between 0 and {PORT_MAX}, not {number}")
+    return number

@@ -1,0 +1,189 @@
+"""The demo's stage: far ends, a journal, one living worker at a time, and waiting for them.
+
+A worker is killed at the worst moment there is: the far end has done the effect and has not
+answered. The far end itself says when that is so, by holding its answer back; nothing here is
+timed by luck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from holdfast.app.handle import TaskHandle
+from holdfast.app.open import Holdfast
+from holdfast.app.open import open as open_holdfast
+from holdfast.demo.trip import variable
+from holdfast.demo.workers import DemoFailed, Worker, start_worker
+from holdfast.downstream.faults import Fault, FaultKind
+from holdfast.downstream.ledger import Done
+from holdfast.downstream.process import FarEnd, Kind, start
+from holdfast.errors import TaskParked, TaskUnfinished
+
+APP = "holdfast.demo.trip:tasks"
+KINDS: dict[str, Kind] = {"payment": "payment", "mail": "mail", "letter": "unrepeatable"}
+PATIENCE_S = 30.0  # for one wait; a quiet machine needs less than one second
+LOOK_EVERY_S = 0.5
+
+T = TypeVar("T")
+
+
+class Teller(Protocol):
+    """Shows the story to somebody."""
+
+    def scene(self, title: str) -> None: ...
+
+    def tell(self, who: str, what: str, *, at_s: float) -> None: ...
+
+
+class Stage:
+    """Everything the scenes act with. Made by `setting`."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        hf: Holdfast,
+        far_ends: dict[str, FarEnd],
+        teller: Teller,
+        began_ms: int,
+        hire: Callable[[int], Awaitable[Worker]],
+        journal: _OpenJournal,
+    ) -> None:
+        self.folder = folder
+        self.hf = hf
+        self._journal = journal
+        self.far_ends = far_ends
+        self.worker: Worker | None = None
+        self.kills = 0
+        self.scene = teller.scene
+        self._teller = teller
+        self._began_ms = began_ms
+        self._hire = hire
+        self._hired = 0
+
+    @property
+    def home(self) -> Path:
+        return journal_in(self.folder).parent
+
+    @property
+    def places(self) -> list[Path]:
+        return [self.folder / "place-1", self.folder / "place-2"]
+
+    async def close_journal(self) -> None:
+        """Our own look into the journal ends; workers are not concerned."""
+        await self._journal.close()
+
+    async def open_journal(self) -> Holdfast:
+        self.hf = await self._journal.open()
+        return self.hf
+
+    def tell(self, who: str, what: str, *, at_ms: int | None = None) -> None:
+        at_s = self.seconds(now_ms() if at_ms is None else at_ms)
+        self._teller.tell(who, what, at_s=at_s)
+
+    def seconds(self, at_ms: int) -> float:
+        return max(at_ms - self._began_ms, 0) / 1000
+
+    async def start_worker(self) -> Worker:
+        self._hired += 1
+        self.worker = await self._hire(self._hired)
+        return self.worker
+
+    async def kill_inside(self, name: str, worker: Worker) -> int:
+        """Kill the worker while its request is inside that far end; the moment, as wall ms."""
+        await _patiently(worker, lambda s: self.far_ends[name].wait_inside(timeout_s=s))
+        at_ms = now_ms()
+        await worker.kill()
+        await self.far_ends[name].release()  # its answer goes to nobody
+        self.worker = None
+        self.kills += 1
+        return at_ms
+
+    async def hold_next(self, name: str) -> None:
+        """Let that far end do the next effect and then hold its answer back."""
+        await self.far_ends[name].faults(Fault(kind=FaultKind.HOLD))
+
+    async def find_done(self, name: str, task_id: str) -> Done | None:
+        """What that far end has in its books of the task."""
+        page = await self.far_ends[name].ledger()
+        return next((one for one in page.effects if one.task == task_id), None)
+
+
+class _OpenJournal:
+    """The demo's own look into the journal, which may end before the demo does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stack = contextlib.AsyncExitStack()
+
+    async def open(self) -> Holdfast:
+        return await self._stack.enter_async_context(open_holdfast(self._path, serve=False))
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@contextlib.asynccontextmanager
+async def setting(folder: Path, teller: Teller) -> AsyncGenerator[Stage]:
+    """Set the stage in this folder; on leaving no process of it is left."""
+    began_ms = now_ms()
+    async with contextlib.AsyncExitStack() as stack:
+        async with asyncio.TaskGroup() as group:
+            starting = {
+                name: group.create_task(stack.enter_async_context(start(kind, log=folder / f"{name}.jsonl")))
+                for name, kind in KINDS.items()
+            }
+        far_ends = {name: task.result() for name, task in starting.items()}
+        environment = {variable(name): far_end.url for name, far_end in far_ends.items()}
+        journal_in(folder).parent.mkdir(mode=0o700)
+        journal = _OpenJournal(journal_in(folder))
+        stack.push_async_callback(journal.close)
+        hf = await journal.open()
+
+        async def hire(number: int) -> Worker:
+            log = folder / f"worker-{number}.log"
+            worker = start_worker(journal_in(folder), app=APP, log=log, environment=environment)
+            return await stack.enter_async_context(worker)
+
+        yield Stage(
+            folder=folder, hf=hf, far_ends=far_ends, teller=teller, began_ms=began_ms, hire=hire, journal=journal
+        )
+
+
+def journal_in(folder: Path) -> Path:
+    return folder / "ada" / "journal.db"
+
+
+async def is_parked(task: TaskHandle, worker: Worker) -> bool:
+    """Wait until the task has ended (False) or a person must decide (True)."""
+
+    async def look(timeout_s: float) -> bool:
+        try:
+            await task.result(timeout_s)
+        except TaskParked:
+            return True
+        except TaskUnfinished:
+            raise TimeoutError from None
+        return False
+
+    return await _patiently(worker, look)
+
+
+async def _patiently(worker: Worker, look: Callable[[float], Awaitable[T]]) -> T:
+    """Wait for what `look` waits for, but notice a worker that ended by itself."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        try:
+            return await look(LOOK_EVERY_S)
+        except TimeoutError:
+            worker.check_alive()
+    raise DemoFailed(f"worker {worker.pid} did not get there within {PATIENCE_S:g} s")
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

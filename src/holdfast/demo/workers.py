@@ -1,0 +1,83 @@
+"""Worker processes of the demo: real ones, without the parent that would start them again.
+
+So a kill is final here, and who goes on is seen: the next worker, another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from holdfast.app.worker import Order
+from holdfast.errors import Terminal
+
+STOP_S_MAX = 5.0
+LOG_CHARS_SHOWN = 600
+
+
+class DemoFailed(Terminal):
+    """The demo itself could not go on; that says nothing about the promises."""
+
+    code = "demo-failed"
+    default_hint = "run it again with --keep and look at worker-*.log in its folder"
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, process: Process, log: Path) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._log = log
+
+    async def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        """Ask it to end, then make it."""
+        if self._process.returncode is None:
+            self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S_MAX):
+                    await self._process.wait()
+        await self.kill()
+
+    def check_alive(self) -> None:
+        code = self._process.returncode
+        if code is not None:
+            said = self._log.read_text(errors="replace")[-LOG_CHARS_SHOWN:].strip()
+            raise DemoFailed(f"worker {self.pid} ended by itself ({code}): {said}")
+
+
+@contextlib.asynccontextmanager
+async def start_worker(journal: Path, *, app: str, log: Path, environment: Mapping[str, str]) -> AsyncGenerator[Worker]:
+    """Start a worker process; on leaving it is killed if it still lives."""
+    order = Order(app=app, journal=str(journal))
+    module = "holdfast.demo.worker"
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", module, str(os.getpid()), json.dumps(asdict(order))),
+            stdin=DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            env={**os.environ, **environment},
+            process_group=0,  # Ctrl-C reaches the demo alone, which ends its workers in order
+        )
+    finally:
+        os.close(descriptor)
+    worker = Worker(process, log)
+    try:
+        yield worker
+    finally:
+        await worker.kill()

@@ -1,0 +1,3 @@
+"""What Holdfast asks of the operating system: private files, folders, mounts, SQLite, hardening,
+logs.
+"""

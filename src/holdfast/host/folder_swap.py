@@ -1,0 +1,108 @@
+"""A whole folder takes the place of another in one act, and the old one is kept.
+
+The kernel exchanges the two names at once (`renameat2` with RENAME_EXCHANGE), so at every instant
+the name leads to the old folder or to the new one, whole. Afterwards the old one is renamed to
+where it is kept. Where the exchange is missing (other kernels, some file systems) there are two
+renames, and a crash between them leaves no folder under the name.
+
+Before either, a note beside the folder says what is about to happen: where the new folder lies,
+which inode it is, where the old one is to be kept. `settle`, run before every restore, reads the
+note that a crash has left and finishes or undoes: if the name leads to the new inode the exchange
+was done, and the old folder is moved to where it is kept; if nothing is under the name the old
+folder is put back; otherwise nothing had happened yet. So after a kill anywhere the name leads to
+one whole folder, and the old one is never removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import BackupDamaged, BackupFailed
+from holdfast.host.disk_errors import disk_error
+from holdfast.host.exchange_names import exchange_names
+from holdfast.host.private_files import open_private, remove_durably, sync_folder, write_atomically
+from holdfast.host.tree import open_folder
+from holdfast.host.tree_io import empty
+
+NOTE_BYTES_MAX = 64 * 1024
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    fresh: str
+    inode: int
+    aside: str
+
+
+def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
+    """`fresh` becomes `home`; what was there lies at `aside` afterwards. Durable on return.
+
+    All three on one file system, `aside` free. True where there was something to keep.
+    """
+    if os.path.lexists(aside):
+        raise BackupFailed(f"{aside} is there already")
+    note = _Note(fresh=str(fresh), inode=fresh.stat().st_ino, aside=str(aside))
+    try:
+        write_atomically(_note_path(home), msgspec.json.encode(note))
+        kept = os.path.lexists(home)
+        if kept and exchange_names(fresh, home):
+            _sync(home, fresh)
+            os.rename(fresh, aside)
+        elif kept:
+            os.rename(home, aside)
+            os.rename(fresh, home)
+        else:
+            os.rename(fresh, home)
+        _sync(home, fresh)
+        remove_durably(_note_path(home))
+    except OSError as error:
+        raise disk_error(error, home) from error
+    return kept
+
+
+def settle(home: Path) -> None:
+    """Finish or undo a swap that a crash has cut off. Raises BackupDamaged for a note not ours."""
+    path = _note_path(home)
+    try:
+        fd = open_private(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    with open(fd, "rb") as file:
+        raw = file.read(NOTE_BYTES_MAX)
+    try:
+        note = msgspec.json.decode(raw, type=_Note)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BackupDamaged(f"{path}: {error}", hint="look at the folders beside it") from None
+    fresh, aside = Path(note.fresh), Path(note.aside)
+    if not os.path.lexists(home):
+        os.rename(aside if os.path.lexists(aside) else fresh, home)
+    elif home.stat().st_ino == note.inode and os.path.lexists(fresh):
+        os.rename(fresh, aside)
+    _sync(home, aside)
+    remove_durably(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder of ours with all it holds, also what lost its write bit."""
+    with contextlib.suppress(FileNotFoundError):
+        fd = open_folder(str(path))
+        try:
+            os.fchmod(fd, 0o700)
+            empty(fd)
+        finally:
+            os.close(fd)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _note_path(home: Path) -> Path:
+    return home.with_name(f".{home.name}.swap")
+
+
+def _sync(*paths: Path) -> None:
+    for folder in {path.parent for path in paths}:
+        if folder.exists():
+            sync_folder(folder)

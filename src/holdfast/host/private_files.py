@@ -1,0 +1,342 @@
+"""Files that only their owner reads and that a crash never leaves half written.
+
+True at all times of what is opened or written here: files are 0600, folders 0700, both ours,
+neither a symbolic link; whatever is found wider, foreign or linked is refused with the command
+that mends it, never repaired in silence, because somebody may have read it already.
+
+`write_atomically` keeps one promise: after a crash at any instant the name holds either the old
+bytes or the new ones, whole. The order is temporary file in the same folder, write, sync, rename,
+sync of the folder. A crash before the rename leaves a temporary file that starts with a dot and
+ends in `.new`; it means nothing and is removed by whoever tidies the folder. All acts after the
+first go through one descriptor of the folder, so a folder swapped on the way cannot lead the
+rename elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.errors import (
+    HoldfastError,
+    JournalFull,
+    ModeTooWide,
+    NetworkFileSystem,
+    OpenParent,
+    ReadOnly,
+    SymlinkRefused,
+    WrongKind,
+    WrongOwner,
+)
+from holdfast.host.mounts import find_network_fs
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+TEMPORARY_SUFFIX = ".new"
+_OTHERS = 0o077
+_LINKS_MAX = 40  # as many as the kernel itself follows
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def check_place(path: Path, *, allow_network_fs: bool = False) -> None:
+    """Refuse a path where other users or another machine could change what we rely on.
+
+    The path itself may not exist yet; then what exists above it is checked. Symbolic links that
+    only the administrator can have made (/tmp on macOS) are followed; every other one is refused,
+    and so is a final link, whoever made it.
+
+    Raises:
+        SymlinkRefused, OpenParent, NetworkFileSystem, ReadOnly
+    """
+    absolute = Path(os.path.abspath(path))
+    try:
+        _check_links(absolute)
+        real = Path(os.path.realpath(absolute))
+        for folder in (real, *real.parents):
+            _check_parent(folder)
+    except OSError as error:
+        raise explained(error, path) from error
+    kind = None if allow_network_fs else find_network_fs(real)
+    if kind is not None:
+        raise NetworkFileSystem(f"{path} lies on a network file system ({kind})")
+
+
+def check_private_folder(path: Path) -> None:
+    """Refuse a folder that is not ours alone. Raises FileNotFoundError where there is none."""
+    _check_entry(path, path.lstat(), folder=True)
+
+
+def check_private_file(path: Path) -> None:
+    """Refuse a file that is not ours alone. Raises FileNotFoundError where there is none.
+
+    Raises:
+        SymlinkRefused, WrongKind, WrongOwner, ModeTooWide
+    """
+    _check_entry(path, path.lstat(), folder=False)
+
+
+def ensure_private_folder(path: Path) -> None:
+    """Make the folder, 0700, and what is missing above it; refuse it if it is not ours alone."""
+    try:
+        _make_folders(path)
+    except OSError as error:
+        raise explained(error, path) from error
+    check_private_folder(path)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file of ours and return the descriptor; what was opened is what was checked.
+
+    With O_CREAT a new file is 0600 whatever the umask. Raises FileNotFoundError and
+    FileExistsError as `os.open` does, and the errors of `check_private_file`.
+    """
+    # O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end.
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, FILE_MODE)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        raise explained(error, path) from error
+    try:
+        _check_entry(path, os.fstat(fd), folder=False)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """One process at a time, by a lock on this private file; it ends with its holder."""
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, data: bytes, *, keep_mode: bool = False) -> None:
+    """Replace the file's contents durably: after a crash it holds the old bytes or the new.
+
+    With `keep_mode` a file that is there keeps its mode and group: a person has set them.
+    """
+    try:
+        folder = os.open(path.parent, _FOLDER_FLAGS)
+    except OSError as error:
+        raise explained(error, path.parent) from error
+    try:
+        _replace(folder, path.name, data, keep_mode=keep_mode)
+    except OSError as error:
+        raise explained(error, path) from error
+    finally:
+        os.close(folder)
+
+
+def create_durably(path: Path, data: bytes) -> bool:
+    """Write a file that is not there yet, whole; False where it is, which then stays as it is.
+
+    Of several processes that try at once exactly one gets True.
+    """
+    try:
+        folder = os.open(path.parent, _FOLDER_FLAGS)
+    except OSError as error:
+        raise explained(error, path.parent) from error
+    try:
+        temporary = _write_temporary(folder, path.name, data)
+        try:
+            os.link(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary, dir_fd=folder)
+        sync(folder)
+        return True
+    except OSError as error:
+        raise explained(error, path) from error
+    finally:
+        os.close(folder)
+
+
+def remove_durably(path: Path) -> None:
+    """Remove the file, if it is there, and sync its folder."""
+    try:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise explained(error, path) from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make names added to or removed from the folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync(fd: int) -> None:
+    """Sync to the disk itself; on macOS a plain fsync stops at the drive's cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+def explained(error: OSError, path: Path) -> HoldfastError | OSError:
+    """The same failure in our words where we have some: no rights, no space, a link, a pipe."""
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return ReadOnly(f"cannot write {path}: {error.strerror}")
+        case errno.ENOSPC | errno.EDQUOT:
+            return JournalFull(f"cannot write {path}: {error.strerror}")
+        case errno.ELOOP | errno.EMLINK:
+            return SymlinkRefused(f"{path} is a symbolic link")
+        case errno.ENOTDIR | errno.EISDIR | errno.ENXIO:
+            if path.is_symlink():
+                return SymlinkRefused(f"{path} is a symbolic link")
+            return WrongKind(f"{path}: {error.strerror}")
+        case _:
+            return error
+
+
+def _make_folders(path: Path) -> None:
+    missing: list[Path] = []
+    at = path
+    while not os.path.lexists(at):
+        missing.append(at)
+        at = at.parent
+    for folder in reversed(missing):
+        try:
+            folder.mkdir(mode=FOLDER_MODE)
+        except FileExistsError:
+            continue  # another process was quicker; the caller checks what it made
+        sync_folder(folder.parent)
+
+
+def _replace(folder: int, name: str, data: bytes, *, keep_mode: bool) -> None:
+    temporary = _write_temporary(folder, name, data)
+    try:
+        if keep_mode:
+            _keep_mode(folder, name, temporary)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(temporary, dir_fd=folder)
+        raise
+    sync(folder)
+
+
+def _write_temporary(folder: int, name: str, data: bytes) -> str:
+    """The data in a new, synced file of the folder; its name."""
+    temporary = f".{name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, FILE_MODE, dir_fd=folder)
+    try:
+        write_all(fd, data)
+        sync(fd)
+    except BaseException:
+        os.unlink(temporary, dir_fd=folder)
+        raise
+    finally:
+        os.close(fd)
+    return temporary
+
+
+def _keep_mode(folder: int, name: str, temporary: str) -> None:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(found.st_mode):
+        fd = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            take_mode(fd, found)
+        finally:
+            os.close(fd)
+
+
+def take_mode(fd: int, after: os.stat_result) -> None:
+    """Give an open file the mode and group of another; the rights of a group only to that group.
+
+    Where we may not give it that group (we are not in it), its group gets no rights at all: another
+    group than the person chose must not get them in its place.
+    """
+    mode, found = stat.S_IMODE(after.st_mode) & 0o777, os.fstat(fd)
+    if found.st_gid != after.st_gid:
+        try:
+            os.fchown(fd, -1, after.st_gid)
+        except PermissionError:
+            mode &= ~0o070
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(fd, mode)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _check_entry(path: Path, found: os.stat_result, *, folder: bool) -> None:
+    what, mode = ("folder", FOLDER_MODE) if folder else ("file", FILE_MODE)
+    if stat.S_ISLNK(found.st_mode):
+        raise SymlinkRefused(f"{path} is a symbolic link")
+    if not (stat.S_ISDIR if folder else stat.S_ISREG)(found.st_mode):
+        raise WrongKind(f"{path} is not a {what}")
+    if found.st_uid != os.geteuid():
+        raise WrongOwner(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
+    if stat.S_IMODE(found.st_mode) & _OTHERS:
+        raise ModeTooWide(
+            f"{path} can be used by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            hint=f"`chmod {mode:o} {_quoted(path)}`, and consider who may have read it",
+        )
+
+
+def _check_links(path: Path) -> None:
+    """Walk down the path as it is written, and again behind each link that is allowed."""
+    for _ in range(_LINKS_MAX):
+        link = _find_link(path)
+        if link is None:
+            return
+        if link == path or not _made_by_administrator(link):
+            raise SymlinkRefused(f"{link} is a symbolic link", hint=f"give the real path: {os.path.realpath(path)}")
+        target = link.parent / os.readlink(link)
+        path = Path(os.path.normpath(target)) / path.relative_to(link)
+    raise SymlinkRefused(f"{path} leads through more than {_LINKS_MAX} symbolic links")
+
+
+def _find_link(path: Path) -> Path | None:
+    return next((at for at in (*reversed(path.parents), path) if at.is_symlink()), None)
+
+
+def _made_by_administrator(link: Path) -> bool:
+    folder = link.parent.stat()
+    return link.lstat().st_uid == 0 and folder.st_uid == 0 and not folder.st_mode & stat.S_IWOTH
+
+
+def _check_parent(folder: Path) -> None:
+    try:
+        mode = folder.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(mode):
+        return
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise OpenParent(
+            f"every user may rename what lies in {folder} (mode {stat.S_IMODE(mode):04o})",
+            hint=f"`chmod o-w {_quoted(folder)}`, or choose another folder",
+        )
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))

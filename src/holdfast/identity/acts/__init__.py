@@ -1,0 +1,3 @@
+"""What a person does to an identity: make, rotate, evict, recover, retire, print and replace
+paper.
+"""

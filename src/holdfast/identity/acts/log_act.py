@@ -1,0 +1,236 @@
+"""The last part of every act on the key log: publish, take over, show.
+
+A record comes here after it was written to `pending.jsonl`, and the keys that it names are safe.
+The order, and why:
+
+    publish       the same bytes, as often as needed, until enough witnesses vouch
+    kel.jsonl     from here on the agent itself knows the record
+    key set       the vaults settle on what the log says, and forget the keys before it
+    settings      where the witnesses are, if the record named others
+    identity.json what others are shown
+    pending       gone; the act is over
+
+A kill anywhere in between leaves the pending record, and whoever runs the command again goes
+through the same steps with the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import InvariantViolated, KeysReplaced, LogDamaged, LogMissing, NotFinal, VaultDamaged
+from holdfast.host.private_files import locked
+from holdfast.identity.files.own_log import extend_own_log, read_own_log
+from holdfast.identity.files.pending import clear_pending, find_pending, write_pending
+from holdfast.identity.files.public_file import (
+    Identity,
+    change_identity,
+    identity_of,
+    read_identity,
+    with_log,
+    write_identity,
+)
+from holdfast.identity.log.log import accept, witnesses_to_ask
+from holdfast.identity.log.log_state import Log, Standing, is_final
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import PublicKey, key_bytes
+from holdfast.identity.records.records import Position, Record
+from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.witness.publishing import ask, publish, stands
+from holdfast.identity.witness.witness_places import Reached, reach
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.moved import check_not_moved
+from holdfast.layout.settings_edit import write_identity_settings
+
+LOCK = ".identity.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What an act on the log has led to, for the screen."""
+
+    log: Log
+    receipts: int = 0
+    refused: dict[str, str] | None = None  # by place: why it did not vouch
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """One agent's log at hand, and the witnesses that can be reached."""
+
+    home: AgentHome
+    port: Signatures
+    reached: Reached
+    log: Log
+
+    @property
+    def folder(self) -> Path:
+        return self.home.folder
+
+    def place(self, key: PublicKey) -> str:
+        return self.reached.places.get(key, key)
+
+    def add(self, signed: Signed[Record]) -> None:
+        """Put our own record into the log at hand; refused where others would refuse it."""
+        asked = witnesses_to_ask(self.log, signed.record)
+        after = accept(self.log, signed, port=self.port, asked=asked)
+        if isinstance(after, Refusal):
+            raise KeysReplaced(
+                f"the record for {tuple(signed.record.position)} has no place in the log: {after.message}"
+            )
+        self.log = after
+
+    def prepare(self, signed: Signed[Record]) -> None:
+        """Keep the record before anybody sees it."""
+        self.add(signed)
+        write_pending(self.folder, signed)
+
+    async def finish(self, signed: Signed[Record], keys: KeySet | None) -> Done:
+        """Publish a pending record and take over what follows from it."""
+        said = await publish(self.log, signed, self.reached.by_key, port=self.port)
+        self.log = said.log
+        refused = {self.place(key): why for key, why in said.refused.items()} | self.reached.gone
+        if not said.final:
+            _raise_not_final(self.log, signed, said.receipts, refused)
+        self.log = extend_own_log(self.folder, self.log, self.port)
+        if keys is not None:
+            settle(keys, self.log)
+        self._keep_places()
+        self.show()
+        clear_pending(self.folder)
+        return Done(log=self.log, receipts=said.receipts, refused=refused)
+
+    def show(self) -> Identity:
+        """identity.json says what the log says; a damaged one is kept aside and written anew.
+
+        It follows from the log, all but the register of sheets: that must never stop an act which
+        the witnesses have taken already.
+        """
+        path = self.home.identity_file
+        try:
+            read_identity(path)
+        except LogMissing:
+            write_identity(path, identity_of(self.log, name=self.home.name))
+        except LogDamaged:
+            os.replace(path, path.with_name(f"{path.name}.damaged"))
+            write_identity(path, identity_of(self.log, name=self.home.name))
+        return change_identity(self.home.identity_file, lambda one: _shown(one, self.log))
+
+    def find_pending(self) -> Signed[Record] | None:
+        """A record of this agent that an earlier run may have sent, if it is not over.
+
+        One of a generation that a recovery has beaten, or whose position another final record
+        holds, can never stand any more and is put away.
+        """
+        signed = find_pending(self.folder)
+        if signed is None:
+            return None
+        position = signed.record.position
+        held = self.log.find(position)
+        other = held is not None and held.digest != signed.digest
+        beaten = position.g < self.log.position.g or (other and is_final(self.log, position))
+        if beaten and not stands(self.log, signed):
+            clear_pending(self.folder)
+            return None
+        return signed
+
+    def _keep_places(self) -> None:
+        """holdfast.toml names the witnesses that the log now names, as far as they are known.
+
+        Those of the last recovery record stay: a recovery that names no others needs them.
+        """
+        head, tier = self.log.head.witnesses, self.log.generations[-1].tier.witnesses
+        places = self.reached.places
+        if not all(key in places for key in head.members):
+            return
+        known = tuple(dict.fromkeys(places[key] for key in (*head.members, *tier.members) if key in places))
+        settings = self.home.settings.identity
+        if set(known) == set(map(str, self.home.witnesses)):
+            return
+        changed = msgspec.structs.replace(settings, witnesses=known)
+        write_identity_settings(self.home.settings_file, name=self.home.name, identity=changed)
+        self.home = load_home(self.folder)
+
+
+async def open_desk(home: AgentHome, *, port: Signatures, more: Sequence[Path] = (), make: Sequence[Path] = ()) -> Desk:
+    """The agent's log with all that its witnesses hold; `make` are folders of new witnesses.
+
+    Raises MovedAway: a copy that was left behind must not change the keys under the new one.
+    """
+    check_not_moved(home.instance)
+    reached = reach([*home.witnesses, *more], port=port)
+    if make:
+        # Named before anything is sent: whoever goes on after a kill must be able to reach them.
+        fresh = reach(make, port=port, make=True)
+        places = dict.fromkeys((*map(str, home.witnesses), *fresh.places.values()))
+        settings = msgspec.structs.replace(home.settings.identity, witnesses=tuple(places))
+        write_identity_settings(home.settings_file, name=home.name, identity=settings)
+        home = load_home(home.folder)
+        reached = reach([*home.witnesses, *more], port=port)
+    log = read_own_log(home.folder, port)
+    desk = Desk(home=home, port=port, reached=reached, log=log)
+    await refresh(desk)
+    return desk
+
+
+async def refresh(desk: Desk) -> dict[str, str]:
+    """Take in what the witnesses hold; who did not answer."""
+    named = (key for entry in desk.log.entries() for keys in entry.needs for key in keys.members)
+    asked = frozenset((*desk.reached.by_key, *named))  # one that is gone counts as asked
+    log, silent = await ask(desk.log, desk.log.id, desk.reached.by_key, port=desk.port, asked=asked)
+    desk.log = log or desk.log
+    return {desk.place(key): why for key, why in silent.items()} | desk.reached.gone
+
+
+def settle(keys: KeySet, log: Log) -> None:
+    """The vaults take over what the log says. Raises KeysReplaced where it names other keys."""
+    named = log.operational
+    if named is None:
+        return
+    try:
+        keys.settle(op=key_bytes(named.members[0]))
+    except VaultDamaged as error:
+        raise KeysReplaced(
+            f"{log.id}: the log names an operational key at {tuple(log.position)} that this vault does not hold"
+        ) from error
+
+
+@contextmanager
+def acting(folder: Path) -> Generator[None]:
+    """One act on an agent's log at a time; the second waits, and sees what the first did."""
+    with locked(folder / LOCK):
+        yield
+
+
+def _shown(identity: Identity, log: Log) -> Identity:
+    shown = with_log(identity, log)
+    if log.position > Position(0, 0):
+        shown = msgspec.structs.replace(shown, imported=None)  # that key speaks no more
+    return shown
+
+
+def _raise_not_final(log: Log, signed: Signed[Record], receipts: int, refused: dict[str, str]) -> None:
+    position = signed.record.position
+    held = log.find(position)
+    if held is None:
+        raise InvariantViolated("a record left the log while it was published", detail=log.id)
+    why = "; ".join(f"{place}: {reason}" for place, reason in refused.items())
+    if held.digest != signed.digest:
+        raise KeysReplaced(
+            f"{log.id}: another record stands at {tuple(position)}"
+            + (", and nothing is final there" if log.standing is Standing.CONTESTED else "")
+            + (f" ({why})" if why else "")
+        )
+    needed = max(keys.needed for keys in held.needs)
+    raise NotFinal(
+        f"{receipts} of {needed} witnesses that are needed vouch for the record at "
+        f"{tuple(position)}" + (f" ({why})" if why else "")
+    )

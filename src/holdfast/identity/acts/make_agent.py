@@ -1,0 +1,246 @@
+"""`holdfast init`: a new agent, or an identity for one that has a journal already.
+
+What is made, in this order, and what a kill between two lines leaves:
+
+    home, holdfast.toml     a folder that says where the vault will be; no agent yet
+    witness folders         keys of witnesses that have seen nothing
+    the words are shown     and confirmed: they are worth nothing until the vault is there
+    vaults, built aside     removed by the next run
+    kel.jsonl               the inception, signed by keys that nobody else has seen
+    identity.json           with a head that is not final: the mark of an unfinished set-up
+    the second vault moves  recognised and removed by the next run
+    the vault moves         THE MOMENT: from here on the agent exists, with these words
+    keys.json               leads to the vault; a ring that was there before is in it
+    the inception is sent   as often as needed; receipts.jsonl; identity.json is final: whole
+
+Before the moment a run starts over, with new words, and says that words shown before are worth
+nothing. After it a run goes on where the other stopped, and shows no words: they were confirmed.
+Nothing is sent to a witness before the moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.clock import Entropy
+from holdfast.errors import AgentExists, BadInput, KeysReplaced, LogMissing, VaultLocked, VaultMissing
+from holdfast.host.private_files import check_place, ensure_private_folder, remove_durably, write_atomically
+from holdfast.identity.acts.log_act import Desk, Done
+from holdfast.identity.files.own_log import LOG, RECEIPTS, find_own_log
+from holdfast.identity.files.public_file import ImportedKey, identity_of, read_identity, write_identity
+from holdfast.identity.journal_keys.keyfile import is_pointer, read
+from holdfast.identity.journal_keys.vault_keys import point_keys, read_keys
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log import accept
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase, new_phrase
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import key_bytes, key_text
+from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.vault.import_key import Imported
+from holdfast.identity.vault.keyset import KeySet, get_op
+from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.vault import Vault, exists, open_vault
+from holdfast.identity.witness.witness_places import Reached, reach
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.agent_settings import IdentitySettings
+from holdfast.layout.settings import read_agent_settings
+from holdfast.layout.settings_edit import write_identity_settings
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+NONCE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a person has decided. Paths are absolute."""
+
+    name: str
+    folder: Path
+    vault: Path
+    second: Path
+    witnesses: tuple[Path, ...]
+    keys: Sequence[Key]  # slots of the vault
+    second_keys: Sequence[Key]
+    arbiter: str = ""
+    imported: Imported | None = None
+    today: str = ""
+
+    def settings(self) -> IdentitySettings:
+        return IdentitySettings(
+            vault=str(self.vault),
+            second=str(self.second),
+            witnesses=tuple(map(str, self.witnesses)),
+            arbiter=self.arbiter,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    home: AgentHome
+    done: Done
+    went_on: bool  # an earlier run had made the vault; its words count
+
+
+def check_name(name: str) -> str:
+    """A name is a folder's too, and is printed on paper."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            f"{name!r} is no name for an agent",
+            hint="up to 64 small letters, digits, - and _, beginning with a letter or digit",
+        )
+    return name
+
+
+async def make_agent(plan: Plan, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures) -> Made:
+    """Make the agent, or finish what a run that was cut short has begun.
+
+    `show` gives the words to the person and returns when they are safe; it is called once, before
+    anything exists that they could open.
+
+    Raises:
+        AgentExists: a whole one is there; nothing was changed.
+        VaultExists, VaultMissing, VaultLocked, BadSettings, NotFinal, KeysWrong
+    """
+    check_name(plan.name)
+    check_plan(plan)
+    ensure_private_folder(plan.folder)
+    write_identity_settings(plan.folder / "holdfast.toml", name=plan.name, identity=plan.settings())
+    home = load_home(plan.folder)
+    reached = reach(plan.witnesses, port=port, make=True)
+    went_on = exists(plan.vault)
+    if went_on:
+        vault = open_by(plan.vault, plan.keys)
+    else:
+        _refuse_used(home, port)
+        vault = _create(plan, home, reached, show=show, entropy=entropy, port=port)
+    with vault:
+        return Made(home=home, done=await _finish(home, vault, reached, port), went_on=went_on)
+
+
+def check_plan(plan: Plan) -> None:
+    """What can be refused before anything is made, or anybody is asked for a passphrase."""
+    for path in (plan.folder, plan.vault, plan.second):
+        check_place(path)
+    apart = [plan.folder, plan.vault, plan.second, *plan.witnesses]
+    for one in apart:
+        for other in apart:
+            if one is not other and (one == other or other in one.parents):
+                raise BadInput(
+                    f"{one} lies in {other}", hint="home, vault, second place and witnesses are folders of their own"
+                )
+    for key in (*plan.keys, *plan.second_keys):
+        if key.kind == "file" and plan.folder in Path(key.source).parents:
+            raise BadInput(
+                f"{key.source} lies in the agent's folder: it would go into every backup",
+                hint="keep what opens a vault apart from the agent's state",
+            )
+    path = plan.folder / "holdfast.toml"
+    if os.path.lexists(path):
+        settings = read_agent_settings(path).identity
+        if settings.vault and settings != plan.settings() and exists(Path(settings.vault)):
+            raise AgentExists(
+                f"{plan.folder} has its vault in {settings.vault}",
+                hint="to finish a set-up that was cut short, give the same paths as before",
+            )
+    if find_whole(plan.folder):
+        raise AgentExists(f"there is an agent in {plan.folder} already")
+
+
+def find_whole(folder: Path) -> bool:
+    """Whether a set-up came to its end here."""
+    try:
+        final = read_identity(folder / "identity.json").head.final
+    except LogMissing:
+        return False
+    keys = folder / "keys.json"
+    return final and os.path.lexists(keys) and is_pointer(read(keys))
+
+
+def _refuse_used(home: AgentHome, port: Signatures) -> None:
+    """Files of an agent whose vault is not there are its last trace, unless it never lived."""
+    log = find_own_log(home.folder, port)
+    if log is not None and (len(list(log.entries())) > 1 or log.head.receipts):
+        raise VaultMissing(
+            f"{home.folder} has the log of {log.id}, and its vault is not in {home.vault}",
+            hint="mount the vault; if it is lost, `holdfast identity recover`",
+        )
+
+
+def _create(
+    plan: Plan, home: AgentHome, reached: Reached, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures
+) -> Vault:
+    ring = read_keys(home.keys_file) if os.path.lexists(home.keys_file) else None
+    with new_phrase(entropy) as phrase:
+        show(phrase)
+        with PaperKeys(phrase) as paper, paper.recovery(1) as recovery, paper.escrow() as escrow:
+            rec = drafts.committed((recovery.public,))
+            recipient = escrow.recipient
+
+    def ready(made: KeySet) -> None:
+        current = made.current()
+        with made.get_op(current.op) as op:
+            inception = drafts.inception(
+                op=(op,),
+                nxt=drafts.committed((key_text(current.next),)),
+                rec=rec,
+                wit=reached.keys(),
+                nonce=_nonce(entropy),
+            )
+        log = accept(None, inception, port=port)
+        if isinstance(log, Refusal):
+            raise BadInput(f"an inception that nobody would take: {log.message}")
+        remove_durably(home.folder / RECEIPTS)
+        write_atomically(home.folder / LOG, inception.line() + b"\n")
+        note = (
+            None
+            if plan.imported is None
+            else ImportedKey(key=plan.imported.key.public, kind=plan.imported.kind, date=plan.today)
+        )
+        write_identity(home.identity_file, identity_of(log, name=plan.name, imported=note))
+
+    vault, second = create_vaults(
+        plan.vault,
+        plan.second,
+        escrow=recipient,
+        keys=plan.keys,
+        second_keys=plan.second_keys,
+        entropy=entropy,
+        ring=ring,
+        op=None if plan.imported is None else plan.imported.key,
+        places=[home.folder],
+        ready=ready,
+    )
+    second.wipe()
+    return vault
+
+
+async def _finish(home: AgentHome, vault: Vault, reached: Reached, port: Signatures) -> Done:
+    log = find_own_log(home.folder, port)
+    named = None if log is None else log.operational
+    if log is None or named is None:
+        raise KeysReplaced(f"the log in {home.folder} names no key that speaks")
+    get_op(vault, key_bytes(named.members[0])).wipe()
+    point_keys(home.keys_file, vault)
+    desk = Desk(home=home, port=port, reached=reached, log=log)
+    return await desk.finish(log.head.signed, None)
+
+
+def open_by(folder: Path, keys: Sequence[Key]) -> Vault:
+    """The vault, by whichever of these keys opens it. Raises VaultLocked."""
+    for key in keys[:-1]:
+        try:
+            return open_vault(folder, given=key)
+        except VaultLocked:
+            continue
+    return open_vault(folder, given=keys[-1])
+
+
+def _nonce(entropy: Entropy) -> str:
+    return base64.urlsafe_b64encode(entropy.bytes(NONCE_BYTES)).decode().rstrip("=")

@@ -1,0 +1,255 @@
+"""The paper of an agent: sheets are numbered and printed, read back, revoked; a card is made.
+
+The words come from a person each time and are in this process's memory alone: no file of the
+agent holds them. They are compared with the agent's own log before anything is printed, so that
+no sheet is made of words that would recover nothing.
+
+Order of acts. Printing: the numbers are written to the register first, the pages are handed out
+after; a crash between the two leaves a number without a sheet, never a sheet without a number.
+Reading back: the register is changed after the key derived from the paper had the digest that
+the log names. Nothing here signs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import BadInput, BadPhrase, BadSheet
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.files.public_file import Identity, change_identity, read_identity
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.paper import Card, Secret, Sheet, phrase_sheet, share_sheets
+from holdfast.identity.paper.paper_fit import Fit, Fitting, fitting
+from holdfast.identity.paper.phrase import Phrase, read_phrase
+from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.shares import Share, combine, split
+from holdfast.identity.paper.sheets import PrintedSheet, SheetRegister
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.layout.agent_home import AgentHome, load_home
+
+HOLDER_CHARS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperDesk:
+    """An agent whose paper is worked on: its log, every signature checked, and what it shows."""
+
+    home: AgentHome
+    log: Log
+    identity: Identity
+
+    @property
+    def register(self) -> SheetRegister:
+        return self.identity.paper
+
+    @property
+    def generation(self) -> int:
+        """The one that a recovery would begin."""
+        return len(self.log.generations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Words that fit this agent, and what had to be mended in them. Wipe the phrase."""
+
+    phrase: Phrase
+    change: str = ""  # in words for a person; empty where nothing was
+    shares: tuple[Share, ...] = ()
+
+
+def open_paper(folder: Path) -> PaperDesk:
+    """Raises NotAnAgent, LogMissing, LogDamaged, ModeTooWide and what a wide folder does."""
+    home = load_home(folder)
+    return PaperDesk(home=home, log=read_own_log(folder, Sodium()), identity=read_identity(home.identity_file))
+
+
+def today() -> str:
+    return dt.datetime.now(dt.UTC).date().isoformat()
+
+
+def fit_phrase(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
+    """The words behind a typed text, one mistake mended, if they are this agent's.
+
+    Raises:
+        BadPhrase: they are not, nor within one mistake of them.
+        BadSheet: they were, before a recovery named other words.
+    """
+    try:
+        phrase = read_phrase(text)
+    except BadPhrase:
+        phrase = None
+    if phrase is not None:
+        found = _fitting(desk, phrase, passphrase)
+        if found.fit is not Fit.OTHER:
+            _refuse_powerless(found)
+            return Words(phrase=phrase)
+    mended = repair(text, lambda one: _fitting(desk, one, passphrase).fit is Fit.CURRENT)
+    return Words(phrase=mended.phrase, change=mended.change)
+
+
+def fit_shares(desk: PaperDesk, shares: Sequence[Share], passphrase: str = "") -> Words:
+    """The words behind shares. Raises BadShare; BadPhrase and BadSheet as fit_phrase does."""
+    phrase = combine([" ".join(one.words) for one in shares])
+    found = _fitting(desk, phrase, passphrase)
+    if found.fit is Fit.OTHER:
+        raise BadPhrase(
+            "these shares are whole, and not of this agent",
+            hint="compare the id on the sheets; was a passphrase used with them?",
+        )
+    _refuse_powerless(found)
+    return Words(phrase=phrase, shares=tuple(shares))
+
+
+def check_same_agent(desk: PaperDesk, secret: Secret) -> None:
+    """Raises BadSheet where a code names another agent than this one."""
+    if not desk.log.id.startswith(secret.id_start):
+        raise BadSheet(
+            f"this sheet is of the agent {secret.id_start}..., not of {desk.log.id}",
+            hint="name the agent's folder with --home",
+        )
+
+
+def print_sheets(
+    desk: PaperDesk,
+    phrase: Phrase,
+    *,
+    date: str,
+    parts: tuple[int, int] | None = None,
+    holders: Sequence[str] = (),
+    has_passphrase: bool = False,
+) -> list[Sheet]:
+    """New sheets, numbered in the register; `parts` is how many of how many shares are needed."""
+    _check_holders(holders, 1 if parts is None else parts[1])
+    shares = [] if parts is None else split(phrase, needed=parts[0], total=parts[1])
+    made: list[Sheet] = []
+
+    def numbered(identity: Identity) -> Identity:
+        made.clear()
+        shown: dict[str, Any] = {
+            "name": desk.identity.name,
+            "agent_id": desk.log.id,
+            "date": date,
+            "generation": desk.generation,
+            "number": identity.paper.next_number,
+            "has_passphrase": has_passphrase,
+        }
+        if shares:
+            made.extend(share_sheets(shares, holders=holders, **shown))
+        else:
+            made.append(phrase_sheet(phrase, holder=holders[0] if holders else "", **shown))
+        paper = identity.paper.printed(*map(_entry, made))
+        return msgspec.structs.replace(identity, paper=paper)
+
+    change_identity(desk.home.identity_file, numbered)
+    return made
+
+
+def sheets_read(desk: PaperDesk, words: Words, number: int | None) -> list[int]:
+    """The numbers of the sheets that were read back.
+
+    Raises BadInput where it cannot be told which, or the one that is named is another.
+    """
+    if words.shares:
+        found = [desk.register.find_share(one.document, one.number) for one in words.shares]
+        numbers = [one.number for one in found if one is not None]
+        if len(numbers) != len(words.shares):
+            raise BadInput(
+                "these shares have the right words, and no sheet of them is in the register",
+                hint="print them with `holdfast paper print --shares`",
+            )
+        return numbers
+    sheets = [one.number for one in desk.register.current() if not one.document]
+    if number is not None:
+        if desk.register.get(number).document:
+            raise BadInput(f"sheet {number} is a share; its words are not the whole phrase")
+        return [number]
+    if len(sheets) == 1:
+        return sheets
+    if not sheets:
+        raise BadInput(
+            "the words are right, and no sheet of them is in the register", hint="print one with `holdfast paper print`"
+        )
+    named = ", ".join(map(str, sheets))
+    raise BadInput(f"there are sheets {named}", hint="say which it is, by --sheet NUMBER")
+
+
+def mark_verified(desk: PaperDesk, numbers: Sequence[int], *, date: str) -> SheetRegister:
+    return _changed(desk.home, lambda register: _each(register, numbers, "verified", date))
+
+
+def mark_revoked(desk: PaperDesk, numbers: Sequence[int], *, date: str) -> SheetRegister:
+    """These sheets count no more; shares of one split go together."""
+    return _changed(desk.home, lambda register: _each(register, numbers, "revoked", date))
+
+
+def make_card(desk: PaperDesk, *, date: str, backups: Sequence[str] = (), contact: str = "") -> Card:
+    """The public card: the inception, the newest recovery, and where to look (`backups`: places)."""
+    tiers = [desk.log.generations[0].tier]
+    if len(desk.log.generations) > 1:
+        tiers.append(desk.log.generations[-1].tier)
+    return Card(
+        name=desk.identity.name,
+        agent_id=desk.log.id,
+        date=date,
+        generation=desk.generation,
+        records=tuple(one.signed.line() for one in tiers),
+        handles=desk.identity.handles,
+        relays=desk.identity.relays,
+        backups=tuple(backups),
+        contact=contact,
+    )
+
+
+def _fitting(desk: PaperDesk, phrase: Phrase, passphrase: str) -> Fitting:
+    with PaperKeys(phrase, passphrase) as keys:
+        return fitting(keys, desk.log)
+
+
+def _refuse_powerless(found: Fitting) -> None:
+    if found.fit is Fit.REPLACED:
+        raise BadSheet(
+            f"this paper was replaced: the recovery of generation {found.generation} names other words",
+            hint="destroy it, and use the newer sheet (`holdfast paper list`)",
+        )
+    if found.fit is Fit.RETIRED:
+        raise BadSheet("the identity is retired: no paper recovers it", hint="nothing to be done")
+
+
+def _check_holders(holders: Sequence[str], total: int) -> None:
+    if len(holders) > total:
+        raise BadInput(f"{len(holders)} holders for {total} sheets")
+    for one in holders:
+        if not one.isprintable() or len(one) > HOLDER_CHARS_MAX:
+            raise BadInput(f"a holder's name has {HOLDER_CHARS_MAX} characters at most, in one line")
+
+
+def _entry(sheet: Sheet) -> PrintedSheet:
+    share = sheet.share
+    return PrintedSheet(
+        number=sheet.number,
+        date=sheet.date,
+        generation=sheet.generation,
+        holder=sheet.holder,
+        document="" if share is None else share.document,
+        needed=1 if share is None else share.needed,
+    )
+
+
+def _changed(home: AgentHome, change: Callable[[SheetRegister], SheetRegister]) -> SheetRegister:
+    after = change_identity(
+        home.identity_file, lambda identity: msgspec.structs.replace(identity, paper=change(identity.paper))
+    )
+    return after.paper
+
+
+def _each(register: SheetRegister, numbers: Sequence[int], verb: str, date: str) -> SheetRegister:
+    for number in numbers:
+        register = register.verified(number, date=date) if verb == "verified" else register.revoked(number, date=date)
+    return register

@@ -1,0 +1,139 @@
+"""The agent's own copy of its key log, in its home: `kel.jsonl` and `receipts.jsonl`.
+
+    kel.jsonl        one record in a line, in the order in which they were taken
+    receipts.jsonl   one receipt of a witness in a line
+
+True at all times: every whole line stands on those before it, and a receipt is for a record that
+is in kel.jsonl. Both files only grow. Records are appended and synced before their receipts are;
+a crash inside an append leaves a last line without its end, which says nothing and is cut off
+before the next one. Whatever else does not read back is damage and is refused: an agent that
+misread its own log might speak with keys that no longer count. `mend_own_log` then writes both
+files anew from what the witnesses hold.
+
+A rotation or recovery enters after enough witnesses have vouched for it. Until then it waits in
+`pending.jsonl` (pending.py), so that a record which never became final never stood here.
+
+The copy proves nothing to others and nothing in it is secret; it is 0600 like its neighbours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.errors import BadRecord, LogDamaged, LogMissing
+from holdfast.host.private_files import explained, open_private, sync, sync_folder, write_all, write_atomically
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.replay import Numbered, replay
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.witness.witness import Copy, copy_of
+
+LOG = "kel.jsonl"
+RECEIPTS = "receipts.jsonl"
+FILE_BYTES_MAX = 64 * 1024 * 1024  # the longest generation has a tenth of it
+
+
+def read_own_log(home_folder: Path, port: Signatures) -> Log:
+    """The agent's log as its home has it, every signature checked.
+
+    Raises:
+        LogMissing: there is none.
+        LogDamaged: a line does not stand on those before it.
+        ModeTooWide, WrongOwner, SymlinkRefused
+    """
+    log = find_own_log(home_folder, port)
+    if log is None:
+        raise LogMissing(f"there is no {LOG} in {home_folder}")
+    return log
+
+
+def find_own_log(home_folder: Path, port: Signatures) -> Log | None:
+    """As read_own_log, but None where there is none."""
+    lines = {name: _whole(home_folder / name)[1] for name in (LOG, RECEIPTS)}
+    try:
+        return replay(lines[LOG], lines[RECEIPTS], port=port)
+    except BadRecord as error:
+        raise LogDamaged(f"{home_folder / LOG}: {error.message}") from error
+
+
+def read_lines(home_folder: Path) -> Copy:
+    """The lines as they are stored, unchecked: for a copy elsewhere."""
+    records, receipts = (_whole(home_folder / name)[1] for name in (LOG, RECEIPTS))
+    return Copy(records=tuple(line for _, line in records), receipts=tuple(line for _, line in receipts))
+
+
+def extend_own_log(home_folder: Path, log: Log, port: Signatures) -> Log:
+    """Append what the stored copy lacks of this log, records first. Safe to repeat.
+
+    The log given must hold all that is stored; a caller reads, adds, and gives it back. On return
+    the files were read again and say what the log says.
+    """
+    with turn(home_folder):
+        new = copy_of(log)
+        for name, lines in ((LOG, new.records), (RECEIPTS, new.receipts)):
+            _append(home_folder / name, lines)
+        stored = find_own_log(home_folder, port)
+    if stored is None or set(copy_of(stored).records) != set(new.records):
+        raise LogDamaged(f"{home_folder / LOG} holds records that this log does not")
+    return stored
+
+
+def mend_own_log(home_folder: Path, log: Log) -> None:
+    """Write both files anew. Receipts go first to nothing, so that none is without its record."""
+    new = copy_of(log)
+    with turn(home_folder):
+        write_atomically(home_folder / RECEIPTS, b"")
+        for name, lines in ((LOG, new.records), (RECEIPTS, new.receipts)):
+            write_atomically(home_folder / name, b"".join(line + b"\n" for line in lines))
+
+
+@contextmanager
+def turn(home_folder: Path) -> Generator[None]:
+    """One process at a time changes the public files of a home."""
+    try:
+        fd = os.open(home_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise explained(error, home_folder) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _append(path: Path, lines: tuple[bytes, ...]) -> None:
+    size, stored = _whole(path)
+    known = {line for _, line in stored}
+    data = b"".join(line + b"\n" for line in lines if line not in known)
+    if not data:
+        return
+    fresh = not path.exists()
+    fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.ftruncate(fd, size)  # a line that a crash left without its end
+        os.lseek(fd, size, os.SEEK_SET)
+        write_all(fd, data)
+        sync(fd)
+    except OSError as error:
+        raise explained(error, path) from error
+    finally:
+        os.close(fd)
+    if fresh:
+        sync_folder(path.parent)
+
+
+def _whole(path: Path) -> tuple[int, list[Numbered]]:
+    """The bytes that whole lines take, and these lines."""
+    try:
+        fd = open_private(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return 0, []
+    with open(fd, "rb") as file:
+        raw = file.read(FILE_BYTES_MAX + 1)
+    if len(raw) > FILE_BYTES_MAX:
+        raise LogDamaged(f"{path}: more bytes than a log has")
+    whole = raw[: raw.rfind(b"\n") + 1]
+    return len(whole), list(enumerate(whole.split(b"\n")[:-1], 1))

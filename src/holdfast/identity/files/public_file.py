@@ -1,0 +1,127 @@
+"""identity.json: what an agent shows of itself, for people and programs that do not read logs.
+
+The log is the truth about keys; head, standing and witnesses here repeat it and are written after
+it, so a crash in between leaves a file that is one record behind and is put right by the next
+command. The register of sheets, handles, relays and the note about an imported key are kept here
+alone. The file is replaced as a whole; `change_identity` lets one process at a time do so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import BadInput, BadRecord, LogDamaged, LogMissing
+from holdfast.host.private_files import open_private, write_atomically
+from holdfast.identity.files.own_log import turn
+from holdfast.identity.log.log_state import Log, Standing, is_final
+from holdfast.identity.paper.sheets import SheetRegister, parse_register
+from holdfast.identity.records.encodings import parse_agent_id, parse_digest
+
+FORMAT = 1
+FILE_BYTES_MAX = 1 << 20
+LIST_MAX = 64
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The newest record of the log, and whether enough witnesses have vouched for it."""
+
+    g: int
+    s: int
+    digest: str
+    final: bool
+
+
+class WitnessSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    keys: tuple[str, ...]
+    needed: int
+
+
+class ImportedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first operational key existed before the agent: others may hold it until a rotation."""
+
+    key: str
+    kind: str  # openssh or seed
+    date: str
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    format: int
+    name: str
+    id: str
+    head: Head
+    standing: str
+    witnesses: WitnessSet
+    handles: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+    paper: SheetRegister = msgspec.field(default_factory=SheetRegister)
+    imported: ImportedKey | None = None
+
+
+def identity_of(log: Log, *, name: str, imported: ImportedKey | None = None) -> Identity:
+    """What a log shows, for an agent of this name."""
+    head, wit = log.head, log.head.witnesses
+    return Identity(
+        format=FORMAT,
+        name=name,
+        id=log.id,
+        head=Head(g=head.position.g, s=head.position.s, digest=head.digest, final=is_final(log, head.position)),
+        standing=log.standing.value,
+        witnesses=WitnessSet(keys=wit.members, needed=wit.needed),
+        imported=imported,
+    )
+
+
+def with_log(identity: Identity, log: Log) -> Identity:
+    """The same with what the log says now."""
+    if identity.id != log.id:
+        raise LogDamaged(f"identity.json is of {identity.id}, the log of {log.id}")
+    now = identity_of(log, name=identity.name)
+    return msgspec.structs.replace(identity, head=now.head, standing=now.standing, witnesses=now.witnesses)
+
+
+def read_identity(path: Path) -> Identity:
+    """Raises LogMissing where there is none, LogDamaged where it is malformed."""
+    try:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise LogMissing(f"there is no {path.name} in {path.parent}") from None
+    try:
+        found = msgspec.json.decode(raw, type=Identity)
+        _check(found)
+    except (msgspec.DecodeError, RecursionError, BadInput, BadRecord, ValueError) as error:
+        raise LogDamaged(f"{path} is malformed: {error}") from None
+    return found
+
+
+def write_identity(path: Path, identity: Identity) -> None:
+    """Replace the file. Somebody who changes what is there uses change_identity."""
+    _check(identity)
+    raw = msgspec.json.format(msgspec.json.encode(identity), indent=1) + b"\n"
+    write_atomically(path, raw)
+
+
+def change_identity(path: Path, decide: Callable[[Identity], Identity]) -> Identity:
+    """Read, decide, replace; one process at a time."""
+    with turn(path.parent):
+        before = read_identity(path)
+        after = decide(before)
+        if after != before:
+            write_identity(path, after)
+        return after
+
+
+def _check(identity: Identity) -> None:
+    if identity.format != FORMAT:
+        raise ValueError(f"the unknown format {identity.format}")
+    if parse_agent_id(identity.id) != identity.id:
+        raise ValueError("an id in capitals")
+    parse_digest(identity.head.digest)
+    Standing(identity.standing)
+    if max(map(len, (identity.handles, identity.relays, identity.witnesses.keys))) > LIST_MAX:
+        raise ValueError("too many handles, relays or witnesses")
+    parse_register(msgspec.json.encode(identity.paper))

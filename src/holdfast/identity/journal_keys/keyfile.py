@@ -1,0 +1,144 @@
+"""Keys before there is a vault: `keys.json` beside, never inside, the journal.
+
+Once the keys were moved into a vault the file only says where that is (vault_keys.py).
+
+Written before the journal is first made, so that there is never a journal without its keys.
+0600, ours, no link; parsed strictly. Losing this file loses every sealed payload, and with it
+the effect keys: keep a copy apart from the journal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.core.clock import Entropy
+from holdfast.core.ports import KeyRing
+from holdfast.errors import KeysMissing, KeysWrong, ReadOnly
+from holdfast.host.private_files import check_place, check_private_file, create_durably, open_private
+
+FORMAT = 1
+POINTER = 2
+KEY_BYTES = 32
+FILE_BYTES_MAX = 1 << 20
+
+
+class KeyFile:
+    """core.ports.KeyRing from keys.json."""
+
+    __slots__ = ("_journal_keys", "current_journal_key", "k_effect")
+
+    def __init__(self, *, k_effect: bytes, journal_keys: dict[int, bytes], current: int) -> None:
+        self.k_effect = k_effect
+        self.current_journal_key = current
+        self._journal_keys = journal_keys
+
+    @property
+    def journal_keys(self) -> dict[int, bytes]:
+        return dict(self._journal_keys)
+
+    def journal_key(self, key_id: int) -> bytes:
+        key = self._journal_keys.get(key_id)
+        if key is None:
+            raise KeysWrong(f"the key ring has no journal key {key_id}")
+        return key
+
+    def __repr__(self) -> str:
+        return "KeyFile(...)"
+
+
+def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> KeyRing:
+    """The ring at this path, in its vault or with its signer; a new one where nothing exists yet.
+
+    Raises KeysMissing where the journal exists without its keys, and what opening a vault does.
+    """
+    check_place(path)
+    signer = find_signer(path.parent)
+    if signer is not None:
+        from holdfast.identity.speaker.signer_client import SignerClient, SignerRing
+
+        return SignerRing(SignerClient(signer))
+    if not os.path.lexists(path):
+        if journal_exists:
+            raise KeysMissing(f"there is no {path.name} beside the journal in {path.parent}")
+        try:
+            _create(path, entropy)
+        except OSError as error:
+            raise ReadOnly(f"{path} cannot be made: {error.strerror}") from error
+    raw = read(path)
+    if is_pointer(raw):
+        from holdfast.identity.journal_keys.vault_keys import open_ring
+
+        return open_ring(raw, where=path)
+    return parse(raw, where=str(path))
+
+
+def find_signer(folder: Path) -> Path | None:
+    """The socket of the signer that has the keys of the agent in this folder."""
+    from holdfast.layout.agent_home import peek_home
+
+    home = peek_home(folder)
+    return None if home is None else home.signer
+
+
+def read(path: Path) -> bytes:
+    check_private_file(path)
+    with open(open_private(path, os.O_RDONLY), "rb") as file:
+        return file.read(FILE_BYTES_MAX)
+
+
+def is_pointer(raw: bytes) -> bool:
+    """Whether the keys are in a vault, of which this says where it is."""
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and cast("dict[str, Any]", fields).get("format") == POINTER
+
+
+def parse(raw: bytes, *, where: str) -> KeyFile:
+    try:
+        fields = json.loads(raw)
+        return _parsed(fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise KeysWrong(f"{where} is malformed ({type(error).__name__})") from None
+
+
+def _parsed(fields: Any) -> KeyFile:  # Any: JSON not yet checked
+    if fields["format"] != FORMAT:
+        raise ValueError("unknown format")
+    journal_keys: dict[int, bytes] = {}
+    for one in cast("list[dict[str, Any]]", fields["journal_keys"]):
+        journal_keys[_number(one["id"])] = _key(one["key"])
+    current = _number(fields["current"])
+    if current not in journal_keys:
+        raise ValueError("the current key is missing")
+    return KeyFile(k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current=current)
+
+
+def _key(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError("a key is text")
+    raw = bytes.fromhex(text)
+    if len(raw) != KEY_BYTES:
+        raise ValueError("a key has 32 bytes")
+    return raw
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError("a key id is a positive number")
+    return value
+
+
+def _create(path: Path, entropy: Entropy) -> None:
+    fields = {
+        "format": FORMAT,
+        "k_effect": entropy.bytes(KEY_BYTES).hex(),
+        "current": 1,
+        "journal_keys": [{"id": 1, "key": entropy.bytes(KEY_BYTES).hex()}],
+    }
+    # Never over another's: a journal may have been made with those keys a moment ago.
+    create_durably(path, json.dumps(fields, indent=1).encode() + b"\n")

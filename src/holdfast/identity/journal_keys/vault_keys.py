@@ -1,0 +1,136 @@
+"""The keys of a journal move from keys.json into a vault, and are found there.
+
+After the move keys.json holds no key any more, only where the vault is. The replacement of that
+file is the one moment of the move: before it the old file counts and the vault already holds the
+same keys, read back and compared; after it the vault counts. A kill at any instant leaves one of
+the two, and the command can be run again. An older Holdfast refuses the new file as one of an
+unknown format, rather than making new keys.
+
+What the old file held is overwritten on the disk where nothing else refers to it. A disk that
+copies on write, a snapshot or a backup may keep it: keys that were ever in the open on a disk you
+do not trust are not made safe by the move.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from holdfast.errors import KeysWrong, VaultDamaged
+from holdfast.host.private_files import create_durably, sync, write_all, write_atomically
+from holdfast.identity.journal_keys.keyfile import POINTER, is_pointer, parse, read
+from holdfast.identity.journal_keys.secret_file import lock_keys
+from holdfast.identity.vault.ring import Keys, VaultRing, read_escrow
+from holdfast.identity.vault.vault import Vault, open_vault
+
+
+def read_keys(path: Path) -> Keys:
+    """The keys that keys.json holds, for a new vault. Raises KeysWrong where it holds none."""
+    raw = read(path)
+    if is_pointer(raw):
+        raise KeysWrong(f"the keys of {path} are in a vault already", hint="nothing was changed")
+    found = parse(raw, where=str(path))
+    return Keys(k_effect=found.k_effect, current=found.current_journal_key, journal_keys=found.journal_keys)
+
+
+def move_keys(path: Path, vault: Vault) -> None:
+    """From now on the vault has the keys of the journal beside this keys.json. Safe to repeat.
+
+    Raises VaultDamaged where the vault does not hold them all; nothing was changed then.
+    """
+    fd = lock_keys(path)
+    try:
+        raw = read(path)
+        if is_pointer(raw):
+            _check_same_vault(raw, path, vault)
+            return
+        if not _covers(read_escrow(vault).keys, read_keys(path)):
+            raise VaultDamaged(
+                f"the vault in {vault.folder} does not hold the keys of {path}",
+                hint="make the vault with these keys; nothing was moved",
+            )
+        old = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            write_atomically(path, _pointing_to(vault))
+            _overwrite(old, len(raw))
+        finally:
+            os.close(old)
+    finally:
+        os.close(fd)
+
+
+def point_keys(path: Path, vault: Vault) -> None:
+    """From now on this keys.json leads to the vault: a new one, or one whose vault was lost.
+
+    A keys.json that holds keys itself is moved. Safe to repeat.
+    """
+    if not os.path.lexists(path) and create_durably(path, _pointing_to(vault)):
+        return
+    fd = lock_keys(path)
+    try:
+        raw = read(path)
+        if is_pointer(raw):
+            if _pointer(raw, path) != (vault.folder.absolute(), vault.vault_id):
+                write_atomically(path, _pointing_to(vault))
+            return
+    finally:
+        os.close(fd)
+    move_keys(path, vault)
+
+
+def _pointing_to(vault: Vault) -> bytes:
+    fields = {"format": POINTER, "vault": str(vault.folder.absolute()), "id": vault.vault_id}
+    return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+def open_ring(raw: bytes, *, where: Path, ask: Callable[[], str] | None = None) -> VaultRing:
+    """The ring in the vault that this keys.json names.
+
+    Opened by the machine's own slots; else, at a terminal, by asking a person.
+    """
+    folder, vault_id = _pointer(raw, where)
+    vault = open_vault(folder, ask=ask or terminal_prompt())
+    if vault.vault_id != vault_id:
+        raise KeysWrong(f"{folder} is another vault than {where} names")
+    return VaultRing(vault)
+
+
+def terminal_prompt() -> Callable[[], str] | None:
+    """How a person is asked for the vault's passphrase; None where nobody sits there."""
+    return _prompt if sys.stdin.isatty() else None
+
+
+def _prompt() -> str:
+    return getpass.getpass("passphrase of the vault: ", sys.stderr)
+
+
+def _pointer(raw: bytes, where: Path) -> tuple[Path, str]:
+    fields = cast("dict[str, object]", json.loads(raw))
+    folder, vault_id = fields.get("vault"), fields.get("id")
+    if not isinstance(folder, str) or not isinstance(vault_id, str) or len(fields) != 3:
+        raise KeysWrong(f"{where} is malformed")
+    if not os.path.isabs(folder):
+        raise KeysWrong(f"{where} names a vault without its whole path")
+    return Path(folder), vault_id
+
+
+def _check_same_vault(raw: bytes, path: Path, vault: Vault) -> None:
+    if _pointer(raw, path)[1] != vault.vault_id:
+        raise KeysWrong(f"the keys of {path} are in another vault already")
+
+
+def _covers(held: Keys, wanted: Keys) -> bool:
+    same = held.k_effect == wanted.k_effect and held.current in held.journal_keys
+    return same and wanted.journal_keys.items() <= held.journal_keys.items()
+
+
+def _overwrite(fd: int, size: int) -> None:
+    """The old bytes, unless another name still leads to them."""
+    if os.fstat(fd).st_nlink == 0:
+        write_all(fd, bytes(size))
+        sync(fd)

@@ -1,0 +1,1 @@
+"""Which instance of an agent may act: instance keys, the arbiter, and the holder of the lease."""

@@ -1,0 +1,223 @@
+"""The keeper of an instance: asks for the agent's lease, renews it, and says until when to act.
+
+One round is `turn`. What it answers holds on this machine's boot clock, counted from before the
+arbiter was asked, less a margin: whoever acts only until then stops before the arbiter gives the
+lease to somebody else, however long the answer took.
+
+The order of one round: read the log and the file of the instance (another process of this folder
+may have kept the lease meanwhile, and its counter is the one that counts), look at the lease,
+decide what may be asked (instance.py), have a certificate, write down counter and incarnation
+durably, send, raise the journal to the incarnation, and only then answer "held". A crash after the
+writing leaves a counter that was perhaps never sent; the next message has the one after it, and
+nobody takes that for a fork. A crash after the grant leaves a lease of this very key, which the
+next round renews.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.core.clock import Clock
+from holdfast.errors import HoldfastError, KeysReplaced, NotNow
+from holdfast.identity.lease.arbiter import LeaseArbiter
+from holdfast.identity.lease.arbiter_state import Contender, Granted, Seen
+from holdfast.identity.lease.instance import Ask, Instance, Kin, Why, holding, spoke, waiting, what_to_ask
+from holdfast.identity.lease.instance_file import InstanceFile, host_digest
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.encodings import Digest
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.statements.certificate import Certificate, Role
+from holdfast.identity.statements.claim import Claim, How
+from holdfast.identity.witness.witness import copy_of
+
+CERTIFICATE_S = 900  # a peer may believe a stale primary for this long
+MARGIN_PART = 10  # of a lease: its tenth is left unused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    e: int
+    until_boot_ms: int
+    renew_in_ms: int
+    contender: Contender | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotHeld:
+    why: Why
+    text: str
+    seen: Seen | None = None
+
+
+class Keeper:
+    """Keeps the lease of one folder. `incarnation` reads the journal's, 0 where there is none;
+    `raise_incarnation` makes it at least so high before anybody acts under it; `state_root` is the
+    digest of the agent's state, sealed into every claim."""
+
+    def __init__(
+        self,
+        *,
+        file: InstanceFile,
+        speaker: Speaker,
+        arbiter: LeaseArbiter,
+        clock: Clock,
+        incarnation: Callable[[], int],
+        raise_incarnation: Callable[[int], None],
+        state_root: Callable[[], Digest],
+        reread: Callable[[], Log] | None = None,
+    ) -> None:
+        self._file = file
+        self._speaker = speaker
+        self._arbiter = arbiter
+        self._clock = clock
+        self._incarnation = incarnation
+        self._raise = raise_incarnation
+        self._state_root = state_root
+        self._reread = reread
+        self._certificate: Signed[Certificate] | None = None
+        self._begun = False
+        self.kin: Kin | None = None
+
+    @property
+    def instance(self) -> Instance | None:
+        return self._file.instance
+
+    def turn(self) -> Held | NotHeld:
+        """Ask once. Raises nothing that another round may mend."""
+        try:
+            return self._turn()
+        except (KeysReplaced, NotNow) as error:
+            return NotHeld(why=Why.SILENT, text=error.message)
+        except HoldfastError as error:
+            return NotHeld(why=Why.TROUBLE, text=f"{error.code}: {error.message}")
+        except OSError as error:
+            return NotHeld(why=Why.TROUBLE, text=str(error))
+
+    def claim(self, ask: Ask) -> Held | NotHeld:
+        """Make this one claim, which a person has decided on, and no other."""
+        log = self._read()
+        self._file.open(log.position)
+        self._begun = True
+        self._arbiter.learn(copy_of(log), log.id)
+        began_ms = self._clock.boot_ms()
+        answer = self._send(log, ask)
+        if isinstance(answer, Granted):
+            return self._held(answer, began_ms)
+        return self._not_held(log, self._arbiter.look(log.id), answer)
+
+    def _turn(self) -> Held | NotHeld:
+        log = self._read()
+        _, kin = self._file.open(log.position)
+        if not self._begun:
+            self._begun, self.kin = True, kin
+        self._arbiter.learn(copy_of(log), log.id)
+        began_ms = self._clock.boot_ms()
+        seen = self._arbiter.look(log.id)
+        answer = self._ask(log, seen)
+        if isinstance(answer, Granted):
+            return self._held(answer, began_ms)
+        return self._not_held(log, seen, answer)
+
+    def _read(self) -> Log:
+        """Before this instance first speaks the witnesses are asked too: a copy has an old log."""
+        if self._reread is not None and not self._begun:
+            return self._reread()
+        return self._speaker.log()
+
+    def _ask(self, log: Log, seen: Seen | None) -> Granted | Refusal | Why:
+        instance = self._get()
+        wish = what_to_ask(instance, seen, incarnation=self._incarnation(), position=log.position)
+        if wish is Why.FROZEN:
+            return wish
+        answer = self._send(log, waiting(seen) if isinstance(wish, Why) else wish)
+        return wish if isinstance(wish, Why) and not _is_fork(answer) else answer
+
+    def _send(self, log: Log, ask: Ask) -> Granted | Refusal:
+        instance = self._get()
+        certificate = self._certified(ask.e, log)
+        claim = Claim(
+            id=log.id,
+            e=ask.e,
+            inst=instance.key,
+            crt=certificate.digest,
+            after_e=ask.after_e,
+            after_how=ask.how,
+            state_root=self._state_root(),
+            chal=self._arbiter.challenge(log.id, instance.key),
+            ctr=instance.counter + 1,
+            chain=instance.last or certificate.digest,
+        )
+        signed = sealed(claim, claim.to_json(), Family.LEASE, (self._file.signer,))
+        e = 0 if ask.how is How.WAITING else ask.e
+        self._file.keep(spoke(instance, counter=claim.ctr, digest=signed.digest, e=e))
+        if ask.how is How.RENEW:
+            return self._arbiter.renew(signed.line(), certificate.line())
+        return self._arbiter.grant(signed.line(), certificate.line())
+
+    def _certified(self, e: int, log: Log) -> Signed[Certificate]:
+        """The certificate in hand while half of its life is left and it is of these keys."""
+        held = self._certificate
+        now = self._clock.wall_ms() // 1000
+        if held is not None:
+            record = held.record
+            fresh = record.iat <= now < record.iat + (record.exp - record.iat) // 2
+            same = (record.inst, record.e, record.position) == (self._get().key, e, log.position)
+            if fresh and same:
+                return held
+        self._certificate = self._speaker.certify(
+            inst=self._get().key, role=Role.PRIMARY, incarnation=e, host=host_digest(self._clock), life_s=CERTIFICATE_S
+        )
+        return self._certificate
+
+    def _held(self, granted: Granted, began_ms: int) -> Held:
+        if self._incarnation() < granted.e:
+            self._raise(granted.e)
+        instance = self._get()
+        if holding(instance) is not instance:
+            self._file.keep(holding(instance))
+        life_ms = granted.life_ms
+        return Held(
+            e=granted.e,
+            until_boot_ms=began_ms + life_ms - life_ms // MARGIN_PART,
+            renew_in_ms=life_ms // 4,
+            contender=granted.contender,
+        )
+
+    def _not_held(self, log: Log, seen: Seen | None, answer: Refusal | Why) -> NotHeld:
+        if isinstance(answer, Why):
+            return NotHeld(why=answer, text=_TEXTS[answer], seen=seen)
+        if _is_fork(answer):
+            self._file.keep(replace(self._get(), frozen=log.position))
+            return NotHeld(why=Why.FROZEN, text=answer.message, seen=seen)
+        if answer.reason is Reason.OLD_VERSION:
+            # A key that is behind what was heard of it has a twin: it is not used again.
+            self._file.start_over()
+            return NotHeld(why=Why.OLDER, text=_TEXTS[Why.OLDER], seen=seen)
+        if answer.reason in (Reason.HELD, Reason.OLD_INCARNATION):
+            return NotHeld(why=Why.ELSEWHERE, text=answer.message, seen=seen)
+        self._certificate = None
+        return NotHeld(why=Why.TROUBLE, text=f"{answer.reason}: {answer.message}", seen=seen)
+
+    def _get(self) -> Instance:
+        instance = self._file.instance
+        if instance is None:
+            raise NotNow("the instance was not opened")
+        return instance
+
+
+def _is_fork(answer: Granted | Refusal) -> bool:
+    return isinstance(answer, Refusal) and answer.reason in (Reason.FORK, Reason.FROZEN)
+
+
+_TEXTS: dict[Why, str] = {
+    Why.ELSEWHERE: "another instance of the agent holds its lease",
+    Why.COPY: "this folder is a copy: another one had the agent's lease last",
+    Why.BEHIND: "another instance acted under a higher incarnation than this journal knows",
+    Why.OLDER: "this folder was put back to an older day: its instance has said more since",
+    Why.FROZEN: "two copies of the instance's key spoke: both are frozen until the keys change",
+    Why.SILENT: "the log lets nobody act with these keys",
+    Why.TROUBLE: "the lease could not be asked for",
+}

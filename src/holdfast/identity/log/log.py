@@ -1,0 +1,291 @@
+"""Which records of an agent's key event log count: the one decision, pure.
+
+True at all times of a `Log`:
+
+1. Every record in it was signed by keys that the record before it had committed to.
+2. Generations follow each other by the recovery tier alone. A recovery beats every rotation of
+   the generation before it, however many a thief has added, and nothing that a rotation says can
+   touch the recovery keys.
+3. A final record is never replaced. While none is final at a position the first one seen stands;
+   a second one makes the log contested, and then nothing but a recovery goes on.
+4. Nothing is forgotten: a validly signed record that does not stand is kept as evidence, within
+   a limit for each position.
+
+`accept` takes a log and a record and returns the new log, the same log where the record says
+nothing new, or a refusal; it reads no clock, no file and no setting, so the owner, every witness
+and every peer come to the same verdict. A crash between two calls leaves the caller with one of
+the two values.
+
+Why the recovery tier keeps its own witnesses: a thief who holds the next keys may install
+witnesses of his own by a rotation. So a recovery that names no witnesses is vouched for by those
+of the recovery record before it, never by those of a rotation. A recovery that does name new
+ones is vouched for by these alone, because the old ones may be dead. Where enough of the old ones
+vouch for it as well it counts like any other; otherwise it is taken only from a caller who has
+asked every old witness (`asked`), and it never takes the place of another recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from holdfast.errors import BadRecord
+from holdfast.identity.log import rules
+from holdfast.identity.log.log_state import Entry, Evidence, EvidenceKind, Generation, Log, is_contested, is_final
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import PublicKey
+from holdfast.identity.records.receipt import Receipt
+from holdfast.identity.records.records import (
+    Inception,
+    Keys,
+    Position,
+    Record,
+    Recovery,
+    Retirement,
+    Rotation,
+    id_of,
+    parse_record,
+)
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import Signed
+
+ROTATIONS_MAX = 4096  # in one generation; a recovery opens the next
+EVIDENCE_MAX = 4  # for one position; one is the proof, the others show who came after
+NOBODY: frozenset[PublicKey] = frozenset()
+
+Receipts = Iterable[Signed[Receipt]]
+
+
+def accept(
+    log: Log | None,
+    signed: Signed[Record],
+    *,
+    port: Signatures,
+    receipts: Receipts = (),
+    asked: frozenset[PublicKey] = NOBODY,
+) -> Log | Refusal:
+    """The log with the record in its place, or why it has none.
+
+    Receipts that are not for this record, or do not verify, are left out; with enough of them the
+    record is final at once. `asked` are the witnesses that the caller has asked what they hold,
+    and whose answers, where they gave any, it has already put into the log.
+    """
+    if log is None:
+        return _begun(signed, port=port, receipts=receipts)
+    fault = rules.find_other_id(signed, log.id, log.generations[0].tier)
+    if fault is not None:
+        return fault
+    known = _find_known(log, signed)
+    if known is not None:
+        given = receipts
+        receipts = (*known.receipts, *_new_receipts(log, known, given, port))
+        if len(receipts) == len(known.receipts):
+            return log
+        held = log.find(known.position)
+        if held is known:
+            return _put(log, _vouched(known, receipts))
+        log = _without(log, known)
+    record = signed.record
+    match record:
+        case Inception():
+            return Refusal(Reason.OTHER_ID, "a second inception")
+        case Rotation():
+            return _rotated(log, signed, record, port=port, receipts=receipts)
+        case Recovery() | Retirement():
+            return _recovered(log, signed, record, port=port, receipts=receipts, asked=asked)
+
+
+def accept_line(
+    log: Log | None, raw: bytes, *, port: Signatures, receipts: Receipts = (), asked: frozenset[PublicKey] = NOBODY
+) -> Log | Refusal:
+    """As `accept`, from the bytes that somebody sent."""
+    try:
+        signed = parse_record(raw)
+    except BadRecord as error:
+        return Refusal(Reason.MALFORMED, error.message)
+    return accept(log, signed, port=port, receipts=receipts, asked=asked)
+
+
+def add_receipt(log: Log, receipt: Signed[Receipt], *, port: Signatures) -> Log | Refusal:
+    """The log with a receipt that came apart from its record."""
+    said = receipt.record
+    held = log.find(said.position)
+    if held is None or held.digest != said.d:
+        item = log.find_evidence(said.d)
+        if item is None:
+            return Refusal(Reason.NOT_HELD, "a receipt for a record that is not held")
+        held = item.entry
+    fault = rules.find_fault_in_receipt(receipt, held, log.id, port)
+    return fault or accept(log, held.signed, port=port, receipts=(receipt,))
+
+
+def witnesses_to_ask(log: Log, record: Record) -> frozenset[PublicKey]:
+    """Whom to ask before the record may be taken; nobody unless a recovery names new witnesses."""
+    if not isinstance(record, Recovery) or record.wit is None:
+        return NOBODY
+    before = log.generations[min(record.g, len(log.generations)) - 1]
+    return frozenset((*before.tier.witnesses.members, *before.last.witnesses.members))
+
+
+def _begun(signed: Signed[Record], *, port: Signatures, receipts: Receipts) -> Log | Refusal:
+    fault = rules.find_fault_in_inception(signed, port)
+    if fault is not None:
+        return fault
+    record = signed.record
+    if not isinstance(record, Inception):
+        return Refusal(Reason.NOT_BEGUN, "a log begins with an inception")
+    id_ = id_of(signed)
+    entry = _entry(signed, (record.wit,), id_, receipts, port)
+    return Log(id=id_, generations=(Generation(tier=entry),))
+
+
+def _rotated(
+    log: Log, signed: Signed[Record], record: Rotation, *, port: Signatures, receipts: Receipts
+) -> Log | Refusal:
+    if record.g >= len(log.generations) or record.s > ROTATIONS_MAX:
+        return Refusal(Reason.GAP, "a generation or a number that is not reached yet")
+    generation = log.generations[record.g]
+    if record.s > len(generation.rotations) + 1:
+        return Refusal(Reason.GAP, "the records before it are not here yet")
+    before = generation.at(record.s - 1)
+    fault = rules.find_fault_in_rotation(signed, record, before=before, tier=generation.tier, port=port)
+    if fault is not None:
+        return fault
+    entry = _entry(signed, _needs(before.witnesses, record.wit), log.id, receipts, port)
+    if log.find(entry.position) is not None:
+        return _settled(log, entry)
+    if record.g < len(log.generations) - 1:
+        return _with_evidence(log, entry, EvidenceKind.LATE)
+    if is_contested(log):
+        return Refusal(Reason.CONTESTED, "two records at one position: only a recovery goes on")
+    if before.changes_witnesses and not before.final:
+        return Refusal(Reason.PREVIOUS_NOT_FINAL, "the record before it names witnesses and is not final")
+    return _appended(log, entry)
+
+
+def _recovered(
+    log: Log,
+    signed: Signed[Record],
+    record: Recovery | Retirement,
+    *,
+    port: Signatures,
+    receipts: Receipts,
+    asked: frozenset[PublicKey],
+) -> Log | Refusal:
+    if record.g > len(log.generations):
+        return Refusal(Reason.GAP, "the recoveries before it are not here yet")
+    before = log.generations[record.g - 1].tier
+    fault = rules.find_fault_in_recovery(signed, record, before=before, port=port)
+    if fault is not None:
+        return fault
+    named = record.wit if isinstance(record, Recovery) else None
+    old = None if named is None else before.witnesses
+    entry = _entry(signed, (named or before.witnesses,), log.id, receipts, port, old=old)
+    if record.g < len(log.generations):
+        return _settled(log, entry)
+    missing = witnesses_to_ask(log, record) - asked
+    if missing and not entry.displaces:
+        return Refusal(Reason.ASK_WITNESSES, f"first ask the old witnesses: {', '.join(sorted(missing))}")
+    return replace(log, generations=(*log.generations, Generation(tier=entry)))
+
+
+def _settled(log: Log, entry: Entry) -> Log | Refusal:
+    """Two records at one position: the final one stands, or the first; the other is evidence."""
+    position = entry.position
+    past = position.s > 0 and position.g < len(log.generations) - 1
+    if past or not entry.displaces or is_final(log, position):
+        return _with_evidence(log, entry, EvidenceKind.CONFLICT)
+    generation = log.generations[position.g]
+    if position.s:
+        displaced = generation.rotations[position.s - 1 :]
+        kept = replace(generation, rotations=(*generation.rotations[: position.s - 1], entry))
+    else:
+        displaced = tuple(log.entries())[sum(1 for _ in _before(log, position.g)) :]
+        kept = Generation(tier=entry)
+    moved = tuple(Evidence(entry=one, kind=EvidenceKind.DISPLACED) for one in displaced)
+    return replace(log, generations=(*log.generations[: position.g], kept), evidence=(*log.evidence, *moved))
+
+
+def _before(log: Log, g: int) -> Iterable[Entry]:
+    return (entry for entry in log.entries() if entry.position.g < g)
+
+
+def _with_evidence(log: Log, entry: Entry, kind: EvidenceKind) -> Log | Refusal:
+    there = sum(item.entry.position == entry.position for item in log.evidence)
+    if there >= EVIDENCE_MAX:
+        return Refusal(
+            Reason.EVIDENCE_FULL, f"{there} other records of this position are kept; send it with its receipts"
+        )
+    return replace(log, evidence=(*log.evidence, Evidence(entry=entry, kind=kind)))
+
+
+def _find_known(log: Log, signed: Signed[Record]) -> Entry | None:
+    held = log.find(signed.record.position)
+    if held is not None and held.digest == signed.digest:
+        return held
+    item = log.find_evidence(signed.digest)
+    return None if item is None else item.entry
+
+
+def _without(log: Log, entry: Entry) -> Log:
+    return replace(log, evidence=tuple(item for item in log.evidence if item.entry is not entry))
+
+
+def _put(log: Log, entry: Entry) -> Log:
+    g, s = entry.position
+    generation = log.generations[g]
+    if s:
+        rotations = generation.rotations
+        generation = replace(generation, rotations=(*rotations[: s - 1], entry, *rotations[s:]))
+    else:
+        generation = replace(generation, tier=entry)
+    return replace(log, generations=(*log.generations[:g], generation, *log.generations[g + 1 :]))
+
+
+def _appended(log: Log, entry: Entry) -> Log:
+    generation = log.generations[-1]
+    longer = replace(generation, rotations=(*generation.rotations, entry))
+    return replace(log, generations=(*log.generations[:-1], longer))
+
+
+def _needs(current: Keys, named: Keys | None) -> tuple[Keys, ...]:
+    return (current,) if named is None else (current, named)
+
+
+def _entry(
+    signed: Signed[Record],
+    needs: tuple[Keys, ...],
+    id_: str,
+    receipts: Receipts,
+    port: Signatures,
+    *,
+    old: Keys | None = None,
+) -> Entry:
+    bare = Entry(signed=signed, needs=needs, receipts=(), final=False, old=old)
+    counted: dict[PublicKey, Signed[Receipt]] = {}
+    for receipt in receipts:
+        if receipt.record.wit in counted:
+            continue
+        if rules.find_fault_in_receipt(receipt, bare, id_, port) is None:
+            counted[receipt.record.wit] = receipt
+    return _vouched(bare, counted.values()) if counted else bare
+
+
+def _vouched(entry: Entry, receipts: Receipts) -> Entry:
+    kept = tuple(receipts)
+    return replace(entry, receipts=kept, final=rules.enough(entry.needs, kept))
+
+
+def _new_receipts(log: Log, entry: Entry, receipts: Receipts, port: Signatures) -> tuple[Signed[Receipt], ...]:
+    seen = {receipt.record.wit for receipt in entry.receipts}
+    fresh: list[Signed[Receipt]] = []
+    for receipt in receipts:
+        if receipt.record.wit in seen:
+            continue
+        if rules.find_fault_in_receipt(receipt, entry, log.id, port) is None:
+            seen.add(receipt.record.wit)
+            fresh.append(receipt)
+    return tuple(fresh)
+
+
+__all__ = ["EVIDENCE_MAX", "ROTATIONS_MAX", "Position", "accept", "accept_line", "add_receipt", "witnesses_to_ask"]

@@ -1,0 +1,219 @@
+"""What one observer knows of one agent's log, as a value.
+
+The log is a row of generations, each begun by a record of the recovery tier (the inception, a
+recovery, or the retirement that ends it) and continued by rotations. Beside the chosen records it
+keeps evidence: validly signed records that stood, or would have stood, at a position that another
+record holds.
+
+A record is final when enough of its witnesses signed receipts for it. Witnesses sign for a record
+only while they hold its predecessor, so a final record makes those before it in its generation
+final as well; a record that names other witnesses must be final itself before anything follows it
+(see `log.py`), and so the sentence holds across changes of witnesses too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
+from holdfast.identity.records.receipt import Receipt
+from holdfast.identity.records.records import (
+    Commitments,
+    Inception,
+    Keys,
+    Position,
+    Record,
+    Recovery,
+    Retirement,
+    Rotation,
+)
+from holdfast.identity.records.signed import Signed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A record, the sets of witnesses that must vouch for it, and the receipts seen so far."""
+
+    signed: Signed[Record]
+    needs: tuple[Keys, ...]  # the last one is in force after the record
+    receipts: tuple[Signed[Receipt], ...]
+    final: bool  # enough receipts of its own, in every set
+    old: Keys | None = None  # of a recovery that names witnesses: those before, welcome to vouch
+
+    @property
+    def displaces(self) -> bool:
+        """Whether it takes the place of one that is not final: the old witnesses agree."""
+        if not self.final or self.old is None:
+            return self.final
+        signers = {receipt.record.wit for receipt in self.receipts}
+        return len(signers.intersection(self.old.members)) >= self.old.needed
+
+    @property
+    def record(self) -> Record:
+        return self.signed.record
+
+    @property
+    def digest(self) -> Digest:
+        return self.signed.digest
+
+    @property
+    def position(self) -> Position:
+        return self.signed.record.position
+
+    @property
+    def witnesses(self) -> Keys:
+        return self.needs[-1]
+
+    @property
+    def changes_witnesses(self) -> bool:
+        record = self.signed.record
+        return isinstance(record, Rotation | Recovery) and record.wit is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    tier: Entry
+    rotations: tuple[Entry, ...] = ()
+
+    @property
+    def last(self) -> Entry:
+        return self.rotations[-1] if self.rotations else self.tier
+
+    def at(self, s: int) -> Entry:
+        return self.rotations[s - 1] if s else self.tier
+
+    def final_from(self, s: int) -> bool:
+        """Whether the record at s, or one that stands on it, is final."""
+        return any(entry.final for entry in self.rotations[max(s - 1, 0) :]) or (s == 0 and self.tier.final)
+
+
+class EvidenceKind(StrEnum):
+    CONFLICT = "conflict"  # another record held its position
+    LATE = "late"  # of a generation that was over, at a position that nothing held
+    DISPLACED = "displaced"  # was held until another record at its position became final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    entry: Entry
+    kind: EvidenceKind
+
+
+class Standing(StrEnum):
+    ACTIVE = "active"
+    CONTESTED = "contested"  # two records at one position, neither final: only a recovery helps
+    LOCKED = "locked"  # recovered; no operational key until the next rotation
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    id: AgentId
+    generations: tuple[Generation, ...]
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def head(self) -> Entry:
+        return self.generations[-1].last
+
+    @property
+    def position(self) -> Position:
+        return self.head.position
+
+    @property
+    def standing(self) -> Standing:
+        if is_contested(self):
+            return Standing.CONTESTED
+        match self.head.record:
+            case Retirement():
+                return Standing.RETIRED
+            case Recovery():
+                return Standing.LOCKED
+            case Inception() | Rotation():
+                return Standing.ACTIVE
+
+    @property
+    def operational(self) -> Keys | None:
+        """The keys that may act now; none while locked, contested or retired."""
+        record = self.head.record
+        if isinstance(record, Inception | Rotation) and not is_contested(self):
+            return record.op
+        return None
+
+    @property
+    def recovery(self) -> Commitments | None:
+        record = self.generations[-1].tier.record
+        return None if isinstance(record, Retirement | Rotation) else record.rec
+
+    def find(self, position: Position) -> Entry | None:
+        """The record that this observer holds at the position."""
+        if position.g >= len(self.generations):
+            return None
+        generation = self.generations[position.g]
+        return generation.at(position.s) if position.s <= len(generation.rotations) else None
+
+    def find_evidence(self, digest: Digest) -> Evidence | None:
+        return next((item for item in self.evidence if item.entry.digest == digest), None)
+
+    def entries(self) -> Iterator[Entry]:
+        """The chosen records in order."""
+        for generation in self.generations:
+            yield generation.tier
+            yield from generation.rotations
+
+
+def is_final(log: Log, position: Position) -> bool:
+    """Whether the record held at the position is final, by itself or by what stands on it."""
+    generation = log.generations[position.g]
+    if position.s > len(generation.rotations):
+        return False
+    if generation.final_from(position.s):
+        return True
+    # A recovery that keeps the witnesses was vouched for by those who held the one before it.
+    g = position.g + 1
+    if position.s or g >= len(log.generations):
+        return False
+    following = log.generations[g].tier
+    if generation.tier.changes_witnesses or following.changes_witnesses:
+        return False
+    return is_final(log, following.position)
+
+
+def is_contested(log: Log) -> bool:
+    """Whether the head's generation has a position with two candidates and no final one."""
+    g = len(log.generations) - 1
+    for item in log.evidence:
+        position = item.entry.position
+        if position.g != g or not follows_chosen(log, item.entry):
+            continue
+        if log.find(position) is not None and not is_final(log, position):
+            return True
+    return False
+
+
+def follows_chosen(log: Log, entry: Entry) -> bool:
+    """Whether the record before this one is the one that the observer holds."""
+    record = entry.record
+    match record:
+        case Inception():
+            return False
+        case Rotation():
+            before = log.find(Position(record.g, record.s - 1))
+            return before is not None and before.digest == record.p
+        case Recovery() | Retirement():
+            before = log.find(Position(record.g - 1, 0))
+            return before is not None and before.digest == record.rp
+
+
+def find_liars(log: Log) -> dict[PublicKey, Position]:
+    """Witnesses that signed for two records at one position, with the first such position."""
+    said: dict[tuple[PublicKey, Position], Digest] = {}
+    liars: dict[PublicKey, Position] = {}
+    for entry in (*log.entries(), *(item.entry for item in log.evidence)):
+        for receipt in entry.receipts:
+            told = said.setdefault((receipt.record.wit, entry.position), entry.digest)
+            if told != entry.digest:
+                liars.setdefault(receipt.record.wit, entry.position)
+    return liars

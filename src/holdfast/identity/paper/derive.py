@@ -1,0 +1,81 @@
+"""Keys from the phrase: SLIP-0010 with hardened steps only, so that no key tells of another.
+
+    BIP-39 seed -> ed25519     m/7233'/0'/g'   recovery key of generation g
+                   ed25519     m/7233'/1'/g'   the next key that takes over after recovery g
+                   curve25519  m/7233'/2'/0'   escrow key: an ordinary age identity
+
+The recovery document prints these lines: any program that knows BIP-39 and SLIP-0010 finds the
+same keys without Holdfast. Paths and meaning never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from holdfast.errors import BadInput
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.vault.age_keys import AgeIdentity
+
+ED25519 = b"ed25519 seed"
+CURVE25519 = b"curve25519 seed"
+PURPOSE = 7_233
+RECOVERY, NEXT, ESCROW = 0, 1, 2
+HARDENED = 1 << 31
+
+
+class PaperKeys:
+    """What one recovery sheet can do. Wipe it, or use it in a `with` block."""
+
+    __slots__ = ("_seed",)
+
+    def __init__(self, phrase: Phrase, passphrase: str = "") -> None:
+        self._seed = phrase.seed(passphrase)
+
+    def recovery(self, generation: int) -> KeyPair:
+        """Signs the recovery record of this generation (the first is 1), and nothing else."""
+        return KeyPair(self._key(ED25519, RECOVERY, _checked(generation)))
+
+    def next(self, generation: int) -> KeyPair:
+        """Signs the rotation that follows the recovery of this generation."""
+        return KeyPair(self._key(ED25519, NEXT, _checked(generation)))
+
+    def escrow(self) -> AgeIdentity:
+        """Opens escrow.age, op.age and next.age."""
+        return AgeIdentity.from_secret(self._key(CURVE25519, ESCROW, 0))
+
+    def wipe(self) -> None:
+        self._seed.wipe()
+
+    def __enter__(self) -> PaperKeys:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+    def __repr__(self) -> str:
+        return "PaperKeys(...)"
+
+    def _key(self, curve: bytes, branch: int, number: int) -> Hidden:
+        key, _ = derive(curve, self._seed.reveal(), (PURPOSE, branch, number))
+        return Hidden(key)
+
+
+def derive(curve: bytes, seed: bytes, path: Sequence[int]) -> tuple[bytes, bytes]:
+    """Key and chain code at a path of hardened steps, given without their mark."""
+    both = hmac.digest(curve, seed, hashlib.sha512)
+    for step in path:
+        if not 0 <= step < HARDENED:
+            raise BadInput(f"a step of a derivation path is below {HARDENED:,}, not {step}")
+        data = b"\0" + both[:32] + (step | HARDENED).to_bytes(4, "big")
+        both = hmac.digest(both[32:], data, hashlib.sha512)
+    return both[:32], both[32:]
+
+
+def _checked(generation: int) -> int:
+    if not 1 <= generation < HARDENED:
+        raise BadInput(f"a generation is a number from 1 on, not {generation}")
+    return generation

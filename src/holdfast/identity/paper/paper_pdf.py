@@ -1,0 +1,234 @@
+"""The recovery document as PDF: A4, black on white, fonts that every reader has.
+
+The pages are made in memory and given back as bytes; nothing is written to a disk here. Fonts of
+the PDF standard know Latin-1: other letters of a name are printed as `?`, in the words and codes
+there are none.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import segno
+from fpdf import FPDF
+
+from holdfast.errors import BadSheet
+from holdfast.identity.paper.paper import CODE_CHARS_MAX, Card, Sheet, grouped
+from holdfast.identity.paper.paper_words import (
+    DERIVATION,
+    STEPS,
+    WARNING,
+    card_facts,
+    checks,
+    facts,
+    heading,
+    listed,
+    power,
+    rows,
+)
+
+WIDTH, LEFT, RIGHT = 210.0, 15.0, 195.0  # millimetres
+WORDS_PT = 13
+SHEET_CODE_MM, SHARE_CODE_MM, CARD_CODE_MM = 80.0, 86.0, 136.0
+QUIET_MODULES = 4
+LOG_ROWS = 4
+
+
+def sheet_pdf(*sheets: Sheet) -> bytes:
+    """Secret pages, one for each sheet."""
+    page = Page(heading(sheets[0]))
+    for number, sheet in enumerate(sheets):
+        if number:
+            page.turn()
+        _sheet(page, sheet)
+    return page.done()
+
+
+def _sheet(page: Page, sheet: Sheet) -> None:
+    page.title("SECRET", heading(sheet))
+    page.text(facts(sheet), 11)
+    page.gap(1.4)
+    page.text(power(sheet), 11)
+    page.gap(4)
+    _words(page, sheet)
+    page.gap(4)
+    _code_and_checks(page, sheet)
+    _log(page)
+
+
+def card_pdf(card: Card) -> bytes:
+    """The public page."""
+    page = Page(f"Public card of agent {card.name}")
+    page.title("PUBLIC", f"Card of agent {card.name}")
+    page.line(card_facts(card), 11)
+    page.gap(2)
+    page.line("Id", 11, bold=True)
+    page.text(grouped(card.agent_id), 13, font="Courier")
+    page.gap(2)
+    for name, value in listed(card):
+        page.text(f"{name}: {value}", 11)
+    page.gap(3)
+    top = page.y
+    size = page.code(card.code, x=(WIDTH - CARD_CODE_MM) / 2, y=top, size=CARD_CODE_MM, level="q")
+    page.y = top + size + 3
+    page.text(
+        "The code holds the signed records that begin this identity: with the recovery sheet they "
+        "bring it back when every relay and backup is gone.",
+        10,
+    )
+    page.gap(3)
+    page.line("Without Holdfast", 11, bold=True)
+    for line in DERIVATION:
+        page.line(line, 8.5, font="Courier")
+    return page.done()
+
+
+def _words(page: Page, sheet: Sheet) -> None:
+    """Numbered, the first four letters bold: they are enough to name a word."""
+    for row in rows(sheet.words):
+        for column, (number, word) in enumerate(row):
+            page.word(LEFT + column * 60, number, word)
+        page.y += 7
+
+
+def _code_and_checks(page: Page, sheet: Sheet) -> None:
+    top = page.y
+    size = SHEET_CODE_MM if sheet.share is None else SHARE_CODE_MM
+    page.code(sheet.code, x=RIGHT - size, y=top, size=size, level="q")
+    page.right = RIGHT - size - 4
+    for line in checks(sheet):
+        page.text(line, 11, bold=True)
+    page.gap(2)
+    for number, step in enumerate(STEPS, 1):
+        page.text(f"{number}. {step}", 10)
+    page.gap(1)
+    page.text(WARNING, 10, bold=True)
+    page.right = RIGHT
+    page.y = max(page.y, top + size) + 4
+
+
+def _log(page: Page) -> None:
+    page.line("Tested: the sheet counts once it was read back, and again every 90 days", 10)
+    page.table(("date", "who", "how (scan, typed)", "result"), rows=LOG_ROWS)
+
+
+class Page:
+    """A page that is written from top to bottom."""
+
+    def __init__(self, subject: str) -> None:
+        pdf = FPDF(format="A4", unit="mm")
+        pdf.set_creation_date(dt.datetime(2000, 1, 1, tzinfo=dt.UTC))  # the date is printed
+        pdf.set_producer("holdfast")
+        pdf.set_title(_latin(subject))
+        pdf.set_auto_page_break(auto=False)
+        pdf.set_margins(LEFT, 12, WIDTH - RIGHT)
+        pdf.add_page()
+        self._pdf = pdf
+        self.right = RIGHT
+        self.y = 14.0
+
+    def turn(self) -> None:
+        """Begin another page."""
+        self._check_fits()
+        self._pdf.add_page()
+        self.y = 14.0
+
+    def title(self, mark: str, text: str) -> None:
+        self._pdf.set_line_width(0.6)
+        self._font(12, bold=True)
+        self._pdf.set_xy(LEFT, self.y)
+        self._pdf.cell(26, 9, mark, border=1, align="C")
+        size = next((pt for pt in (18, 15, 12, 10) if self._wide(text, pt) <= 150), 8)
+        self._font(size, bold=True)
+        self._pdf.set_xy(LEFT + 30, self.y)
+        self._pdf.cell(150, 9, _latin(text))
+        self._pdf.set_line_width(0.2)
+        self.y += 12
+
+    def line(self, text: str, size: float, *, bold: bool = False, font: str = "Helvetica") -> None:
+        self._font(size, bold=bold, font=font)
+        self._pdf.set_xy(LEFT, self.y)
+        self._pdf.cell(self.right - LEFT, size * 0.45, _latin(text))
+        self.y += size * 0.45
+
+    def text(self, text: str, size: float, *, bold: bool = False, font: str = "Helvetica") -> None:
+        self._font(size, bold=bold, font=font)
+        self._pdf.set_xy(LEFT, self.y)
+        self._pdf.multi_cell(self.right - LEFT, size * 0.45, _latin(text), align="L")
+        self.y = self._pdf.get_y() + 0.6
+
+    def word(self, x: float, number: int, word: str) -> None:
+        self._font(9)
+        self._pdf.set_xy(x, self.y)
+        self._pdf.cell(9, 6, f"{number}.", align="R")
+        for part, bold in ((word[:4], True), (word[4:], False)):
+            self._font(WORDS_PT, bold=bold, font="Courier")
+            self._pdf.cell(self._pdf.get_string_width(part), 6, part)
+            self._pdf.set_x(self._pdf.get_x())
+
+    def code(self, text: str, *, x: float, y: float, size: float, level: str) -> float:
+        """A QR code with its margin; its size."""
+        if len(text) > CODE_CHARS_MAX:
+            raise BadSheet("there is more to print than a code holds")
+        try:
+            made = segno.make(text, error=level, micro=False, boost_error=False)
+        except segno.DataOverflowError:
+            raise BadSheet("there is more to print than a code holds") from None
+        matrix = [list(row) for row in made.matrix]
+        module = size / (len(matrix) + 2 * QUIET_MODULES)
+        self._pdf.set_fill_color(0)
+        for down, row in enumerate(matrix):
+            for start, length in _runs(row):
+                self._pdf.rect(
+                    x + (start + QUIET_MODULES) * module,
+                    y + (down + QUIET_MODULES) * module,
+                    length * module,
+                    module,
+                    style="F",
+                )
+        return size
+
+    def table(self, names: tuple[str, ...], *, rows: int) -> None:
+        width = (RIGHT - LEFT) / len(names)
+        self._font(9, bold=True)
+        for row in range(rows + 1):
+            for column, name in enumerate(names):
+                self._pdf.set_xy(LEFT + column * width, self.y)
+                self._pdf.cell(width, 7, name if row == 0 else "", border=1)
+            self.y += 7
+
+    def gap(self, millimetres: float) -> None:
+        self.y += millimetres
+
+    def done(self) -> bytes:
+        """Raises BadSheet where something would lie beyond the page."""
+        self._check_fits()
+        return bytes(self._pdf.output())
+
+    def _check_fits(self) -> None:
+        if self.y > 290:
+            raise BadSheet("there is more to print than a page holds")
+
+    def _font(self, size: float, *, bold: bool = False, font: str = "Helvetica") -> None:
+        self._pdf.set_font(font, "B" if bold else "", size)
+
+    def _wide(self, text: str, size: float) -> float:
+        self._font(size, bold=True)
+        return self._pdf.get_string_width(_latin(text))
+
+
+def _runs(row: list[int]) -> list[tuple[int, int]]:
+    """Where dark modules begin, and how many follow."""
+    found: list[tuple[int, int]] = []
+    for at, dark in enumerate(row):
+        if not dark:
+            continue
+        if found and sum(found[-1]) == at:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((at, 1))
+    return found
+
+
+def _latin(text: str) -> str:
+    return text.encode("latin-1", "replace").decode("latin-1")

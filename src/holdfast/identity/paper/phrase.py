@@ -1,0 +1,126 @@
+"""The recovery phrase: 32 random bytes as 24 words of BIP-39's English list.
+
+The secret is the 32 bytes; words are how people keep them. The checksum of 24 words has only 8
+bits, so one wrong phrase in 256 passes it: whoever can, also compares what is derived from the
+phrase with the public key log (repair.py does).
+
+A `Phrase` never shows itself; `words` is for the sheet of paper and for nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+
+from holdfast.core.clock import Entropy
+from holdfast.errors import BadPhrase
+from holdfast.identity.paper.words import WordList
+from holdfast.identity.records.secret_bytes import Hidden
+
+SECRET_BYTES = 32
+WORDS = 24
+WORD_BITS = 11
+SEED_ROUNDS = 2_048  # BIP-39
+
+
+class Phrase:
+    """The secret behind a recovery sheet. Wipe it, or use it in a `with` block."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != SECRET_BYTES:
+            raise BadPhrase(f"the secret of a phrase has {SECRET_BYTES} bytes, not {len(secret)}")
+        self._secret = Hidden(secret)
+
+    @property
+    def secret(self) -> bytes:
+        return self._secret.reveal()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(words_of(self._secret.reveal()))
+
+    def seed(self, passphrase: str = "") -> Hidden:
+        """BIP-39's 64 bytes, from which all keys of the paper are derived."""
+        return Hidden(seed_of(self.words, passphrase))
+
+    def wipe(self) -> None:
+        self._secret.wipe()
+
+    def __enter__(self) -> Phrase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+    def __eq__(self, other: object) -> bool:
+        return self._secret == other._secret if isinstance(other, Phrase) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "Phrase(...)"
+
+
+def new_phrase(entropy: Entropy) -> Phrase:
+    return Phrase(entropy.bytes(SECRET_BYTES))
+
+
+def read_phrase(text: str) -> Phrase:
+    """The phrase that somebody typed or scanned. Raises BadPhrase, naming places, never words."""
+    numbers = english().read(text)
+    unknown = [place for place, number in enumerate(numbers, 1) if number is None]
+    if len(numbers) != WORDS:
+        raise BadPhrase(f"a recovery phrase has {WORDS} words; {len(numbers)} were given")
+    if unknown:
+        raise BadPhrase(f"{places_text(unknown)} not in the list of words")
+    secret = find_secret([number for number in numbers if number is not None])
+    if secret is None:
+        raise BadPhrase("the words do not belong together: one of them is wrong, or two swapped")
+    return Phrase(secret)
+
+
+def words_of(secret: bytes) -> list[str]:
+    """BIP-39's words of 16 to 32 bytes."""
+    if len(secret) not in range(16, 33, 4):
+        raise BadPhrase(f"BIP-39 knows no phrase of {len(secret)} bytes")
+    check_bits = len(secret) // 4
+    check = hashlib.sha256(secret).digest()[0] >> (8 - check_bits)
+    whole = int.from_bytes(secret, "big") << check_bits | check
+    count = (len(secret) * 8 + check_bits) // WORD_BITS
+    listed = english().words
+    return [listed[whole >> WORD_BITS * at & 2047] for at in reversed(range(count))]
+
+
+def find_secret(numbers: Sequence[int]) -> bytes | None:
+    """The bytes behind these words, or None where the checksum says that they are not right."""
+    if len(numbers) not in range(12, 25, 3):
+        return None
+    whole = 0
+    for number in numbers:
+        whole = whole << WORD_BITS | number
+    check_bits = len(numbers) // 3
+    secret = (whole >> check_bits).to_bytes(check_bits * 4, "big")
+    check = hashlib.sha256(secret).digest()[0] >> (8 - check_bits)
+    return secret if check == whole & ((1 << check_bits) - 1) else None
+
+
+def seed_of(words: Sequence[str], passphrase: str = "") -> bytes:
+    import unicodedata
+
+    salt = "mnemonic" + unicodedata.normalize("NFKD", passphrase)
+    return hashlib.pbkdf2_hmac("sha512", " ".join(words).encode(), salt.encode(), SEED_ROUNDS)
+
+
+@functools.cache
+def english() -> WordList:
+    from mnemonic import Mnemonic
+
+    return WordList(Mnemonic("english").wordlist)
+
+
+def places_text(places: Sequence[int]) -> str:
+    named = ", ".join(str(place) for place in places)
+    return f"word {named} is" if len(places) == 1 else f"words {named} are"

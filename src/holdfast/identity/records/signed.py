@@ -1,0 +1,145 @@
+"""A signed line: `{"b": body, "sig": [[key, signature], ...]}`, and what its signatures mean.
+
+A signature is over `holdfast/1/`, the family of the record, a zero byte and the canonical body:
+a signature made for one family says nothing in another, and the body names id and position, so
+it says nothing about another agent or another place in the log either.
+
+Strict on purpose: every signature of a line must be by a key that the record calls for, and must
+verify. A line with one bad signature among good ones is refused as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar, cast
+
+from holdfast.errors import BadRecord
+from holdfast.identity.records.canonical import LINE_BYTES_MAX, RECORD_BYTES_MAX, Json, encode, parse
+from holdfast.identity.records.ed25519 import Signatures, Signer
+from holdfast.identity.records.encodings import Digest, PublicKey, digest_of, key_bytes, signature_bytes, signature_text
+from holdfast.identity.records.fields import LIST_MAX, Fields
+
+VERSION = 1
+SIGNATURES_MAX = 2 * LIST_MAX  # a rotation is signed by the keys it spends and those it installs
+
+
+class Family(StrEnum):
+    KEL = "kel"
+    CERT = "cert"
+    PROF = "prof"
+    LEASE = "lease"
+    ENV = "env"
+    RCPT = "rcpt"
+    HEAD = "head"
+    ANSWER = "ans"
+
+
+Signature = tuple[PublicKey, bytes]
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed(Generic[R_co]):
+    """A record, the bytes it was read from, and its signatures, which nobody has checked yet."""
+
+    record: R_co
+    body: bytes
+    digest: Digest
+    signatures: tuple[Signature, ...]
+
+    def line(self) -> bytes:
+        """The line as it is stored and sent, without an end of line."""
+        pairs = encode([[key, signature_text(raw)] for key, raw in self.signatures], bytes_max=LINE_BYTES_MAX)
+        return b'{"b":' + self.body + b',"sig":' + pairs + b"}"
+
+
+def open_line(raw: bytes) -> tuple[Fields, bytes, tuple[Signature, ...]]:
+    """Fields of the body (its version checked), its bytes, the signatures; BadRecord otherwise."""
+    line = Fields(parse(raw, what="line", bytes_max=LINE_BYTES_MAX), "line")
+    value = line.any("b")
+    pairs = line.members("sig", most=SIGNATURES_MAX)
+    line.end()
+    signatures = tuple(_signature(line, pair) for pair in pairs)
+    if len({key for key, _ in signatures}) != len(signatures):
+        raise BadRecord("line: sig: one key signed twice")
+    fields = Fields(value, "record")
+    if fields.whole("v") != VERSION:
+        raise BadRecord(f"record: a version other than {VERSION}")
+    return fields, _body(raw), signatures
+
+
+def read_line(raw: bytes, kind: str, what: str, read: Callable[[Fields], R]) -> Signed[R]:
+    """The record of this kind in a line; BadRecord where it is none, or says more than it may."""
+    fields, body, signatures = open_line(raw)
+    if kind_of(fields) != kind:
+        raise BadRecord(f"record: not {what}")
+    return as_read(fields, body, signatures, read)
+
+
+def as_read(fields: Fields, body: bytes, signatures: tuple[Signature, ...], read: Callable[[Fields], R]) -> Signed[R]:
+    """What `read` makes of the fields, all of which it must have taken."""
+    record = read(fields)
+    fields.end()
+    return Signed(record=record, body=body, digest=digest_of(body), signatures=signatures)
+
+
+def _body(raw: bytes) -> bytes:
+    """The body's own bytes in a line that was found canonical: `b` comes first, `sig` last.
+
+    What follows the last `,"sig":[` are keys and signatures, in which no quotation mark stands.
+    """
+    body = raw[len(b'{"b":') : raw.rindex(b',"sig":[')]
+    if len(body) > RECORD_BYTES_MAX:
+        raise BadRecord(f"record: {len(body):,} bytes; the limit is {RECORD_BYTES_MAX:,}")
+    return body
+
+
+def kind_of(fields: Fields) -> str:
+    kind = fields.text("t", chars_max=8)
+    fields.what = kind
+    return kind
+
+
+def sealed(record: R, body: Json, family: Family, signers: Sequence[Signer]) -> Signed[R]:
+    """The record signed by these keys, in this order."""
+    raw = encode(body)
+    signed = message(family, raw)
+    return Signed(
+        record=record,
+        body=raw,
+        digest=digest_of(raw),
+        signatures=tuple((signer.public, signer.sign(signed)) for signer in signers),
+    )
+
+
+def message(family: Family, body: bytes) -> bytes:
+    """The bytes that a signature of this family is over."""
+    return b"holdfast/1/" + family.value.encode() + b"\0" + body
+
+
+def find_bad_signature(
+    signed: Signed[object], family: Family, allowed: Collection[PublicKey], port: Signatures
+) -> str | None:
+    """What is wrong with the signatures; None where each is by an allowed key and verifies."""
+    text = message(family, signed.body)
+    for key, raw in signed.signatures:
+        if key not in allowed:
+            return f"signed by {key}, which has no say in it"
+        if not port.verifies(key_bytes(key), text, raw):
+            return f"the signature of {key} does not verify"
+    return None
+
+
+def count_of(signed: Signed[object], keys: Collection[PublicKey]) -> int:
+    """How many of these keys signed."""
+    return sum(key in keys for key, _ in signed.signatures)
+
+
+def _signature(line: Fields, pair: Json) -> Signature:
+    if type(pair) is not list or len(cast("list[Json]", pair)) != 2:
+        raise line.bad("sig", "not a pair of key and signature")
+    entry = Fields(dict(zip(("key", "signature"), cast("list[Json]", pair), strict=True)), "sig")
+    return entry.key("key"), signature_bytes(entry.text("signature"))

@@ -1,0 +1,41 @@
+"""Who speaks for the agent in a folder: its signer where it has one, else its vault."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable
+
+from holdfast.core.clock import Clock
+from holdfast.errors import BadSettings
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.vault.vault import open_vault
+from holdfast.layout.agent_home import AgentHome
+
+
+def open_speaker(home: AgentHome, clock: Clock, *, ask: Callable[[], str] | None = None) -> Speaker:
+    """The agent's speaker. Where `[identity] signer` is set the vault is never touched.
+
+    Without a signer the vault is opened by the machine's own slots; else, at a terminal, by asking.
+    """
+    if home.signer is not None:
+        return SignerSpeaker(SignerClient(home.signer))
+    if home.vault is None:
+        raise BadSettings(
+            f"{home.settings_file} names neither a signer nor a vault",
+            hint="`holdfast init` makes an identity; see docs/reference/settings.md",
+        )
+    if ask is None and sys.stdin.isatty():
+        ask = _prompt
+    port = Sodium()
+    return VaultSpeaker(
+        open_vault(home.vault, ask=ask), read_log=lambda: read_own_log(home.folder, port), clock=clock, port=port
+    )
+
+
+def _prompt() -> str:
+    return getpass.getpass("passphrase of the vault: ", sys.stderr)

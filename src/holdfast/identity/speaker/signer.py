@@ -1,0 +1,175 @@
+"""What a signer does for whoever it answers: its verbs, each a whole act, and nothing else.
+
+    id        the agent's id
+    log       its key log
+    certify   a certificate for an instance key
+    answer    an answer to a challenge
+    profile   where the agent is to be reached
+    head      the head of a snapshot
+    ring      the keys that do not sign: a worker reads its journal with them
+
+There is no verb that takes bytes to sign, none that gives a signing key, and none that changes the
+log or the vault. Whoever may ask can have instances certified, for an hour each: that is what an
+agent needs to run, and what a thief on its machine gets until the next rotation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from holdfast.core.clock import Clock
+from holdfast.core.ports import KeyRing
+from holdfast.errors import BadInput, BadRecord, HoldfastError
+from holdfast.identity.records.fields import Fields
+from holdfast.identity.speaker.signer_wire import answer, parse_request, refusal
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.statements.certificate import Role
+from holdfast.identity.statements.head import JournalMark
+from holdfast.identity.statements.profile import (
+    HANDLE_FORM,
+    URL_FORM,
+    EncryptionKey,
+    Relay,
+    read_encryption_key,
+    read_policy,
+    read_relay,
+    read_texts,
+)
+from holdfast.identity.witness.witness import copy_of
+
+VERBS = ("id", "log", "certify", "answer", "profile", "head", "ring")
+A_SECOND = 20.0  # requests of one user; a worker needs one in some seconds
+BURST = 60.0
+TOO_MANY = "too-many"
+JOURNAL_KEYS_MAX = 4_096
+
+Said = dict[str, Any]  # Any: JSON for the one who asked
+
+
+class ListedRing(KeyRing, Protocol):
+    """A ring that says which journal keys it has."""
+
+    def key_ids(self) -> list[int]: ...
+
+
+class Signer:
+    """Answers requests, one at a time."""
+
+    def __init__(self, speaker: Speaker, ring: ListedRing | None, *, clock: Clock) -> None:
+        self._speaker = speaker
+        self._ring = ring
+        self._clock = clock
+        self._left: dict[int, tuple[float, int]] = {}  # by user: requests left, and when
+
+    def answer(self, raw: bytes, *, user: int) -> tuple[str, bytes]:
+        """The verb, for the log, and the frame that answers it. Raises nothing of ours."""
+        if not self._may_ask(user):
+            return "", refusal(TOO_MANY, f"more than {A_SECOND:g} requests in a second")
+        verb = ""
+        try:
+            verb, fields = parse_request(raw)
+            return verb, answer(self._done(verb, fields))
+        except BadRecord as error:
+            return verb, refusal(BadInput.code, error.message)
+        except HoldfastError as error:
+            return verb, refusal(error.code, error.message, error.hint)
+
+    def _may_ask(self, user: int) -> bool:
+        now = self._clock.boot_ms()
+        left, at = self._left.get(user, (BURST, now))
+        left = min(BURST, left + (now - at) / 1000 * A_SECOND)
+        self._left[user] = (left - 1 if left >= 1 else left, now)
+        return left >= 1
+
+    def _done(self, verb: str, fields: Fields) -> Said:
+        match verb:
+            case "id":
+                fields.end()
+                return {"id": self._speaker.id}
+            case "log":
+                fields.end()
+                return self._log()
+            case "ring":
+                fields.end()
+                return self._keys()
+            case "certify":
+                return {"line": self._certify(fields)}
+            case "answer":
+                return {"line": self._answer(fields)}
+            case "profile":
+                return {"line": self._profile(fields)}
+            case "head":
+                return {"line": self._head(fields)}
+            case _:
+                raise BadRecord(f"request: no verb {verb!r}")
+
+    def _log(self) -> Said:
+        copy = copy_of(self._speaker.log())
+        return {
+            "records": [line.decode() for line in copy.records],
+            "receipts": [line.decode() for line in copy.receipts],
+        }
+
+    def _keys(self) -> Said:
+        if self._ring is None:
+            raise BadInput("this signer has no keys of a journal")
+        ring, ids = self._ring, self._ring.key_ids()[:JOURNAL_KEYS_MAX]
+        return {
+            "k_effect": ring.k_effect.hex(),
+            "current": ring.current_journal_key,
+            "journal_keys": [{"id": one, "key": ring.journal_key(one).hex()} for one in ids],
+        }
+
+    def _certify(self, fields: Fields) -> str:
+        inst, role = fields.key("inst"), fields.choice("role", Role)
+        e, host, life_s = fields.whole("e"), fields.digest("host"), fields.whole("life_s")
+        fields.end()
+        return self._speaker.certify(inst=inst, role=role, incarnation=e, host=host, life_s=life_s).line().decode()
+
+    def _answer(self, fields: Fields) -> str:
+        challenge = fields.text("chal")
+        asker = fields.text("to") if "to" in fields else ""
+        fields.end()
+        return self._speaker.answer(challenge, asker=asker).line().decode()
+
+    def _profile(self, fields: Fields) -> str:
+        ver, life_s = fields.whole("ver"), fields.whole("life_s")
+        relays: list[Relay] = [read_relay(one) for one in fields.members("relays", least=0)]
+        enc: list[EncryptionKey] = [read_encryption_key(one) for one in fields.members("enc", least=0)]
+        handles, left = (read_texts(fields, "handles", HANDLE_FORM), read_texts(fields, "left", URL_FORM))
+        policy = read_policy(fields)
+        fields.end()
+        return (
+            self._speaker.profile(
+                ver=ver, life_s=life_s, relays=relays, handles=handles, enc=enc, policy=policy, left=left
+            )
+            .line()
+            .decode()
+        )
+
+    def _head(self, fields: Fields) -> str:
+        e, seq, size_bytes, files = map(fields.whole, ("e", "seq", "bytes", "files"))
+        manifest, archive = fields.digest("manifest"), fields.text("archive")
+        journal = _mark(fields.inner("journal")) if "journal" in fields else None
+        prev = fields.digest("prev") if "prev" in fields else None
+        fields.end()
+        return (
+            self._speaker.seal_head(
+                incarnation=e,
+                seq=seq,
+                manifest=manifest,
+                archive=archive,
+                size_bytes=size_bytes,
+                files=files,
+                journal=journal,
+                prev=prev,
+            )
+            .line()
+            .decode()
+        )
+
+
+def _mark(fields: Fields) -> JournalMark:
+    mark = JournalMark(id=fields.text("id"), sequence=fields.whole("sequence"), incarnation=fields.whole("incarnation"))
+    fields.end()
+    return mark

@@ -1,0 +1,273 @@
+"""The acts of a signer process, for a process that must not hold the key.
+
+Each request is a connection of its own: a signer that was started again is simply asked again.
+What comes back is read as strictly as any line of a stranger, and it must be what was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from holdfast.errors import (
+    BadInput,
+    BadRecord,
+    HoldfastError,
+    KeysReplaced,
+    KeysWrong,
+    LogDamaged,
+    LogMissing,
+    NotNow,
+    SignerRefused,
+    SignerUnavailable,
+    VaultDamaged,
+    VaultMissing,
+)
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.replay import replay
+from holdfast.identity.records.canonical import Json
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.speaker.signer import TOO_MANY
+from holdfast.identity.speaker.signer_wire import ANSWER_BYTES_MAX, LENGTH, request
+from holdfast.identity.speaker.signer_wire import parse_answer as parse_reply
+from holdfast.identity.speaker.speaker import Policy
+from holdfast.identity.statements.answer import Answer, parse_answer
+from holdfast.identity.statements.certificate import Certificate, Role, parse_certificate
+from holdfast.identity.statements.head import Head, JournalMark, parse_head
+from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay, parse_profile
+
+TIMEOUT_S = 10.0
+PATH_BYTES_MAX = 107  # of a Unix socket
+KEY_BYTES = 32
+_KNOWN: dict[str, type[HoldfastError]] = {
+    kind.code: kind for kind in (BadInput, KeysReplaced, LogDamaged, LogMissing, NotNow, VaultDamaged, VaultMissing)
+}
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class SignerClient:
+    """Asks the signer at this socket."""
+
+    def __init__(self, path: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.path = path
+        self._timeout_s = timeout_s
+
+    def ask(self, do: str, **fields: Json) -> dict[str, Any]:  # Any: checked by whoever asked
+        """What the signer says. Raises SignerUnavailable, SignerRefused, and what it raised."""
+        try:
+            frame = request(do, fields)
+        except BadRecord as error:
+            raise BadInput(error.message) from error
+        try:
+            found, error = parse_reply(self._exchange(frame))
+        except (OSError, EOFError) as trouble:
+            raise SignerUnavailable(f"the signer at {self.path}: {trouble}") from trouble
+        except BadRecord as trouble:
+            raise SignerRefused(f"the signer at {self.path}: {trouble.message}") from trouble
+        if found is not None:
+            return found
+        if error["code"] == TOO_MANY:
+            raise SignerUnavailable(f"the signer at {self.path}: {error['message']}")
+        kind = _KNOWN.get(error["code"])
+        if kind is None:
+            raise SignerRefused(f"the signer says {error['code']}: {error['message']}")
+        raise kind(error["message"], hint=error["hint"])
+
+    def _exchange(self, frame: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(self._timeout_s)
+            link.connect(str(self.path))
+            with contextlib.suppress(BrokenPipeError):  # refused unheard: what it says is there
+                link.sendall(frame)
+            (size,) = LENGTH.unpack(_exactly(link, LENGTH.size))
+            if size > ANSWER_BYTES_MAX:
+                raise EOFError(f"an answer of {size:,} bytes")
+            return _exactly(link, size)
+
+
+class SignerSpeaker:
+    """speaker.Speaker through the socket of a signer process."""
+
+    def __init__(self, client: SignerClient, *, port: Signatures | None = None) -> None:
+        self._client = client
+        self._port = port or Sodium()
+        self._id: AgentId | None = None
+
+    @property
+    def id(self) -> AgentId:
+        if self._id is None:
+            self._id = _read(parse_agent_id, self._client.ask("id").get("id"))
+        return self._id
+
+    def log(self) -> Log:
+        said = self._client.ask("log")
+        records, receipts = (_lines(said.get(name)) for name in ("records", "receipts"))
+        try:
+            log = replay(enumerate(records, 1), enumerate(receipts, 1), port=self._port)
+        except BadRecord as error:
+            raise SignerRefused(f"the signer's log: {error.message}") from error
+        if log is None or (self._id is not None and log.id != self._id):
+            raise SignerRefused("the signer's log is empty, or of another agent")
+        return log
+
+    def certify(
+        self, *, inst: PublicKey, role: Role, incarnation: int, host: Digest, life_s: int
+    ) -> Signed[Certificate]:
+        fields: dict[str, Json] = {"inst": inst, "role": role.value, "e": incarnation, "host": host, "life_s": life_s}
+        signed = self._line("certify", fields, parse_certificate)
+        said = signed.record
+        asked = (self.id, inst, role, incarnation, host)
+        if (said.id, said.inst, said.role, said.e, said.host) != asked:
+            raise SignerRefused("the signer certified something else")
+        return signed
+
+    def answer(self, challenge: str, *, asker: str = "") -> Signed[Answer]:
+        fields: dict[str, Json] = {"chal": challenge, **({"to": asker} if asker else {})}
+        signed = self._line("answer", fields, parse_answer)
+        if (signed.record.id, signed.record.chal, signed.record.to) != (self.id, challenge, asker):
+            raise SignerRefused("the signer answered something else")
+        return signed
+
+    def profile(
+        self,
+        *,
+        ver: int,
+        life_s: int,
+        relays: Sequence[Relay] = (),
+        handles: Sequence[str] = (),
+        enc: Sequence[EncryptionKey] = (),
+        policy: Policy = (),
+        left: Sequence[str] = (),
+    ) -> Signed[Profile]:
+        fields: dict[str, Json] = {
+            "ver": ver,
+            "life_s": life_s,
+            "relays": [{"url": one.url, "wit": one.wit, "prio": one.prio, "domain": one.domain} for one in relays],
+            "handles": list(handles),
+            "enc": [{"kid": one.kid, "key": one.key, "exp": one.exp} for one in enc],
+            "policy": dict(policy),
+            "left": list(left),
+        }
+        signed = self._line("profile", fields, parse_profile)
+        said = signed.record
+        asked = (self.id, ver, tuple(relays), tuple(handles), tuple(left))
+        if (said.id, said.ver, said.relays, said.handles, said.left) != asked:
+            raise SignerRefused("the signer signed another profile")
+        return signed
+
+    def seal_head(
+        self,
+        *,
+        incarnation: int,
+        seq: int,
+        manifest: Digest,
+        archive: str,
+        size_bytes: int,
+        files: int,
+        journal: JournalMark | None = None,
+        prev: Digest | None = None,
+    ) -> Signed[Head]:
+        fields: dict[str, Json] = {
+            "e": incarnation,
+            "seq": seq,
+            "manifest": manifest,
+            "archive": archive,
+            "bytes": size_bytes,
+            "files": files,
+        }
+        if journal is not None:
+            fields["journal"] = {"id": journal.id, "sequence": journal.sequence, "incarnation": journal.incarnation}
+        if prev is not None:
+            fields["prev"] = prev
+        signed = self._line("head", fields, parse_head)
+        said = signed.record
+        if (said.id, said.seq, said.manifest, said.prev) != (self.id, seq, manifest, prev):
+            raise SignerRefused("the signer sealed another head")
+        return signed
+
+    def _line(self, do: str, fields: dict[str, Json], parse: Callable[[bytes], Signed[R]]) -> Signed[R]:
+        line = self._client.ask(do, **fields).get("line")
+        if not isinstance(line, str):
+            raise SignerRefused("the signer gave no line")
+        return _read(lambda text: parse(text.encode()), line)
+
+
+class SignerRing:
+    """core.ports.KeyRing whose keys a signer hands out; they are kept in memory alone."""
+
+    def __init__(self, client: SignerClient) -> None:
+        self._client = client
+        self._k_effect, self._current, self._keys = self._ask()
+
+    @property
+    def k_effect(self) -> bytes:
+        return self._k_effect
+
+    @property
+    def current_journal_key(self) -> int:
+        return self._current
+
+    def journal_key(self, key_id: int) -> bytes:
+        if key_id not in self._keys:
+            k_effect, self._current, self._keys = self._ask()  # another process may have added it
+            if k_effect != self._k_effect:
+                raise KeysWrong("the signer now holds the keys of another journal")
+        key = self._keys.get(key_id)
+        if key is None:
+            raise KeysWrong(f"the signer has no journal key {key_id}")
+        return key
+
+    def _ask(self) -> tuple[bytes, int, dict[int, bytes]]:
+        said = self._client.ask("ring")
+        try:
+            listed = cast("list[dict[str, Any]]", said["journal_keys"])
+            keys = {int(one["id"]): _key(one["key"]) for one in listed}
+            current = int(said["current"])
+            if current not in keys:
+                raise ValueError("the current key is missing")
+            return _key(said["k_effect"]), current, keys
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise SignerRefused("the signer gave something else than keys") from None
+
+    def __repr__(self) -> str:
+        return f"SignerRing({str(self._client.path)!r})"
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    raw = bytearray()
+    while len(raw) < size:
+        part = link.recv(min(size - len(raw), 1 << 16))
+        if not part:
+            raise EOFError("the answer broke off")
+        raw += part
+    return bytes(raw)
+
+
+def _lines(value: object) -> list[bytes]:
+    items = cast("list[object]", value) if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in items):
+        raise SignerRefused("the signer gave something else than lines")
+    return [cast(str, item).encode() for item in items]
+
+
+def _read(parse: Callable[[str], T], value: object) -> T:
+    if not isinstance(value, str):
+        raise SignerRefused("the signer gave something else than was asked for")
+    try:
+        return parse(value)
+    except BadRecord as error:
+        raise SignerRefused(f"the signer's answer: {error.message}") from error
+
+
+def _key(text: str) -> bytes:
+    raw = bytes.fromhex(text)
+    if len(raw) != KEY_BYTES:
+        raise ValueError("a key has 32 bytes")
+    return raw

@@ -1,0 +1,77 @@
+"""What may be asked of the operational key: a short list of acts, never a signature over bytes.
+
+Whoever runs tools that a model drives gets a `Speaker` and nothing more. Each act builds its own
+record from values that it has checked, so nobody can have something else signed. `VaultSpeaker`
+(vault_speaker.py) opens the vault in this process; `SignerSpeaker` (signer_client.py) gives the
+same acts through the socket of a signer process, so that the key is in no process that runs tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.answer import Answer
+from holdfast.identity.statements.certificate import Certificate, Role
+from holdfast.identity.statements.head import Head, JournalMark
+from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay
+
+Policy = Sequence[tuple[str, str | int | bool]]
+
+
+class Speaker(Protocol):
+    """Speaks for one agent as long as its operational key is the one that the log names.
+
+    Every act raises KeysReplaced where the log says that another key speaks now, NotNow where
+    nobody does (locked, contested, retired), and BadInput for values that no record may hold.
+    A signer process adds SignerUnavailable (nobody answers there) and SignerRefused.
+    """
+
+    @property
+    def id(self) -> AgentId: ...
+
+    def log(self) -> Log:
+        """The agent's own copy of its log, read anew."""
+        ...
+
+    def certify(
+        self, *, inst: PublicKey, role: Role, incarnation: int, host: Digest, life_s: int
+    ) -> Signed[Certificate]:
+        """A certificate for an instance key, from now on, for an hour at most."""
+        ...
+
+    def answer(self, challenge: str, *, asker: str = "") -> Signed[Answer]:
+        """Proof that the id answers: see answer.py for what it proves."""
+        ...
+
+    def profile(
+        self,
+        *,
+        ver: int,
+        life_s: int,
+        relays: Sequence[Relay] = (),
+        handles: Sequence[str] = (),
+        enc: Sequence[EncryptionKey] = (),
+        policy: Policy = (),
+        left: Sequence[str] = (),
+    ) -> Signed[Profile]:
+        """Where the agent is to be reached, from now on, for a year at most."""
+        ...
+
+    def seal_head(
+        self,
+        *,
+        incarnation: int,
+        seq: int,
+        manifest: Digest,
+        archive: str,
+        size_bytes: int,
+        files: int,
+        journal: JournalMark | None = None,
+        prev: Digest | None = None,
+    ) -> Signed[Head]:
+        """The head of a snapshot that was made now; `prev` is the digest of the one before."""
+        ...

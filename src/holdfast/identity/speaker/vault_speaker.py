@@ -1,0 +1,198 @@
+"""The operational key in an open vault, behind the acts of a `Speaker`.
+
+The log is read again for every act, and the key that its head names is looked up in the vault: a
+rotation that another process made counts from the next act on, without a restart. The key itself
+is unsealed for one signature and wiped. What is signed is read back and judged as a stranger
+would judge it before it is handed out, so that a fault here becomes an error and not a bad record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from holdfast.core.clock import Clock
+from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.canonical import Json
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
+from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.records import Keys
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.speaker.speaker import Policy
+from holdfast.identity.statements.answer import Answer, sign_answer
+from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_silent, parse_certificate
+from holdfast.identity.statements.head import Head, JournalMark, parse_head, sign_head
+from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay, parse_profile
+from holdfast.identity.vault.keyset import OP, get_op
+from holdfast.identity.vault.vault import Vault
+
+PROFILE_S_MAX = 366 * 86_400
+R = TypeVar("R")
+
+CERTIFICATE_S = 900  # what an instance asks for: 15 minutes of a stale primary at worst
+
+
+class VaultSpeaker:
+    """speaker.Speaker over an open vault. `read_log` gives the agent's own log, as it is now."""
+
+    def __init__(
+        self, vault: Vault, *, read_log: Callable[[], Log], clock: Clock, port: Signatures | None = None
+    ) -> None:
+        self._vault = vault
+        self._read_log = read_log
+        self._clock = clock
+        self._port = port or Sodium()
+        self._id = read_log().id
+
+    @property
+    def id(self) -> AgentId:
+        return self._id
+
+    def log(self) -> Log:
+        return self._read_log()
+
+    def certify(
+        self, *, inst: PublicKey, role: Role, incarnation: int, host: Digest, life_s: int
+    ) -> Signed[Certificate]:
+        log, keys = self._speaking()
+        if not 0 < life_s <= LIFE_S_MAX:
+            raise BadInput(f"a certificate lives 1 to {LIFE_S_MAX} seconds, not {life_s}")
+        if inst in keys.members or not self._port.is_good_key(_key(inst)):
+            raise BadInput(f"{inst} is no key of an instance")
+        now = self._now()
+        record = Certificate(
+            id=log.id,
+            g=log.position.g,
+            s=log.position.s,
+            inst=inst,
+            role=role,
+            e=incarnation,
+            iat=now,
+            exp=now + life_s,
+            host=host,
+        )
+        return self._signed(record, record.to_json(), Family.CERT, keys, parse_certificate)
+
+    def answer(self, challenge: str, *, asker: str = "") -> Signed[Answer]:
+        log, keys = self._speaking()
+        g, s = log.position
+        record = Answer(id=log.id, g=g, s=s, chal=challenge, at=self._now(), to=asker)
+        with self._held(keys) as signers, _as_input():
+            return sign_answer(record, *signers)
+
+    def profile(
+        self,
+        *,
+        ver: int,
+        life_s: int,
+        relays: Sequence[Relay] = (),
+        handles: Sequence[str] = (),
+        enc: Sequence[EncryptionKey] = (),
+        policy: Policy = (),
+        left: Sequence[str] = (),
+    ) -> Signed[Profile]:
+        log, keys = self._speaking()
+        if not 0 < life_s <= PROFILE_S_MAX:
+            raise BadInput(f"a profile lives 1 to {PROFILE_S_MAX} seconds, not {life_s}")
+        record = Profile(
+            id=log.id,
+            g=log.position.g,
+            s=log.position.s,
+            ver=ver,
+            relays=tuple(relays),
+            handles=tuple(handles),
+            enc=tuple(enc),
+            policy=tuple(sorted(policy)),
+            exp=self._now() + life_s,
+            left=tuple(left),
+        )
+        return self._signed(record, record.to_json(), Family.PROF, keys, parse_profile)
+
+    def seal_head(
+        self,
+        *,
+        incarnation: int,
+        seq: int,
+        manifest: Digest,
+        archive: str,
+        size_bytes: int,
+        files: int,
+        journal: JournalMark | None = None,
+        prev: Digest | None = None,
+    ) -> Signed[Head]:
+        log, keys = self._speaking()
+        record = Head(
+            id=log.id,
+            g=log.position.g,
+            s=log.position.s,
+            e=incarnation,
+            seq=seq,
+            at=self._now(),
+            manifest=manifest,
+            archive=archive,
+            bytes=size_bytes,
+            files=files,
+            journal=journal,
+            prev=prev,
+        )
+        with self._held(keys) as signers, _as_input():
+            return parse_head(sign_head(record, *signers).line())
+
+    def _speaking(self) -> tuple[Log, Keys]:
+        """The log and the operational keys that its head names. Raises NotNow."""
+        log = self._read_log()
+        silent = find_silent(log)
+        keys = log.operational
+        if silent is not None or keys is None:
+            why = "no key may act" if silent is None else silent.message
+            raise NotNow(f"{log.id}: {why}", hint="`holdfast identity show` says what the log waits for")
+        return log, keys
+
+    @contextmanager
+    def _held(self, keys: Keys) -> Generator[Sequence[KeyPair]]:
+        """As many of these keys as are needed, for one signature. Raises KeysReplaced."""
+        self._vault.read(OP)  # a damaged file is not a replaced key
+        found: list[KeyPair] = []
+        try:
+            for member in keys.members:
+                if len(found) == keys.needed:
+                    break
+                try:
+                    found.append(get_op(self._vault, key_bytes(member)))
+                except VaultDamaged:
+                    continue
+            if len(found) < keys.needed:
+                raise KeysReplaced(
+                    f"the log names operational keys of which {self._vault.folder} holds "
+                    f"{len(found)}, and {keys.needed} are needed"
+                )
+            yield found
+        finally:
+            for key in found:
+                key.wipe()
+
+    def _signed(
+        self, record: R, body: Json, family: Family, keys: Keys, parse: Callable[[bytes], Signed[R]]
+    ) -> Signed[R]:
+        with self._held(keys) as signers, _as_input():
+            return parse(sealed(record, body, family, signers).line())
+
+    def _now(self) -> int:
+        return self._clock.wall_ms() // 1000
+
+
+@contextmanager
+def _as_input() -> Generator[None]:
+    """A value that no reader would take was the caller's."""
+    try:
+        yield
+    except BadRecord as error:
+        raise BadInput(error.message) from error
+
+
+def _key(text: str) -> bytes:
+    with _as_input():
+        return key_bytes(text)

@@ -1,0 +1,92 @@
+"""Answers: the operational keys say that the agent is there, to whoever asked just now.
+
+Somebody who wants to know whether an id still answers draws a challenge; the answer repeats it
+under the agent's signature. It proves that a holder of the keys that the log names was reached
+after the challenge was drawn, and nothing more: not over which line it came, nor that the one who
+passed it on is the agent. Where that matters the asker gives its own name, and the answer says
+for whom it was made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.canonical import Json
+from holdfast.identity.records.ed25519 import Signatures, Signer
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.fields import Fields
+from holdfast.identity.records.records import GENERATION_MAX, Position
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import VERSION, Family, Signed, read_line, sealed
+from holdfast.identity.statements.certificate import SKEW_S, find_not_signed_by, find_speaking
+
+KIND = "ans"
+CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
+ASKER_FORM = r"[\x21-\x7e]{1,200}"
+LIFE_S = 300  # an answer says something about now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    id: AgentId
+    g: int
+    s: int
+    chal: str
+    at: int  # unix seconds
+    to: str = ""  # who asked; empty where nobody said
+
+    @property
+    def position(self) -> Position:
+        return Position(self.g, self.s)
+
+    def to_json(self) -> Json:
+        to: dict[str, Json] = {"to": self.to} if self.to else {}
+        return {
+            "v": VERSION,
+            "t": KIND,
+            "id": self.id,
+            "g": self.g,
+            "s": self.s,
+            "chal": self.chal,
+            "at": self.at,
+            **to,
+        }
+
+
+def parse_answer(raw: bytes) -> Signed[Answer]:
+    """The answer of a line; BadRecord where it is none. Who signed it, nobody has checked yet."""
+    return read_line(raw, KIND, "an answer", _read_answer)
+
+
+def _read_answer(fields: Fields) -> Answer:
+    return Answer(
+        id=fields.id(),
+        g=fields.whole("g", most=GENERATION_MAX),
+        s=fields.whole("s"),
+        chal=fields.text("chal", form=CHALLENGE_FORM),
+        at=fields.whole("at"),
+        to=fields.text("to", form=ASKER_FORM) if "to" in fields else "",
+    )
+
+
+def sign_answer(answer: Answer, *signers: Signer) -> Signed[Answer]:
+    """Signed, and read back as the asker will read it; BadRecord where it could not."""
+    return parse_answer(sealed(answer, answer.to_json(), Family.ANSWER, signers).line())
+
+
+def find_fault_in_answer(
+    signed: Signed[Answer], log: Log, *, challenge: str, now: int, port: Signatures, asker: str = ""
+) -> Refusal | None:
+    """Why this is no answer of the agent to the challenge; None where it is one."""
+    answer = signed.record
+    if (answer.chal, answer.to) != (challenge, asker):
+        return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge, or somebody else's")
+    entry = find_speaking(log, answer.id, answer.position, None)
+    if isinstance(entry, Refusal):
+        return entry
+    if answer.at > now + SKEW_S:
+        return Refusal(Reason.TOO_EARLY, "answered in the future")
+    if now - answer.at > LIFE_S:
+        return Refusal(Reason.EXPIRED, f"older than {LIFE_S} s")
+    return find_not_signed_by(signed, Family.ANSWER, entry, port)

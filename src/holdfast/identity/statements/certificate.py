@@ -1,0 +1,181 @@
+"""Certificates: the operational keys say that an instance key may speak, for an hour at most.
+
+A certificate names the position (g, s) whose keys signed it, so a rotation or a recovery ends all
+certificates of the keys it replaces. After a planned rotation, and only then, the one before it
+counts for ten minutes more, for work that is under way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.identity.log.log_state import Entry, Log, Standing
+from holdfast.identity.log.rules import find_too_few
+from holdfast.identity.records.canonical import Json
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
+from holdfast.identity.records.fields import Fields
+from holdfast.identity.records.records import GENERATION_MAX, Inception, Position, Rotation, Why
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import VERSION, Family, Signed, find_bad_signature, read_line
+
+LIFE_S_MAX = 3600
+GRACE_S = 600
+SKEW_S = 60  # how far ahead the signer's clock may be
+
+
+class Role(StrEnum):
+    PRIMARY = "primary"
+    REPLICA = "replica"
+    STANDBY = "standby"
+    SHADOW = "shadow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    id: AgentId
+    g: int
+    s: int
+    inst: PublicKey
+    role: Role
+    e: int  # incarnation
+    iat: int
+    exp: int
+    host: Digest  # of machine id and boot id
+
+    @property
+    def position(self) -> Position:
+        return Position(self.g, self.s)
+
+    def to_json(self) -> Json:
+        return {
+            "v": VERSION,
+            "t": "crt",
+            "id": self.id,
+            "g": self.g,
+            "s": self.s,
+            "inst": self.inst,
+            "role": self.role.value,
+            "e": self.e,
+            "iat": self.iat,
+            "exp": self.exp,
+            "host": self.host,
+        }
+
+
+def parse_certificate(raw: bytes) -> Signed[Certificate]:
+    return read_line(raw, "crt", "a certificate", _read_certificate)
+
+
+def _read_certificate(fields: Fields) -> Certificate:
+    return Certificate(
+        id=fields.id(),
+        g=fields.whole("g", most=GENERATION_MAX),
+        s=fields.whole("s"),
+        inst=fields.key("inst"),
+        role=fields.choice("role", Role),
+        e=fields.whole("e"),
+        iat=fields.whole("iat"),
+        exp=fields.whole("exp"),
+        host=fields.digest("host"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What the observer knows besides the log: its clock, and what it has seen before."""
+
+    now: int  # unix seconds
+    head_seen_at: int  # when it first saw the record that is the head now
+    incarnation: int = 0  # the highest it has seen for this agent
+
+
+def find_fault_in_certificate(
+    signed: Signed[Certificate], log: Log, moment: Moment, *, port: Signatures
+) -> Refusal | None:
+    """Why the instance may not speak; None where it may."""
+    certificate = signed.record
+    entry = find_speaking(log, certificate.id, certificate.position, moment)
+    if isinstance(entry, Refusal):
+        return entry
+    return (
+        _find_fault_in_times(certificate, moment.now)
+        or _find_old_incarnation(certificate, moment.incarnation)
+        or _find_bad_instance_key(certificate, port)
+        or find_not_signed_by(signed, Family.CERT, entry, port)
+    )
+
+
+def find_speaking(log: Log, id_: AgentId, position: Position, moment: Moment | None) -> Entry | Refusal:
+    """The record whose operational keys are meant, if they still speak for the agent.
+
+    Without a moment there is no grace: only the head's keys speak.
+    """
+    if id_ != log.id:
+        return Refusal(Reason.OTHER_ID, "about another agent")
+    fault = find_silent(log)
+    if fault is not None:
+        return fault
+    if position == log.position:
+        return log.head
+    entry = log.find(position)
+    if entry is not None and moment is not None and _in_grace(log, position, moment):
+        return entry
+    return Refusal(Reason.OLD_KEYS, f"keys of {tuple(position)} do not speak at {tuple(log.position)}")
+
+
+def find_silent(log: Log) -> Refusal | None:
+    """Why nobody speaks for the agent now; None while it is active."""
+    match log.standing:
+        case Standing.ACTIVE:
+            return None
+        case Standing.LOCKED:
+            return Refusal(Reason.LOCKED, "recovered and not rotated yet: no key may act")
+        case Standing.CONTESTED:
+            return Refusal(Reason.CONTESTED, "two records at one position: no key may act")
+        case Standing.RETIRED:
+            return Refusal(Reason.RETIRED, "the identity is retired")
+
+
+def find_not_signed_by(signed: Signed[object], family: Family, entry: Entry, port: Signatures) -> Refusal | None:
+    """Whether enough of the operational keys of that record signed, and nobody else."""
+    record = entry.record
+    if not isinstance(record, Inception | Rotation):
+        return Refusal(Reason.LOCKED, "that record installs no operational key")
+    fault = find_bad_signature(signed, family, record.op.members, port)
+    if fault is not None:
+        return Refusal(Reason.BAD_SIGNATURE, fault)
+    return find_too_few(signed, record.op.members, record.op.needed, "operational")
+
+
+def _in_grace(log: Log, position: Position, moment: Moment) -> bool:
+    head = log.head.record
+    return (
+        isinstance(head, Rotation)
+        and head.why is Why.PLANNED
+        and position == (head.g, head.s - 1)
+        and 0 <= moment.now - moment.head_seen_at <= GRACE_S
+    )
+
+
+def _find_fault_in_times(certificate: Certificate, now: int) -> Refusal | None:
+    if not 0 < certificate.exp - certificate.iat <= LIFE_S_MAX:
+        return Refusal(Reason.TOO_LONG, f"a certificate lives {LIFE_S_MAX} s at most")
+    if certificate.iat > now + SKEW_S:
+        return Refusal(Reason.TOO_EARLY, "issued in the future")
+    if now >= certificate.exp:
+        return Refusal(Reason.EXPIRED, "expired")
+    return None
+
+
+def _find_old_incarnation(certificate: Certificate, highest: int) -> Refusal | None:
+    if certificate.e >= highest:
+        return None
+    return Refusal(Reason.OLD_INCARNATION, f"incarnation {certificate.e}; {highest} was seen already")
+
+
+def _find_bad_instance_key(certificate: Certificate, port: Signatures) -> Refusal | None:
+    if port.is_good_key(key_bytes(certificate.inst)):
+        return None
+    return Refusal(Reason.BAD_KEY, f"{certificate.inst} is of small order or not canonical")

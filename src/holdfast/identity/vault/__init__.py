@@ -1,0 +1,1 @@
+"""Where secret keys are kept: age files, the ways to open them, and the key sets inside."""

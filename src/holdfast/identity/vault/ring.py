@@ -1,0 +1,233 @@
+"""Keys that do not sign, in `escrow.age`: what paper and a backup need to become an agent again.
+
+    vault_key    the vault's own age identity, so that op.age opens too
+    vault_root   32 random bytes; the passphrase of each backup place is derived from it
+    ring         k_effect and the journal keys, as keys.json had them
+    places       folders that get a copy of escrow.age whenever it changes
+    others       further secrets by name: mail keys, logins of relays
+
+A new key must never be in use while only one disk has it: `change` writes the copies first, reads
+each back, and the vault's own file last, which is the one that running workers read. A kill in
+between leaves copies that know a key more than the vault does, which nobody has used; the next
+change writes over them. Without a second place nothing is changed at all.
+
+Several workers, also of other machines, may have the same vault open: each reads escrow.age when
+it starts, and again when a journal names a key that it has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from holdfast.core.clock import Entropy
+from holdfast.errors import BadInput, KeysWrong, VaultDamaged
+from holdfast.host.private_files import check_place, check_private_folder
+from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.vault.age_file import open_sealed
+from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.vault import Contents, Vault, parse_contents
+
+ESCROW = "escrow"
+KEY_BYTES = 32
+PLACES_MAX = 16
+OTHERS_MAX = 1_000
+OTHER_CHARS_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """What a journal needs. Nothing of it is shown."""
+
+    k_effect: bytes = field(repr=False)
+    current: int
+    journal_keys: dict[int, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escrow:
+    """The contents of escrow.age."""
+
+    vault_key: str = field(repr=False)
+    vault_root: bytes = field(repr=False)
+    keys: Keys
+    places: tuple[str, ...] = ()
+    others: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def backup_passphrase(self, place: str, *, epoch: int = 1) -> Hidden:
+        """Of the repository at a place: the same for as long as the vault's root is.
+
+        The root is this agent's alone, so no other agent has it. A new epoch is for a new
+        repository: a passphrase that is known is not made unknown by changing it.
+        """
+        info = b"holdfast/backup/1\0" + place.encode()
+        if epoch != 1:
+            info += b"\0" + str(epoch).encode()
+        hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info)
+        return Hidden(hkdf.derive(self.vault_root).hex().encode())
+
+
+class VaultRing:
+    """core.ports.KeyRing from a vault."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._escrow = read_escrow(vault)
+
+    @property
+    def k_effect(self) -> bytes:
+        return self._escrow.keys.k_effect
+
+    @property
+    def current_journal_key(self) -> int:
+        return self._escrow.keys.current
+
+    def journal_key(self, key_id: int) -> bytes:
+        if key_id not in self._escrow.keys.journal_keys:
+            self.refresh()  # another worker may have added it
+        key = self._escrow.keys.journal_keys.get(key_id)
+        if key is None:
+            raise KeysWrong(f"the vault has no journal key {key_id}")
+        return key
+
+    def key_ids(self) -> list[int]:
+        """The journal keys that the vault holds now."""
+        self.refresh()
+        return sorted(self._escrow.keys.journal_keys)
+
+    def refresh(self) -> None:
+        found = read_escrow(self._vault)
+        if found.keys.k_effect != self._escrow.keys.k_effect:
+            raise VaultDamaged("the vault now holds the keys of another journal")
+        self._escrow = found
+
+    def add_journal_key(self, entropy: Entropy) -> int:
+        """A new key for what is sealed from now on; old ones stay. Its id."""
+        self._escrow = change(self._vault, lambda escrow: _with_new_key(escrow, entropy))
+        return self._escrow.keys.current
+
+    def __repr__(self) -> str:
+        return f"VaultRing({self._vault!r})"
+
+
+def new_keys(entropy: Entropy) -> Keys:
+    return Keys(k_effect=entropy.bytes(KEY_BYTES), current=1, journal_keys={1: entropy.bytes(KEY_BYTES)})
+
+
+def read_escrow(vault: Vault) -> Escrow:
+    return _parsed(vault.read(ESCROW))
+
+
+def open_escrow(raw: bytes, identity: AgeIdentity) -> Escrow:
+    """escrow.age as found beside a backup, with the paper's escrow key. Raises VaultLocked."""
+    return _parsed(parse_contents(open_sealed(raw, identity), vault_id=None, name=ESCROW))
+
+
+def change(vault: Vault, decide: Callable[[Escrow], Escrow]) -> Escrow:
+    """Change what is kept, copies first. On return it is in at least two places.
+
+    Raises BadInput where there is no second place; ReadOnly, JournalFull where one of them cannot
+    be written: then the vault itself is as it was.
+    """
+    with vault.turn():
+        changed = decide(read_escrow(vault))
+        store(vault, changed)
+        return changed
+
+
+def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
+    """Write escrow.age to every place, read each back, then to the vault itself."""
+    contents = contents_of(escrow)
+    if _parsed(contents) != escrow:
+        raise BadInput("the contents of escrow.age cannot be kept as they are")
+    copies = [*also, *(Path(place) for place in escrow.places)]
+    if not copies:
+        raise BadInput(
+            "there is no second place for escrow.age",
+            hint="name a folder on another disk: without it a new key would exist only once",
+        )
+    raw = vault.sealed(ESCROW, contents)
+    for folder in copies:
+        check_place(folder, allow_network_fs=True)
+        check_private_folder(folder)
+        vault.put(ESCROW, raw, contents, folder)
+    vault.put(ESCROW, raw, contents)
+
+
+def contents_of(escrow: Escrow) -> Contents:
+    keys = escrow.keys
+    listed = [{"id": number, "key": key.hex()} for number, key in keys.journal_keys.items()]
+    ring = {"format": 1, "k_effect": keys.k_effect.hex(), "current": keys.current}
+    return {
+        "vault_key": escrow.vault_key,
+        "vault_root": escrow.vault_root.hex(),
+        "ring": {**ring, "journal_keys": listed},
+        "places": list(escrow.places),
+        "others": dict(escrow.others),
+    }
+
+
+def with_place(escrow: Escrow, folder: Path) -> Escrow:
+    if str(folder) in escrow.places:
+        return escrow
+    return replace(escrow, places=(*escrow.places, str(folder)))
+
+
+def _with_new_key(escrow: Escrow, entropy: Entropy) -> Escrow:
+    keys = escrow.keys
+    number = max(keys.journal_keys) + 1
+    added = {**keys.journal_keys, number: entropy.bytes(KEY_BYTES)}
+    return replace(escrow, keys=replace(keys, current=number, journal_keys=added))
+
+
+def _parsed(contents: Contents) -> Escrow:
+    try:
+        return _strict(contents)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise VaultDamaged("escrow.age holds something else than it should") from None
+
+
+def _strict(contents: Contents) -> Escrow:
+    wanted = {"vault_key", "vault_root", "ring", "places", "others"}
+    ring = contents["ring"]
+    if contents.keys() != wanted or ring["format"] != 1:
+        raise ValueError("unknown fields")
+    AgeIdentity.from_text(contents["vault_key"]).wipe()
+    journal_keys = {_number(one["id"]): _key(one["key"]) for one in ring["journal_keys"]}
+    if len(journal_keys) != len(ring["journal_keys"]) or ring["current"] not in journal_keys:
+        raise ValueError("key ids")
+    places, others = contents["places"], contents["others"]
+    _check_texts(places, PLACES_MAX)
+    _check_texts([*others, *others.values()], 2 * OTHERS_MAX)
+    return Escrow(
+        vault_key=contents["vault_key"],
+        vault_root=_key(contents["vault_root"]),
+        keys=Keys(k_effect=_key(ring["k_effect"]), current=_number(ring["current"]), journal_keys=journal_keys),
+        places=tuple(places),
+        others=dict(others),
+    )
+
+
+def _check_texts(texts: list[Any], count_max: int) -> None:
+    if len(texts) > count_max:
+        raise ValueError("too many")
+    if not all(isinstance(text, str) and len(text) <= OTHER_CHARS_MAX for text in texts):
+        raise ValueError("no text")
+
+
+def _key(text: str) -> bytes:
+    raw = bytes.fromhex(text)
+    if len(raw) != KEY_BYTES:
+        raise ValueError("a key has 32 bytes")
+    return raw
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError("a key id is a positive number")
+    return value

@@ -1,0 +1,317 @@
+"""Slots: the ways to one sealed key, each of them enough.
+
+A slot seals the same small secret (the folder's age identity and the recipient of the paper)
+with XChaCha20-Poly1305 under a key of its own. Everything readable in the slot, the id of the
+vault included, is bound as associated data, so a slot that was changed or carried elsewhere does
+not open.
+
+    passphrase   Argon2id of what a person types (NFKC)        safe when the disk is stolen
+    file         32 random bytes in a mounted file             as safe as that file is
+    credential   the same from systemd's credential folder     as safe as that host is
+
+The work of Argon2id is bounded before any of it is done: weaker than the floor means that
+somebody has tampered, more than the cap means that somebody wants us busy.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_decrypt, crypto_aead_xchacha20poly1305_ietf_encrypt
+from nacl.exceptions import CryptoError
+
+from holdfast.core.clock import Entropy
+from holdfast.core.values import canonical, checked
+from holdfast.errors import BadInput, VaultDamaged, VaultLocked
+from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.vault.mounted import read_mounted
+
+FORMAT = 1
+SALT_BYTES = 16
+NONCE_BYTES = 24
+TAG_BYTES = 16
+KEY_BYTES = 32
+SLOTS_MAX = 16
+PASSPHRASE_CHARS_MIN = 8
+PASSPHRASE_CHARS_MAX = 1_024
+UNLOCK_FILE_BYTES_MAX = 1_024
+
+# RFC 9106's second profile, and four times its work: about 1 s where the profile takes 0.2 s.
+PASSES, MEMORY_KIB, LANES = 3, 64 * 1024, 4
+PASSES_MAX, LANES_MAX = 16, 16
+WORK_MAX = 4 * PASSES * MEMORY_KIB
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}")
+
+RISKS = {
+    "passphrase": "nobody can start the agent without it; written down, it is a key under the mat",
+    "file": "whoever can read this file and the vault can act as the agent, without a person",
+    "credential": "the administrator of this host, and whoever becomes it, can act as the agent",
+}
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of Argon2id."""
+
+    passes: int = PASSES
+    memory_kib: int = MEMORY_KIB
+    lanes: int = LANES
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way in, as it is stored."""
+
+    id: str
+    kind: str
+    source: str = ""  # the path of the file, or the name of the credential
+    salt: str
+    work: Work | None = None
+    nonce: str
+    sealed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What opens a slot, given by a person or found by the machine."""
+
+    kind: str
+    secret: Hidden
+    source: str = ""
+    work: Work | None = None
+
+
+def passphrase_key(passphrase: str, work: Work | None = None) -> Key:
+    """Raises BadInput for one that is too short to be worth its name."""
+    plain = unicodedata.normalize("NFKC", passphrase)
+    if not PASSPHRASE_CHARS_MIN <= len(plain) <= PASSPHRASE_CHARS_MAX:
+        raise BadInput(
+            f"a passphrase has {PASSPHRASE_CHARS_MIN} to {PASSPHRASE_CHARS_MAX:,} characters",
+            hint="six random words are a good one",
+        )
+    return Key("passphrase", Hidden(plain.encode()), work=work)
+
+
+def file_key(path: Path, text: bytes) -> Key:
+    """For a slot that a file at this path opens; `text` is what it holds."""
+    return Key("file", _unlock_secret(text, str(path)), source=str(path))
+
+
+def credential_key(name: str, text: bytes) -> Key:
+    return Key("credential", _unlock_secret(text, name), source=name)
+
+
+def new_unlock_text(entropy: Entropy) -> bytes:
+    """What to put into a mounted file: 64 hex digits."""
+    return entropy.bytes(KEY_BYTES).hex().encode() + b"\n"
+
+
+def find_unattended(slots: Iterable[Slot]) -> list[Key]:
+    """The keys that this machine has for these slots, without a person.
+
+    Raises ModeTooWide, WrongOwner and WrongKind where a file is there and others may read it.
+    """
+    found: list[Key] = []
+    for slot in slots:
+        folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
+        if slot.kind == "file":
+            path, make = Path(slot.source), file_key
+        elif slot.kind == "credential" and folder:
+            path, make = Path(folder) / slot.source, None
+        else:
+            continue
+        try:
+            raw = read_mounted(path, bytes_max=UNLOCK_FILE_BYTES_MAX, group_may_read=slot.kind == "credential")
+        except FileNotFoundError:
+            continue
+        found.append(make(path, raw) if make else credential_key(slot.source, raw))
+    return found
+
+
+def close_slot(key: Key, payload: bytes, *, vault_id: str, entropy: Entropy) -> Slot:
+    """A new slot that this key opens."""
+    work = (key.work or Work()) if key.kind == "passphrase" else None
+    slot = Slot(
+        id=entropy.bytes(4).hex(),
+        kind=key.kind,
+        source=key.source,
+        work=work,
+        salt=_text(entropy.bytes(SALT_BYTES)),
+        nonce=_text(entropy.bytes(NONCE_BYTES)),
+        sealed="",
+    )
+    check_slot(slot)
+    sealed = crypto_aead_xchacha20poly1305_ietf_encrypt(
+        payload, _bound(slot, vault_id), _raw(slot.nonce), _derived(slot, key)
+    )
+    return msgspec.structs.replace(slot, sealed=_text(sealed))
+
+
+def open_slot(slot: Slot, key: Key, *, vault_id: str) -> bytes | None:
+    """What is sealed, or None where this key is another one. Raises VaultDamaged."""
+    check_closed(slot)
+    if slot.kind != key.kind:
+        return None
+    try:
+        return crypto_aead_xchacha20poly1305_ietf_decrypt(
+            _raw(slot.sealed), _bound(slot, vault_id), _raw(slot.nonce), _derived(slot, key)
+        )
+    except CryptoError:
+        return None
+
+
+def open_any(
+    slots: Iterable[Slot], ask: Callable[[], str] | None, *, vault_id: str, where: Path, given: Key | None = None
+) -> bytes:
+    """What the slots seal: by a key that is given, by this machine's own, or by asking a person.
+
+    `where` is the vault's folder, for words to a person. Raises VaultLocked, VaultDamaged, and
+    what find_unattended raises.
+    """
+    slots = list(slots)
+    for slot in slots:
+        check_closed(slot)
+    keys = [given] if given else find_unattended(slots)
+    for key in keys:
+        for slot in slots:
+            payload = open_slot(slot, key, vault_id=vault_id)
+            if payload is not None:
+                return payload
+    if given is not None:
+        raise VaultLocked(f"{_given(given)} opens no slot of the vault in {where}", hint=ways_in(slots))
+    if ask is not None and any(slot.kind == "passphrase" for slot in slots):
+        try:
+            key = passphrase_key(ask())
+        except BadInput:
+            raise VaultLocked(f"that passphrase opens no slot of the vault in {where}", hint=ways_in(slots)) from None
+        return open_any(slots, None, vault_id=vault_id, where=where, given=key)
+    read = {(key.kind, key.source) for key in keys}
+    tried = "; ".join(_tried(slot, was_read=(slot.kind, slot.source) in read) for slot in slots)
+    raise VaultLocked(f"no slot of the vault in {where} could be opened: {tried}", hint=ways_in(slots))
+
+
+def ways_in(slots: Iterable[Slot]) -> str:
+    """What a person can do to open one of these slots."""
+    ways: list[str] = []
+    for slot in slots:
+        match slot.kind:
+            case "file":
+                ways.append(f"mount or put back {slot.source}")
+            case "credential":
+                ways.append(f"start it by systemd with the credential {slot.source}")
+            case _:
+                ways.append("give the passphrase")
+    several = list(dict.fromkeys(ways))
+    rest = "without it" if len(several) == 1 else "without any of them"
+    return f"{'; or '.join(several)}; {rest} only the paper opens the vault"
+
+
+def _given(key: Key) -> str:
+    return "that passphrase" if key.kind == "passphrase" else f"what {key.source} holds"
+
+
+def _tried(slot: Slot, *, was_read: bool) -> str:
+    """Why a slot stayed shut, where nobody gave a key."""
+    if slot.kind == "passphrase":
+        return "a passphrase, and nobody is there to type it"
+    if slot.kind == "file":
+        what = f"the file {slot.source}"
+    else:
+        folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
+        if not folder:
+            return f"the credential {slot.source}, and systemd has given this process none"
+        what = f"the credential {Path(folder) / slot.source}"
+    return f"{what}, which holds another key" if was_read else f"{what}, which is not there"
+
+
+def check_closed(slot: Slot) -> None:
+    """As check_slot, of one that is sealed."""
+    check_slot(slot)
+    if len(_raw(slot.sealed)) <= TAG_BYTES:
+        raise VaultDamaged("slots.json has a slot that seals nothing")
+
+
+def check_slot(slot: Slot) -> None:
+    """Refuse what asks for too little work or for too much, before any is done."""
+    known = slot.kind in RISKS
+    if not known or (slot.work is None) == (slot.kind == "passphrase"):
+        raise VaultDamaged("slots.json has a slot of an unknown kind")
+    if slot.kind == "file" and not os.path.isabs(slot.source):
+        raise VaultDamaged("slots.json has a slot whose file has no whole path")
+    if slot.kind == "credential" and not _NAME.fullmatch(slot.source):
+        raise VaultDamaged("slots.json has a slot whose credential has no proper name")
+    for text, size in ((slot.salt, SALT_BYTES), (slot.nonce, NONCE_BYTES)):
+        if len(_raw(text)) != size:
+            raise VaultDamaged("slots.json has a slot with a salt or nonce of another length")
+    work = slot.work
+    if work is None:
+        return
+    if work.passes < PASSES or work.memory_kib < MEMORY_KIB or work.lanes < 1:
+        raise VaultDamaged("slots.json asks for weaker protection than Holdfast accepts")
+    too_much = work.passes * work.memory_kib > WORK_MAX
+    if too_much or work.passes > PASSES_MAX or work.lanes > LANES_MAX:
+        raise VaultDamaged("slots.json asks for more work than Holdfast does")
+
+
+def _derived(slot: Slot, key: Key) -> bytes:
+    salt = _raw(slot.salt)
+    if slot.work is None:
+        info = f"holdfast/vault/{slot.kind}/1".encode()
+        hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info)
+        return hkdf.derive(key.secret.reveal())
+    return Argon2id(
+        salt=salt,
+        length=KEY_BYTES,
+        iterations=slot.work.passes,
+        lanes=slot.work.lanes,
+        memory_cost=slot.work.memory_kib,
+    ).derive(key.secret.reveal())
+
+
+def _bound(slot: Slot, vault_id: str) -> bytes:
+    fields: dict[str, object] = {
+        "format": FORMAT,
+        "vault": vault_id,
+        "id": slot.id,
+        "kind": slot.kind,
+        "source": slot.source,
+        "salt": slot.salt,
+    }
+    if slot.work is not None:
+        fields["work"] = msgspec.to_builtins(slot.work)
+    return b"holdfast/vault/slot/1\0" + canonical(checked(fields, what="a slot"))
+
+
+def _unlock_secret(text: bytes, where: str) -> Hidden:
+    bare = text.strip()
+    try:
+        raw = bytes.fromhex(bare.decode("ascii"))
+    except ValueError:
+        raw = b""
+    if len(bare) != 2 * KEY_BYTES or len(raw) != KEY_BYTES:
+        raise VaultLocked(f"{where} holds no unlock key", hint="it holds 64 hex digits; a passphrase is typed")
+    return Hidden(raw)
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _raw(text: str) -> bytes:
+    try:
+        raw = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise VaultDamaged("slots.json holds malformed base64") from None
+    if _text(raw) != text:  # the decoder lets further padding and stray last bits through
+        raise VaultDamaged("slots.json holds base64 that is not in its one proper form")
+    return raw

@@ -1,0 +1,332 @@
+"""A vault: one folder with `slots.json` and age files that only its own key and the paper open.
+
+    slots.json   the folder's age identity, sealed once for each slot       (slots.py)
+    NAME.age     a JSON object, sealed for {that identity, the paper's escrow key}
+
+Each file is replaced atomically (host/private_files.py), and a write counts only after it was
+read back, opened and compared: whoever gets an answer from `write` may rely on it. Contents name
+the vault and the file they belong to, so that a file of another vault, or another file of this
+one, is refused. What is not noticed: an older file of the same name, put back by somebody who
+may write here; the key log tells which keys are the current ones.
+
+A vault comes into being by one rename: it is built in `.NAME.new` beside its place, synced, and
+renamed. A set-up that was killed leaves such a folder, which nobody has ever used; the next
+set-up removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.core.clock import Entropy
+from holdfast.errors import BadInput, VaultDamaged, VaultExists, VaultLocked, VaultMissing
+from holdfast.host.private_files import (
+    check_place,
+    check_private_folder,
+    ensure_private_folder,
+    explained,
+    locked,
+    sync_folder,
+    write_atomically,
+)
+from holdfast.identity.vault.age_file import FILE_BYTES_MAX, open_sealed, seal
+from holdfast.identity.vault.age_keys import AgeIdentity, is_recipient
+from holdfast.identity.vault.mounted import check_mounted_folder, read_mounted
+from holdfast.identity.vault.slots import FORMAT, SLOTS_MAX, Key, Slot, close_slot, open_any, open_slot
+
+SLOTS = "slots.json"
+LOCK = "lock"
+SLOTS_BYTES_MAX = 64 * 1024
+
+Contents = dict[str, Any]  # Any: JSON; whoever owns a file parses it
+
+
+class _SlotFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    vault: str
+    slots: tuple[Slot, ...]
+
+
+class _Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every slot seals. The recipient is in here so that nobody can exchange it."""
+
+    identity: str
+    escrow: str
+
+
+class Vault:
+    """An open vault. Wipe it, or use it in a `with` block."""
+
+    def __init__(self, folder: Path, *, vault_id: str, identity: AgeIdentity, escrow: str) -> None:
+        self.folder = folder
+        self.vault_id = vault_id
+        self.escrow = escrow
+        self.identity = identity
+
+    @property
+    def recipients(self) -> tuple[str, str]:
+        return self.identity.recipient, self.escrow
+
+    def has(self, name: str) -> bool:
+        return os.path.lexists(self._path(name))
+
+    def read(self, name: str) -> Contents:
+        """The contents of a file. Raises VaultMissing, VaultDamaged, and what a wide mode does."""
+        path = self._path(name)
+        try:
+            raw = read_mounted(path, bytes_max=FILE_BYTES_MAX)
+        except FileNotFoundError:
+            raise VaultMissing(f"there is no {path.name} in {self.folder}") from None
+        try:
+            return self.unsealed(name, raw)
+        except VaultLocked:
+            raise VaultDamaged(f"{path} was not sealed for this vault") from None
+
+    def write(self, name: str, contents: Contents) -> None:
+        """Replace a file durably. On return it was read back and holds exactly this."""
+        self.put(name, self.sealed(name, contents), contents)
+
+    def sealed(self, name: str, contents: Contents) -> bytes:
+        """The bytes of a file, for this folder or for a copy elsewhere."""
+        whole = {"format": FORMAT, "vault": self.vault_id, "file": name, **contents}
+        return seal(json.dumps(whole, indent=1).encode() + b"\n", self.recipients)
+
+    def unsealed(self, name: str, raw: bytes) -> Contents:
+        """The contents of such bytes, checked to be those of this vault's file of that name."""
+        return parse_contents(open_sealed(raw, self.identity), vault_id=self.vault_id, name=name)
+
+    def put(self, name: str, raw: bytes, contents: Contents, folder: Path | None = None) -> None:
+        """Store bytes that `sealed` made, here or in another folder, and read them back."""
+        path = (folder or self.folder) / f"{name}.age"
+        write_atomically(path, raw)
+        if self.unsealed(name, read_mounted(path, bytes_max=FILE_BYTES_MAX)) != contents:
+            raise VaultDamaged(f"{path} does not hold what was just written to it")
+
+    @contextmanager
+    def turn(self) -> Generator[None]:
+        """One writer at a time."""
+        with locked(self.folder / LOCK):
+            yield
+
+    def list_slots(self) -> tuple[Slot, ...]:
+        return _read_slots(self.folder).slots
+
+    def add_slot(self, key: Key, entropy: Entropy, *, replace: str = "") -> Slot:
+        """A further way in; with `replace` instead of the slot of that id, in one act.
+
+        A copy of the old slots.json still opens with what opened it before.
+        """
+        with self.turn():
+            kept = tuple(slot for slot in self.list_slots() if slot.id != replace)
+            if replace and len(kept) == len(self.list_slots()):
+                raise BadInput(f"the vault has no slot {replace}")
+            made = close_slot(key, self._payload(), vault_id=self.vault_id, entropy=entropy)
+            self._write_slots((*kept, made), {made.id: key})
+            return made
+
+    def close_slots(self, keys: Sequence[Key], entropy: Entropy) -> None:
+        """The first slots of a new vault."""
+        payload = self._payload()
+        made = [close_slot(key, payload, vault_id=self.vault_id, entropy=entropy) for key in keys]
+        self._write_slots(tuple(made), dict(zip((one.id for one in made), keys, strict=True)))
+
+    def exchange_escrow(self, recipient: str, keys: Sequence[Key], entropy: Entropy) -> None:
+        """Name another paper in every slot: what is written from now on is sealed for it.
+
+        All slots are exchanged in one act, so each of them must open by one of the keys. Files
+        keep their old recipients until they are written again. Safe to repeat.
+
+        Raises:
+            VaultLocked: a slot does not open; nothing was changed.
+        """
+        if not is_recipient(recipient):
+            raise BadInput("the escrow recipient is no X25519 recipient of age (age1...)")
+        with self.turn():
+            ways = [(slot, self._way(slot, keys)) for slot in self.list_slots()]
+            before, self.escrow = self.escrow, recipient
+            try:
+                payload = self._payload()
+                made = [close_slot(way, payload, vault_id=self.vault_id, entropy=entropy) for _, way in ways]
+                used = {one.id: way for one, (_, way) in zip(made, ways, strict=True)}
+                self._write_slots(tuple(made), used)
+            except BaseException:
+                self.escrow = before
+                raise
+
+    def check_ways(self, keys: Sequence[Key]) -> None:
+        """Raises VaultLocked where a slot opens by none of these keys."""
+        for slot in self.list_slots():
+            self._way(slot, keys)
+
+    def _way(self, slot: Slot, keys: Sequence[Key]) -> Key:
+        for key in keys:
+            if open_slot(slot, key, vault_id=self.vault_id) is not None:
+                return replace(key, source=slot.source, work=slot.work)
+        raise VaultLocked(
+            f"slot {slot.id} ({slot.kind}) of {self.folder} does not open",
+            hint="every slot must open for this; give its passphrase, mount its file, or remove it",
+        )
+
+    def remove_slot(self, slot_id: str) -> None:
+        """Close one way in. The last one stays: without it only the paper would open the vault."""
+        with self.turn():
+            slots = self.list_slots()
+            kept = tuple(slot for slot in slots if slot.id != slot_id)
+            if len(kept) == len(slots) or not kept:
+                raise BadInput(f"slot {slot_id} is not there, or is the only one")
+            self._write_slots(kept, {})
+
+    def wipe(self) -> None:
+        self.identity.wipe()
+
+    def __enter__(self) -> Vault:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+    def __repr__(self) -> str:
+        return f"Vault({str(self.folder)!r})"
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.age"
+
+    def _payload(self) -> bytes:
+        return msgspec.json.encode(_Payload(identity=self.identity.reveal(), escrow=self.escrow))
+
+    def _write_slots(self, slots: tuple[Slot, ...], keys: dict[str, Key]) -> None:
+        """Each new slot is opened from what was read back before the write counts."""
+        if len(slots) > SLOTS_MAX:
+            raise BadInput(f"a vault has at most {SLOTS_MAX} slots")
+        whole = _SlotFile(format=FORMAT, vault=self.vault_id, slots=slots)
+        raw = msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+        write_atomically(self.folder / SLOTS, raw)
+        for slot in _read_slots(self.folder).slots:
+            key = keys.get(slot.id)
+            if key and open_slot(slot, key, vault_id=self.vault_id) != self._payload():
+                raise VaultDamaged(f"slot {slot.id} does not open after it was written")
+
+
+def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: Key | None = None) -> Vault:
+    """The vault in this folder, by a given key, by the machine's own, or by asking a person.
+
+    Raises:
+        VaultMissing, VaultLocked, VaultDamaged, SymlinkRefused, ModeTooWide, WrongOwner, WrongKind
+    """
+    found = _read_slots(folder)
+    raw = open_any(found.slots, ask, vault_id=found.vault, where=folder, given=given)
+    try:
+        payload = msgspec.json.decode(raw, type=_Payload)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise VaultDamaged(f"a slot of {folder} holds something else than a key") from None
+    identity = AgeIdentity.from_text(payload.identity)
+    return Vault(folder, vault_id=found.vault, identity=identity, escrow=payload.escrow)
+
+
+def exists(folder: Path) -> bool:
+    return os.path.lexists(folder / SLOTS)
+
+
+def read_slots(folder: Path) -> tuple[Slot, ...]:
+    """The slots as they are stored, unopened."""
+    return _read_slots(folder).slots
+
+
+def read_vault_id(folder: Path) -> str:
+    """The id that a vault shows without being opened."""
+    return _read_slots(folder).vault
+
+
+@contextmanager
+def building(
+    folder: Path, *, keys: Sequence[Key], vault_id: str, escrow: str, entropy: Entropy
+) -> Generator[tuple[Vault, Callable[[], None]]]:
+    """A new vault beside its place, and what moves it there.
+
+    Raises:
+        VaultExists: something lies at its place; nothing was changed.
+    """
+    if not keys:
+        raise BadInput("a vault needs a slot")
+    if not is_recipient(escrow):
+        raise BadInput("the escrow recipient is no X25519 recipient of age (age1...)")
+    check_free(folder)
+    place = unfinished(folder)
+    if not folder.parent.is_dir():
+        ensure_private_folder(folder.parent)
+    remove_unfinished(folder)
+    ensure_private_folder(place)
+    vault = Vault(place, vault_id=vault_id, identity=AgeIdentity.new(entropy), escrow=escrow)
+    try:
+        vault.close_slots(keys, entropy)
+
+        def move() -> None:
+            sync_folder(place)
+            check_free(folder)
+            try:
+                os.rename(place, folder)
+                sync_folder(folder.parent)
+            except OSError as error:
+                raise explained(error, folder) from error
+            vault.folder = folder
+
+        yield vault, move
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_unfinished(folder)
+        raise
+
+
+def check_free(folder: Path) -> None:
+    check_place(folder)
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise VaultExists(f"{folder} is there already, and not empty")
+
+
+def unfinished(folder: Path) -> Path:
+    """Where a vault is built before it is moved to its place."""
+    return folder.parent / f".{folder.name}.new"
+
+
+def remove_unfinished(folder: Path) -> None:
+    place = unfinished(folder)
+    if os.path.lexists(place):
+        check_private_folder(place)
+        shutil.rmtree(place)
+
+
+def parse_contents(plain: bytes, *, vault_id: str | None, name: str) -> Contents:
+    try:
+        found = json.loads(plain)
+        if found["format"] != FORMAT or found["file"] != name:
+            raise ValueError("another file")
+        if vault_id is not None and found["vault"] != vault_id:
+            raise ValueError("another vault")
+        return {key: found[key] for key in found if key not in ("format", "vault", "file")}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise VaultDamaged(f"{name}.age holds something else than it should") from None
+
+
+def _read_slots(folder: Path) -> _SlotFile:
+    try:
+        check_mounted_folder(folder)
+        raw = read_mounted(folder / SLOTS, bytes_max=SLOTS_BYTES_MAX)
+    except FileNotFoundError:
+        raise VaultMissing(f"there is no vault in {folder}") from None
+    try:
+        found = msgspec.json.decode(raw, type=_SlotFile)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise VaultDamaged(f"{folder / SLOTS} is malformed") from None
+    if found.format != FORMAT or not 0 < len(found.slots) <= SLOTS_MAX:
+        raise VaultDamaged(f"{folder / SLOTS} has an unknown format, or no slot")
+    return found

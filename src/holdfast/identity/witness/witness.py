@@ -1,0 +1,151 @@
+"""A witness: signs a receipt for the first valid record that it sees at a position, and only one.
+
+True at all times: for each agent and position a witness has signed for at most one digest, over
+restarts too. It knows what it signed from the receipts in its own copy of the log, where every
+record that it ever held is kept, so there is no second list that could disagree.
+
+Order of acts, and why: decide (`judge`, pure); sign; write record and receipt durably; answer. A
+crash before the write forgets a receipt that nobody got; a crash after it answers the same
+receipt when asked again.
+
+A witness that only the new record names signs after the old witnesses have vouched for it. One
+that is told of too many rotations or recoveries refuses for a while: ten rotations an hour,
+thirty a day, five recoveries a day for each agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.identity.log import rules
+from holdfast.identity.log.log import NOBODY, accept
+from holdfast.identity.log.log_state import Entry, Log
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import AgentId, PublicKey
+from holdfast.identity.records.receipt import Receipt
+from holdfast.identity.records.records import Position, Record, Rotation
+from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.signed import Signed
+
+HOUR_S = 3600
+DAY_S = 86_400
+ROTATIONS_AN_HOUR = 10
+ROTATIONS_A_DAY = 30
+RECOVERIES_A_DAY = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A log as it is handed on: lines of records, the chosen ones first, and of receipts."""
+
+    records: tuple[bytes, ...]
+    receipts: tuple[bytes, ...]
+
+
+class Witness(Protocol):
+    """Keeps logs and vouches for what it saw first. Both verbs may be called again at any time."""
+
+    @property
+    def key(self) -> PublicKey: ...
+
+    async def submit(self, line: bytes, receipts: Sequence[bytes] = ()) -> bytes | Refusal:
+        """The witness's receipt for this record, durable before it is returned.
+
+        The same record again gives the same receipt. A record that is kept without a receipt
+        (evidence, or not this witness's to vouch for) is refused with the reason.
+        """
+        ...
+
+    async def fetch(self, id: AgentId) -> Copy | None:
+        """All that it holds of this agent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the witness keeps, and its answer: an old receipt, a new one to sign, or a refusal."""
+
+    log: Log
+    answer: Signed[Receipt] | Receipt | Refusal
+
+
+def judge(
+    log: Log | None,
+    signed: Signed[Record],
+    *,
+    key: PublicKey,
+    port: Signatures,
+    now: int,
+    receipts: Iterable[Signed[Receipt]] = (),
+    asked: frozenset[PublicKey] = NOBODY,
+) -> Judged | Refusal:
+    """The witness's decision; a bare refusal means that nothing changed."""
+    if log is not None and find_own(log, signed.record.position, key) is None:
+        fault = _find_too_many(log, signed, key, now)
+        if fault is not None:
+            return fault
+    after = accept(log, signed, port=port, receipts=receipts, asked=asked)
+    if isinstance(after, Refusal):
+        return after
+    return Judged(log=after, answer=_answer(after, signed, key, now))
+
+
+def find_own(log: Log, position: Position, key: PublicKey) -> Signed[Receipt] | None:
+    """The receipt that this witness signed at the position, for whichever record."""
+    held = log.find(position)
+    others = (item.entry for item in log.evidence if item.entry.position == position)
+    for entry in (*(() if held is None else (held,)), *others):
+        for receipt in entry.receipts:
+            if receipt.record.wit == key:
+                return receipt
+    return None
+
+
+def copy_of(log: Log) -> Copy:
+    entries = [*log.entries(), *(item.entry for item in log.evidence)]
+    return Copy(
+        records=tuple(entry.signed.line() for entry in entries),
+        receipts=tuple(receipt.line() for entry in entries for receipt in entry.receipts),
+    )
+
+
+def _answer(log: Log, signed: Signed[Record], key: PublicKey, now: int) -> Signed[Receipt] | Receipt | Refusal:
+    position = signed.record.position
+    held = log.find(position)
+    own = find_own(log, position, key)
+    if own is not None and own.record.d == signed.digest:
+        return own
+    if held is None or held.digest != signed.digest:
+        return Refusal(Reason.CONTESTED, "kept as evidence: another record was here first")
+    if own is not None:
+        return Refusal(Reason.CONTESTED, "held, but this witness vouched for another record here")
+    if position.g < log.position.g:
+        return Refusal(Reason.OLD_KEYS, "a recovery has replaced its generation")
+    return _vouch(log, held, key, now)
+
+
+def _vouch(log: Log, held: Entry, key: PublicKey, now: int) -> Receipt | Refusal:
+    if not rules.may_vouch(held, key):
+        return Refusal(Reason.NOT_A_WITNESS, "held; this witness is not named for it")
+    first = held.needs[:-1]  # of a rotation that names witnesses: those before it
+    if first and key not in first[0].members and not rules.enough(first, held.receipts):
+        return Refusal(Reason.PREVIOUS_NOT_FINAL, "held; the old witnesses have to vouch for it first")
+    g, s = held.position
+    return Receipt(id=log.id, g=g, s=s, d=held.digest, wit=key, at=now)
+
+
+def _find_too_many(log: Log, signed: Signed[Record], key: PublicKey, now: int) -> Refusal | None:
+    if isinstance(signed.record, Rotation):
+        limits = ((ROTATIONS_AN_HOUR, HOUR_S), (ROTATIONS_A_DAY, DAY_S))
+        entries = log.generations[-1].rotations[-ROTATIONS_A_DAY - 1 :]
+    else:
+        limits = ((RECOVERIES_A_DAY, DAY_S),)
+        entries = tuple(one.tier for one in log.generations[1:][-RECOVERIES_A_DAY - 1 :])
+    times = [receipt.record.at for entry in entries for receipt in entry.receipts if receipt.record.wit == key]
+    for most, span_s in limits:
+        if sum(at > now - span_s for at in times) >= most:
+            what = "rotations" if isinstance(signed.record, Rotation) else "recoveries"
+            return Refusal(Reason.TOO_MANY, f"{most} {what} in {span_s} s already")
+    return None

@@ -1,0 +1,166 @@
+"""The logs of a witness in a folder: one file for each agent, appended and synced, never rewritten.
+
+True at all times: a receipt that left this process is in the file, behind the record that it is
+for. Each change is one append of whole lines, synced before the answer. A crash inside an append
+leaves a last line without its end; what such a line would have said was never answered, so it is
+cut off before the next append. Anything else that does not read back is damage, and the witness
+then refuses to sign for that agent: it might vouch twice for one position.
+
+A folder that is put back from an older copy has the same effect as a lie: a witness restored that
+way must take a new key. The folder is private (0700, files 0600), and one lock file in it keeps
+two processes from changing one log at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.errors import BadRecord, WitnessDamaged
+from holdfast.host.private_files import (
+    check_private_folder,
+    create_durably,
+    ensure_private_folder,
+    explained,
+    locked,
+    open_private,
+    sync,
+    sync_folder,
+    write_all,
+)
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.replay import replay
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
+from holdfast.identity.records.ed25519 import SEED_BYTES, SeedSigner, Signatures
+from holdfast.identity.records.encodings import AgentId, parse_agent_id
+from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.witness.witness import Judged, copy_of
+from holdfast.identity.witness.witness_service import Change
+
+FILE_BYTES_MAX = 256 * 1024 * 1024  # a log of the longest generation is a hundredth of it
+SEED = "witness.seed"
+_LOCK = "lock"
+_RECEIPT = b'{"b":{"at":'  # how the canonical line of a receipt begins
+
+
+class FolderShelf:
+    def __init__(self, folder: Path, *, port: Signatures) -> None:
+        ensure_private_folder(folder)
+        self._folder = folder
+        self._port = port
+        self._read: dict[AgentId, tuple[int, Log]] = {}  # by agent: bytes read, and their log
+        self._threads = threading.Lock()
+
+    def find(self, id: AgentId) -> Log | None:
+        with self._alone():
+            return self._load(id)[1]
+
+    def change(self, id: AgentId, change: Change) -> Judged | Refusal:
+        with self._alone():
+            size, before = self._load(id)
+            judged = change(before)
+            if isinstance(judged, Judged) and judged.log is not before:
+                size = self._append(id, size, _added(before, judged.log))
+                self._read[id] = (size, judged.log)
+            return judged
+
+    def _load(self, id: AgentId) -> tuple[int, Log | None]:
+        path = self._path(id)
+        try:
+            fd = open_private(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return 0, None
+        try:
+            size = os.fstat(fd).st_size
+            known = self._read.get(id)
+            if known is not None and known[0] == size:
+                return known
+            if size > FILE_BYTES_MAX:
+                raise WitnessDamaged(f"{path}: {size:,} bytes are more than a witness writes")
+            with os.fdopen(os.dup(fd), "rb") as file:
+                raw = file.read(size)
+        finally:
+            os.close(fd)
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if not whole:
+            return 0, None
+        log = _replayed(whole, path, self._port)
+        self._read[id] = (len(whole), log)
+        return len(whole), log
+
+    def _append(self, id: AgentId, size: int, lines: list[bytes]) -> int:
+        path = self._path(id)
+        data = b"".join(line + b"\n" for line in lines)
+        fresh = not path.exists()
+        fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.ftruncate(fd, size)  # a line that a crash left without its end
+            os.lseek(fd, size, os.SEEK_SET)
+            write_all(fd, data)
+            sync(fd)
+        except OSError as error:
+            self._read.pop(id, None)
+            raise explained(error, path) from error
+        finally:
+            os.close(fd)
+        if fresh:
+            sync_folder(self._folder)
+        return size + len(data)
+
+    def _path(self, id: AgentId) -> Path:
+        return self._folder / f"{parse_agent_id(id)}.jsonl"
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        with self._threads:
+            check_private_folder(self._folder)
+            with locked(self._folder / _LOCK):
+                yield
+
+
+def witness_signer(folder: Path) -> SeedSigner:
+    """The witness's own key, made on first use; it signs receipts and nothing else."""
+    ensure_private_folder(folder)
+    path = folder / SEED
+    create_durably(path, os.urandom(SEED_BYTES))
+    fd = open_private(path, os.O_RDONLY)
+    try:
+        seed = os.read(fd, SEED_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(seed) != SEED_BYTES:
+        raise WitnessDamaged(f"{path}: not a key of {SEED_BYTES} bytes")
+    return SeedSigner(seed)
+
+
+def _replayed(raw: bytes, path: Path, port: Signatures) -> Log:
+    lines = list(enumerate(raw.splitlines(), 1))
+    receipts = [one for one in lines if _is_receipt(one[1])]
+    records = [one for one in lines if not _is_receipt(one[1])]
+    try:
+        log = replay(records, receipts, port=port)
+    except BadRecord as error:
+        raise WitnessDamaged(f"{path}: {error.message}") from error
+    if log is None:
+        raise WitnessDamaged(f"{path}: holds no record")
+    return log
+
+
+def _is_receipt(line: bytes) -> bool:
+    return len(line) <= LINE_BYTES_MAX and line.startswith(_RECEIPT)
+
+
+def _added(before: Log | None, after: Log) -> list[bytes]:
+    """The lines of the new log that the old one lacks, records first."""
+    new = copy_of(after)
+    if before is None:
+        return [*new.records, *new.receipts]
+    old = copy_of(before)
+    records, receipts = set(old.records), set(old.receipts)
+    return [
+        *(line for line in new.records if line not in records),
+        *(line for line in new.receipts if line not in receipts),
+    ]

@@ -1,0 +1,1 @@
+"""A journal without a disk, for simulation and tests."""

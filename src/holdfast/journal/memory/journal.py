@@ -1,0 +1,579 @@
+"""A journal without a disk, for simulation and tests.
+
+`MemoryStore().connect(clock, entropy)` gives a handle; several handles over one store stand for
+several processes. It keeps the whole contract but the first promise: nothing survives the end of
+this process. It reads time and randomness only through its ports, starts no thread, and no verb
+pauses between its check and its write: each is atomic on one event loop, and a seed replays.
+
+Death is `store.kill_session(id)`: the lock is released, the lease and the send-begun slots stay
+as they were, as a SIGKILL leaves them. A clock with another boot id is a machine that restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ids import TaskId
+from holdfast.core.ports import Notice
+from holdfast.errors import (
+    BlobNotFound,
+    HoldfastError,
+    InvariantViolated,
+    JournalDamaged,
+    LeaseLost,
+    RequestConflict,
+    SessionLost,
+    TaskNotFound,
+)
+from holdfast.journal import rules
+from holdfast.journal.contract import (
+    Capabilities,
+    Change,
+    Claimed,
+    Filter,
+    Hold,
+    InboxItem,
+    KeptRemark,
+    Outcome,
+    Remark,
+    Session,
+    SessionRow,
+    Statement,
+    Submission,
+    Submitted,
+    TaskRow,
+)
+from holdfast.journal.memory.contents import (
+    SLOTS_MAX,
+    TAG_BYTES,
+    BlobCell,
+    InboxCell,
+    MemoryContents,
+    SessionCell,
+    TaskCell,
+    encode_body,
+)
+from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.steady import Moment, SteadyTime
+
+
+class MemorySession:
+    """A simulated process's lease and page."""
+
+    def __init__(self, cell: SessionCell, *, incarnation: int, ttl_ms: int, deadline: int) -> None:
+        self._cell = cell
+        self.session_id = cell.session_id
+        self.boot_id = cell.boot_id
+        self.incarnation = incarnation
+        self.ttl_ms = ttl_ms
+        self.deadline_boot_ms = deadline
+
+    def take_slot(self, tag: bytes) -> int:
+        if len(tag) != TAG_BYTES:
+            raise InvariantViolated("slot tag", f"{len(tag)} bytes instead of {TAG_BYTES}")
+        slots = self._cell.slots
+        slot = next((number for number in range(SLOTS_MAX) if number not in slots), -1)
+        if slot >= 0:
+            slots[slot] = (tag, False)
+        return slot
+
+    def mark_begun(self, slot: int) -> None:
+        if slot >= 0:
+            self._cell.slots[slot] = (self._cell.slots[slot][0], True)
+
+    def free_slot(self, slot: int) -> None:
+        self._cell.slots.pop(slot, None)
+
+    def lock_fd(self) -> int | None:
+        return None
+
+
+class MemoryJournal:
+    """One process's handle on a MemoryStore."""
+
+    capabilities = Capabilities(durable=False, statements=True, shared=True)
+
+    def __init__(self, store: MemoryContents, clock: Clock, entropy: Entropy) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._time = SteadyTime(clock)
+        self._seen = store.changes
+        self._opened: list[SessionCell] = []
+        self.journal_id = store.journal_id
+
+    # sessions
+
+    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
+        store, request_ms = self._store, self._clock.boot_ms()
+        cell = SessionCell(
+            session_id=self._entropy.bytes(16).hex(),
+            worker=worker,
+            pid=len(store.sessions) + 1,
+            boot_id=self._clock.boot_id,
+            until_ms=rules.lease_until_boot_ms(request_ms, ttl_ms),
+            now_ms=self.now_ms(),
+        )
+        store.sessions[cell.session_id] = cell
+        self._opened.append(cell)
+        return MemorySession(
+            cell, incarnation=store.incarnation, ttl_ms=ttl_ms, deadline=rules.deadline_boot_ms(request_ms, ttl_ms)
+        )
+
+    async def renew(self, session: Session) -> None:
+        request_ms = self._clock.boot_ms()
+        if request_ms > session.deadline_boot_ms:
+            raise SessionLost(f"session {session.session_id}: the lease was over before")
+        cell = self._alive(session)
+        cell.lease_until_boot_ms = rules.lease_until_boot_ms(request_ms, session.ttl_ms)
+        session.deadline_boot_ms = rules.deadline_boot_ms(request_ms, session.ttl_ms)
+
+    async def end_session(self, session: Session, *, orderly: bool = True) -> None:
+        cell = self._store.sessions[session.session_id]
+        cell.locked = False
+        if not orderly:
+            self._changed()
+            return
+        cell.ended = True
+        for task in self._store.tasks.values():
+            if task.session_id == session.session_id:
+                task.state, task.session_id, task.crashes = TaskState.QUEUED, "", 0
+        self._changed()
+
+    def _alive(self, session: Session) -> SessionCell:
+        cell = self._store.sessions[session.session_id]
+        if cell.dead(self._clock):
+            raise SessionLost(f"session {session.session_id}: the lease is over")
+        return cell
+
+    # tasks
+
+    async def submit(self, submission: Submission) -> Submitted:
+        store, task_id = self._store, submission.task_id
+        known = store.tasks.get(task_id)
+        if known is not None:
+            if (known.name, known.fingerprint) != (submission.name, submission.args_fingerprint):
+                raise RequestConflict(task_id=task_id, request_id=submission.request_id, name=submission.name)
+            return Submitted(task_id=task_id, created=False, state=known.state)
+        entry = Entry(
+            kind=Kind.ACCEPTED,
+            body={
+                **submission.body,
+                "name": submission.name,
+                "args": submission.args,
+                "request_id": submission.request_id,
+            },
+        )
+        raw, now_ms = encode_body(entry.body), self.now_ms()
+        store.rows += 1
+        task = TaskCell(
+            task_id=task_id,
+            name=submission.name,
+            fingerprint=submission.args_fingerprint,
+            row=store.rows,
+            now_ms=now_ms,
+        )
+        store.tasks[task_id] = task
+        store.keep(task, entry, raw, epoch=0, at_ms=now_ms, boot_ms=self._clock.boot_ms())
+        self._changed()
+        return Submitted(task_id=task_id, created=True, state=task.state)
+
+    async def claim(
+        self,
+        session: Session,
+        *,
+        names: Collection[str] | None,
+        limit: int,
+        task_id: TaskId | None = None,
+        alone: bool = False,
+    ) -> list[Claimed]:
+        holder = self._alive(session)
+        claimed: list[Claimed] = []
+        for task in self._candidates(names, task_id):
+            if len(claimed) >= limit:
+                break
+            one = self._claim_one(task, session, holder, alone=alone)
+            if one is not None:
+                claimed.append(one)
+        return claimed
+
+    def _candidates(self, names: Collection[str] | None, task_id: TaskId | None) -> list[TaskCell]:
+        now_ms = self.now_ms()
+        found = [
+            task
+            for task in self._store.tasks.values()
+            if (names is None or task.name in names)
+            and task_id in (None, task.task_id)
+            and rules.claimable(
+                state=task.state, due_ms=task.due_ms, holder_dead=self._holder_dead(task), now_ms=now_ms
+            )
+        ]
+        return sorted(found, key=lambda task: rules.claim_order(due_ms=task.due_ms, row=task.row))
+
+    def _holder_dead(self, task: TaskCell) -> bool:
+        holder = self._store.sessions.get(task.session_id)
+        return holder is None or holder.dead(self._clock)
+
+    def _claim_one(self, task: TaskCell, session: Session, holder: SessionCell, *, alone: bool) -> Claimed | None:
+        store, now_ms = self._store, self.now_ms()
+        try:
+            view = store.view(task)
+        except HoldfastError as error:
+            self._park_damaged(task, error, now_ms)
+            return None
+        decision = rules.decide_claim(
+            state=task.state,
+            due_ms=task.due_ms,
+            crashes=task.crashes,
+            epoch=task.epoch,
+            progress_epoch=view.progress_epoch,
+            holder_dead=self._holder_dead(task),
+            alone=alone,
+            now_ms=now_ms,
+        )
+        if decision.verdict is rules.Claimable.NO:
+            return None
+        task.epoch = rules.next_epoch(task.epoch, incarnation=session.incarnation)
+        task.crashes = decision.crashes
+        body = {"session": session.session_id, "boot": session.boot_id, "worker": holder.worker}
+        self._write(task, [Entry(kind=Kind.CLAIMED, body=body)], view)
+        if decision.verdict is rules.Claimable.POISON:
+            self._write(task, [rules.poison_entry()], view)
+            self._rest(task, TaskState.PARKED, rules.NEVER_MS, now_ms)
+            notice = rules.poison_notice(task.task_id, epoch=task.epoch, now_ms=now_ms)
+            store.add_notice(notice, now_ms=now_ms)
+            return None
+        task.state, task.session_id, task.changed_ms = TaskState.RUNNING, holder.session_id, now_ms
+        hold = Hold(
+            task_id=task.task_id,
+            epoch=task.epoch,
+            session=session,
+            row=task.row,
+            seq=task.seq,
+            head=task.head,
+            last=task.last,
+            sealer=None,
+        )
+        inbox = [item.shown() for item in self._inbox_cells(task.task_id) if not item.applied]
+        hold.seen = max((item.number for item in inbox), default=0)
+        return Claimed(hold=hold, view=view, row=task.shown(), inbox=inbox)
+
+    def _park_damaged(self, task: TaskCell, error: HoldfastError, now_ms: int) -> None:
+        notice = rules.damage_notice(task.task_id, epoch=task.epoch, finding=error.message, now_ms=now_ms)
+        self._rest(task, TaskState.PARKED, rules.NEVER_MS, now_ms)
+        self._store.add_notice(notice, now_ms=now_ms)
+
+    async def append(
+        self,
+        hold: Hold,
+        entries: Sequence[Entry],
+        *,
+        change: Change | None = None,
+        applied: Sequence[int] = (),
+        statements: Sequence[Statement] = (),
+        begins: bool = False,
+    ) -> list[int]:
+        store = self._store
+        task = store.tasks.get(hold.task_id)
+        if task is None:
+            raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+        rules.check_hold(
+            task_id=hold.task_id,
+            state=task.state,
+            epoch=task.epoch,
+            seq=task.seq,
+            hold_epoch=hold.epoch,
+            hold_seq=hold.seq,
+        )
+        raws = [encode_body(entry.body) for entry in entries]
+        store.apply(statements)
+        now_ms, boot_ms = self.now_ms(), self._clock.boot_ms()
+        numbers = [
+            store.keep(task, entry, raw, epoch=hold.epoch, at_ms=now_ms, boot_ms=boot_ms).number
+            for entry, raw in zip(entries, raws, strict=True)
+        ]
+        hold.seq, hold.head, hold.last = task.seq, task.head, task.last
+        for entry in entries:
+            if entry.kind is Kind.REMARK:
+                store.add_remark(rules.remark_of(hold.task_id, entry), now_ms=now_ms)
+        for item in self._inbox_cells(hold.task_id):
+            item.applied = item.applied or item.number in applied
+        if change is not None:
+            if change.state in rules.RESTING and self._has_unseen(hold):
+                change = rules.roused(change)
+            self._take_change(task, change, now_ms)
+        self._changed()
+        return numbers
+
+    def _has_unseen(self, hold: Hold) -> bool:
+        return any(item.number > hold.seen and not item.applied for item in self._inbox_cells(hold.task_id))
+
+    def _take_change(self, task: TaskCell, change: Change, now_ms: int) -> None:
+        task.crashes = rules.crashes_after_change(change, task.crashes)
+        task.keep_until_ms = max(task.keep_until_ms, change.keep_until_ms)
+        due_ms = rules.due_after_change(change, due_ms=task.due_ms, now_ms=now_ms)
+        if change.state is TaskState.RUNNING:
+            task.changed_ms = now_ms
+        else:
+            self._rest(task, change.state, due_ms, now_ms)
+        if change.notice is not None:
+            self._store.add_notice(change.notice, now_ms=now_ms)
+
+    def _rest(self, task: TaskCell, state: TaskState, due_ms: int, now_ms: int) -> None:
+        task.state, task.due_ms, task.changed_ms, task.session_id = state, due_ms, now_ms, ""
+        self._changed()
+
+    def _write(self, task: TaskCell, entries: Sequence[Entry], view: TaskView) -> None:
+        """Keep records of the journal's own and take them into the view."""
+        now_ms, boot_ms = self.now_ms(), self._clock.boot_ms()
+        for entry in entries:
+            record = self._store.keep(
+                task, entry, encode_body(entry.body), epoch=task.epoch, at_ms=now_ms, boot_ms=boot_ms
+            )
+            fold(view, msgspec.structs.replace(record, body=entry.body))
+
+    async def release(self, hold: Hold) -> None:
+        task = self._store.tasks.get(hold.task_id)
+        if task is not None and task.state is TaskState.RUNNING and task.epoch == hold.epoch:
+            task.state, task.session_id, task.changed_ms = TaskState.QUEUED, "", self.now_ms()
+            self._changed()
+
+    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+        task = self._store.tasks.get(hold.task_id)
+        if task is None or not 0 <= seq <= task.seq:
+            return Outcome.ABORTED
+        if task.kept[seq].record.epoch != hold.epoch:
+            return Outcome.ABORTED
+        if task.epoch == hold.epoch:
+            hold.seq, hold.head, hold.last = task.seq, task.head, task.last
+        return Outcome.COMMITTED
+
+    async def drop(self, item: InboxItem) -> int:
+        store, now_ms = self._store, self.now_ms()
+        task = store.get_task(item.task_id)
+        if task.erased_ms is not None:
+            raise TaskNotFound(item.task_id)
+        raw = encode_body(item.body)
+        store.dropped += 1
+        number = store.dropped
+        store.inbox.append(InboxCell(number, item.task_id, item.ordinal, item.kind, raw, now_ms))
+        task.cancel_asked = task.cancel_asked or rules.asks_cancel(task.state, item.kind)
+        woken = rules.wake(task.state, item.kind, crashes=task.crashes, now_ms=now_ms)
+        if woken is not None:
+            task.crashes = woken.crashes
+            self._rest(task, woken.state, woken.due_ms, now_ms)
+        self._changed()
+        return number
+
+    async def read_inbox(self, *, after: int) -> list[InboxItem]:
+        return [item.shown() for item in self._store.inbox if item.number > after and not item.applied]
+
+    def _inbox_cells(self, task_id: TaskId) -> list[InboxCell]:
+        return [item for item in self._store.inbox if item.task_id == task_id]
+
+    def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
+        cell = self._store.sessions.get(session_id)
+        if cell is None or cell.locked or cell.boot_id != boot_id:
+            return True
+        if boot_id != self._clock.boot_id:
+            return True  # the page did not outlive the machine's restart
+        return cell.slots.get(slot) != (tag, False)
+
+    # reading
+
+    async def find_task(self, task_id: TaskId) -> TaskRow | None:
+        task = self._store.tasks.get(task_id)
+        return None if task is None else task.shown()
+
+    async def read_task(self, task_id: TaskId) -> TaskView:
+        return self._store.view(self._store.get_task(task_id))
+
+    async def read_newest(self, task_id: TaskId) -> Record | None:
+        kept = list(self._store.records(self._store.get_task(task_id)))
+        return kept[-1] if kept else None
+
+    async def inbox_of(self, task_id: TaskId) -> list[InboxItem]:
+        return [item.shown() for item in self._inbox_cells(task_id)]
+
+    async def list_tasks(self, filter: Filter) -> list[TaskRow]:
+        found = [
+            task.shown()
+            for task in sorted(self._store.tasks.values(), key=lambda task: task.row, reverse=filter.newest_first)
+            if (filter.states is None or task.state in filter.states)
+            and filter.name in (None, task.name)
+            and task.task_id.startswith(filter.prefix)
+        ]
+        return found[: filter.limit]
+
+    async def count_tasks(self) -> dict[TaskState, int]:
+        counts: dict[TaskState, int] = {}
+        for task in self._store.tasks.values():
+            counts[task.state] = counts.get(task.state, 0) + 1
+        return counts
+
+    async def list_sessions(self) -> list[SessionRow]:
+        held = [task.session_id for task in self._store.tasks.values()]
+        return [
+            SessionRow(
+                session_id=cell.session_id,
+                worker=cell.worker,
+                pid=cell.pid,
+                boot_id=cell.boot_id,
+                lease_until_boot_ms=cell.lease_until_boot_ms,
+                begun_ms=cell.begun_ms,
+                ended=cell.ended,
+                alive=not cell.dead(self._clock),
+                tasks=held.count(cell.session_id),
+            )
+            for cell in self._store.sessions.values()
+        ]
+
+    async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
+        return self._store.effects.get(effect_key)
+
+    async def find_due_ms(self) -> int | None:
+        due = [
+            task.due_ms
+            for task in self._store.tasks.values()
+            if task.state in rules.TIMED and task.due_ms < rules.NEVER_MS
+        ]
+        return min(due, default=None)
+
+    async def wait_change(self, *, timeout_s: float) -> None:
+        if self._seen == self._store.changes:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._store.waiters.append(waiter)
+            await asyncio.wait((waiter,), timeout=timeout_s)
+        self._seen = self._store.changes
+
+    def _changed(self) -> None:
+        self._store.changed()
+
+    # blobs
+
+    async def put_blob(self, content: bytes, *, task_id: TaskId | None = None) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        cell = self._store.blobs.setdefault(digest, BlobCell(bytes(content), set(), pinned=False))
+        if task_id is None:
+            cell.pinned = True
+        else:
+            self._store.get_task(task_id)
+            cell.tasks.add(task_id)
+        return digest
+
+    async def put_blobs(self, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
+        self._store.get_task(task_id)
+        for content in contents:
+            rules.check_blob(len(content))
+        return [await self.put_blob(content, task_id=task_id) for content in contents]
+
+    async def get_blob(self, digest: str) -> bytes:
+        cell = self._store.blobs.get(digest)
+        if cell is None:
+            raise BlobNotFound(f"no blob {digest} in this journal")
+        if hashlib.sha256(cell.content).hexdigest() != digest:
+            raise JournalDamaged(f"blob {digest} does not fit its digest")
+        return cell.content
+
+    # remarks
+
+    async def add_remarks(self, remarks: Sequence[Remark], /) -> list[int]:
+        for remark in remarks:
+            rules.check_remark(remark)
+        numbers = [self._store.add_remark(remark, now_ms=self.now_ms()) for remark in remarks]
+        self._changed()
+        return numbers
+
+    async def remarks_after(self, number: int, *, limit: int) -> list[KeptRemark]:
+        return [kept for kept in self._store.read_remarks() if kept.number > number][:limit]
+
+    async def find_remark_link(self, number: int) -> bytes | None:
+        found = [kept.link for kept in self._store.read_remarks() if kept.number == number]
+        return found[0] if found else None
+
+    async def remarks_written(self) -> int:
+        return self._store.remarks_written
+
+    async def close_remarks(self, number: int) -> None:
+        newest = self._store.remarks[-1].number if self._store.remarks else 0
+        written = min(number, newest)
+        self._store.remarks_written = max(self._store.remarks_written, written)
+
+    # upkeep
+
+    def notice_turn(self) -> AbstractContextManager[bool]:
+        return self._store.notice_turn()
+
+    async def pending_notices(self, *, limit: int) -> list[Notice]:
+        waiting = [notice for notice, told in self._store.notices.values() if not told]
+        return waiting[:limit]
+
+    async def close_notice(self, notice_id: str) -> None:
+        found = self._store.notices.get(notice_id)
+        if found is not None:
+            self._store.notices[notice_id] = (found[0], True)
+
+    async def add_notice(self, notice: Notice) -> None:
+        self._store.add_notice(notice, now_ms=self.now_ms())
+
+    async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
+        now_ms, erased = self.now_ms(), 0
+        for task in list(self._store.tasks.values()):
+            if task.erased_ms is not None:
+                if rules.tombstone_over(
+                    erased_ms=task.erased_ms, keep_until_ms=task.keep_until_ms, tombstone_ms=tombstone_ms, now_ms=now_ms
+                ):
+                    del self._store.tasks[task.task_id]
+            elif rules.erasable(
+                state=task.state,
+                ended_ms=task.changed_ms,
+                keep_until_ms=task.keep_until_ms,
+                keep_ms=keep_ms,
+                now_ms=now_ms,
+            ):
+                self._store.erase(task, now_ms=now_ms)
+                erased += 1
+        self._store.erase_remarks(before_ms=now_ms - keep_ms)
+        return erased
+
+    async def check(self) -> AsyncIterator[str]:
+        for task in list(self._store.tasks.values()):
+            if task.erased_ms is not None:
+                continue
+            try:
+                view = self._store.view(task)
+            except HoldfastError as error:
+                yield error.message
+                continue
+            if view.epoch != task.epoch:
+                yield f"task {task.task_id}: epoch {task.epoch} is not its chain's, {view.epoch}"
+        try:
+            self._store.read_remarks()
+        except HoldfastError as error:
+            yield error.message
+
+    def now_ms(self) -> int:
+        return self._time.now_ms(Moment(self._store.newest_ms, self._store.newest_boot_ms))
+
+    @property
+    def clock_behind_ms(self) -> int:
+        return max(0, self._store.newest_ms - self._clock.wall_ms())
+
+    async def close(self) -> None:
+        """Release the locks, as the end of a process does; the store lives on."""
+        for cell in self._opened:
+            cell.locked = False
+        self._changed()
+
+
+class MemoryStore(MemoryContents):
+    """One journal's contents, and the way to get handles on it."""
+
+    def connect(self, clock: Clock, entropy: Entropy) -> MemoryJournal:
+        return MemoryJournal(self, clock, entropy)

@@ -1,0 +1,1 @@
+"""What this machine keeps beside the journal's file: session pages, locks, marks, reserved space."""

@@ -1,0 +1,118 @@
+"""Whether the journal's file and the log beside it belong together.
+
+SQLite plays a write-ahead log into whatever file bears its name. A file copied back from an older
+day under the log of a killed process becomes a mixture: new pages where the log has them, old
+ones elsewhere. It looks as new as its log, and yet what a wal_checkpoint had moved into the lost
+file is missing: a task that has paid is not found any more, and pays again.
+
+What gives it away is the stamp, a number in the file that rises right before every wal_checkpoint
+(also the one that SQLite makes when the last writer closes), so that each state of the file has
+one of its own. `stamp.json` keeps the highest stamp that the file *alone*, without its log, is
+known to hold: noted after every complete wal_checkpoint, before the log can begin anew, and where
+the file is opened without a log. A crash before the note leaves a log that still holds
+everything. A file whose own stamp is lower is an older copy.
+
+The file is read past its log only while nobody has the journal open (`JournalUse.exclusive`): no
+wal_checkpoint runs then, and no lock of this process is dropped by closing it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import cast
+from urllib.parse import quote
+
+import apsw
+
+from holdfast.errors import HighWaterDamaged, InvariantViolated, JournalOlderCopy
+from holdfast.host.private_files import open_private, write_atomically
+from holdfast.host.sqlite import Db, open_db
+from holdfast.journal.sqlite.host.high_water import HighWater
+
+FORMAT = 1
+_FILE = "stamp.json"
+_RAISE = (
+    "INSERT INTO meta (key, value) VALUES ('stamp', 1) "
+    "ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value"
+)
+
+
+def raise_stamp(db: Db) -> int:
+    """Raise the stamp inside the transaction; returns the new one."""
+    row = db.execute(_RAISE).fetchone()
+    if row is None:
+        raise InvariantViolated("stamp", "the journal has no stamp")
+    return cast(int, row[0])
+
+
+def check_file(path: Path, folder: Path) -> None:
+    """Refuse a file that is older than its log, or than any file that was here. Held alone.
+
+    Raises JournalOlderCopy, HighWaterDamaged.
+    """
+    found, known = _find_alone(path), noted(folder)
+    if found is None:
+        return  # damaged, or in the middle of a wal_checkpoint that its log repeats
+    if found < known:
+        raise JournalOlderCopy(
+            f"{path} has stamp {found.sequence} of incarnation {found.incarnation}, but on this "
+            f"machine it has had stamp {known.sequence} of incarnation {known.incarnation}: the "
+            "file was copied back from an older day, and the log beside it may belong to a newer"
+        )
+    if not _has_log(path):
+        note(folder, found)
+
+
+def note(folder: Path, stamp: HighWater) -> None:
+    """Remember that the file alone holds this stamp. Two at once may leave the lower one."""
+    if stamp <= noted(folder):
+        return
+    fields = {"format": FORMAT, "journal_id": folder.name, "incarnation": stamp.incarnation, "stamp": stamp.sequence}
+    write_atomically(folder / _FILE, json.dumps(fields).encode() + b"\n")
+
+
+def noted(folder: Path) -> HighWater:
+    """The stamp that the file alone is known to hold; zero where nothing is known."""
+    path = folder / _FILE
+    try:
+        fd = open_private(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return HighWater()
+    with open(fd, "rb") as file:
+        raw = file.read(4_096)
+    try:
+        fields = cast("dict[str, object]", json.loads(raw))
+        if fields["format"] != FORMAT or fields["journal_id"] != folder.name:
+            raise ValueError("it belongs to another journal or format")
+        return HighWater(_number(fields["incarnation"]), _number(fields["stamp"]))
+    except (ValueError, KeyError, TypeError, RecursionError, InvariantViolated) as error:
+        raise HighWaterDamaged(f"{path} cannot be read: {error}") from error
+
+
+def _find_alone(path: Path) -> HighWater | None:
+    """Incarnation and stamp of the file as it is without its log."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
+    try:
+        db = open_db(f"file:{quote(str(path))}?immutable=1", flags=flags)
+        try:
+            meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        finally:
+            db.close()
+        return HighWater(_number(meta["incarnation"]), _number(meta.get("stamp", 0)))
+    except (apsw.Error, KeyError, TypeError, UnicodeDecodeError, InvariantViolated):
+        return None
+
+
+def _has_log(path: Path) -> bool:
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a number")
+    return value

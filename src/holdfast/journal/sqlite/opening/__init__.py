@@ -1,0 +1,1 @@
+"""Opening, checking and restoring the journal's file."""

@@ -1,0 +1,469 @@
+"""Opening a journal: everything that is checked before the first step may begin.
+
+In this order: the place (modes, owner, links, file system); the file (a journal at all, not
+newer than we are); the stop sign (a failed sync is repaired alone, into a new file); the stamp
+(file and log belong together); the definitions (tables and triggers as they were made); the keys
+(the ring is this journal's); the high-water mark (not an older copy). Each refusal is an error
+with a code and a hint, and has changed nothing.
+
+A new journal is made whole in a temporary file and linked to its name, so a crash while it is
+made leaves no half of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import hmac
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import cast
+
+import apsw
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ids import fingerprint_key
+from holdfast.core.ports import KeyRing
+from holdfast.errors import (
+    HoldfastError,
+    JournalBusy,
+    JournalDamaged,
+    JournalFull,
+    JournalGone,
+    JournalNewer,
+    JournalOlderCopy,
+    JournalStopped,
+    KeysWrong,
+    NotAJournal,
+    ReadOnly,
+)
+from holdfast.host.private_files import (
+    check_place,
+    check_private_file,
+    ensure_private_folder,
+    explained,
+    open_private,
+    remove_durably,
+    sync_folder,
+    write_atomically,
+)
+from holdfast.host.sqlite import Db, open_db
+from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.host.high_water import HighWater, high_water
+from holdfast.journal.sqlite.host.instance import Instance
+from holdfast.journal.sqlite.host.stamp import check_file
+from holdfast.journal.sqlite.host.stop_flag import clear_stopped, find_stopped
+from holdfast.journal.sqlite.host.use_lock import JournalUse
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES, translated, unreadable
+
+APPLICATION_ID = 0x486F6C64  # "Hold"
+SCHEMA = 2
+OPEN_BUSY_MS = 10_000
+JOURNAL_ID_CHARS = 16
+NAME = "journal-name"
+_COMMENT = re.compile(r"--[^\n]*")
+LOOK_AGAIN_S = 0.002
+REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
+
+Migration = Callable[[Db], None]
+MIGRATIONS: dict[int, Migration] = {  # from version n to n + 1
+    1: lambda db: _run_all(db, _step(2))
+}
+
+
+async def open_journal(
+    path: Path,
+    *,
+    keys: KeyRing,
+    clock: Clock,
+    entropy: Entropy,
+    instance_folder: Path,
+    create: bool = True,
+    allow_network_fs: bool = False,
+    synchronous: str = "FULL",
+) -> SqliteJournal:
+    """Open the journal at this path, or make a new one where there is none.
+
+    Raises:
+        NotAJournal, JournalNewer, JournalDamaged, JournalOlderCopy, JournalStopped, KeysWrong,
+        ReadOnly, ModeTooWide, WrongOwner, SymlinkRefused, NetworkFileSystem.
+    """
+    check_place(path, allow_network_fs=allow_network_fs)
+    if not os.path.lexists(path):
+        if not create:
+            raise NotAJournal(f"there is no journal at {path}")
+        check_never_here(path, instance_folder)
+        _make(path, keys=keys, clock=clock, entropy=entropy)
+    check_private_file(path)
+    try:
+        journal_id = peek(path)
+        folder = instance_folder / journal_id
+        ensure_private_folder(instance_folder)
+        ensure_private_folder(folder)
+        use = await _use(path, folder)
+        return _open(path, use, folder, keys=keys, clock=clock, entropy=entropy, sync=synchronous)
+    except apsw.Error as error:
+        raise _explained(error, path.parent) from error
+    except (ValueError, TypeError) as error:
+        raise unreadable(error) from error
+
+
+def _open(
+    path: Path, use: JournalUse, folder: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, sync: str
+) -> SqliteJournal:
+    try:
+        db = connect(path, sync=sync)
+        _migrate(db)
+        check_schema(db)
+        check_keys(db, keys)
+        incarnation = int(str(get_meta(db, "incarnation")))
+        check_not_older(db, path, folder, incarnation)
+        remember_name(folder, path)
+        instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
+        instance.reserve.try_restore()
+        reader = connect(path, sync=sync)
+        reader.execute("PRAGMA query_only = 1")
+        _sync_names(path.parent)
+    except BaseException:
+        use.close()
+        raise
+    journal = SqliteJournal(
+        journal_id=folder.name,
+        incarnation=incarnation,
+        db=db,
+        reader=reader,
+        clock=clock,
+        entropy=entropy,
+        wraps=KeyWraps(keys),
+        digest_key=fingerprint_key(keys.k_effect),
+        instance=instance,
+        path=str(path),
+    )
+    journal.remember_newest()
+    return journal
+
+
+def _explained(error: apsw.Error, folder: Path) -> HoldfastError:
+    """Our word for it; SQLite says the same of a folder without room and of one without rights.
+
+    Where neither is missing, one was a moment ago: that is no reason to give up.
+    """
+    if not isinstance(error, apsw.CantOpenError) or not os.access(folder, os.W_OK):
+        return translated(error)
+    if not _has_room(folder):
+        return JournalFull("no space left for the journal's log")
+    return JournalBusy(f"the journal in {folder} could not be opened just now: {error}")
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a small new file fits; True also where it is refused for another reason."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4_096))
+    except OSError as refused:
+        return refused.errno not in (errno.ENOSPC, errno.EDQUOT)
+    return True
+
+
+def _sync_names(folder: Path) -> None:
+    """Make the name of the log durable, and the end of what lay there before it.
+
+    SQLite syncs the folder with the log's first commit but does not hear whether that failed: a
+    power cut could then take the log, and every commit in it.
+    """
+    try:
+        sync_folder(folder)
+    except OSError as error:
+        raise JournalStopped(
+            f"the folder {folder} could not be synced: {error.strerror}",
+            hint="look at the system's log and the disk; nothing was begun, nothing is lost",
+        ) from error
+
+
+def remember_name(folder: Path, path: Path) -> None:
+    """Keep which file this instance folder belongs to, so that its loss is noticed."""
+    name, wanted = folder / NAME, path.name.encode() + b"\n"
+    if not name.exists() or name.read_bytes() != wanted:
+        write_atomically(name, wanted)
+
+
+def check_never_here(path: Path, instance_folder: Path) -> None:
+    """A file that is gone is not the same as one that never was: its effects have happened."""
+    for folder in lost_journals(path, instance_folder):
+        raise JournalGone(
+            f"{path} is gone; this machine knows it (journal {folder.name}, record {high_water(folder).sequence})"
+        )
+
+
+def lost_journals(path: Path, instance_folder: Path) -> list[Path]:
+    """The folders of journals that had this name here."""
+    names = sorted(instance_folder.glob(f"*/{NAME}"))
+    return [one.parent for one in names if one.read_bytes().strip() == path.name.encode()]
+
+
+def forget_name(folder: Path) -> None:
+    """A person says that this journal is gone for good; its mark stays."""
+    remove_durably(folder / NAME)
+
+
+def connect(path: Path, *, sync: str = "FULL") -> Db:
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+    db.set_busy_timeout(OPEN_BUSY_MS)
+    db.pragma("journal_mode", "wal")
+    db.pragma("synchronous", sync)
+    db.pragma("wal_autocheckpoint", WAL_PAGES)
+    db.pragma("trusted_schema", 0)
+    db.pragma("cell_size_check", 1)
+    if sys.platform == "darwin":
+        db.pragma("fullfsync", 1)
+        db.pragma("checkpoint_fullfsync", 1)
+    # Who only looks changes nothing; the writer says when its log may be moved.
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    db.set_busy_timeout(BUSY_WAIT_MS)
+    return db
+
+
+def get_meta(db: Db, key: str) -> object:
+    try:
+        row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    except UnicodeDecodeError as error:
+        raise unreadable(error) from error
+    if row is None:
+        raise JournalDamaged(f"the journal has no {key}")
+    return row[0]
+
+
+def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
+    temporary = path.with_name(f".{path.name}.{entropy.bytes(4).hex()}.new")
+    try:
+        os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+    except OSError as error:
+        raise explained(error, path) from error
+    try:
+        db = open_db(str(temporary), flags=apsw.SQLITE_OPEN_READWRITE)
+        db.pragma("synchronous", "FULL")
+        db.execute("BEGIN IMMEDIATE")
+        _run_all(db, _schema())
+        meta = {
+            "journal_id": entropy.bytes(8).hex(),
+            "incarnation": 1,
+            "created_ms": clock.wall_ms(),
+            "key_check": key_check(keys),
+        }
+        for key, value in meta.items():
+            db.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, value))
+        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("user_version", SCHEMA)
+        db.execute("COMMIT")
+        db.close()
+        os.link(temporary, path)
+        sync_folder(path.parent)
+    except apsw.Error as error:
+        raise _explained(error, path.parent) from error
+    except FileExistsError:
+        pass  # another process made it meanwhile; theirs is as good
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def key_check(keys: KeyRing) -> bytes:
+    """Tells this journal's ring from another without revealing anything of it."""
+    return hmac.digest(keys.k_effect, b"holdfast/key-check/1", "sha256")[:8]
+
+
+def peek(path: Path) -> str:
+    """The journal's id, once the file is known to be a journal of ours that we may write.
+
+    The file is looked at through SQLite alone: opening and closing it any other way would drop
+    the locks that this process may hold on it through another connection.
+    """
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise ReadOnly(f"{path} or its folder cannot be written by this user")
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+    try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # looking changes nothing
+        db.set_busy_timeout(OPEN_BUSY_MS)
+        if db.pragma("application_id") != APPLICATION_ID:
+            raise NotAJournal(f"{path} is a database or an empty file, but not a Holdfast journal")
+        version = cast(int, db.pragma("user_version"))
+        if version > SCHEMA:
+            raise JournalNewer(f"{path} has schema {version}; this Holdfast knows up to {SCHEMA}: nothing was changed")
+        found = str(get_meta(db, "journal_id"))
+    except apsw.NotADBError as error:
+        raise NotAJournal(f"{path} is not a journal, or its first page is damaged") from error
+    finally:
+        db.close()
+    if len(found) != JOURNAL_ID_CHARS or any(char not in "0123456789abcdef" for char in found):
+        raise JournalDamaged(f"{path}: its journal id is malformed")
+    return found
+
+
+async def _use(path: Path, folder: Path) -> JournalUse:
+    if find_stopped(folder) is None:
+        return await _share(path, folder)
+    exclusive = await JournalUse.exclusive(folder, timeout_s=REPAIR_WAIT_S)
+    with exclusive:
+        if find_stopped(folder) is not None:
+            _rewrite(path)
+            clear_stopped(folder)
+    return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+
+
+async def _share(path: Path, folder: Path) -> JournalUse:
+    """Use it beside others. Whoever comes first looks whether file and log belong together."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + REPAIR_WAIT_S
+    while True:
+        try:
+            with await JournalUse.exclusive(folder):
+                check_file(path, folder)
+            return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+        except JournalBusy:
+            try:
+                return await JournalUse.shared(folder)
+            except JournalBusy:  # somebody is just looking, or repairs it
+                if loop.time() >= until:
+                    raise
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _rewrite(path: Path) -> None:
+    """After a failed sync: all that can be read goes into a new file under the old name.
+
+    The new file gets the name `.rewritten` only when it is whole and synced; from then on it is
+    the journal, also after a crash: the old file's log must go before the new file comes, or
+    SQLite would play it into a file that it does not belong to.
+    """
+    fresh = path.with_name(f".{path.name}.rewritten")
+    try:
+        if not fresh.exists():
+            _copy_readable(path, fresh)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        sync_folder(path.parent)
+        os.replace(fresh, path)
+        sync_folder(path.parent)
+    except (apsw.Error, OSError) as error:
+        raise JournalStopped(
+            f"the journal could not be rewritten after a failed sync: {error}",
+            hint="the disk is failing: restore the journal on another one",
+        ) from error
+
+
+def _copy_readable(path: Path, fresh: Path) -> None:
+    growing = path.with_name(f".{path.name}.rewriting")
+    growing.unlink(missing_ok=True)
+    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # it would sync the log once more
+        found = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found is None or found[0] != "ok":
+            raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
+        os.close(open_private(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        db.execute("VACUUM INTO ?", (str(growing),))
+    finally:
+        db.close()
+    with open(growing, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(growing, fresh)
+    sync_folder(path.parent)
+
+
+def _migrate(db: Db) -> None:
+    """Raise the schema step by step, each step one transaction.
+
+    Two processes may open an old journal at once: the version is looked at again under the lock.
+    """
+    if _version(db) >= SCHEMA:
+        return
+    db.set_busy_timeout(OPEN_BUSY_MS)
+    while _version(db) < SCHEMA:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            version = _version(db)
+            if version < SCHEMA:
+                step = MIGRATIONS.get(version)
+                if step is None:
+                    raise JournalDamaged(f"no way leads from schema {version} to {SCHEMA}")
+                step(db)
+                db.pragma("user_version", version + 1)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+    db.set_busy_timeout(BUSY_WAIT_MS)
+
+
+def _version(db: Db) -> int:
+    return cast(int, db.pragma("user_version"))
+
+
+def _run_all(db: Db, sql: str) -> None:
+    db.execute(sql).fetchall()
+
+
+def check_schema(db: Db) -> None:
+    """Refuse a journal whose tables, indexes or triggers are not as they were made.
+
+    They lie in the file as text: one changed letter, and a rule that guards the records is
+    another one. Spaces and comments do not count; what users have added is theirs.
+    """
+    try:
+        found = _definitions(db)
+    except UnicodeDecodeError as error:
+        raise unreadable(error) from error
+    for name, definition in _shipped().items():
+        if found.get(name) != definition:
+            raise JournalDamaged(f"the definition of {name} in the journal was changed")
+
+
+@functools.cache
+def _shipped() -> dict[str, str]:
+    db = open_db(":memory:", flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+    try:
+        _run_all(db, _schema())
+        return _definitions(db)
+    finally:
+        db.close()
+
+
+def _definitions(db: Db) -> dict[str, str]:
+    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOTNULL").fetchall()
+    return {str(name): " ".join(_COMMENT.sub("", str(sql)).split()) for name, sql in rows}
+
+
+def _schema() -> str:
+    return "".join(_step(number) for number in range(1, SCHEMA + 1))
+
+
+def _step(number: int) -> str:
+    """What leads from the schema before to this one; the first makes it from nothing."""
+    return resources.files("holdfast.journal.sqlite").joinpath(f"schema_{number}.sql").read_text()
+
+
+def check_keys(db: Db, keys: KeyRing) -> None:
+    if get_meta(db, "key_check") != key_check(keys):
+        raise KeysWrong("the keys do not belong to this journal")
+
+
+def check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> int:
+    """The number of the newest record; JournalOlderCopy where the mark is above it."""
+    # The mark first: another process may commit between the two, and raises it only afterwards.
+    mark = high_water(folder)
+    row = db.execute("SELECT max(n) FROM record").fetchone()
+    sequence = 0 if row is None or row[0] is None else cast(int, row[0])
+    if HighWater(incarnation, sequence) < mark:
+        raise JournalOlderCopy(
+            f"{path} ends at record {sequence} of incarnation {incarnation}, but this machine "
+            f"has committed record {mark.sequence} of incarnation {mark.incarnation}: "
+            "the file was copied back from an older day"
+        )
+    return sequence

@@ -1,0 +1,1 @@
+"""The journal's verbs as SQL: sessions, claims, tasks, inbox, remarks, upkeep."""

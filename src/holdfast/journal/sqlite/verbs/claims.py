@@ -1,0 +1,284 @@
+"""Acts of sessions and claims: leases, candidates, taking, parking of damaged tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import Any, cast
+
+from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
+from holdfast.core.ports import Notice
+from holdfast.errors import JournalDamaged, SessionLost
+from holdfast.host.sqlite import Db
+from holdfast.journal import rules
+from holdfast.journal.contract import Claimed, Hold
+from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView
+from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, read_view, task_row
+from holdfast.journal.sqlite.verbs import upkeep
+from holdfast.journal.sqlite.verbs.sessions import DeadSession, SqliteSession
+from holdfast.journal.sqlite.writer import Txn
+
+
+def begin_session(txn: Txn, session: SqliteSession, *, worker: str, asked_boot_ms: int) -> int:
+    until = rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms)
+    txn.db.execute(
+        "INSERT INTO session (session_id, worker, pid, boot_id, until_ms, begun_ms) VALUES (?, ?, ?, ?, ?, ?)",
+        (session.session_id, worker, os.getpid(), session.boot_id, until, txn.at_ms),
+    )
+    return txn.db.last_insert_rowid()
+
+
+def extend_session(txn: Txn, row: int, until_ms: int) -> bool:
+    txn.db.execute("UPDATE session SET until_ms = ? WHERE s = ? AND ended = 0", (until_ms, row))
+    return txn.db.changes() == 1
+
+
+def end_session(txn: Txn, row: int) -> None:
+    """Tasks still held go back to the queue under their old due time."""
+    txn.db.execute("UPDATE session SET ended = 1 WHERE s = ? AND ended = 0", (row,))
+    txn.db.execute(
+        "UPDATE task SET state = 'queued', session = NULL, crashes = 0, changed_ms = ? "
+        "WHERE session = ? AND state = 'running'",
+        (txn.at_ms, row),
+    )
+
+
+def release(txn: Txn, hold: Hold) -> bool:
+    """The task goes back to the queue unless a newer hold has it or it rests."""
+    txn.db.execute(
+        "UPDATE task SET state = 'queued', session = NULL, changed_ms = ? "
+        "WHERE t = ? AND epoch = ? AND state = 'running'",
+        (txn.at_ms, hold.row, hold.epoch),
+    )
+    return txn.db.changes() == 1
+
+
+class Candidate:
+    """A task that looked claimable when it was read."""
+
+    __slots__ = (
+        "crashes",
+        "data_key",
+        "due_ms",
+        "epoch",
+        "head",
+        "key_id",
+        "last",
+        "raw",
+        "row",
+        "sealer",
+        "seq",
+        "session",
+        "state",
+        "task_id",
+        "view",
+    )
+
+    def __init__(self, row: Sequence[Any]) -> None:
+        (
+            self.row,
+            self.raw,
+            state,
+            self.epoch,
+            self.seq,
+            self.head,
+            self.last,
+            self.session,
+            self.due_ms,
+            self.crashes,
+            self.key_id,
+            self.data_key,
+        ) = row
+        self.state = TaskState(state)
+        self.task_id: TaskId = task_id_from_bytes(self.raw)
+        self.view: TaskView | None = None
+        self.sealer: DataKeySealer | None = None
+
+    def load(self, db: Db, wraps: KeyWraps) -> None:
+        """Read and verify the whole chain. Raises JournalDamaged."""
+        self.sealer = wraps.open_data_key(self.key_id, self.data_key, self.raw)
+        self.view = read_view(
+            db, task_id=self.task_id, seq=self.seq, head=self.head, last=self.last, sealer=self.sealer
+        )
+        if self.view.epoch != self.epoch:
+            raise JournalDamaged(f"task {self.task_id}: the row says epoch {self.epoch}, its records {self.view.epoch}")
+
+
+_CANDIDATE = "t, task_id, state, epoch, seq, head, last, session, due_ms, crashes, key_id, data_key"
+
+
+def find_candidates(
+    db: Db,
+    *,
+    now_ms: int,
+    dead: Sequence[DeadSession],
+    names: Collection[str] | None,
+    limit: int,
+    task_id: TaskId | None,
+    alone: bool,
+) -> list[Candidate]:
+    known = "1" if names is None else f"name IN ({', '.join('?' * len(names))})"
+    values: tuple[Any, ...] = tuple(names or ())
+    if task_id is not None:
+        known, values = f"{known} AND task_id = ?", (*values, task_id_bytes(task_id))
+    orphaned = f"session IN ({', '.join(str(one.row) for one in dead)})" if dead else "0"
+    rows = db.execute(
+        f"SELECT {_CANDIDATE} FROM task WHERE state IN ('queued', 'sleeping', 'waiting') "
+        f"AND due_ms <= ? AND {known} AND {_willing('crashes', alone)} UNION ALL "
+        f"SELECT {_CANDIDATE} FROM task WHERE {orphaned} AND state = 'running' AND {known} "
+        f"AND {_willing('crashes + 1', alone)} "
+        "ORDER BY due_ms, t LIMIT ?",
+        (now_ms, *values, *values, limit * 4),
+    ).fetchall()
+    found: list[Candidate] = []
+    for row in rows:
+        candidate = Candidate(row)
+        verdict = _decide(candidate, alone=alone, now_ms=now_ms).verdict
+        if verdict is not rules.Claimable.NO:
+            found.append(candidate)
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _willing(crashes: str, alone: bool) -> str:
+    """Leaves out, before the limit counts, what is only handed out alone."""
+    if alone:
+        return "1"
+    return f"NOT ({crashes} >= {rules.CRASHES_ALONE} AND {crashes} < {rules.CRASHES_MAX})"
+
+
+def take(
+    txn: Txn, candidates: Sequence[Candidate], session: SqliteSession, *, dead: Sequence[DeadSession], wraps: KeyWraps
+) -> list[tuple[Claimed, Record]]:
+    """Claim those that nobody has touched since they were read.
+
+    The record of the claim is for the caller to fold, once it is committed: where the disk is
+    full this runs a second time.
+    """
+    row = txn.db.execute("SELECT ended, until_ms FROM session WHERE s = ?", (session.row,)).fetchone()
+    if row is None or row[0] != 0:
+        raise SessionLost("another process has declared this session dead")
+    if row[1] <= txn.boot_ms:
+        raise SessionLost("the lease was over before the claim")
+    buried = _bury(txn, dead)
+    taken: list[tuple[Claimed, Record]] = []
+    for candidate in candidates:
+        if candidate.state is TaskState.RUNNING and candidate.session not in buried:
+            continue
+        claimed = _take_one(txn, candidate, session, wraps)
+        if claimed is not None:
+            taken.append(claimed)
+    return taken
+
+
+def _bury(txn: Txn, dead: Sequence[DeadSession]) -> set[int]:
+    """Mark dead sessions, unless one has renewed its lease since it was looked at."""
+    buried: set[int] = set()
+    for one in dead:
+        still = "1" if one.proven else "until_ms = :until"
+        txn.db.execute(
+            f"UPDATE session SET ended = CASE ended WHEN 0 THEN 2 ELSE ended END WHERE s = :s AND {still}",
+            {"s": one.row, "until": one.until_ms},
+        )
+        if txn.db.changes() == 1:
+            buried.add(one.row)
+    return buried
+
+
+def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: KeyWraps) -> tuple[Claimed, Record] | None:
+    decision = _decide(candidate, alone=True, now_ms=txn.at_ms)
+    view, sealer = candidate.view, candidate.sealer
+    if view is None or sealer is None or decision.verdict is rules.Claimable.NO:
+        return None
+    row = txn.db.execute(
+        "SELECT 1 FROM task WHERE t = ? AND epoch = ? AND seq = ? AND state = ? AND session IS ? AND due_ms = ?",
+        (candidate.row, candidate.epoch, candidate.seq, candidate.state.value, candidate.session, candidate.due_ms),
+    ).fetchone()
+    if row is None:
+        return None
+    epoch = rules.next_epoch(candidate.epoch, incarnation=session.incarnation)
+    body = {"session": session.session_id, "boot": session.boot_id, "worker": str(os.getpid())}
+    entries = [Entry(kind=Kind.CLAIMED, body=body)]
+    poison = decision.verdict is rules.Claimable.POISON
+    if poison:
+        entries.append(rules.poison_entry())
+    tail = Tail(seq=candidate.seq, head=candidate.head, last=candidate.last)
+    numbers = add_records(txn, tail, entries, row=candidate.row, task_id=candidate.raw, epoch=epoch, sealer=sealer)
+    txn.db.execute(
+        "UPDATE task SET state = ?, epoch = ?, seq = ?, head = ?, last = ?, session = ?, "
+        "due_ms = ?, crashes = ?, changed_ms = ? WHERE t = ?",
+        (
+            "parked" if poison else "running",
+            epoch,
+            tail.seq,
+            tail.head,
+            tail.last,
+            None if poison else session.row,
+            rules.NEVER_MS if poison else candidate.due_ms,
+            decision.crashes,
+            txn.at_ms,
+            candidate.row,
+        ),
+    )
+    if poison:
+        notice = rules.poison_notice(candidate.task_id, epoch=epoch, now_ms=txn.at_ms)
+        upkeep.add_notice(txn, notice, wraps)
+        return None
+    record = _claim_record(txn, numbers[0], candidate.seq + 1, epoch, body)
+    hold = Hold(
+        task_id=candidate.task_id,
+        epoch=epoch,
+        session=session,
+        row=candidate.row,
+        seq=tail.seq,
+        head=tail.head,
+        last=tail.last,
+        sealer=sealer,
+    )
+    found = txn.db.execute(f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.t = ?", (candidate.row,)).fetchone()
+    task = task_row(cast("tuple[Any, ...]", found))
+    return Claimed(hold=hold, view=view, row=task, inbox=[]), record
+
+
+def _claim_record(txn: Txn, number: int, seq: int, epoch: int, body: dict[str, Any]) -> Record:
+    return Record(
+        number=number,
+        seq=seq,
+        kind=Kind.CLAIMED,
+        ordinal="",
+        events=(),
+        epoch=epoch,
+        at_ms=txn.at_ms,
+        boot_ms=txn.boot_ms,
+        effect_key=b"",
+        fingerprint=b"",
+        slot=-1,
+        quiet=False,
+        body=body,
+    )
+
+
+def _decide(candidate: Candidate, *, alone: bool, now_ms: int) -> rules.Decision:
+    # The row's count is reset by each step that closes, so progress needs no second look here.
+    return rules.decide_claim(
+        state=candidate.state,
+        due_ms=candidate.due_ms,
+        crashes=candidate.crashes,
+        epoch=candidate.epoch,
+        progress_epoch=-1,
+        holder_dead=True,
+        alone=alone,
+        now_ms=now_ms,
+    )
+
+
+def park_damaged(txn: Txn, candidate: Candidate, notice: Notice, wraps: KeyWraps) -> None:
+    """Only the row says so: nothing can be appended to a chain that is broken."""
+    txn.db.execute(
+        "UPDATE task SET state = 'parked', due_ms = ?, session = NULL, changed_ms = ? "
+        "WHERE t = ? AND epoch = ? AND seq = ?",
+        (rules.NEVER_MS, txn.at_ms, candidate.row, candidate.epoch, candidate.seq),
+    )
+    upkeep.add_notice(txn, notice, wraps)

@@ -1,0 +1,155 @@
+"""Remarks: what Holdfast has to write into the agent's memory files, kept until it is there.
+
+True at all times: remarks are numbered without a gap from the oldest that is kept to the newest;
+each is hashed over the one before, and `meta.remark_head` is the hash of the newest, so that a
+changed, moved or missing one is found, also at the end. A remark of a task is written by the
+commit that appends its record, and its id is the task's and the ordinal: code that is run again
+finds its record and adds none. `meta.remarks_written` says up to which number they are in their
+files; only those are ever erased, and never the newest, because numbers must not fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from holdfast.core.ids import TaskId
+from holdfast.errors import HoldfastError, JournalDamaged
+from holdfast.host.sqlite import Db, Row
+from holdfast.journal import rules
+from holdfast.journal.chain import first_remark_link, next_remark_link
+from holdfast.journal.contract import KeptRemark, Remark
+from holdfast.journal.records import Entry
+from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.rows import BAD_COLUMN
+from holdfast.journal.sqlite.writer import Txn
+
+COLUMNS = "n, remark_id, key_id, at_ms, body, prev_hash, hash"
+SINCE = 2  # the schema that brought them
+HEAD = "remark_head"
+WRITTEN = "remarks_written"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Remark).decode
+
+
+def add(txn: Txn, remarks: Sequence[Remark], wraps: KeyWraps) -> list[int]:
+    """Add those whose id is new; the numbers of all."""
+    for remark in remarks:
+        rules.check_remark(remark)
+    return [_add(txn, remark, wraps) for remark in remarks]
+
+
+def add_of_task(txn: Txn, task_id: TaskId, entry: Entry, wraps: KeyWraps) -> None:
+    _add(txn, rules.remark_of(task_id, entry), wraps)
+
+
+def _add(txn: Txn, remark: Remark, wraps: KeyWraps) -> int:
+    db = txn.db
+    found = db.execute("SELECT n FROM remark WHERE remark_id = ?", (remark.remark_id,)).fetchone()
+    if found is not None:
+        return cast(int, found[0])
+    newest = db.execute("SELECT n, hash FROM remark ORDER BY n DESC LIMIT 1").fetchone()
+    number, before = (0, _first(db)) if newest is None else cast("tuple[int, bytes]", newest)
+    number += 1
+    key_id = wraps.current
+    body = wraps.payload(key_id).seal(_encode(remark), _place(number, remark.remark_id))
+    link = next_remark_link(
+        before, number=number, at_ms=txn.at_ms, key_id=key_id, remark_id=remark.remark_id, body=body
+    )
+    db.execute(
+        f"INSERT INTO remark ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (number, remark.remark_id, key_id, txn.at_ms, body, before, link),
+    )
+    _set(db, HEAD, link)
+    return number
+
+
+def read_after(db: Db, number: int, limit: int, wraps: KeyWraps) -> list[KeptRemark]:
+    """Those with a higher number, in order. Raises JournalDamaged where one was changed."""
+    rows = db.execute(f"SELECT {COLUMNS} FROM remark WHERE n > ? ORDER BY n LIMIT ?", (number, limit)).fetchall()
+    before = None
+    kept: list[KeptRemark] = []
+    for row in rows:
+        kept.append(_open(row, wraps, before=before))
+        before = (row[0], row[6])
+    return kept
+
+
+def find_link(db: Db, number: int) -> bytes | None:
+    row = db.execute("SELECT hash FROM remark WHERE n = ?", (number,)).fetchone()
+    return None if row is None else cast(bytes, row[0])
+
+
+def written(db: Db) -> int:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (WRITTEN,)).fetchone()
+    return 0 if row is None else int(str(row[0]))
+
+
+def close(txn: Txn, number: int) -> None:
+    """They are in their files up to this one. A lower number than before changes nothing."""
+    newest = txn.db.execute("SELECT max(n) FROM remark").fetchone()
+    number = min(number, 0 if newest is None or newest[0] is None else cast(int, newest[0]))
+    if number > written(txn.db):
+        _set(txn.db, WRITTEN, number)
+
+
+def erase(txn: Txn, *, keep_ms: int) -> None:
+    """Forget those that are in their files since long; the newest stays."""
+    txn.db.execute(
+        "DELETE FROM remark WHERE at_ms < ? AND n <= ? AND n < (SELECT max(n) FROM remark)",
+        (txn.at_ms - keep_ms, written(txn.db)),
+    )
+
+
+def find_damage(db: Db, wraps: KeyWraps) -> list[str]:
+    """One line for each finding; of a journal whose schema has remarks."""
+    findings: list[str] = []
+    before: tuple[int, bytes] | None = None
+    for row in db.execute(f"SELECT {COLUMNS} FROM remark ORDER BY n"):
+        try:
+            _open(row, wraps, before=before)
+            if before is None and row[0] == 1 and row[5] != _first(db):
+                raise JournalDamaged("remark 1 does not follow this journal's beginning")
+            if before is None and row[0] - 1 > written(db):
+                raise JournalDamaged(f"remark {row[0]}: one before it is missing")
+        except (HoldfastError, ValueError, TypeError) as error:
+            findings.append(str(error))
+        before = (row[0], row[6])
+    meta = db.execute("SELECT value FROM meta WHERE key = ?", (HEAD,)).fetchone()
+    if (None if meta is None else meta[0]) != (None if before is None else before[1]):
+        findings.append("remarks: the newest is missing, or its hash is not the noted one")
+    if not 0 <= written(db) <= (0 if before is None else before[0]):
+        findings.append("remarks: more are noted as written than there are")
+    return findings
+
+
+def _open(row: Row, wraps: KeyWraps, *, before: tuple[int, bytes] | None) -> KeptRemark:
+    try:
+        number, remark_id, key_id, at_ms, body, prev, link = row
+        wanted = next_remark_link(prev, number=number, at_ms=at_ms, key_id=key_id, remark_id=remark_id, body=body)
+        if wanted != link:
+            raise JournalDamaged(f"remark {number} was changed")
+        if before is not None and before != (number - 1, prev):
+            raise JournalDamaged(f"remark {number} does not follow {before[0]}: one is missing")
+        remark = _decode(wraps.payload(key_id).open(body, _place(number, remark_id)))
+        return KeptRemark(number=number, remark=remark, at_ms=at_ms, link=link)
+    except BAD_COLUMN as error:
+        raise JournalDamaged(f"remark {row[0]} cannot be read: {error}") from error
+
+
+def _first(db: Db) -> bytes:
+    row = db.execute("SELECT value FROM meta WHERE key = 'journal_id'").fetchone()
+    if row is None:
+        raise JournalDamaged("the journal has no journal_id")
+    return first_remark_link(str(row[0]))
+
+
+def _set(db: Db, key: str, value: int | bytes) -> None:
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+
+
+def _place(number: int, remark_id: str) -> bytes:
+    return b"remark\0%d\0%s" % (number, remark_id.encode())

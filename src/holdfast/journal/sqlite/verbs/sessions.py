@@ -1,0 +1,114 @@
+"""Sessions of the embedded journal: a row with a lease, a page file with a lock."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from holdfast.core.clock import Clock
+from holdfast.host.sqlite import Db
+from holdfast.journal import rules
+from holdfast.journal.contract import SessionRow
+from holdfast.journal.sqlite.host.instance import Instance
+from holdfast.journal.sqlite.host.page import SessionPage
+
+
+class SqliteSession:
+    """contract.Session with its page."""
+
+    __slots__ = ("boot_id", "deadline_boot_ms", "incarnation", "page", "row", "session_id", "ttl_ms")
+
+    def __init__(self, *, session_id: str, incarnation: int, boot_id: str, ttl_ms: int, page: SessionPage) -> None:
+        self.session_id = session_id
+        self.incarnation = incarnation
+        self.boot_id = boot_id
+        self.ttl_ms = ttl_ms
+        self.deadline_boot_ms = 0
+        self.page = page
+        self.row = 0
+
+    def take_slot(self, tag: bytes) -> int:
+        slot = self.page.take_slot(tag)
+        return -1 if slot is None else slot
+
+    def mark_begun(self, slot: int) -> None:
+        if slot >= 0:
+            self.page.mark_begun(slot)
+
+    def free_slot(self, slot: int) -> None:
+        if slot >= 0:
+            self.page.free_slot(slot)
+
+    def lock_fd(self) -> int | None:
+        return self.page.lock_fd
+
+
+class DeadSession:
+    __slots__ = ("proven", "row", "until_ms")
+
+    def __init__(self, *, row: int, until_ms: int, proven: bool) -> None:
+        self.row = row
+        self.until_ms = until_ms
+        self.proven = proven  # by its lock or a reboot, so that no renewal can contradict it
+
+
+def find_dead_sessions(db: Db, clock: Clock, instance: Instance, *, but: int) -> list[DeadSession]:
+    """Sessions whose tasks may be taken: lease over, or their process provably gone."""
+    rows = db.execute(
+        "SELECT s, session_id, boot_id, until_ms, ended FROM session "
+        "WHERE s != ? AND (ended = 0 OR s IN (SELECT session FROM task WHERE session IS NOT NULL))",
+        (but,),
+    ).fetchall()
+    dead: list[DeadSession] = []
+    for row in rows:
+        s, session_id, boot_id, until_ms, ended = cast("tuple[int, str, str, int, int]", row)
+        free = None if boot_id != clock.boot_id else not instance.is_alive(session_id)
+        if rules.session_dead(
+            ended=bool(ended),
+            lock_free=free,
+            boot_id=boot_id,
+            lease_until_boot_ms=until_ms,
+            now_boot_id=clock.boot_id,
+            now_boot_ms=clock.boot_ms(),
+        ):
+            proven = bool(ended) or free is True or boot_id != clock.boot_id
+            dead.append(DeadSession(row=s, until_ms=until_ms, proven=proven))
+    return dead
+
+
+def list_sessions(db: Db, clock: Clock, instance: Instance) -> list[SessionRow]:
+    rows = db.execute(
+        "SELECT s.session_id, s.worker, s.pid, s.boot_id, s.until_ms, s.begun_ms, s.ended, "
+        "(SELECT count(*) FROM task t WHERE t.session = s.s) FROM session s "
+        "WHERE s.ended = 0 OR s.s > (SELECT max(s) - 50 FROM session) ORDER BY s.s DESC"
+    ).fetchall()
+    return [_session_row(row, clock, instance) for row in rows]
+
+
+PAGES_KEPT = 64  # of dead sessions: their send-begun slots spare a person a needless question
+
+
+def pages_to_keep(db: Db) -> set[str]:
+    rows = db.execute(
+        "SELECT session_id FROM session WHERE ended = 2 ORDER BY s DESC LIMIT ?", (PAGES_KEPT,)
+    ).fetchall()
+    held = db.execute(
+        "SELECT session_id FROM session WHERE s IN (SELECT session FROM task WHERE session IS NOT NULL)"
+    ).fetchall()
+    return {str(row[0]) for row in (*rows, *held)}
+
+
+def _session_row(row: tuple[Any, ...], clock: Clock, instance: Instance) -> SessionRow:
+    ended = bool(row[6])
+    here = row[3] == clock.boot_id
+    alive = not ended and here and row[4] > clock.boot_ms() and instance.is_alive(row[0])
+    return SessionRow(
+        session_id=row[0],
+        worker=row[1],
+        pid=row[2],
+        boot_id=row[3],
+        lease_until_boot_ms=row[4],
+        begun_ms=row[5],
+        ended=ended,
+        alive=alive,
+        tasks=row[7],
+    )

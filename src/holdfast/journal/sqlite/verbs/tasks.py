@@ -1,0 +1,217 @@
+"""Acts on tasks: submit, append, confirm; and the list."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.core.ids import TaskId, task_id_bytes
+from holdfast.core.step import Event
+from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict
+from holdfast.host.sqlite import Db
+from holdfast.journal import rules
+from holdfast.journal.chain import first_link
+from holdfast.journal.contract import Change, Filter, Hold, Statement, Submission, Submitted, TaskRow
+from holdfast.journal.records import Entry, Kind, TaskState
+from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, make_rows, task_row
+from holdfast.journal.sqlite.statements import apply_statements
+from holdfast.journal.sqlite.verbs import remarks, upkeep
+from holdfast.journal.sqlite.writer import Txn
+
+SUSPECT_MS = 400 * 86_400_000  # as long as tombstones: the longest key window a tool may state
+
+CLOSING = frozenset(
+    (Event.SUCCEED, Event.FAIL, Event.REFUSE, Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event.SETTLE_SKIP, Event.SKIP)
+)
+
+
+@functools.lru_cache(256)
+def _closes(events: tuple[Event, ...]) -> bool:
+    return not CLOSING.isdisjoint(events)
+
+
+def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeySealer]) -> Submitted:
+    raw = task_id_bytes(submission.task_id)
+    row = txn.db.execute("SELECT fingerprint, state FROM task WHERE task_id = ?", (raw,)).fetchone()
+    if row is not None:
+        if row[0] != submission.args_fingerprint:
+            raise RequestConflict(task_id=submission.task_id, request_id=submission.request_id, name=submission.name)
+        return Submitted(task_id=submission.task_id, created=False, state=TaskState(str(row[1])))
+    key_id, data_key, sealer = wrapped
+    txn.db.execute(
+        "INSERT INTO task (task_id, name, fingerprint, state, epoch, seq, head, last, due_ms, "
+        "created_ms, changed_ms, key_id, data_key) VALUES (?, ?, ?, ?, 0, -1, ?, 0, ?, ?, ?, ?, ?)",
+        (
+            raw,
+            submission.name,
+            submission.args_fingerprint,
+            TaskState.QUEUED.value,
+            first_link(raw),
+            txn.at_ms,
+            txn.at_ms,
+            txn.at_ms,
+            key_id,
+            data_key,
+        ),
+    )
+    number = txn.db.last_insert_rowid()
+    tail = Tail(seq=-1, head=first_link(raw), last=0)
+    body = {"name": submission.name, "args": submission.args, "request_id": submission.request_id, **submission.body}
+    entries = [Entry(kind=Kind.ACCEPTED, body=body)]
+    if submission.request_id:
+        entries.extend(_suspicion(txn))
+    add_records(txn, tail, entries, row=number, task_id=raw, epoch=0, sealer=sealer)
+    txn.db.execute("UPDATE task SET seq = ?, head = ?, last = ? WHERE t = ?", (tail.seq, tail.head, tail.last, number))
+    return Submitted(task_id=submission.task_id, created=True, state=TaskState.QUEUED)
+
+
+def _suspicion(txn: Txn) -> list[Entry]:
+    """After a restore a task with a request id may have run in the timeline that is lost."""
+    rows = txn.db.execute("SELECT key, value FROM meta WHERE key IN ('lost_after_ms', 'restored_ms')").fetchall()
+    found = {str(key): int(value) for key, value in rows}
+    restored_ms = found.get("restored_ms")
+    if restored_ms is None or txn.at_ms - restored_ms > SUSPECT_MS:
+        return []
+    return [Entry(kind=Kind.RESTORED, body={"lost_after_ms": max(found["lost_after_ms"], 1)})]
+
+
+HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"
+
+
+class Addition(msgspec.Struct, eq=False):
+    """Records to be appended under a hold, and what changes with them."""
+
+    hold: Hold
+    entries: Sequence[Entry]
+    change: Change | None
+    applied: Sequence[int]
+    statements: Sequence[Statement]
+    wraps: KeyWraps
+    adds_only: bool
+    tail: Tail | None = None  # where the hold's chain ends once it is committed
+
+    def write(self, txn: Txn) -> list[int]:
+        """Check the hold, then write; `move` takes the hold along after the commit."""
+        hold, db = self.hold, txn.db
+        if hold.sealer is None:
+            raise InvariantViolated("sealed", "a hold of this journal has a sealer")
+        tail = self.tail = Tail(seq=hold.seq, head=hold.head, last=hold.last)
+        rows = make_rows(
+            txn,
+            tail,
+            self.entries,
+            row=hold.row,
+            task_id=task_id_bytes(hold.task_id),
+            epoch=hold.epoch,
+            sealer=hold.sealer,
+        )
+        if self.statements:
+            _check_held(txn, hold)
+            apply_statements(db, self.statements)
+        progress = remarked = False
+        for entry in self.entries:
+            progress = progress or _closes(entry.events)
+            remarked = remarked or entry.kind is Kind.REMARK
+        moved = txn.move(
+            (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
+            at_once=not self.adds_only,
+        )
+        if not moved:
+            _check_held(txn, hold)
+        txn.add_rows(rows)
+        if remarked:
+            for entry in self.entries:
+                if entry.kind is Kind.REMARK:
+                    remarks.add_of_task(txn, hold.task_id, entry, self.wraps)
+        for number in self.applied:
+            db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
+        if self.change is not None:
+            _change(txn, hold, self.change, wraps=self.wraps)
+        return [row[0] for row in rows]
+
+    def move(self, _numbers: list[int]) -> None:
+        hold, tail = self.hold, self.tail
+        if tail is not None:
+            hold.seq, hold.head, hold.last = tail.seq, tail.head, tail.last
+
+
+def confirm(txn: Txn, hold: Hold, seq: int) -> bool:
+    """Inside a write transaction, so that it waits for and sees every commit before it."""
+    epoch, newest, _ = _held(txn, hold)
+    if epoch != hold.epoch:
+        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+    txn.db.execute("UPDATE task SET changed_ms = ? WHERE t = ?", (txn.at_ms, hold.row))
+    return newest >= seq
+
+
+def list_tasks(db: Db, filter: Filter) -> list[TaskRow]:
+    where, values = ["1"], cast("list[Any]", [])
+    if filter.states is not None:
+        where.append(f"t.state IN ({', '.join('?' * len(filter.states))})")
+        values.extend(state.value for state in filter.states)
+    if filter.name is not None:
+        where.append("t.name = ?")
+        values.append(filter.name)
+    if filter.prefix:
+        low, high = prefix_range(filter.prefix)
+        where.append("t.task_id BETWEEN ? AND ?")
+        values.extend((low, high))
+    order = "DESC" if filter.newest_first else "ASC"
+    rows = db.execute(
+        f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE {' AND '.join(where)} ORDER BY t.t {order} LIMIT ?",
+        (*values, filter.limit),
+    ).fetchall()
+    return [task_row(row) for row in rows]
+
+
+def prefix_range(prefix: str) -> tuple[bytes, bytes]:
+    """The lowest and highest raw id whose text form begins with the prefix."""
+    if prefix[0] > "7":  # 26 letters hold 130 bits, an id has 128
+        return b"\xff", b""
+    low = TaskId(prefix.ljust(26, "0"))
+    high = TaskId(prefix.ljust(26, "Z"))
+    return task_id_bytes(low), task_id_bytes(high)
+
+
+def _held(txn: Txn, hold: Hold) -> tuple[int, int, str]:
+    row = txn.db.execute(HELD, (hold.row,)).fetchone()
+    if row is None:
+        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+    return cast("tuple[int, int, str]", row)
+
+
+def _check_held(txn: Txn, hold: Hold) -> None:
+    """Raise what makes the hold stale, if anything does."""
+    epoch, seq, state = _held(txn, hold)
+    if state != "running" or epoch != hold.epoch:
+        raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+    if seq != hold.seq:
+        raise InvariantViolated("I8", f"task {hold.task_id}: record {seq} was added under this very epoch")
+
+
+def _change(txn: Txn, hold: Hold, change: Change, *, wraps: KeyWraps) -> None:
+    if change.state in rules.RESTING and _has_unseen(txn, hold):
+        change = rules.roused(change)
+    found = txn.db.execute("SELECT due_ms FROM task WHERE t = ?", (hold.row,)).fetchone()
+    due_ms = rules.NEVER_MS if found is None else cast(int, found[0])
+    due = rules.due_after_change(change, due_ms=due_ms, now_ms=txn.at_ms)
+    running = change.state is TaskState.RUNNING
+    txn.db.execute(
+        "UPDATE task SET state = ?, due_ms = ?, session = CASE WHEN ? THEN session END, "
+        "crashes = CASE WHEN ? THEN crashes ELSE 0 END, "
+        "keep_until_ms = max(keep_until_ms, ?) WHERE t = ?",
+        (change.state.value, due, running, running, change.keep_until_ms, hold.row),
+    )
+    if change.notice is not None:
+        upkeep.add_notice(txn, change.notice, wraps)
+
+
+def _has_unseen(txn: Txn, hold: Hold) -> bool:
+    row = txn.db.execute(
+        "SELECT 1 FROM inbox WHERE t = ? AND applied = 0 AND n > ? LIMIT 1", (hold.row, hold.seen)
+    ).fetchone()
+    return row is not None

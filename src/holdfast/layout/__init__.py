@@ -1,0 +1,1 @@
+"""The agent's folder: the name of every file in it, its settings, and what a backup covers."""

@@ -1,0 +1,192 @@
+"""An agent's folder: where each thing in it lies, and which folder a command means."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.errors import BadSettings, NotAnAgent
+from holdfast.host.private_files import check_place, check_private_folder
+from holdfast.layout.agent_settings import AgentSettings
+from holdfast.layout.covering import Rules
+from holdfast.layout.settings import NAME, read_agent_settings, read_fields
+
+ENVIRONMENT = "HOLDFAST_HOME"
+ADOPTED = ".holdfast"  # in the folder of an agent that was there before
+NAME_CHARS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHome:
+    """Paths of one agent. Nothing here opens or makes a file."""
+
+    folder: Path
+    name: str
+    settings: AgentSettings = field(default_factory=AgentSettings)
+
+    @property
+    def state(self) -> Path:
+        """What a backup covers: this folder, or that of an adopted agent, which holds this one."""
+        return self._path(self.settings.adopted.folder) or self.folder
+
+    def covering(self) -> Rules:
+        """What of it is left out: keys, wherever they lie, and what is this host's own."""
+        given = (self.vault, self.second, *self.witnesses, self.arbiter, self.signer)
+        own = "" if self.state == self.folder else self.folder.relative_to(self.state).as_posix()
+        return Rules(apart=tuple(str(path) for path in given if path is not None), own=own)
+
+    @property
+    def settings_file(self) -> Path:
+        return self.folder / NAME
+
+    @property
+    def identity_file(self) -> Path:
+        return self.folder / "identity.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "kel.jsonl"
+
+    @property
+    def receipts_file(self) -> Path:
+        return self.folder / "receipts.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.db"
+
+    @property
+    def keys_file(self) -> Path:
+        return self.folder / "keys.json"
+
+    @property
+    def instance(self) -> Path:
+        """This host's own: never backed up, never copied."""
+        return self.folder / "instance"
+
+    @property
+    def scratch(self) -> Path:
+        return self.folder / "scratch"
+
+    @property
+    def memory_file(self) -> Path:
+        return self.folder / "MEMORY.md"
+
+    @property
+    def days(self) -> Path:
+        return self.folder / "memory"
+
+    @property
+    def heartbeat_file(self) -> Path:
+        return self.folder / "HEARTBEAT.md"
+
+    @property
+    def handoff_file(self) -> Path:
+        return self.folder / "handoff.md"
+
+    @property
+    def places_file(self) -> Path:
+        """Where backups go: names and addresses, no secrets."""
+        return self.folder / "places.json"
+
+    @property
+    def heads_file(self) -> Path:
+        """The chain of signed backup heads."""
+        return self.folder / "heads.jsonl"
+
+    @property
+    def vault(self) -> Path | None:
+        return self._path(self.settings.identity.vault)
+
+    @property
+    def second(self) -> Path | None:
+        return self._path(self.settings.identity.second)
+
+    @property
+    def witnesses(self) -> tuple[Path, ...]:
+        given = map(self._path, self.settings.identity.witnesses)
+        return tuple(path for path in given if path is not None)
+
+    @property
+    def arbiter(self) -> Path | None:
+        return self._path(self.settings.identity.arbiter)
+
+    @property
+    def signer(self) -> Path | None:
+        return self._path(self.settings.identity.signer)
+
+    def _path(self, text: str) -> Path | None:
+        return None if not text else Path(os.path.abspath(self.folder / Path(text).expanduser()))
+
+
+def home_folder(given: str | None) -> Path:
+    """The folder that a command means: the option, else $HOLDFAST_HOME, else this one.
+
+    Of an adopted agent it is the one that Holdfast has made in its folder.
+    """
+    return home_in(_meant(given))
+
+
+def root_folder(given: str | None) -> Path:
+    """The folder that is backed up and restored: of an adopted agent its own, not ours in it."""
+    folder = _meant(given)
+    return folder.parent if folder.name == ADOPTED else folder
+
+
+def home_in(folder: Path) -> Path:
+    """Where the home lies in a folder that was backed up, restored or named by a person."""
+    inner = folder / ADOPTED
+    if not os.path.lexists(folder / NAME) and os.path.lexists(inner / NAME):
+        return inner
+    return folder
+
+
+def find_home(folder: Path) -> AgentHome | None:
+    """The agent in this folder, or None where it is none's. Raises what `load_home` does else."""
+    path = folder / NAME
+    if not os.path.lexists(path) or not read_fields(path).get("agent"):
+        return None
+    return load_home(folder)
+
+
+def _meant(given: str | None) -> Path:
+    return Path(os.path.abspath(given or os.environ.get(ENVIRONMENT) or "."))
+
+
+def load_home(folder: Path) -> AgentHome:
+    """The agent in this folder.
+
+    Raises:
+        NotAnAgent: there is no holdfast.toml that names one.
+        BadSettings, ModeTooWide, WrongOwner, SymlinkRefused
+    """
+    path = folder / NAME
+    if not os.path.lexists(path):
+        raise NotAnAgent(f"there is no agent in {folder}")
+    check_place(folder)
+    check_private_folder(folder)
+    name = str(read_fields(path).get("agent", ""))
+    if not name:
+        raise NotAnAgent(f"{path} names no agent", hint='it says `agent = "ada"`, for example')
+    home = AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
+    if home.state not in (folder, folder.parent):
+        raise BadSettings(
+            f"{path}: [adopted] folder is {home.state}, which does not hold {folder}",
+            hint='of an adopted agent it is ".."',
+        )
+    return home
+
+
+def peek_home(folder: Path) -> AgentHome | None:
+    """The agent that the settings in this folder name; None where they name none.
+
+    The place is not judged: a journal lies there too, whose own rules hold.
+    """
+    path = folder / NAME
+    if not os.path.lexists(path):
+        return None
+    name = str(read_fields(path).get("agent", ""))
+    if not name:
+        return None
+    return AgentHome(folder=folder, name=name, settings=read_agent_settings(path))

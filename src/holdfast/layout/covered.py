@@ -1,0 +1,238 @@
+"""What lies in an agent's folder: what a backup covers, and what it leaves out, and why.
+
+Looks and changes nothing. No symbolic link is followed: each name is opened relative to the
+descriptor of the folder that holds it, so whoever swaps a folder for a link on the way leads us
+nowhere. A link is covered as a link; what it points to is not, and that is said. Nothing is opened
+that could wait (pipes, devices), and of a file only its first bytes are read: enough to know a
+database of SQLite, which must be taken by SQLite's own backup, and a private key.
+
+A file that this process has open is never opened again: the close of *any* descriptor of a file
+drops every POSIX lock that the process holds on it, and SQLite's locks are of that kind. Its first
+bytes are read through the descriptor that is there.
+
+Each entry comes once, a folder before what it holds, names in order; of what is left out only the
+top is told, not each file below it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.errors import TooLarge
+from holdfast.host.tree import DEPTH_FOLLOWED, open_folder, seen
+from holdfast.host.tree import Found as Seen
+from holdfast.host.tree import Kind as Found
+from holdfast.layout.covering import (
+    CACHE_TAG,
+    HEAD_BYTES,
+    SQLITE_HEAD,
+    VAULT_NAME,
+    Kind,
+    LeftOut,
+    Reason,
+    Rules,
+    find_database,
+    judge_head,
+    judge_name,
+)
+
+__all__ = ["Entry", "Kind", "Reason", "Rules", "covered_files", "look"]
+
+_GONE = ", and a restore does not make the link again"
+_CACHE_TAG_NAME = "CACHEDIR.TAG"
+
+
+class Entry(NamedTuple):
+    """One thing in the folder: covered where `kind` is set, else left out for `left_out`."""
+
+    path: str  # relative, names separated by /
+    kind: Kind | None
+    size: int = 0
+    left_out: LeftOut | None = None
+    remark: str = ""  # of a covered one: what a person should know
+
+
+def covered_files(folder: Path, rules: Rules | None = None) -> Iterator[tuple[str, Kind]]:
+    """Every covered entry below the folder, as relative path and kind; a folder before its files.
+
+    Raises TooLarge where there are more entries than the rules allow.
+    """
+    for entry in look(folder, rules):
+        if entry.kind is not None:
+            yield entry.path, entry.kind
+
+
+def look(folder: Path, rules: Rules | None = None) -> Iterator[Entry]:
+    """Everything below the folder, what is left out with its reason. Raises TooLarge."""
+    rules = rules or Rules()
+    root = os.path.abspath(folder)
+    fd = open_folder(root)
+    try:
+        walk = _Walk(root=root, device=os.fstat(fd).st_dev, rules=rules, ours=_open_here())
+        for count, entry in enumerate(walk.entries(fd, "", 1), 1):
+            if count > rules.entries_max:
+                raise TooLarge(
+                    f"{folder} holds more than {rules.entries_max:,} files and folders",
+                    hint="move what is not the agent's elsewhere",
+                )
+            yield entry
+    finally:
+        os.close(fd)
+
+
+class _Walk:
+    """One way through the folder."""
+
+    def __init__(self, *, root: str, device: int, rules: Rules, ours: dict[tuple[int, int], int]) -> None:
+        self._root = root
+        self._device = device
+        self._rules = rules
+        self._ours = ours
+
+    def entries(self, at: int, above: str, depth: int) -> Iterator[Entry]:
+        with os.scandir(at) as entries:
+            names = sorted(entry.name for entry in entries)
+        there = frozenset(names)
+        for name in names:
+            path = above + name
+            if not _is_text(path):
+                yield _out(ascii(path)[1:-1], Reason.UNKEEPABLE, "its name is not UTF-8")
+                continue
+            try:
+                found = seen(path, os.stat(name, dir_fd=at, follow_symlinks=False))
+            except FileNotFoundError:
+                continue  # gone since: it is not part of what is there
+            judged = self._judge(path, folder=found.kind is Found.FOLDER)
+            if judged is not None:
+                yield Entry(path, None, found.mark.size, judged)
+                continue
+            match found.kind:
+                case Found.FILE:
+                    yield self._file(at, name, found, there)
+                case Found.LINK:
+                    yield _link(at, name, path, self._root)
+                case Found.FOLDER:
+                    yield from self._folder(at, name, found, depth)
+                case _:
+                    yield _out(path, Reason.UNKEEPABLE, f"a {found.kind}")
+
+    def _judge(self, path: str, *, folder: bool) -> LeftOut | None:
+        judged = judge_name(path, folder=folder, own=self._rules.own)
+        if judged is None and os.path.join(self._root, path) in self._rules.apart:
+            judged = LeftOut(reason=Reason.SECRET, text="kept apart: a vault, place or witness")
+        return judged
+
+    def _folder(self, at: int, name: str, found: Seen, depth: int) -> Iterator[Entry]:
+        if found.mark.device != self._device:
+            yield _out(found.path, Reason.UNKEEPABLE, "another file system is mounted here")
+            return
+        if depth >= DEPTH_FOLLOWED:
+            yield _out(found.path, Reason.UNKEEPABLE, f"deeper than {DEPTH_FOLLOWED} folders")
+            return
+        try:
+            inner = open_folder(name, at=at)
+        except PermissionError:
+            yield _out(found.path, Reason.UNREADABLE, "it may not be read")
+            return
+        except OSError:
+            return  # gone, or something else since: not part of what is there
+        try:
+            if self._head(inner, _CACHE_TAG_NAME).startswith(CACHE_TAG):
+                yield _out(found.path, Reason.CACHE, f"a cache, by its {_CACHE_TAG_NAME}")
+            elif _exists(inner, VAULT_NAME):
+                yield _out(found.path, Reason.SECRET, "a vault")
+            else:
+                yield Entry(found.path, Kind.FOLDER)
+                yield from self.entries(inner, f"{found.path}/", depth + 1)
+        finally:
+            os.close(inner)
+
+    def _file(self, at: int, name: str, found: Seen, there: frozenset[str]) -> Entry:
+        path, size = found.path, found.mark.size
+        owner = find_database(name)
+        if owner is not None and owner in there and self._head(at, owner).startswith(SQLITE_HEAD):
+            taken = LeftOut(reason=Reason.MADE_AGAIN, text=f"taken with {owner}")
+            return Entry(path, None, size, taken)
+        try:
+            head = self._read_head(at, name)
+        except OSError as error:
+            return _out(path, Reason.UNREADABLE, f"cannot be read: {error.strerror}", size=size)
+        judged = judge_head(head)
+        if judged is not None:
+            return Entry(path, None, size, judged)
+        if size > self._rules.file_bytes_max:
+            text = f"{size:,} bytes; at most {self._rules.file_bytes_max:,} are kept"
+            return _out(path, Reason.LARGE, text, size=size)
+        return Entry(path, Kind.DATABASE if head.startswith(SQLITE_HEAD) else Kind.FILE, size)
+
+    def _head(self, at: int, name: str) -> bytes:
+        try:
+            return self._read_head(at, name)
+        except OSError:
+            return b""
+
+    def _read_head(self, at: int, name: str) -> bytes:
+        status = os.stat(name, dir_fd=at, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        ours = self._ours.get((status.st_dev, status.st_ino))
+        if ours is not None:
+            return os.pread(ours, HEAD_BYTES, 0)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=at)
+        try:
+            return os.read(fd, HEAD_BYTES)
+        finally:
+            os.close(fd)
+
+
+def _open_here() -> dict[tuple[int, int], int]:
+    """The files that this process has open for reading, by device and inode."""
+    found: dict[tuple[int, int], int] = {}
+    for name in os.listdir("/dev/fd"):
+        try:
+            status = os.fstat(int(name))
+            if stat.S_ISREG(status.st_mode):
+                os.pread(int(name), 0, 0)
+                found[status.st_dev, status.st_ino] = int(name)
+        except (OSError, ValueError):
+            continue  # the listing's own, closed by now, or one for writing alone
+    return found
+
+
+def _link(at: int, name: str, path: str, root: str) -> Entry:
+    try:
+        target = os.readlink(name, dir_fd=at)
+    except OSError:
+        return _out(path, Reason.UNREADABLE, "a link that cannot be read")
+    if not _is_text(target):
+        return _out(path, Reason.UNKEEPABLE, "a link whose target is not UTF-8")
+    # By its text alone: what it leads to is neither opened nor asked about.
+    leads = os.path.normpath(os.path.join(root, os.path.dirname(path), target))
+    inside = leads == root or leads.startswith(root + os.sep)
+    remark = "" if inside else f"leads outside, to {target}: what is there is not covered{_GONE}"
+    return Entry(path, Kind.LINK, remark=remark)
+
+
+def _exists(at: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=at, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _out(path: str, reason: Reason, text: str, *, size: int = 0) -> Entry:
+    return Entry(path, None, size, LeftOut(reason=reason, text=text))
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,166 @@
+"""Which files of an agent's folder a backup covers, decided by name alone.
+
+What is left out is left out for one of five reasons, and each is said: it belongs to this host
+alone; it is a secret in the clear, which no backup may hold; it is made again from something that
+is covered; it is a cache; it cannot be kept (covered.py). Everything else is covered: a file that
+nobody thought of is in the backup, not lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+FILE_BYTES_MAX = 4 << 30
+ENTRIES_MAX = 1_000_000
+
+
+class Kind(StrEnum):
+    """What a covered entry is."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"  # kept as a link, never followed
+    DATABASE = "database"  # SQLite: taken by its backup interface, never by copying the file
+
+
+class Reason(StrEnum):
+    """Why an entry is left out."""
+
+    HOST = "host"
+    SECRET = "secret"
+    MADE_AGAIN = "made again"
+    CACHE = "cache"
+    UNKEEPABLE = "cannot be kept"
+    LARGE = "large"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What is left out beside the names below.
+
+    `apart` holds absolute paths: the vault, repositories and witnesses, should they lie inside.
+    `own` is where Holdfast's own files lie: in the folder itself, or in one inside it.
+    """
+
+    apart: tuple[str, ...] = ()
+    own: str = ""
+    file_bytes_max: int = FILE_BYTES_MAX
+    entries_max: int = ENTRIES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    reason: Reason
+    text: str
+
+
+# Of Holdfast's own folder, by whole path.
+_OWN: dict[str, LeftOut] = {
+    "instance": LeftOut(reason=Reason.HOST, text="this host's own keys and lease"),
+    "keys.json": LeftOut(reason=Reason.SECRET, text="keys of the journal: in the vault"),
+    "scratch": LeftOut(reason=Reason.MADE_AGAIN, text="made again from the journal"),
+}
+_CUT_OFF = "what a write that was cut off left behind"
+_NO_LOSS = frozenset((_CUT_OFF, *(one.text for one in _OWN.values())))
+# By name, in any folder.
+_SECRET_NAMES = (
+    ".env",
+    ".env.*",
+    "*.env",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "id_rsa",
+    "id_dsa",
+    "id_ecdsa",
+    "id_ecdsa_sk",
+    "id_ed25519",
+    "id_ed25519_sk",
+    ".netrc",
+    ".pgpass",
+    ".git-credentials",
+    ".npmrc",
+    ".pypirc",
+    ".credentials.json",
+    "credentials.json",
+    "auth-profiles.json",
+    "secrets.json",
+    "secrets.yaml",
+    "secrets.yml",
+    "secrets.toml",
+    "service-account*.json",
+)
+_SECRET_FOLDERS = (".ssh", ".gnupg", ".aws")
+_NOT_SECRET = ("*.example", "*.sample", "*.template", "*.pub", "*.dist")
+_CACHE_FOLDERS = (
+    "node_modules",
+    "__pycache__",
+    ".venv",
+    "venv",
+    ".cache",
+    ".pytest_cache",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".tox",
+    ".nox",
+    ".gradle",
+    ".next",
+    ".turbo",
+    ".parcel-cache",
+)
+_SQLITE_BESIDE = ("-wal", "-shm", "-journal")
+_PRIVATE_KEY = (b"-----BEGIN ", b"PRIVATE KEY")
+SQLITE_HEAD = b"SQLite format 3\0"
+CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55"
+HEAD_BYTES = 64
+VAULT_NAME = "slots.json"  # a folder that holds it is a vault
+
+
+def judge_name(path: str, *, folder: bool, own: str = "") -> LeftOut | None:
+    """Why the entry with this relative path is left out; None where it is covered."""
+    if not own or path.startswith(f"{own}/"):
+        ours = _OWN.get(path.removeprefix(f"{own}/"))
+        if ours is not None:
+            return ours
+    name = path.rpartition("/")[2]
+    if folder:
+        if name in _CACHE_FOLDERS:
+            return LeftOut(reason=Reason.CACHE, text="a cache")
+        if name in _SECRET_FOLDERS:
+            return LeftOut(reason=Reason.SECRET, text="a folder of keys")
+        return None
+    if name.startswith(".") and name.endswith(".new") and name.count(".") >= 3:
+        return LeftOut(reason=Reason.MADE_AGAIN, text=_CUT_OFF)
+    low = name.lower()
+    if _matches(low, _SECRET_NAMES) and not _matches(low, _NOT_SECRET):
+        return LeftOut(reason=Reason.SECRET, text="by its name a secret in the clear")
+    return None
+
+
+def is_no_loss(text: str) -> bool:
+    """Whether what was left out for this reason is missed by nobody: Holdfast's own of this host,
+    or made again."""
+    return text.startswith("taken with ") or text in _NO_LOSS
+
+
+def judge_head(head: bytes) -> LeftOut | None:
+    """Why a file that begins so is left out: a private key under a harmless name."""
+    if head.startswith(_PRIVATE_KEY[0]) and _PRIVATE_KEY[1] in head:
+        return LeftOut(reason=Reason.SECRET, text="a private key in the clear")
+    return None
+
+
+def find_database(name: str) -> str | None:
+    """The database that the file of this name would belong to: `a.db-wal` to `a.db`."""
+    return next((name.removesuffix(end) for end in _SQLITE_BESIDE if name.endswith(end)), None)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,113 @@
+"""`instance/moved.json`: this copy of the agent is on its way to another host, or has gone.
+
+The mark lies in the instance folder, which no backup and no package holds: it is about this copy
+alone. Everything that opens the journal looks for it twice, before and after it has the lock that
+says "in use": whoever writes the mark and then finds the journal unused knows that nobody will
+open it again without having seen the mark.
+
+    moving   nothing has left this host; `migrate cancel` removes the mark, and all is as before
+    moved    the package may be anywhere: this copy does not run again, unless it is taken back
+
+`moved` is written before the package gets the name under which it is found. So at every instant
+at most one copy can run: this one until the mark, then none, then the one that takes the package.
+A mark that cannot be read counts as `moved`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.waiting import running_beside
+from holdfast.errors import MovedAway
+from holdfast.host.log import Log
+from holdfast.host.private_files import open_private, remove_durably, write_atomically
+
+FORMAT = 1
+NAME = "moved.json"
+FILE_BYTES_MAX = 64 * 1024
+LOOK_S = 0.25  # how often a worker looks whether it shall stop
+MOVING, MOVED = "moving", "moved"
+STAGING = "moving"  # in instance/backup: what is packed, until it is sealed
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    format: int = FORMAT
+    state: str
+    package: str  # where it is, or will be
+    to: str = ""  # the key of the instance that takes over
+    part_sha256: str = ""  # of the package, once it is written
+    incarnation: int = 0
+    sequence: int = 0  # the last record of the journal
+    at: int = 0
+    yielded: str = ""  # the line that gives the lease away; sent as often as needed
+
+
+def find_mark(instance: Path) -> Mark | None:
+    """Raises MovedAway for a mark that nobody can read: that is the careful side."""
+    try:
+        fd = open_private(instance / NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        return parse_mark(file.read(FILE_BYTES_MAX), where=instance / NAME)
+
+
+def parse_mark(raw: bytes, *, where: Path) -> Mark:
+    """Raises MovedAway."""
+    try:
+        mark = msgspec.json.decode(raw, type=Mark)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MovedAway(f"{where} cannot be read: {error}") from None
+    if mark.format != FORMAT or mark.state not in (MOVING, MOVED):
+        raise MovedAway(f"{where} is of another format")
+    return mark
+
+
+def write_mark(instance: Path, mark: Mark) -> None:
+    """Durable on return."""
+    write_atomically(instance / NAME, msgspec.json.encode(mark) + b"\n")
+
+
+def remove_mark(instance: Path) -> None:
+    remove_durably(instance / NAME)
+
+
+@asynccontextmanager
+async def stopped_when_moved(instance: Path, stop: Callable[[], None], log: Log) -> AsyncGenerator[None]:
+    """While the block runs, a mark that appears stops the work as SIGTERM would: calls under way
+    end, tasks go back to the queue. Then this raises MovedAway: a new start would change nothing.
+    """
+
+    async def watch() -> None:
+        while not os.path.lexists(instance / NAME):  # noqa: ASYNC110 - a file gives no sign
+            await asyncio.sleep(LOOK_S)
+        log.event("stopping", reason="the agent is moved to another host")
+        stop()
+
+    async with running_beside(watch()):
+        yield
+    check_not_moved(instance)
+
+
+def check_not_moved(instance: Path) -> None:
+    """Raises MovedAway where this copy of the agent may not run."""
+    if not os.path.lexists(instance / NAME):
+        return
+    mark = find_mark(instance)
+    if mark is None:
+        return
+    if mark.state == MOVING:
+        raise MovedAway(
+            f"the agent in {instance.parent} is being moved to another host",
+            hint="`holdfast migrate export` goes on with it, `holdfast migrate cancel` gives it up",
+        )
+    raise MovedAway(
+        f"the agent in {instance.parent} was moved to another host; its package is {mark.package}",
+        hint="`holdfast migrate import` there; `holdfast migrate cancel` takes it back, where nobody has imported it",
+    )

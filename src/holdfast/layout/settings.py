@@ -1,0 +1,178 @@
+"""holdfast.toml: settings, no secrets. Parsed strictly: what is not known is refused.
+
+Found beside the journal, or named by --config. Its notices command is run, so a file that
+another user could change is refused; reading it is open to all, because it holds no secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.errors import BadSettings, HoldfastError, ModeTooWide, WrongKind, WrongOwner
+from holdfast.layout.agent_settings import SECTIONS as AGENT_SECTIONS
+from holdfast.layout.agent_settings import AgentSettings, parse_agent_settings
+from holdfast.layout.engine_settings import Settings
+
+NAME = "holdfast.toml"
+FILE_BYTES_MAX = 1 << 20
+RENEWALS_PER_LEASE = 3.3
+
+# What the file may say: its section and key, the field of Settings, and the kind of value.
+KEYS: dict[tuple[str, str], tuple[str, type]] = {
+    ("", "agent"): ("agent", str),
+    ("worker", "name"): ("worker_name", str),
+    ("worker", "lease_ttl_s"): ("lease_ttl_s", float),
+    ("worker", "renew_every_s"): ("renew_every_s", float),
+    ("worker", "sweep_every_s"): ("sweep_every_s", float),
+    ("worker", "concurrency"): ("concurrency", int),
+    ("worker", "claim_batch"): ("claim_batch", int),
+    ("worker", "grace_s"): ("grace_s", float),
+    ("worker", "check_after_crash"): ("check_after_crash", bool),
+    ("journal", "allow_network_fs"): ("allow_network_fs", bool),
+    ("notices", "command"): ("notice_command", tuple),
+    ("notices", "webhook"): ("notice_webhook", str),
+    ("retention", "keep_days"): ("keep_days", float),
+    ("retention", "tombstone_days"): ("tombstone_days", float),
+    ("scratch", "folder"): ("scratch_folder", str),
+    ("scratch", "files_max"): ("scratch_files_max", int),
+    ("scratch", "bytes_max"): ("scratch_bytes_max", int),
+    ("scratch", "file_bytes_max"): ("scratch_file_bytes_max", int),
+    ("scratch", "depth_max"): ("scratch_depth_max", int),
+    ("scratch", "name_bytes_max"): ("scratch_name_bytes_max", int),
+}
+SECTIONS = tuple(dict.fromkeys(section for section, _ in KEYS if section))
+TEXT_CHARS_MAX = 2_000
+
+
+def find_settings(journal: Path, *, config: str = "", overrides: Mapping[str, object] | None = None) -> Settings:
+    """The settings for this journal: the file's, with what the command line says on top."""
+    path = Path(config) if config else journal.parent / NAME
+    fields: dict[str, object] = {}
+    if config or os.path.lexists(path):
+        fields = read_fields(path)
+    fields.update(overrides or {})
+    return make_settings(fields)
+
+
+def make_settings(fields: Mapping[str, object]) -> Settings:
+    """Settings of these fields; a lease without a renewal of its own is renewed in time."""
+    known = dict(fields)
+    lease_ttl_s = known.get("lease_ttl_s")
+    if "renew_every_s" not in known and isinstance(lease_ttl_s, (int, float)):
+        known["renew_every_s"] = max(min(3.0, lease_ttl_s / RENEWALS_PER_LEASE), 0.001)
+    return Settings(**cast("dict[str, Any]", known))  # Any: kinds were checked against KEYS
+
+
+def read_fields(path: Path) -> dict[str, object]:
+    """The fields of Settings that the file names. Raises BadSettings, ModeTooWide, WrongOwner."""
+    parsed = _parsed(path)
+    parse_agent_settings(parsed, where=path)
+    fields: dict[str, object] = {}
+    for name, value in parsed.items():
+        if name in AGENT_SECTIONS:
+            continue
+        if isinstance(value, dict):
+            if name not in SECTIONS:
+                raise _unknown(path, f"[{name}]", name, (*SECTIONS, *AGENT_SECTIONS))
+            for key, one in cast("dict[str, object]", value).items():
+                _take(path, fields, name, key, one)
+        else:
+            _take(path, fields, "", name, value)
+    return fields
+
+
+def read_agent_settings(path: Path) -> AgentSettings:
+    """The sections about the agent. Raises as read_fields does."""
+    return parse_agent_settings(_parsed(path), where=path)
+
+
+def _parsed(path: Path) -> dict[str, Any]:  # Any: TOML, checked by whoever takes it
+    try:
+        return tomllib.loads(_read(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadSettings(f"{path} is not TOML: {error}") from error
+
+
+def _take(path: Path, fields: dict[str, object], section: str, key: str, value: object) -> None:
+    where = f"[{section}] {key}" if section else key
+    known = KEYS.get((section, key))
+    if known is None:
+        names = [name for part, name in KEYS if part == section]
+        raise _unknown(path, where, key, names)
+    field, kind = known
+    fields[field] = _value(path, where, value, kind)
+
+
+def _value(path: Path, where: str, value: object, kind: type) -> object:
+    wrong = BadSettings(f"{path}: {where} is {value!r}; it takes {_KINDS[kind]}")
+    if kind is tuple:
+        words = cast("list[object]", value) if isinstance(value, list) else []
+        if not words or not all(_is_text(word) for word in words):
+            raise wrong
+        return tuple(words)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind or (kind is str and not _is_text(value)):
+        raise wrong
+    return value
+
+
+_KINDS: dict[type, str] = {
+    str: f"text of at most {TEXT_CHARS_MAX} characters without control characters",
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    tuple: 'a list of words, for example ["/usr/local/bin/tell", "--channel", "agents"]',
+}
+
+
+def _is_text(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and len(value) <= TEXT_CHARS_MAX
+        and not any(char < " " or char == "\x7f" for char in value)
+    )
+
+
+def _unknown(path: Path, where: str, name: str, names: object) -> BadSettings:
+    from difflib import get_close_matches
+
+    known = [str(one) for one in cast("list[str]", names)]
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else f"known here: {', '.join(known)}; "
+    return BadSettings(f"{path}: {where} is not a setting", hint=hint + "see docs/reference/settings.md")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb", opener=_opener) as file:
+            _check(path, os.fstat(file.fileno()))
+            return file.read(FILE_BYTES_MAX)
+    except FileNotFoundError:
+        raise BadSettings(f"there is no settings file {path}") from None
+    except HoldfastError:
+        raise
+    except OSError as error:
+        raise BadSettings(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise WrongKind(f"{path} is not a file")
+    if found.st_uid not in (0, os.geteuid()):
+        raise WrongOwner(f"{path} belongs to user {found.st_uid}, who could change what is run")
+    if found.st_mode & 0o022:
+        raise ModeTooWide(
+            f"{path} can be changed by others (mode {stat.S_IMODE(found.st_mode):04o})", hint=f"`chmod go-w {path}`"
+        )
+    if found.st_size > FILE_BYTES_MAX:
+        raise BadSettings(f"{path} has more than {FILE_BYTES_MAX:,} bytes")

@@ -1,0 +1,110 @@
+"""What Holdfast keeps beside the memory files: the version last written, and how far it is.
+
+One small file per memory file has the version that our last write left (the base of the next
+merge) and the lines that recent writes brought in; one for all has the position in the journal's
+remarks with that remark's hash. They are written after what they speak of, so a crash leaves them
+behind the truth, never before it. A sidecar that is missing or cannot be read is none: what is
+lost is history, never a line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from holdfast.host.private_files import write_atomically
+from holdfast.memory.lines import Added
+
+FORMAT = 1
+REPORTS_MAX = 200
+SIDECAR_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What is known of one memory file. `base` is None where nothing is known."""
+
+    base: str | None = None
+    write: int = 0  # counts our writes
+    recent: tuple[Added, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Up to which remark the files are written, and its hash."""
+
+    journal_id: str = ""
+    number: int = 0
+    link: str = ""
+
+
+def load_state(path: Path) -> State:
+    fields = _load(path)
+    try:
+        base = fields["base"]
+        if not isinstance(base, str):
+            return State()
+        recent = msgspec.convert(fields["recent"], tuple[Added, ...])
+        return State(base=base, write=msgspec.convert(fields["write"], int), recent=recent)
+    except (KeyError, msgspec.ValidationError):
+        return State()
+
+
+def save_state(path: Path, state: State) -> None:
+    recent = msgspec.to_builtins(state.recent)
+    _save(path, {"base": state.base, "write": state.write, "recent": recent})
+
+
+def load_position(path: Path) -> Position:
+    fields = _load(path)
+    fields.pop("format", None)
+    try:
+        return msgspec.convert(fields, Position, strict=True)
+    except msgspec.ValidationError:
+        return Position()
+
+
+def save_position(path: Path, position: Position) -> None:
+    _save(path, msgspec.to_builtins(position))
+
+
+def add_reports(path: Path, reports: Sequence[dict[str, object]]) -> None:
+    """Keep what a person may want to know of merges; the newest REPORTS_MAX."""
+    if reports:
+        lines = [json.dumps(one) for one in (*read_reports(path), *reports)][-REPORTS_MAX:]
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_reports(path: Path) -> list[dict[str, object]]:
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    found: list[dict[str, object]] = []
+    for line in lines:
+        try:
+            found.append(cast("dict[str, object]", json.loads(line)))
+        except ValueError:
+            continue
+    return found
+
+
+def _load(path: Path) -> dict[str, object]:
+    try:
+        if path.stat().st_size > SIDECAR_BYTES_MAX:
+            return {}
+        fields: object = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    known = cast("dict[str, object]", fields) if isinstance(fields, dict) else {}
+    return known if known.get("format") == FORMAT else {}
+
+
+def _save(path: Path, fields: dict[str, object]) -> None:
+    # Escaped: a file that is not UTF-8 has lone surrogates in its text.
+    write_atomically(path, json.dumps({"format": FORMAT, **fields}).encode() + b"\n")

@@ -1,0 +1,425 @@
+"""`holdfast migrate import`: the agent arrives; `holdfast migrate cancel`: it stays after all.
+
+The import, in this order, and what a kill between two lines leaves:
+
+    a work folder beside the home   removed by the next run
+    the package is unsealed         by the vault that the person brought here
+    head and files are compared     every byte against the signed manifest
+    the journal ends where the head says, and its incarnation is raised: no task is suspect,
+                                    because nobody has written after the head was signed
+    the lease is taken              where there is an arbiter: THE MOMENT, from which the old copy
+                                    cannot take the move back; the same package goes on from here
+    the folder gets its name        from here on the agent can run
+
+An arbiter in a folder hears of copies on its own machine only; without one the last line is the
+moment. Nobody can know whether the package was taken on a second host too. Here it is taken once:
+a folder that has the agent already is replaced only where it was moved away itself, and the
+package is newer than all that it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app.binder import INSTANCE, KEYS
+from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.piped import Readable
+from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.snapshot.databases import read_mark
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ports import KeyRing
+from holdfast.errors import (
+    AgentElsewhere,
+    AgentQuarantined,
+    BackupDamaged,
+    BadInput,
+    LogDamaged,
+    LogMissing,
+    MoveRefused,
+    NotAnAgent,
+)
+from holdfast.host.folder_swap import remove_tree, settle, swap_in
+from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.journal_keys.vault_keys import point_keys
+from holdfast.identity.lease.instance import Instance
+from holdfast.identity.lease.instance_file import InstanceFile, site_of
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head
+from holdfast.identity.vault.vault import Vault
+from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.opening.check import find_damage
+from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.moved import MOVED, STAGING, find_mark, remove_mark
+from holdfast.layout.settings import NAME as SETTINGS
+from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.recovery.move_lease import MoveLease
+from holdfast.recovery.move_package import archive_of, digest_of_file, head_of, key_of, open_package, part_of
+from holdfast.recovery.recover_journal import recover_journal
+
+READY = "ready.json"
+TREE = "tree"
+TAKEN = ".taken"
+
+
+class MovedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """What `migrate import` did."""
+
+    home: str
+    id: str
+    incarnation: int
+    sequence: int
+    snapshot: int
+    claimed: bool  # the arbiter granted the incarnation to this copy
+    kept: str  # where the folder of before lies; empty where there was none
+    seconds: float
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """What `migrate cancel` did."""
+
+    home: str
+    incarnation: int
+    suspect: int  # tasks that look up or ask before they send: nobody can know who ran them
+    package: str
+
+
+class Here(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things lie on this host; empty: where they lay before."""
+
+    second: str = ""
+    arbiter: str = ""
+    witnesses: tuple[str, ...] = ()
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Written when all is done but the claim and the name: an import that was cut short goes on,
+    with the key and the counter that it has used."""
+
+    package: str  # its SHA-256
+    id: str
+    seq: int
+    rank: tuple[int, int, int, int]
+    archive: str
+    incarnation: int  # of the package
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What an import and a cancel need."""
+
+    vault: Vault
+    clock: Clock
+    entropy: Entropy
+    port: Signatures
+
+
+async def move_in(package: Path, target: Path, means: Means, *, here: Here | None = None) -> MovedIn:
+    """Take the package as the agent at `target`.
+
+    `here` says where things lie on this host; what it leaves out is where the package says.
+
+    Raises:
+        MoveRefused: taken before, taken back, older than what is here, or of another agent.
+        VaultLocked: sealed for another vault. BackupDamaged, ArchiveRefused: not what was sealed.
+    """
+    began = time.monotonic()
+    check_place(target)
+    ensure_private_folder(target.parent)
+    settle(target)
+    done = await _Arrival(package, target, means, here or Here()).run()
+    with contextlib.suppress(OSError):  # it may lie where nothing can be written
+        os.rename(package, package.with_name(f"{package.name}{TAKEN}"))
+    return msgspec.structs.replace(done, seconds=round(time.monotonic() - began, 3))
+
+
+class _Arrival:
+    def __init__(self, package: Path, target: Path, means: Means, here: Here) -> None:
+        self._package = package
+        self._target = target
+        self._work = target.with_name(f".{target.name}.moving")
+        self._means = means
+        self._here = here
+
+    async def run(self) -> MovedIn:
+        if not self._package.is_file():
+            taken = self._package.with_name(self._package.name + TAKEN)
+            raise BadInput(
+                f"there is no package at {self._package}",
+                hint=f"{taken} was taken already" if taken.exists() else "check the path",
+            )
+        sha256 = await asyncio.to_thread(digest_of_file, self._package)
+        ready = find_ready(self._work)
+        state = self._work / TREE / STATE
+        if ready is not None and ready.package == sha256 and not state.is_dir():
+            return await self._arrived(ready)
+        if ready is None or ready.package != sha256:
+            await asyncio.to_thread(remove_tree, self._work)
+            try:
+                ready = await self._made_ready(sha256)
+            except BaseException:
+                await asyncio.to_thread(remove_tree, self._work)
+                raise
+        home = self._home_of(state)
+        self._check_newer(ready)
+        e, claimed = await self._taken(home, state, ready)
+        kept = self._put(state)
+        await asyncio.to_thread(remove_tree, self._work)
+        return MovedIn(
+            home=str(self._target),
+            id=ready.id,
+            incarnation=e,
+            snapshot=ready.seq,
+            sequence=ready.sequence,
+            claimed=claimed,
+            kept=kept,
+            seconds=0.0,
+        )
+
+    async def _arrived(self, ready: Ready) -> MovedIn:
+        """The folder has its name: an earlier run was cut short after that."""
+        home = load_home(self._target)
+        await asyncio.to_thread(remove_tree, self._work)
+        return MovedIn(
+            home=str(self._target),
+            id=ready.id,
+            incarnation=ready.incarnation + 1,
+            snapshot=ready.seq,
+            sequence=ready.sequence,
+            claimed=home.arbiter is not None,
+            kept="",
+            seconds=0.0,
+        )
+
+    async def _made_ready(self, sha256: str) -> Ready:
+        """Everything but the claim and the name: unpacked, compared, raised, durable."""
+        means = self._means
+        tree = self._work / TREE
+        for folder in (self._work, tree):
+            ensure_private_folder(folder)
+        cover, tar = open_package(self._package, means.vault.identity, self._work)
+        with key_of(cover) as key:
+            head = head_of(cover)
+            with tar:
+                snapshot = await asyncio.to_thread(self._unpacked, tar, head, tree)
+            (self._work / "plain").unlink()
+            mark = self._checked(head, key, snapshot)
+            record, state = head.record, snapshot.state
+            ready = Ready(
+                package=sha256,
+                id=record.id,
+                seq=record.seq,
+                rank=record.rank,
+                archive=record.archive,
+                incarnation=mark.incarnation,
+                sequence=mark.sequence,
+            )
+            self._check_newer(ready)
+            self._furnish(state, head)
+            home = self._home_of(state)
+            if (lease := self._lease(home, state)) is not None:
+                lease.check_heir(key.public, mark.incarnation)
+            keys = self._keys(state)
+            await asyncio.to_thread(check_journal_of, state, keys)
+            await raise_incarnation(
+                state / "journal.db",
+                to=mark.incarnation + 1,
+                keys=keys,
+                clock=means.clock,
+                instance_folder=state / INSTANCE,
+            )
+            made = Instance(id=record.id, key=key.public, site=site_of(state / INSTANCE, means.clock))
+            InstanceFile(state / INSTANCE, id=record.id, clock=means.clock, entropy=means.entropy).adopt(made, key)
+        with Beneath(tree) as beneath:
+            beneath.sync()
+        write_atomically(self._work / READY, msgspec.json.encode(ready) + b"\n")
+        return ready
+
+    def _unpacked(self, tar: Readable, head: Signed[Head], tree: Path) -> Snapshot:
+        # Whose head it is can be judged only with the log, which is inside: nothing is used yet.
+        return read_snapshot(tar, head, tree, durable=True)
+
+    def _checked(self, head: Signed[Head], key: KeyPair, snapshot: Snapshot) -> JournalMark:
+        """How far the journal had come; all that the package says is true. Raises MoveRefused."""
+        means, record = self._means, head.record
+        try:
+            log = read_own_log(snapshot.state, means.port)
+        except (LogMissing, LogDamaged) as error:
+            raise MoveRefused(f"the package has no key log: {error.message}") from None
+        fault = find_fault_in_head(head, log, port=means.port)
+        if fault is not None:
+            raise MoveRefused(f"the head of the package does not count: {fault.message}")
+        self._speaker(snapshot.state).answer("A" * 22)  # only the vault of this agent can say so
+        if record.archive != archive_of(snapshot.about.name, key.public):
+            raise MoveRefused("the snapshot in the package was not made for a move to it")
+        if record.journal is None or not (snapshot.state / "journal.db").is_file():
+            raise MoveRefused("the package has no journal")
+        mark = read_mark(snapshot.state / "journal.db")
+        if (mark.id, mark.sequence, mark.incarnation) != (
+            record.journal.id,
+            record.journal.sequence,
+            record.journal.incarnation,
+        ):
+            raise BackupDamaged("the journal in the package does not end where its head says")
+        return record.journal
+
+    def _check_newer(self, ready: Ready) -> None:
+        """What is at the target was moved away, and knows nothing newer. Raises MoveRefused."""
+        if not os.path.lexists(self._target):
+            return
+        try:
+            here = load_home(self._target)
+        except NotAnAgent:
+            if any(self._target.iterdir()):
+                raise BadInput(f"{self._target} is there, and no agent") from None
+            return
+        known = [one.record for one in HeadFile(here.heads_file).read().heads]
+        same = [one for one in known if one.id == ready.id]
+        if known and not same:
+            raise MoveRefused(f"{self._target} is another agent")
+        if os.path.lexists(here.journal):
+            mark = find_mark(here.instance)
+            if mark is None or mark.state != MOVED:
+                raise MoveRefused(
+                    f"there is an agent in {self._target} that was not moved away",
+                    hint="the package was taken here already, or name another folder with --home",
+                )
+        if any(one.rank >= ready.rank for one in same if one.archive != ready.archive):
+            raise MoveRefused(f"{self._target} knows of a newer snapshot than the package has")
+
+    def _furnish(self, state: Path, head: Signed[Head]) -> None:
+        """What no snapshot holds: where things lie on this host, the way to the vault, the head."""
+        os.chmod(state, 0o700)
+        found = load_home(state)
+        given, here = found.settings.identity, self._here
+        given = msgspec.structs.replace(
+            given,
+            vault=str(self._means.vault.folder.absolute()),
+            second=here.second or given.second,
+            arbiter=here.arbiter or given.arbiter,
+            witnesses=here.witnesses or given.witnesses,
+        )
+        write_identity_settings(state / SETTINGS, name=found.name, identity=given)
+        point_keys(state / KEYS, self._means.vault)
+        HeadFile(state / "heads.jsonl").append(head)
+        ensure_private_folder(state / INSTANCE)
+
+    def _home_of(self, state: Path) -> AgentHome:
+        """Its paths are counted from where the home will be."""
+        found = load_home(state)
+        return AgentHome(folder=self._target, name=found.name, settings=found.settings)
+
+    def _speaker(self, state: Path) -> VaultSpeaker:
+        means = self._means
+        return VaultSpeaker(
+            means.vault, read_log=lambda: read_own_log(state, means.port), clock=means.clock, port=means.port
+        )
+
+    def _keys(self, state: Path) -> KeyRing:
+        return load_or_create(state / KEYS, journal_exists=True, entropy=self._means.entropy)
+
+    def _lease(self, home: AgentHome, state: Path) -> MoveLease | None:
+        means = self._means
+        return MoveLease.of(home, self._speaker(state), clock=means.clock, entropy=means.entropy, folder=state)
+
+    async def _taken(self, home: AgentHome, state: Path, ready: Ready) -> tuple[int, bool]:
+        lease = self._lease(home, state)
+        if lease is None:
+            return ready.incarnation + 1, False
+        try:
+            async with lease:
+                return await lease.take(lambda: self._keys(state)), True
+        except (AgentElsewhere, AgentQuarantined) as error:
+            raise MoveRefused(
+                f"the lease could not be taken: {error.message}",
+                hint="the move was taken back, or the package was taken elsewhere; look there "
+                "first. `holdfast migrate import` can be tried again",
+            ) from error
+
+    def _put(self, state: Path) -> str:
+        target = self._target
+        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        aside = target.with_name(f"{target.name}.before-{stamp}")
+        if target.is_dir() and not any(target.iterdir()):
+            target.rmdir()
+        return str(aside) if swap_in(state, target, aside=aside) else ""
+
+
+def find_ready(work: Path) -> Ready | None:
+    """What an import that was cut short has ready; None where it must begin anew."""
+    try:
+        return msgspec.json.decode((work / READY).read_bytes(), type=Ready)
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def check_journal_of(state: Path, keys: KeyRing) -> None:
+    """Chains, seals and rows of the journal that came. Raises BackupDamaged."""
+    findings = find_damage(str(state / "journal.db"), KeyWraps(keys))
+    if findings:
+        raise BackupDamaged(f"the journal in the package is damaged: {findings[0]}")
+
+
+async def cancel_move(home: AgentHome, means: Means, *, sure: bool) -> Cancelled:
+    """The agent runs on here.
+
+    Before the package was sealed nothing has happened. Afterwards a person says that nobody has
+    taken it (`sure`): an arbiter in a folder hears of copies on its own machine only, and one that
+    has heard refuses. Every open task then looks up or asks before it sends, because nobody can
+    know. The mark goes last: until then this copy does not run.
+
+    Raises MoveRefused where it was taken, or nobody says that it was not.
+    """
+    mark = find_mark(home.instance)
+    if mark is None:
+        raise MoveRefused(f"the agent in {home.folder} is not being moved")
+    incarnation, suspect = mark.incarnation, 0
+    if mark.state == MOVED:
+        if not sure:
+            raise MoveRefused(
+                "whether the package was taken on another machine nobody here can know",
+                hint="destroy the package, make sure that the agent runs nowhere else, then "
+                "`holdfast migrate cancel --nobody-has-it`; open tasks become suspect",
+            )
+        incarnation, suspect = await _taken_back(home, means, mark.incarnation)
+    package = Path(mark.package)
+    for path in (part_of(package), package):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    await asyncio.to_thread(remove_tree, home.instance / "backup" / STAGING)
+    remove_mark(home.instance)
+    return Cancelled(home=str(home.folder), incarnation=incarnation, suspect=suspect, package=mark.package)
+
+
+async def _taken_back(home: AgentHome, means: Means, incarnation: int) -> tuple[int, int]:
+    speaker = VaultSpeaker(
+        means.vault, read_log=lambda: read_own_log(home.folder, means.port), clock=means.clock, port=means.port
+    )
+    lease = MoveLease.of(home, speaker, clock=means.clock, entropy=means.entropy)
+    if lease is None:
+        done = await recover_journal(home.journal)
+        return done.incarnation, done.open_tasks
+    async with lease:
+        if lease.check_not_taken(incarnation):  # taken back before, by a run that was cut short
+            return read_incarnation(home.journal), 0
+        done = await recover_journal(home.journal)
+
+        def keys() -> KeyRing:
+            return load_or_create(home.keys_file, journal_exists=True, entropy=means.entropy)
+
+        return await lease.take_back(keys, incarnation), done.open_tasks

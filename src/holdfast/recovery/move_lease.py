@@ -1,0 +1,209 @@
+"""The agent's lease, when the agent moves: held by the one who leaves, yielded, taken, taken back.
+
+The arbiter decides in one act each time, so of two who want the next incarnation one gets it: the
+heir by the yield, or the old copy that takes the move back. Without an arbiter there is nobody to
+ask, and nobody who could know.
+
+The instance's key and counter belong to whoever holds `keeper.lock` (agent_lease.py). It is held
+here for as long as anything is said, so that no worker that is just ending says something too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.app.agent_lease import LOCK
+from holdfast.backup.chain.heads import NAME as HEADS
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ports import KeyRing
+from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, MoveRefused
+from holdfast.host.private_files import open_private
+from holdfast.identity.lease.arbiter_folder import FolderArbiter
+from holdfast.identity.lease.arbiter_state import Seen
+from holdfast.identity.lease.instance import Ask, Why
+from holdfast.identity.lease.instance_file import InstanceFile
+from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
+from holdfast.identity.records.encodings import Digest, PublicKey, digest_of
+from holdfast.identity.records.signed import Family, sealed
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.statements.claim import How, Yield
+from holdfast.identity.statements.head import parse_head
+from holdfast.identity.witness.witness import copy_of
+from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
+from holdfast.layout.agent_home import AgentHome
+
+ASK_AGAIN_S = 0.5
+
+
+class MoveLease:
+    """The arbiter of one agent, asked from one folder."""
+
+    def __init__(
+        self, home: AgentHome, arbiter: Path, state: Path, speaker: Speaker, *, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._life_ms = int(home.settings.identity.lease_s * 1000)
+        instance, self._journal = state / home.instance.name, state / home.journal.name
+        self._state_root = state_root_of(state)
+        self._speaker = speaker
+        self._clock = clock
+        self._instance = instance
+        self._lock_fd = -1
+        self._arbiter = FolderArbiter(arbiter, clock=clock, life_ms=self._life_ms)
+        self._file = InstanceFile(instance, id=speaker.id, clock=clock, entropy=entropy)
+
+    async def __aenter__(self) -> MoveLease:
+        """Raises AgentElsewhere where a process of this folder does not let go of the lease."""
+        ends = self._clock.boot_ms() + 2 * self._life_ms
+        fd = open_private(self._instance / LOCK, os.O_RDWR | os.O_CREAT)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if self._clock.boot_ms() > ends:
+                    os.close(fd)
+                    raise AgentElsewhere("a process of this folder keeps the lease") from None
+            await asyncio.sleep(ASK_AGAIN_S)
+        self._lock_fd = fd
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        os.close(self._lock_fd)
+
+    @classmethod
+    def of(
+        cls, home: AgentHome, speaker: Speaker, *, clock: Clock, entropy: Entropy, folder: Path | None = None
+    ) -> MoveLease | None:
+        """None where the agent has no arbiter. `folder` is where its files lie until they have
+        their place."""
+        if home.arbiter is None:
+            return None
+        state = folder or home.folder
+        return cls(home, home.arbiter, state, speaker, clock=clock, entropy=entropy)
+
+    def look(self) -> Seen | None:
+        log = self._speaker.log()
+        self._arbiter.learn(copy_of(log), log.id)
+        return self._arbiter.look(log.id)
+
+    async def hold(self, keys: Callable[[], KeyRing]) -> None:
+        """The lease is this folder's own. Raises AgentElsewhere, AgentQuarantined."""
+        keeper = self._keeper(keys)
+        ends = self._clock.boot_ms() + 2 * self._life_ms
+        while True:
+            found = await asyncio.to_thread(keeper.turn)
+            if isinstance(found, Held):
+                return
+            patient = found.why in (Why.ELSEWHERE, Why.TROUBLE)
+            if not patient or self._clock.boot_ms() > ends:
+                raise _refused(found)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def yield_line(self, *, to: PublicKey, state_root: Digest, handoff: Digest) -> str:
+        """The line by which the holder gives its lease away."""
+        log = self._speaker.log()
+        self._file.open(log.position)
+        said = Yield(id=log.id, e=read_incarnation(self._journal), to=to, state_root=state_root, handoff=handoff)
+        return sealed(said, said.to_json(), Family.LEASE, (self._file.signer,)).line().decode()
+
+    def give(self, line: str, *, incarnation: int) -> None:
+        """Tell the arbiter. Safe to repeat; nothing to tell where the heir has it already."""
+        seen = self.look()
+        if seen is None or seen.e > incarnation:
+            return
+        refusal = self._arbiter.yield_to(line.encode())
+        if refusal is not None:
+            raise MoveRefused(
+                f"the arbiter did not take the yield: {refusal.message}",
+                hint="`holdfast migrate cancel` takes the move back",
+            )
+
+    def check_heir(self, key: PublicKey, incarnation: int) -> None:
+        """Whether the package may be taken: nobody else was, and the lease is yielded to it."""
+        seen = self.look()
+        if seen is None:
+            return
+        if seen.e > incarnation or seen.inst == key:
+            raise MoveRefused(
+                f"incarnation {seen.e} was granted since: the package was taken elsewhere, or the move was taken back"
+            )
+        if seen.yielded_to != key:
+            raise MoveRefused(
+                "the lease was not given to this package",
+                hint="on the old host `holdfast migrate export` again finishes the move",
+            )
+
+    async def take(self, keys: Callable[[], KeyRing]) -> int:
+        """The heir's lease, in the folder that will be the agent's; the incarnation."""
+        return await self._claimed(self._keeper(keys))
+
+    def check_not_taken(self, incarnation: int) -> bool:
+        """Whether this folder has taken the move back already. Raises MoveRefused where somebody
+        else was granted what comes after."""
+        seen = self.look()
+        if seen is None or seen.e <= incarnation:
+            return False
+        instance, _ = self._file.open(self._speaker.log().position)
+        if seen.inst != instance.key:
+            raise MoveRefused(
+                f"incarnation {seen.e} was granted since: the package was taken; this copy of the "
+                "agent is not the newest any more"
+            )
+        return True
+
+    async def take_back(self, keys: Callable[[], KeyRing], incarnation: int) -> int:
+        """For the old copy, once its lease is over: the incarnation above, instead of the heir."""
+        keeper = self._keeper(keys)
+        ends = self._clock.boot_ms() + 2 * self._life_ms
+        while True:
+            seen = self.look()
+            if seen is None:
+                return await self._claimed(keeper)
+            self.check_not_taken(incarnation)
+            e = max(read_incarnation(self._journal), seen.e + 1)
+            ask = Ask(e=e, after_e=seen.e, how=How.EXPIRED)
+            found = await asyncio.to_thread(keeper.claim, ask)
+            if isinstance(found, Held):
+                return found.e
+            if found.why is not Why.ELSEWHERE or self._clock.boot_ms() > ends:
+                raise _refused(found)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _claimed(self, keeper: Keeper) -> int:
+        found = await asyncio.to_thread(keeper.turn)
+        if isinstance(found, NotHeld):
+            raise _refused(found)
+        return found.e
+
+    def _keeper(self, keys: Callable[[], KeyRing]) -> Keeper:
+        def raise_to(e: int) -> None:
+            asyncio.run(
+                raise_incarnation(self._journal, to=e, keys=keys(), clock=self._clock, instance_folder=self._instance)
+            )
+
+        return Keeper(
+            file=self._file,
+            speaker=self._speaker,
+            arbiter=self._arbiter,
+            clock=self._clock,
+            incarnation=lambda: read_incarnation(self._journal),
+            raise_incarnation=raise_to,
+            state_root=lambda: self._state_root,
+        )
+
+
+def state_root_of(state: Path) -> Digest:
+    """The manifest of the newest snapshot that the folder knows of."""
+    try:
+        return parse_head((state / HEADS).read_bytes().splitlines()[-1]).record.manifest
+    except (OSError, IndexError, HoldfastError):
+        return digest_of(b"holdfast/state/1\0")
+
+
+def _refused(found: NotHeld) -> Exception:
+    kind = AgentElsewhere if found.why in (Why.ELSEWHERE, Why.TROUBLE) else AgentQuarantined
+    return kind(found.text)

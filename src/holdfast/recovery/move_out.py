@@ -1,0 +1,318 @@
+"""`holdfast migrate export`: the agent leaves this host, in one sealed file.
+
+In this order, and what a kill between two lines leaves:
+
+    moved.json: moving     nobody opens the journal any more; workers see it and stop
+    the journal is unused  proven by its lock; calls under way have ended or stay open in it
+    the lease is ours      where there is an arbiter: only the holder may give it away
+    the hand-off is new    written from the journal, which nobody changes from here on
+    the snapshot is staged and its head signed: it names the last record of the journal
+    PACKAGE.part           whole and sealed; nobody looks for that name
+    moved.json: moved      THE MOMENT: from here on this copy does not run
+    the lease is yielded   to the key in the package, as often as needed
+    PACKAGE                by a rename
+
+Before the moment a run starts over, and `migrate cancel` makes everything as it was. After it a
+run goes on: the same package, the same key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app.binder import open_file_journal
+from holdfast.app.handoff import refresh_handoff
+from holdfast.backup.archive.manifest import ENTRIES_MAX
+from holdfast.backup.archive.reader import HEAD_NAME
+from holdfast.backup.backups import alone
+from holdfast.backup.chain.chain import joined, valid_heads
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.chain.sources import witness_file
+from holdfast.backup.snapshot.staging import Staged, Subject, stage
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.version import find_version
+from holdfast.errors import BadInput, HoldfastError, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
+from holdfast.host.folder_swap import remove_tree
+from holdfast.host.log import Log
+from holdfast.host.private_files import check_place, ensure_private_folder, sync_folder, write_atomically
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.statements.head import Head, JournalMark
+from holdfast.identity.vault.vault import Vault
+from holdfast.journal.sqlite.host.use_lock import JournalUse
+from holdfast.journal.sqlite.opening.open import check_never_here, peek
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.covered import Rules
+from holdfast.layout.moved import MOVED, MOVING, STAGING, Mark, find_mark, write_mark
+from holdfast.recovery.move_lease import MoveLease
+from holdfast.recovery.move_package import Cover, archive_of, digest_of_file, part_of, write_package
+
+STOP_WAIT_S = 60.0  # for workers to see the mark and end their calls
+
+Say = Callable[[str], None]
+
+
+class MovedOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What `migrate export` did."""
+
+    package: str
+    sha256: str
+    id: str
+    incarnation: int
+    sequence: int
+    snapshot: int
+    to: str
+    yielded: bool  # to the package, at the arbiter
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class MoveOut:
+    """One agent's way out."""
+
+    def __init__(
+        self,
+        home: AgentHome,
+        vault: Vault,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        port: Signatures,
+        say: Say,
+        wait_s: float = STOP_WAIT_S,
+    ) -> None:
+        self._home = home
+        self._vault = vault
+        self._clock = clock
+        self._entropy = entropy
+        self._port = port
+        self._say = say
+        self._wait_s = wait_s
+        self._speaker = VaultSpeaker(vault, read_log=lambda: read_own_log(home.folder, port), clock=clock, port=port)
+
+    async def run(self, package: Path) -> MovedOut:
+        """Raises JournalBusy while somebody has the journal open; the move can then be taken up
+        again or cancelled. AgentElsewhere or AgentQuarantined where this copy holds no lease."""
+        home, began = self._home, time.monotonic()
+        check_place(package)
+        if home.state != home.folder:
+            # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
+            raise MoveRefused(
+                f"the agent in {home.state} was there before Holdfast: a package would not hold its own files",
+                hint="stop it, `holdfast backup now`, and `holdfast recover` on the other host",
+            )
+        if home.folder == package or home.folder in package.parents:
+            raise BadInput(f"{package} lies in the agent's folder", hint="name another place")
+        if not os.path.lexists(home.journal):
+            check_never_here(home.journal, home.instance)
+            raise NotAJournal(
+                f"{home.name} has no journal yet: it never ran, and nothing must be handed over",
+                hint="`holdfast backup now`, then `holdfast recover` on the other host",
+            )
+        ensure_private_folder(home.instance)
+        with alone(home.instance / "backup"):
+            mark = find_mark(home.instance)
+            if mark is not None and mark.state == MOVED:
+                return self._finished(mark, package)
+            if os.path.lexists(package):
+                raise BadInput(f"{package} is there already", hint="nothing is written over")
+            write_mark(home.instance, Mark(state=MOVING, package=str(package), at=self._now()))
+            done, mark = await self._leave(package)
+            self._finish(mark)
+        return msgspec.structs.replace(done, yielded=bool(mark.yielded), seconds=round(time.monotonic() - began, 3))
+
+    async def _leave(self, package: Path) -> tuple[MovedOut, Mark]:
+        home = self._home
+        self._say("waiting until nobody uses the journal")
+        (await self._exclusive()).close()
+        async with AsyncExitStack() as stack:
+            lease = MoveLease.of(home, self._speaker, clock=self._clock, entropy=self._entropy)
+            if lease is not None:
+                await stack.enter_async_context(lease)
+            return await self._leave_holding(package, lease)
+
+    async def _leave_holding(self, package: Path, lease: MoveLease | None) -> tuple[MovedOut, Mark]:
+        home = self._home
+        if lease is not None:
+            await lease.hold(lambda: load_or_create(home.keys_file, journal_exists=True, entropy=self._entropy))
+        await self._hand_off()
+        folder = home.instance / "backup" / STAGING
+        await asyncio.to_thread(remove_tree, folder)
+        ensure_private_folder(folder)
+        try:
+            with await self._exclusive(), KeyPair.new(self._entropy) as key:
+                return await asyncio.to_thread(self._pack, folder, package, key, lease)
+        finally:
+            await asyncio.to_thread(remove_tree, folder)
+
+    def _pack(self, folder: Path, package: Path, key: KeyPair, lease: MoveLease | None) -> tuple[MovedOut, Mark]:
+        home = self._home
+        staged = stage(self._subject(), folder)
+        head = self._sealed(staged, key)
+        mark_of = head.record.journal
+        if mark_of is None:
+            raise SnapshotFailed(f"{home.journal} is not in the snapshot")
+        yielded = ""
+        if lease is not None:
+            yielded = lease.yield_line(
+                to=key.public, state_root=staged.manifest, handoff=digest_of(_read(home.handoff_file))
+            )
+        write_atomically(folder / HEAD_NAME, head.line() + b"\n")
+        cover = Cover(head=head.line().decode(), seed=key.seed().hex(), yielded=yielded)
+        part = part_of(package)
+        sha256 = write_package(folder, cover, part, self._vault.recipients)
+        sync_folder(part.parent)
+        self._say(f"packed {staged.files:,} files, {staged.bytes:,} bytes")
+        mark = Mark(
+            state=MOVED,
+            package=str(package),
+            to=key.public,
+            part_sha256=sha256,
+            incarnation=mark_of.incarnation,
+            sequence=mark_of.sequence,
+            at=self._now(),
+            yielded=yielded,
+        )
+        HeadFile(home.heads_file).append(head)
+        write_mark(home.instance, mark)
+        return MovedOut(
+            package=str(package),
+            sha256=sha256,
+            id=head.record.id,
+            to=key.public,
+            incarnation=mark.incarnation,
+            sequence=mark.sequence,
+            snapshot=head.record.seq,
+            yielded=bool(yielded),
+            files=staged.files,
+            bytes=staged.bytes,
+        ), mark
+
+    def _finished(self, mark: Mark, package: Path) -> MovedOut:
+        """The move that was made already; an agent leaves in one package."""
+        done = self._finish(mark)
+        if str(package) != mark.package:
+            raise MovedAway(
+                f"the agent has left in {mark.package} already; {package} was not written",
+                hint="carry that file, or `holdfast migrate cancel` where nobody has imported it",
+            )
+        return done
+
+    def _finish(self, mark: Mark) -> MovedOut:
+        """From the moment on: yield, then give the package its name. Safe to repeat."""
+        package = Path(mark.package)
+        part = part_of(package)
+        here = part if os.path.lexists(part) else package
+        if not os.path.lexists(here) or digest_of_file(here) != mark.part_sha256:
+            raise MovedAway(
+                f"the agent was moved, and its package is not at {package} any more",
+                hint="bring it back there, or `holdfast migrate cancel`",
+            )
+        if mark.yielded:
+            lease = MoveLease.of(self._home, self._speaker, clock=self._clock, entropy=self._entropy)
+            if lease is not None:
+                lease.give(mark.yielded, incarnation=mark.incarnation)
+        if here == part:
+            os.rename(part, package)
+            sync_folder(package.parent)
+        return MovedOut(
+            package=str(package),
+            sha256=mark.part_sha256,
+            id=self._speaker.id,
+            to=mark.to,
+            incarnation=mark.incarnation,
+            sequence=mark.sequence,
+            snapshot=self._snapshot(mark),
+            yielded=bool(mark.yielded),
+        )
+
+    def _snapshot(self, mark: Mark) -> int:
+        archive = archive_of(self._home.name, mark.to)
+        heads = HeadFile(self._home.heads_file).read().heads
+        return next((one.record.seq for one in heads if one.record.archive == archive), 0)
+
+    async def _exclusive(self) -> JournalUse:
+        folder = self._home.instance / peek(self._home.journal)
+        try:
+            return await JournalUse.exclusive(folder, timeout_s=self._wait_s)
+        except JournalBusy as error:
+            raise JournalBusy(
+                error.message,
+                hint="stop the programs that have it open, then `holdfast migrate export` again; "
+                "`holdfast migrate cancel` lets the agent run on here",
+            ) from None
+
+    async def _hand_off(self) -> None:
+        home = self._home
+        journal, _ = await open_file_journal(
+            home.journal, create=False, clock=self._clock, entropy=self._entropy, moving=True
+        )
+        try:
+            await refresh_handoff(home.journal, journal, log=Log())
+        finally:
+            await journal.close()
+
+    def _subject(self) -> Subject:
+        home, newest = self._home, self._newest()
+        apart = [home.vault, home.second, home.arbiter, *home.witnesses]
+        return Subject(
+            folder=home.folder,
+            journal=home.journal,
+            id=self._speaker.id,
+            name=home.name,
+            incarnation=None,
+            seq=1 if newest is None else newest.record.seq + 1,
+            at=self._now(),
+            holdfast=find_version(),
+            rules=Rules(apart=tuple(str(one) for one in apart if one), entries_max=ENTRIES_MAX),
+        )
+
+    def _sealed(self, staged: Staged, key: KeyPair) -> Signed[Head]:
+        about, newest = staged.about, self._newest()
+        mark = about.journal
+        journal = (
+            None if mark is None else JournalMark(id=mark.id, sequence=mark.sequence, incarnation=mark.incarnation)
+        )
+        return self._speaker.seal_head(
+            incarnation=about.e,
+            seq=about.seq,
+            manifest=staged.manifest,
+            archive=archive_of(self._home.name, key.public),
+            size_bytes=staged.bytes,
+            files=staged.files,
+            journal=journal,
+            prev=None if newest is None else newest.digest,
+        )
+
+    def _newest(self) -> Signed[Head] | None:
+        sources = [HeadFile(self._home.heads_file).read()]
+        for folder in self._home.witnesses:
+            try:
+                sources.append(witness_file(folder, self._speaker.id).read())
+            except (HoldfastError, OSError):
+                continue  # it can only know what we know
+        log = self._speaker.log()
+        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in sources).newest
+
+    def _now(self) -> int:
+        return self._clock.wall_ms() // 1000
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

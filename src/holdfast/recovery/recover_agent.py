@@ -1,0 +1,306 @@
+"""`holdfast recover`: from what a person still has to an agent that can run again.
+
+Needed: the words, or enough shares, or a vault that opens; and the address of one place. First
+everything is only read (rescue_view.py). Then, in this order, and why:
+
+    restore     the newest whole snapshot becomes the home (restore_home.py); before it takes its
+                place its journal is made a proper restore, so there is no moment at which a
+                worker could take it for the newest state. It has no keys yet
+    identity    the recovery evicts whoever had the keys; fresh keys in new vaults take over, with
+                the journal's own keys out of the escrow (recover_identity.py)
+
+A kill in between leaves a home without a vault, which no worker opens. The same command, run again,
+sees which snapshot is there and goes on with the identity.
+
+With a vault that was not lost nobody is evicted: the restored home is pointed to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app.binder import INSTANCE, KEYS
+from holdfast.backup.backups import ring_of
+from holdfast.backup.chain.heads import NAME as HEADS
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.places.places import Place, read_places, write_places
+from holdfast.backup.restore.restore_choice import Wish, none_to_restore
+from holdfast.backup.restore.restore_home import RestoreReport, restore_to
+from holdfast.backup.restore.restored_mark import Mark, find_mark, write_mark
+from holdfast.backup.snapshot.verify import JOURNAL
+from holdfast.core.clock import Clock, Entropy
+from holdfast.errors import HoldfastError, LogMissing, NotNow, VaultLocked
+from holdfast.host.private_files import remove_durably
+from holdfast.identity.acts.make_agent import find_whole, open_by
+from holdfast.identity.acts.recover_identity import Order as IdentityOrder
+from holdfast.identity.acts.recover_identity import recover_identity
+from holdfast.identity.files.pending import find_pending
+from holdfast.identity.journal_keys.secret_file import SecretFile
+from holdfast.identity.journal_keys.vault_keys import point_keys
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.records import Rotation
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head
+from holdfast.identity.vault.ring import Escrow
+from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.vault import Vault, check_free, exists, unfinished
+from holdfast.identity.witness.witness import copy_of
+from holdfast.identity.witness.witness_places import reach
+from holdfast.journal.sqlite.opening.restore import Restored as Rewound
+from holdfast.journal.sqlite.opening.restore import restore_journal
+from holdfast.layout.agent_home import AgentHome, home_in, load_home
+from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.recovery.recover_journal import granted_to
+from holdfast.recovery.survey import Have, View
+
+Tell = Callable[[str], None]
+HEADS_MARKED = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where the agent shall live."""
+
+    folder: Path
+    vault: Path
+    second: Path
+    keys: Sequence[Key] = ()
+    second_keys: Sequence[Key] = ()
+    spare_witness: Path | None = None  # taken where too few of the old ones answer
+    new_witnesses: tuple[Path, ...] = ()
+    arbiter: str = ""  # taken where the one in the restored settings is not here
+    again: bool = False
+    accept_older: bool = False
+
+    @property
+    def home(self) -> Path:
+        """The home in it: of an adopted agent a folder inside."""
+        return home_in(self.folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    home: AgentHome
+    log: Log
+    restored: RestoreReport | None  # None: it was there already
+    journal: Rewound | None
+    evicted: bool
+    left: tuple[str, ...]  # places that were behind, and are not gone on with
+    secrets: tuple[str, ...]  # of tools: whoever had the old machine may know them
+    restore_s: float
+    identity_s: float
+
+
+async def perform(
+    view: View, have: Have, target: Target, *, clock: Clock, entropy: Entropy, port: Signatures, tell: Tell
+) -> Recovered:
+    """Restore, recover, take over. See the module for what a kill leaves."""
+    obstacle = find_obstacle(
+        view, vault=target.vault, keep_keys=have.vault is not None, again=target.again, accept_older=target.accept_older
+    )
+    if obstacle is not None:
+        raise obstacle
+    assert view.chosen is not None  # or it is an obstacle
+    if have.vault is None:
+        _check_vaults(target)
+    began = time.monotonic()
+    restored, rewound = None, None
+    if _is_there(view.chosen, target):
+        tell("this snapshot is restored already: going on with the identity")
+    else:
+        restoring = _Restoring(view, clock, keep_keys=have.vault is not None)
+        restored = await restore_to(target.folder, view.means(port), Wish(at=view.at), prepare=restoring.prepare)
+        rewound = restoring.rewound
+    restored_at = time.monotonic()
+    if have.vault is not None:
+        log = view.log
+        _point(target, have.vault)
+    else:
+        tell("recovering the identity: fresh keys take over")
+        log = await _recover_identity(view, have, target, entropy=entropy, port=port)
+    home = load_home(target.home)
+    left = _settle_places(home, view)
+    return Recovered(
+        home=home,
+        log=log,
+        restored=restored,
+        journal=rewound,
+        evicted=have.vault is None,
+        left=left,
+        secrets=_secrets(home, view.escrow, clock, entropy),
+        restore_s=restored_at - began,
+        identity_s=time.monotonic() - restored_at,
+    )
+
+
+def find_obstacle(view: View, *, vault: Path, keep_keys: bool, again: bool, accept_older: bool) -> HoldfastError | None:
+    """Why nothing would come of a recovery, as far as that can be known before anything is done."""
+    if view.chosen is None:
+        return none_to_restore(view.overview, Wish(at=view.at))
+    if view.unplaced and not accept_older:
+        return LogMissing(
+            f"{view.unplaced[0]}: newer snapshots may be passed over",
+            hint="give the newer log: --log FILE, --witness DIR or --card FILE; if there is none, "
+            "--accept-older takes what this log can vouch for",
+        )
+    return None if keep_keys else _find_done(view.log, vault, again=again)
+
+
+def old_witnesses_short(view: View, witnesses: Sequence[Path], *, port: Signatures) -> int:
+    """How many of the witnesses that must vouch for a recovery are missing."""
+    tier = view.log.generations[-1].tier.witnesses
+    reached = reach(witnesses, port=port).by_key
+    return max(tier.needed - sum(key in reached for key in tier.members), 0)
+
+
+async def _recover_identity(view: View, have: Have, target: Target, *, entropy: Entropy, port: Signatures) -> Log:
+    home = load_home(target.home)
+    witnesses = tuple(dict.fromkeys((*have.witnesses, *home.witnesses)))
+    new = target.new_witnesses
+    short = old_witnesses_short(view, witnesses, port=port)
+    if short and not new and target.spare_witness is not None:
+        new = (target.spare_witness,)
+    arbiter = home.arbiter
+    moved = target.arbiter and arbiter is not None and not arbiter.parent.is_dir()
+    old = home.settings.identity
+    changed = msgspec.structs.replace(
+        old, vault=str(target.vault), second=str(target.second), arbiter=target.arbiter if moved else old.arbiter
+    )
+    write_identity_settings(home.settings_file, name=home.name, identity=changed)
+    order = IdentityOrder(
+        folder=target.home,
+        vault=target.vault,
+        second=target.second,
+        keys=target.keys,
+        second_keys=target.second_keys,
+        copies=(*have.copies, copy_of(view.log)),
+        witnesses=witnesses,
+        new_witnesses=new,
+        escrow=view.escrow_raw,
+        passphrase=have.passphrase,
+        again=target.again,
+    )
+    done = await recover_identity(order, words=have.words, shares=have.shares, entropy=entropy, port=port)
+    return done.log
+
+
+def _point(target: Target, vault: Vault) -> None:
+    """The restored home belongs to the vault that is here."""
+    home = load_home(target.home)
+    if home.vault != vault.folder:
+        changed = msgspec.structs.replace(home.settings.identity, vault=str(vault.folder), second=str(target.second))
+        write_identity_settings(home.settings_file, name=home.name, identity=changed)
+    point_keys(home.keys_file, vault)
+
+
+def _find_done(log: Log, vault: Path, *, again: bool) -> NotNow | None:
+    """Before anything is moved: a recovery that another machine has finished is told."""
+    record = log.head.record
+    finished = isinstance(record, Rotation) and record.g > 0 and record.s == 1
+    if not finished or again or exists(vault):
+        return None
+    return NotNow(
+        f"{log.id} was recovered already, at {tuple(log.position)}, to keys that are not here",
+        hint="if that machine is lost too, or not yours, --again evicts it",
+    )
+
+
+def _check_vaults(target: Target) -> None:
+    """Before anything is moved: a vault that is in the way opens, or another place is named."""
+    if not exists(target.vault) and not exists(unfinished(target.vault)):
+        check_free(target.vault)
+        check_free(target.second)
+    for folder, keys in ((target.vault, target.keys), (target.second, target.second_keys)):
+        if not exists(folder):
+            continue
+        try:
+            open_by(folder, keys).wipe()
+        except VaultLocked as error:
+            raise VaultLocked(
+                f"{folder} holds a vault that does not open with what was given",
+                hint="name new folders with --vault and --second: the words make new keys",
+            ) from error
+
+
+def _settle_places(home: AgentHome, view: View) -> tuple[str, ...]:
+    """places.json says where the places were found; those that were behind are left out.
+
+    A repository that may have been put back to an older day must not be written to again: what
+    it would seal anew goes out under numbers that were used before.
+    """
+    behind = {one.place.name for one in view.overview.places if one.lag is not None}
+    found = {one.name: one for one in view.places}
+    kept: list[Place] = []
+    stored = read_places(home.places_file)
+    for place in stored:
+        there = found.get(place.name)
+        if place.name in behind:
+            continue
+        same = there is not None and (there.kind, there.place_id) == (place.kind, place.place_id)
+        if there is not None and same:
+            kept.append(msgspec.structs.replace(place, address=there.address, agent=there.agent))
+        else:
+            kept.append(place)
+    if tuple(kept) != stored:
+        write_places(home.places_file, kept)
+    return tuple(sorted(behind))
+
+
+class _Restoring:
+    """What is done to a restored folder before it takes its place."""
+
+    def __init__(self, view: View, clock: Clock, *, keep_keys: bool) -> None:
+        self._view = view
+        self._keep_keys = keep_keys
+        self._clock = clock
+        self.rewound: Rewound | None = None
+
+    async def prepare(self, folder: Path) -> None:
+        folder = home_in(folder)
+        if not self._keep_keys:
+            # Of the folder that was there: the agent is whole again only with its new keys.
+            remove_durably(folder / KEYS)
+        journal = folder / JOURNAL
+        if journal.is_file():
+            self.rewound = await restore_journal(
+                journal,
+                keys=ring_of(self._view.escrow),
+                clock=self._clock,
+                instance_folder=folder / INSTANCE,
+                above=max(self._view.above, granted_to(folder)),
+            )
+        write_mark(folder / INSTANCE, self._mark(folder))
+
+    def _mark(self, folder: Path) -> Mark:
+        held = HeadFile(folder / HEADS).read().heads
+        return Mark(
+            heads=tuple(one.digest for one in held[-HEADS_MARKED:]),
+            restored_ms=self._clock.wall_ms(),
+            incarnation=None if self.rewound is None else self.rewound.incarnation,
+        )
+
+
+def _is_there(chosen: Signed[Head], target: Target) -> bool:
+    """Whether an earlier run of this recovery has restored the snapshot and was cut short."""
+    mark = find_mark(target.home / INSTANCE)
+    if mark is None or chosen.digest not in mark.heads:
+        return False
+    # With its keys in place and the record that names them unpublished, it is locked out still.
+    whole = find_whole(target.home) and find_pending(target.home) is None
+    if whole and not target.again:
+        raise NotNow(
+            f"{target.folder} was restored from this snapshot already, and has its keys",
+            hint="start it; to restore once more, give --again",
+        )
+    return not whole
+
+
+def _secrets(home: AgentHome, escrow: Escrow, clock: Clock, entropy: Entropy) -> tuple[str, ...]:
+    file = SecretFile(home.folder, keys=ring_of(escrow), clock=clock, entropy=entropy)
+    return tuple(sorted(file.list_secrets()))

@@ -1,0 +1,263 @@
+"""What a person still has of an agent, and what can be known from it before anything is changed.
+
+From words, shares or an open vault, and the addresses of places: the log from every source, the
+escrow, the heads of all places, and from these the newest snapshot that anybody is known to have
+made. Nothing is written; recover_agent.py acts on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from holdfast.backup.backups import ring_of
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.chain.heads import NAME as HEADS
+from holdfast.backup.chain.heads import HeadFile, Held, parse_copy
+from holdfast.backup.chain.inner_heads import with_inner_heads
+from holdfast.backup.chain.sources import HOME, Listed, Overview, overview
+from holdfast.backup.places.companion_files import read_beside
+from holdfast.backup.places.found_places import Source, Sources, find_sources
+from holdfast.backup.places.places import Place, read_places, repository_of
+from holdfast.backup.restore.restore_home import Means
+from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
+from holdfast.identity.acts.paper_acts import check_paper, find_phrase, matches
+from holdfast.identity.files.found_log import read_logs
+from holdfast.identity.log.log_state import Log
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import key_bytes
+from holdfast.identity.records.records import Inception, id_of, parse_record
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.head import Head
+from holdfast.identity.vault.keyset import get_op
+from holdfast.identity.vault.ring import Escrow, open_escrow, read_escrow
+from holdfast.identity.vault.vault import Vault
+from holdfast.identity.witness.witness import Copy
+from holdfast.identity.witness.witness_places import reach
+from holdfast.layout.agent_home import home_in
+
+LOOKED = "the look before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Have:
+    """What a person still has. Paper, or an open vault."""
+
+    places: tuple[str, ...]  # addresses
+    words: str = field(default="", repr=False)
+    shares: tuple[str, ...] = field(default=(), repr=False)
+    passphrase: str = field(default="", repr=False)  # of the sheet
+    vault: Vault | None = None
+    copies: tuple[Copy, ...] = ()  # of the log: from the card, from a file
+    witnesses: tuple[Path, ...] = ()
+    agent: str = ""  # its name, where a place holds several
+    rsh: str = ""
+    remote_borg: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What there is. Nothing was changed to find it out."""
+
+    log: Log
+    change: str  # what was wrong with the words
+    escrow: Escrow = field(repr=False)
+    escrow_raw: bytes | None = field(repr=False)
+    overview: Overview
+    places: tuple[Place, ...]
+    chosen: Signed[Head] | None  # the newest that some place holds
+    failed: dict[str, str]  # places that could not be read
+    unplaced: tuple[str, ...]  # heads of later positions than the log at hand has
+    borg: Borg
+    at: int | None = None
+
+    def means(self, port: Signatures) -> Means:
+        return Means(
+            borg=self.borg,
+            places=self.places,
+            escrow=self.escrow,
+            log=self.log,
+            keys=ring_of(self.escrow),
+            port=port,
+            # The heads that were read out of archives are not read again.
+            others={LOOKED: Held(heads=self.overview.chain.heads)},
+        )
+
+    @property
+    def above(self) -> int:
+        """The highest incarnation that a head speaks of."""
+        seen = [0]
+        for one in self.overview.chain.heads:
+            seen.append(one.record.e)
+            if one.record.journal is not None:
+                seen.append(one.record.journal.incarnation)
+        return max(seen)
+
+
+async def look(have: Have, folder: Path, *, borg: Borg, port: Signatures, at: int | None = None) -> View:
+    """Everything that can be known before anything is changed.
+
+    Raises:
+        PlaceMissing: none of the places could be read, or none holds a snapshot.
+        LogMissing, BadPhrase, BadShare, VaultLocked, NotNow
+    """
+    sources = await find_sources(borg, have.places, agent=have.agent, rsh=have.rsh, remote_borg=have.remote_borg)
+    folder = home_in(folder)
+    sources = await _with_own_places(sources, folder, borg)
+    if not sources.found and sources.failed:
+        raise next(iter(sources.failed.values()))
+    copies = (*have.copies, *(one.log for one in sources.found))
+    logs = await read_logs(copies, reach(have.witnesses, port=port), port=port)
+    if not logs:
+        raise LogMissing(
+            "none of the places holds the log of an agent",
+            hint="give the public card with --card FILE, or a witness with --witness DIR",
+        )
+    with ExitStack() as stack:
+        if have.vault is not None:
+            log, change = _log_of_vault(have.vault, [one.log for one in logs]), ""
+            escrow, raw = read_escrow(have.vault), None
+        else:
+            phrase, change = find_phrase(
+                [one.log for one in logs], words=have.words, shares=have.shares, passphrase=have.passphrase
+            )
+            stack.enter_context(phrase)
+            paper = stack.enter_context(PaperKeys(phrase, have.passphrase))
+            found = next(one for one in logs if matches(one.log, paper))
+            log = found.completed(paper, port=port)
+            check_paper(log, paper)
+            escrow, raw = _open_escrow(sources, log, paper)
+    own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
+    listed = await asyncio.gather(*(_listed(borg, one, escrow) for one in own))
+    others = {HOME: _heads_at(folder)}
+    listed = await with_inner_heads(borg, listed, others, log, escrow, port=port)
+    seen = overview(listed, others, log, port=port)
+    failed = {address: error.message for address, error in sources.failed.items()}
+    failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
+    return View(
+        log=log,
+        change=change,
+        escrow=escrow,
+        escrow_raw=raw,
+        overview=seen,
+        failed=failed,
+        unplaced=_unplaced(listed, log),
+        places=tuple(one.place for one in own),
+        chosen=_chosen(seen, at=at),
+        borg=borg,
+        at=at,
+    )
+
+
+def _unplaced(listed: Sequence[Listed], log: Log) -> tuple[str, ...]:
+    """Heads that were signed after the log at hand ends: it may be an old copy."""
+    return tuple(
+        f"place {one.place.name} has head {head.record.seq}, signed at "
+        f"{tuple(head.record.position)}, and the log at hand ends at {tuple(log.position)}"
+        for one in listed
+        for head in one.known.heads
+        if head.record.id == log.id and head.record.position > log.position
+    )
+
+
+def _chosen(seen: Overview, *, at: int | None) -> Signed[Head] | None:
+    held = {one.digest for standing in seen.places for one in standing.held}
+    for head in reversed(seen.chain.heads):
+        if head.digest in held and (at is None or head.record.at <= at):
+            return head
+    return None
+
+
+def _open_escrow(sources: Sources, log: Log, paper: PaperKeys) -> tuple[Escrow, bytes]:
+    """The escrow that knows most, of those that this paper opens."""
+    opened: list[tuple[int, int, Escrow, bytes]] = []
+    with paper.escrow() as identity:
+        for number, source in enumerate(sources.found):
+            if source.escrow is None or _agent_of(source) not in (log.id, None):
+                continue
+            try:
+                escrow = open_escrow(source.escrow, identity)
+            except HoldfastError:
+                continue
+            known = len(escrow.keys.journal_keys) + len(escrow.others)
+            opened.append((known, -number, escrow, source.escrow))
+    if not opened:
+        raise VaultLocked(
+            "no escrow.age beside a place opens with this paper",
+            hint="name another place; without it neither backup nor journal can be read",
+        )
+    _, _, escrow, raw = max(opened, key=lambda one: one[:2])
+    return escrow, raw
+
+
+def _log_of_vault(vault: Vault, logs: Sequence[Log]) -> Log:
+    """The log whose operational key this vault holds."""
+    for log in logs:
+        for entry in log.entries():
+            record = entry.record
+            keys = getattr(record, "op", None)
+            if keys is None:
+                continue
+            try:
+                get_op(vault, key_bytes(keys.members[0])).wipe()
+            except HoldfastError:
+                continue
+            return log
+    raise BadInput("the vault holds the keys of none of these agents", hint="name the right place or vault")
+
+
+def _agent_of(source: Source) -> str | None:
+    """The agent whose log lies beside; None where none does."""
+    for line in source.log.records:
+        try:
+            signed = parse_record(line)
+        except HoldfastError:
+            continue
+        if isinstance(signed.record, Inception):
+            return id_of(signed)
+    return None
+
+
+async def _listed(borg: Borg, source: Source, escrow: Escrow) -> Listed:
+    known = parse_copy(source.files.get(HEADS))
+    try:
+        listing = await borg.list_archives(repository_of(source.place, escrow), rescue=True)
+    except HoldfastError as error:
+        return Listed(place=source.place, known=known, error=error)
+    archives = frozenset(one.name for one in listing.archives)
+    return Listed(place=source.place, known=known, archives=archives)
+
+
+async def _with_own_places(sources: Sources, folder: Path, borg: Borg) -> Sources:
+    """Also the places that a folder which survived still names."""
+    if not os.path.lexists(folder / "places.json"):
+        return sources
+    found, failed = list(sources.found), dict(sources.failed)
+    there = {one.place.repository for one in found}
+    named = [one for one in read_places(folder / "places.json") if one.repository not in there]
+    answers = await asyncio.gather(*(_read_beside(borg, one) for one in named))
+    for place, answer in zip(named, answers, strict=True):
+        if isinstance(answer, HoldfastError):
+            failed[place.name] = answer
+        else:
+            found.append(Source(place=place, files=answer))
+    return replace(sources, found=tuple(found), failed=failed)
+
+
+async def _read_beside(borg: Borg, place: Place) -> dict[str, bytes] | HoldfastError:
+    try:
+        return await read_beside(borg, place)
+    except HoldfastError as error:
+        return error
+
+
+def _heads_at(folder: Path) -> Held:
+    try:
+        return HeadFile(folder / HEADS).read()
+    except (HoldfastError, OSError):
+        return Held()

@@ -1,0 +1,1 @@
+"""The ready agent: plan-and-act loop, conversations, and its memory tools."""

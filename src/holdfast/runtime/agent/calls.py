@@ -1,0 +1,252 @@
+"""One tool call of a model's reply: what becomes of it, and what the model is told.
+
+A call has its ordinal by its place in the recorded reply, so whoever looks at it finds the same
+step. What the journal knows of it decides: closed, its outcome is told; open, it is reconciled with
+its recorded arguments, and parked where its tool is gone; unknown to the journal, it is new. A new
+call that cannot be made (no such tool, arguments that are none) is refused by a note at its
+ordinal: recorded, and told like a tool's failure. So a tool that appears or vanishes between two
+runs changes nothing that was told before.
+
+What a model is told names no task, ordinal or effect key: it could only repeat them wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast.core.handles import find_whole, handle
+from holdfast.core.ordinal import retry_slot
+from holdfast.core.step import StepState
+from holdfast.core.values import Json, checked
+from holdfast.errors import (
+    BadInput,
+    BadValue,
+    DoneWithOtherArguments,
+    GateRefused,
+    HoldfastError,
+    Misuse,
+    NoSchema,
+    Refused,
+    ResultNotKept,
+    ScratchNotKept,
+    StepSkipped,
+    TooLarge,
+    ToolFailed,
+    ToolNotImportable,
+)
+from holdfast.journal.records import Body, Entry, Kind, StepView, TaskView
+from holdfast.runtime.models.reply import ToolCall
+from holdfast.runtime.step.missing_tool import Gone
+from holdfast.runtime.step.outcome import outcome_of
+from holdfast.runtime.step.plan import PLAN, SCHEMA, by_model, plan_of, shown
+from holdfast.runtime.step.sending import args_of
+from holdfast.runtime.task.run import Run
+from holdfast.runtime.task.talk import as_text
+from holdfast.runtime.tool.tool import Tool
+from holdfast.runtime.tool.validation import problems
+
+TOLD = "told"
+RESULT_CHARS_MAX = 200_000  # of a result as a model is told it; the record has all of it
+PROBLEMS_TOLD = 5
+_PLAN_PARAMETERS = cast("dict[str, object]", SCHEMA["parameters"])
+
+Tools = Mapping[str, Tool[..., Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the model is told of a call."""
+
+    text: str
+    failed: bool = False
+
+
+async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool, unmade: str = "") -> Told:
+    """Bring one call to its end. Raises Signals where it cannot be brought there now.
+
+    `unmade`: why no new call of this reply is made.
+    """
+    ordinal = run.take_ordinal()
+    run.seek(0)  # `run.call` takes it again where the call is made
+    view = run.steps.book.view
+    note = view.notes.get(ordinal)
+    if note is not None:
+        return _told_before(view, note.body)
+    step = view.steps.get(ordinal)
+    if step is None and unmade:
+        return _refuse(run, ordinal, unmade)
+    if step is None:
+        return await _new(run, ordinal, call, tools, plans=plans)
+    return await _outcome(run, ordinal, step, tools)
+
+
+def last_slot(view: TaskView, ordinal: str) -> StepView | None:
+    """The step at this ordinal, or the last of its retry slots."""
+    found, number = view.steps.get(ordinal), 1
+    while (again := view.steps.get(retry_slot(ordinal, number))) is not None:
+        found, number = again, number + 1
+    return found
+
+
+async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: bool) -> Told:
+    if plans and call.tool == PLAN and call.arguments is not None:
+        return _plan(run, ordinal, call.arguments)
+    tool = tools.get(call.tool)
+    why = _refusal(call, tool, tools, gated=run.steps.guard is not None, plans=plans)
+    if why or tool is None:
+        return _refuse(run, ordinal, why)
+    try:
+        result = await run.call(tool, **cast("dict[str, Any]", call.arguments))
+        return Told(text=told_result(result))
+    except (Misuse, BadValue, TooLarge, ToolNotImportable) as error:
+        if run.steps.book.step(ordinal) is not None:
+            raise
+        return _refuse(run, ordinal, f"the call could not be made: {error.message}")
+    except ScratchNotKept as error:
+        return _unkept(run, error)
+    except HoldfastError as error:
+        return _failure(call.tool, error)
+
+
+async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told:
+    """What the journal says; an open call is brought to its end first."""
+    tool = tools.get(step.tool)
+    last = last_slot(run.steps.book.view, ordinal) or step
+    try:
+        if last.closed:
+            result = _recorded(run, last)
+        elif tool is not None and tool.letter == last.letter:
+            result = await _perform(run, tool, ordinal, args_of(step))
+        elif last.state is StepState.PLANNED and last.parked is None:
+            return Told(text=f"{step.tool} is not there any more as it was: it was not called", failed=True)
+        else:
+            result = await _settle_gone(run, Gone(last, tool), last)
+        return Told(text=told_result(result))
+    except ScratchNotKept as error:
+        return _unkept(run, error)
+    except HoldfastError as error:
+        return _failure(step.tool, error)
+
+
+def _recorded(run: Run, step: StepView) -> Json:
+    if run.steps.book.scratch is not None:
+        run.steps.book.scratch.check_kept(step)
+    return outcome_of(step)
+
+
+async def _settle_gone(run: Run, tool: Gone, step: StepView) -> Json:
+    """By evidence or a person's word; parked until there is one."""
+    with run.open_step(step.ordinal):
+        return _recorded(run, await run.steps.settle_open(tool, step))
+
+
+def _unkept(run: Run, error: ScratchNotKept) -> Told:
+    """What came of the call, and that its files are lost; the same on every later run."""
+    try:
+        text = told_result(outcome_of(run.steps.book.get_step(error.ordinal)))
+    except HoldfastError as failure:
+        text = _failure(error.tool, failure).text
+    told = f"{text}\n[the files that it left could not be kept: {error.why}]"
+    return Told(text=told, failed=True)
+
+
+async def _perform(run: Run, tool: Tool[..., Any], ordinal: str, args: dict[str, Any]) -> Json:
+    run.set_open(ordinal)
+    try:
+        return await run.steps.perform(tool, ordinal, args)
+    except BaseException as error:
+        run.end_by(error)
+        raise
+    finally:
+        run.set_open("")
+
+
+def told_result(result: Json) -> str:
+    text = as_text(result)
+    if not text.strip():
+        return "(it returned nothing)"
+    if len(text) <= RESULT_CHARS_MAX:
+        return text
+    left = len(text) - RESULT_CHARS_MAX
+    return f"{text[:RESULT_CHARS_MAX]}\n[cut here: {left:,} more characters are kept, not shown]"
+
+
+def _failure(tool: str, error: HoldfastError) -> Told:
+    """A closed step's failure in words without ids. Raises what is no outcome of the step."""
+    match error:
+        case ResultNotKept():
+            # Said as a success: a model that is told of a failure would try again.
+            text = f"done; its result could not be kept ({error.why}). Do not repeat it"
+            return Told(text=text)
+        case DoneWithOtherArguments():
+            # A success too: what it says is done, and the model decides what that means.
+            done = as_text(checked({"arguments": error.args_done, "result": error.result}, what="what was done"))
+            text = (
+                f"this call was not made: before the journal was restored {tool} had been called "
+                f"in its place, and that was done: {done}. Call it again only if your call is "
+                "wanted beside that"
+            )
+            return Told(text=text)
+        case Refused():
+            return Told(text=f"refused: {as_text(checked(error.proof, what='proof'))}", failed=True)
+        case ToolFailed():
+            return Told(text=f"{error.kind}: {error.text}", failed=True)
+        case GateRefused():
+            later = "" if error.retry_after_s is None else f"; again in {error.retry_after_s:g} s"
+            return Told(text=f"not allowed: {error.why}{later}", failed=True)
+        case StepSkipped():
+            note = f": {error.note}" if error.note and error.note != "refused" else ""
+            return Told(text=f"a person has refused this call{note}; it was not made", failed=True)
+        case _:
+            raise error
+
+
+def _refusal(call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated: bool, plans: bool = False) -> str:
+    """Why the call cannot be made; empty where it can."""
+    if call.arguments is None:
+        return f"the call is malformed and was not made: {call.error}"
+    if tool is None:
+        known = ", ".join(sorted({*tools, PLAN} if plans else tools)) or "none"
+        return f"there is no tool {call.tool[:100]!r}; there are: {known}"
+    for name, value in call.arguments.items():
+        asked = find_whole(value)
+        if asked is not None and name not in tool.secrets:
+            return f"{name}: this argument takes no {handle(asked)}"
+    if gated:
+        return ""  # the gate holds the arguments against the schema, and records what it says
+    try:
+        found = problems(tool.schema["parameters"], call.arguments)
+    except NoSchema as error:
+        return error.message
+    return "the arguments do not fit: " + "; ".join(found[:PROBLEMS_TOLD]) if found else ""
+
+
+def _refuse(run: Run, ordinal: str, why: str) -> Told:
+    body: Body = {"what": TOLD, "text": why, "failed": True}
+    run.steps.book.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    return _told_before(run.steps.book.view, run.steps.book.view.notes[ordinal].body)
+
+
+def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
+    book = run.steps.book
+    before = [run.steps.plan[number] for number in sorted(run.steps.plan)]
+    try:
+        found = problems(_PLAN_PARAMETERS, dict(arguments))
+        if found:
+            raise BadInput("; ".join(found[:PROBLEMS_TOLD]))
+        items = by_model(before, arguments)
+    except BadInput as error:
+        return _refuse(run, ordinal, error.message)
+    body: Body = {"what": PLAN, "items": [item.to_json() for item in items]}
+    book.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    run.steps.plan.update({item.number: item for item in items})
+    run.steps.plan_changes += 1
+    return Told(text=shown(run.steps.plan[number] for number in sorted(run.steps.plan)))
+
+
+def _told_before(view: TaskView, body: Body) -> Told:
+    if body["what"] == PLAN:
+        return Told(text=shown(plan_of(view)))
+    return Told(text=str(body.get("text", "")), failed=bool(body.get("failed")))

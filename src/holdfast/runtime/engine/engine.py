@@ -1,0 +1,628 @@
+"""The engine: claims tasks, runs them, renews the lease, sweeps up after the dead.
+
+One engine serves one session. It is the same in `holdfast worker` and inside a program that
+called `holdfast.open`; what differs is what happens when the lease is lost: a worker process is
+killed by its timer or ends, an embedded engine fences its runs and begins a new session.
+
+Fairness: tasks are claimed in the order they became due, a batch at a time; a task whose last
+runs killed their process is run alone, so that it can take nobody with it. Under steady load no
+process is ever without neighbours: one that has not been idle for a while takes such suspects
+all the same, one at a time, so that they wait for seconds and not for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
+from holdfast.core.ports import KeyRing, Memory, Notice, Notices
+from holdfast.errors import (
+    Fenced,
+    HoldfastError,
+    InvariantViolated,
+    JournalBusy,
+    JournalFull,
+    JournalStopped,
+    Misuse,
+    SessionLost,
+    Signal,
+)
+from holdfast.host.log import Log
+from holdfast.journal.contract import Claimed, Hold, Journal, Session
+from holdfast.journal.records import TaskState, TaskView
+from holdfast.journal.rules import CRASHES_ALONE
+from holdfast.layout.engine_settings import Settings
+from holdfast.runtime.scratch.place import Place, chained, sweep
+from holdfast.runtime.scratch.scratch import Scratch
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
+from holdfast.runtime.session.deadlines import Deadlines
+from holdfast.runtime.session.deadman import DeadMan
+from holdfast.runtime.session.lease import BoundLease, Lease, Right
+from holdfast.runtime.session.task_writer import Book, Flusher
+from holdfast.runtime.step.attempt import Caller
+from holdfast.runtime.step.steps import Steps
+from holdfast.runtime.task.execute import execute, rest_as_defect
+from holdfast.runtime.task.run import Run
+from holdfast.runtime.task.task import SCOPE_NAME, TaskType
+from holdfast.runtime.tool.blocking import ChildPool
+from holdfast.runtime.tool.threads import Threads
+
+NOTICES_AT_ONCE = 20
+NOTICE_EVERY_S = 1.0
+SECRETS_EVERY_S = 0.5
+UPKEEP_EVERY_S = 3_600.0
+CLAIM_EVERY_S = 0.01
+TROUBLE_EVERY_S = 5.0
+AGAIN_S = 0.5
+CANCELS_MAX = 3  # for a run whose code swallows the first ones
+CANCEL_EVERY_S = 1.0
+SUSPECT_PATIENCE_S = 1.0  # how long a busy engine leaves suspects to an idle one
+
+
+class Engine:
+    """Serves the tasks of one journal with a set of task functions."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        keys: KeyRing,
+        clock: Clock,
+        entropy: Entropy,
+        tasks: Iterable[TaskType],
+        tools: Iterable[Any] = (),
+        settings: Settings,
+        notices: Notices | None = None,
+        log: Log | None = None,
+        dead_man: DeadMan | None = None,
+        secrets: Secrets = NO_SECRETS,
+        scratch_root: Path | None = None,
+        memory: Memory | None = None,
+        right: Right | None = None,
+    ) -> None:
+        self._memory = memory
+        self._right = right
+        self.journal = journal
+        self._place = None if scratch_root is None else Place(scratch_root)
+        self.clock = clock
+        self.entropy = entropy
+        self.settings = settings
+        self.tasks = {task.name: task for task in tasks}
+        self.tools = {tool.name: tool for tool in tools}
+        self.log = log or Log()
+        self.lease: Lease | None = None
+        self._effect_keys = EffectKeys(keys.k_effect)
+        self._fingerprint_key = fingerprint_key(keys.k_effect)
+        self._notices = notices
+        self._dead_man = dead_man
+        self._secrets = secrets
+        self._books: dict[TaskId, Book] = {}
+        self._running: dict[TaskId, asyncio.Task[None]] = {}
+        self._alone: TaskId | None = None
+        self._suspect: TaskId | None = None  # the one that runs here beside others
+        self._idle_at = 0.0  # when nothing ran here, or no suspect waited
+        self._strays: list[Hold] = []  # of runs that ended without a record of their own
+        self._children: ChildPool | None = None
+        self._threads = Threads()
+        self._deadlines = Deadlines(self._on_stuck)
+        self._flusher = Flusher()
+        self._wanted: dict[TaskId, list[asyncio.Future[Claimed]]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._inbox_seen = 0
+        self._stopping = asyncio.Event()
+        self._fatal: asyncio.Future[None] | None = None
+        self._troubled: dict[str, float] = {}
+        self.finished: Callable[[TaskId, TaskState], None] = lambda _task, _state: None
+        self.counts: dict[str, int] = {"runs": 0, "finished": 0, "fenced": 0, "claims": 0}
+
+    @property
+    def active(self) -> int:
+        return len(self._running)
+
+    def views(self) -> list[TaskView]:
+        """The tasks that this engine holds now, as it knows them."""
+        return [book.view for book in self._books.values()]
+
+    async def serve(self) -> None:
+        """Work until `stop`; raises SessionLost or what made further work impossible."""
+        self._fatal = asyncio.get_running_loop().create_future()
+        session = await self.open_session()
+        helpers = [asyncio.create_task(self._guarded(work)) for work in self._loops()]
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((stopping, self._fatal), return_when=asyncio.FIRST_COMPLETED)
+            await self._end_runs(lost=self._fatal.done())
+        finally:
+            for helper in (*helpers, stopping):
+                helper.cancel()
+            await asyncio.wait((*helpers, stopping))
+            await self._close_session(session, orderly=not self._fatal.done())
+        if self._fatal.done():
+            self._fatal.result()
+
+    async def open_session(self) -> Session:
+        name = self.settings.worker_name or f"{socket.gethostname()}:{os.getpid()}"
+        self._arm_for_write()
+        session = await self.journal.open_session(worker=name, ttl_ms=int(self.settings.lease_ttl_s * 1000))
+        right = self._right
+        self.lease = Lease(session, self.clock) if right is None else BoundLease(session, self.clock, right)
+        self._arm()
+        self._children = ChildPool(session.lock_fd())
+        self.log.event("session-begun", session=session.session_id, worker=name)
+        return session
+
+    def stop(self) -> None:
+        """Finish what is under way, give the rest back, end."""
+        self._stopping.set()
+
+    def book_for(self, claimed: Claimed) -> tuple[Book, Steps]:
+        """The book and the steps of a claimed task."""
+        if self.lease is None or self._children is None:
+            raise SessionLost("no session is open")
+        book = Book(
+            journal=self.journal,
+            hold=claimed.hold,
+            view=claimed.view,
+            inbox=claimed.inbox,
+            clock=self.clock,
+            on_trouble=self._on_trouble,
+            flusher=self._flusher,
+            secrets=self._secrets,
+        )
+        caller = Caller(
+            lease=self.lease,
+            clock=self.clock,
+            children=self._children,
+            threads=self._threads,
+            deadlines=self._deadlines,
+            secrets=self._secrets,
+            memory=self._memory,
+        )
+        steps = Steps(
+            book=book,
+            lease=self.lease,
+            caller=caller,
+            clock=self.clock,
+            effect_keys=self._effect_keys,
+            fingerprint_key=self._fingerprint_key,
+            pace=self.settings.pace,
+            open_scratch=self._open_scratch if self._place else None,
+            memory=self._memory,
+        )
+        return book, steps
+
+    def _open_scratch(self, book: Book) -> Scratch:
+        if self._place is None:
+            raise Misuse("this journal has no place for scratch files")
+        return Scratch(book=book, place=self._place, limits=self.settings.scratch_limits)
+
+    def watch(self, book: Book) -> None:
+        """Hand inbox items of this task to the book while it is held here."""
+        self._books[book.view.task_id] = book
+
+    def unwatch(self, book: Book, *, rested: bool) -> None:
+        """Let go of it. A hold that no record has given back is released by the next sweep.
+
+        Not where the lease is lost: then the next claim counts it as a death.
+        """
+        self._books.pop(book.view.task_id, None)
+        self._leave_alone(book.view.task_id)
+        if not rested and self.lease is not None and not self.lease.lost:
+            self._strays.append(book.hold)
+
+    # the loops
+
+    def _loops(self) -> list[Callable[[], Any]]:
+        loops = [self._renew, self._sweep, self._tell, self._upkeep]
+        if self._right is not None:
+            loops.append(self._watch_right)
+        return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]
+
+    async def _watch_secrets(self) -> None:
+        """Know a new value soon, also where no step of this process has asked for it."""
+        while True:
+            await asyncio.sleep(SECRETS_EVERY_S)
+            self._secrets.refresh()
+
+    async def _watch_right(self) -> None:
+        """The agent's lease moves on beside this session's: the timer follows it."""
+        while self._right is not None and self.lease is not None:
+            self._arm()
+            if self.lease.left_ms() <= 0:
+                raise SessionLost("the agent's lease is over: another instance may act")
+            await asyncio.sleep(self._right.look_every_s)
+
+    async def _guarded(self, work: Callable[[], Any]) -> None:
+        while True:
+            try:
+                await work()
+                return
+            except asyncio.CancelledError:
+                raise
+            except (JournalBusy, JournalFull) as error:
+                self._on_trouble(error)
+                await asyncio.sleep(AGAIN_S)
+            except BaseException as error:  # noqa: BLE001 - ends the session, with the reason
+                self._fail(error)
+                return
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.renew_every_s)
+            if self.lease is None:
+                return
+            # Lost once is lost: a wall clock that was set back since must not hide it.
+            if self.lease.was_frozen() or self.lease.lost:
+                raise SessionLost("the clocks stood still: this machine was paused")
+            try:
+                await self.journal.renew(self.lease.session)
+                self._arm()
+            except (JournalBusy, JournalFull) as error:
+                self._on_trouble(error)
+            if self.lease.left_ms() <= 0:
+                raise SessionLost("the lease could not be renewed in time")
+
+    async def _sweep(self) -> None:
+        last = -1.0
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            wait_s = CLAIM_EVERY_S - (loop.time() - last)
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            last = loop.time()
+            try:
+                await self._release_strays()
+                claimed = await self._claim()
+                await self._read_inbox()
+            except (JournalBusy, JournalFull) as error:
+                self._on_trouble(error)
+                claimed = 0
+            if not claimed or self.active >= self.settings.concurrency:
+                await self.journal.wait_change(timeout_s=await self._pause_s())
+
+    async def _pause_s(self) -> float:
+        due = await self.journal.find_due_ms()
+        if due is None or self.active >= self.settings.concurrency:
+            return self.settings.sweep_every_s
+        left = (due - self.journal.now_ms()) / 1000
+        if left <= 0:  # due, and not claimed a moment ago: it is not for us, or not now
+            return self.settings.sweep_every_s
+        return min(self.settings.sweep_every_s, max(left, CLAIM_EVERY_S))
+
+    async def _claim(self) -> int:
+        if self.lease is None or not self.lease.ok() or self._is_alone():
+            return 0
+        if self._stopping.is_set():
+            return 0
+        room = self.settings.concurrency - self.active
+        names = [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
+        if room <= 0 or not names:
+            return 0
+        claimed = await self._claim_suspect(self.lease.session, names)
+        if not claimed:
+            claimed = await self.journal.claim(
+                self.lease.session, names=names, limit=min(room, self.settings.claim_batch)
+            )
+        if not claimed and not self._running:
+            claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
+            if claimed and claimed[0].row.crashes:
+                self._alone = claimed[0].hold.task_id
+        if self._stopping.is_set():
+            return 0  # asked to stop meanwhile: the end of the session gives them back
+        for one in claimed:
+            self._start(one)
+        self.counts["claims"] += len(claimed)
+        return len(claimed)
+
+    async def _claim_suspect(self, session: Session, names: list[str]) -> list[Claimed]:
+        """The longest waiting task, suspect or not, where this engine is never idle.
+
+        One suspect at a time; the next one as soon as a closed step clears it.
+        """
+        now = asyncio.get_running_loop().time()
+        if not self._running:
+            self._idle_at = now
+        if now - self._idle_at < SUSPECT_PATIENCE_S or self._has_suspect():
+            return []
+        claimed = await self.journal.claim(session, names=names, limit=1, alone=True)
+        if claimed and claimed[0].row.crashes >= CRASHES_ALONE:
+            self._suspect = claimed[0].hold.task_id
+        else:
+            self._idle_at = now
+        return claimed
+
+    def _has_suspect(self) -> bool:
+        book = None if self._suspect is None else self._books.get(self._suspect)
+        return book is not None and book.view.progress_epoch != book.hold.epoch
+
+    async def _release_strays(self) -> None:
+        """Nobody else may claim what this living session holds: give back what it has lost."""
+        while self._strays:
+            await self.journal.release(self._strays[0])
+            self._strays.pop(0)
+
+    def _is_alone(self) -> bool:
+        """Whether a suspect runs here with no neighbour; a closed step clears it of suspicion."""
+        book = None if self._alone is None else self._books.get(self._alone)
+        if book is not None and book.view.progress_epoch == book.hold.epoch:
+            self._alone = None
+        return self._alone is not None
+
+    def _leave_alone(self, task_id: TaskId) -> None:
+        """Whoever held it has let go: if it was to run with no neighbour, that is over."""
+        if self._alone == task_id:
+            self._alone = None
+
+    @contextlib.contextmanager
+    def wanted(self, task_id: TaskId) -> Generator[asyncio.Future[Claimed]]:
+        """While somebody in this process waits for a scope, it is given to them when claimed."""
+        given: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
+        waiting = self._wanted.setdefault(task_id, [])
+        waiting.append(given)
+        try:
+            yield given
+        except BaseException:
+            if given.done() and not given.cancelled():
+                self._strays.append(given.result().hold)  # theirs, and they have left
+                self._leave_alone(task_id)
+            raise
+        finally:
+            waiting.remove(given)
+            if not waiting:
+                del self._wanted[task_id]
+
+    def _start(self, claimed: Claimed) -> None:
+        task_id = claimed.hold.task_id
+        for given in self._wanted.get(task_id, ()):
+            if not given.done():
+                given.set_result(claimed)
+                return
+        book, steps = self.book_for(claimed)
+        self.watch(book)  # at once: the inbox is read next
+        self._running[task_id] = asyncio.create_task(self._run(claimed, book, steps), name=f"task {task_id}")
+
+    async def _run(self, claimed: Claimed, book: Book, steps: Steps) -> None:
+        task_id = claimed.hold.task_id
+        self.counts["runs"] += 1
+        state: TaskState | None = None
+        try:
+            if claimed.view.name == SCOPE_NAME:
+                from holdfast.runtime.task.scope import settle_scope
+
+                state = await settle_scope(book, steps, self.tools)
+            else:
+                run = Run(steps=steps, clock=self.clock, entropy=self.entropy)
+                task = self.tasks[claimed.view.name]
+                state = await execute(
+                    task,
+                    run,
+                    book,
+                    on_change=lambda what: self._on_change(task_id, what),
+                    on_refused=partial(self.on_refused, task_id),
+                )
+        except asyncio.CancelledError:
+            pass
+        except (JournalBusy, JournalFull) as error:
+            self._on_trouble(error)
+        except InvariantViolated as error:
+            with contextlib.suppress(HoldfastError, Signal):
+                state = await rest_as_defect(book, error)
+            self._fail(error)
+        except BaseException as error:  # noqa: BLE001 - a dead journal: stop, never guess
+            self._fail(error)
+        finally:
+            self.unwatch(book, rested=state is not None)
+            self._running.pop(task_id, None)
+            self._note_end(task_id, book, state)
+            if book.scratch is not None:
+                self._remove_scratch(book.scratch, task_id, state)
+
+    def _remove_scratch(self, scratch: Scratch, task_id: TaskId, state: TaskState | None) -> None:
+        """The journal has it all; what lies here is removed beside the loop, or by a sweep."""
+        remove = scratch.close()
+        loop = asyncio.get_running_loop()
+        if state in (TaskState.SUCCEEDED, TaskState.CANCELLED) and self._place is not None:
+            loop.run_in_executor(None, chained, remove, functools.partial(self._place.forget, task_id))
+        else:
+            loop.run_in_executor(None, remove)
+
+    def _note_end(self, task_id: TaskId, book: Book, state: TaskState | None) -> None:
+        key = "fenced" if state is None else "finished"
+        self.counts[key] += 1
+        self.log.event(
+            "run-ended", task_id=task_id, epoch=book.hold.epoch, state="fenced" if state is None else state.value
+        )
+        if state is not None:
+            self.finished(task_id, state)
+
+    async def _read_inbox(self) -> None:
+        for item in await self.journal.read_inbox(after=self._inbox_seen):
+            self._inbox_seen = max(self._inbox_seen, item.number)
+            book = self._books.get(item.task_id)
+            if book is not None:
+                book.add_to_inbox(item)
+
+    async def _tell(self) -> None:
+        """Deliver notices; one that cannot be delivered is tried again, the rest go on."""
+        if self._notices is None:
+            return
+        delay_s = NOTICE_EVERY_S
+        while True:
+            told = failed = 0
+            with self.journal.notice_turn() as mine:
+                pending = await self.journal.pending_notices(limit=NOTICES_AT_ONCE) if mine else []
+                for notice in pending:
+                    if await self._tell_one(self._notices, notice):
+                        told += 1
+                    else:
+                        failed += 1
+            delay_s = min(delay_s * 2, 300.0) if failed and not told else NOTICE_EVERY_S
+            await asyncio.sleep(delay_s * self.settings.pace)
+
+    async def _tell_one(self, notices: Notices, notice: Notice) -> bool:
+        try:
+            await notices.tell(self._secrets.notice(notice))
+        except Exception as error:  # noqa: BLE001 - the hook is the user's: any failure is retried
+            self.log.event("notice-failed", notice=notice.notice_id, error=str(error)[:300])
+            return False
+        await self.journal.close_notice(notice.notice_id)
+        return True
+
+    async def _upkeep(self) -> None:
+        await self._check_after_crash()
+        await self._warn_of_clock()
+        while True:
+            day_ms = 86_400_000
+            await self.journal.retain(
+                keep_ms=int(self.settings.keep_days * day_ms), tombstone_ms=int(self.settings.tombstone_days * day_ms)
+            )
+            if self._place is not None:
+                await sweep(self._place, self.journal)
+            await asyncio.sleep(UPKEEP_EVERY_S)
+
+    async def _check_after_crash(self) -> None:
+        if not self.settings.check_after_crash or not getattr(self.journal, "unclean", False):
+            return
+        findings = [finding async for finding in self.journal.check()]
+        self.log.event("checked", findings=len(findings))
+        if findings:
+            notice = Notice(
+                notice_id=f"damaged/{self.journal.journal_id}",
+                kind="damaged",
+                text=f"the journal is damaged: {findings[0]}",
+                hint="`holdfast doctor --deep` lists all findings",
+                at_ms=self.journal.now_ms(),
+            )
+            await self.journal.add_notice(notice)
+
+    async def _warn_of_clock(self) -> None:
+        behind = self.journal.clock_behind_ms
+        if behind < 60_000:
+            return
+        text = (
+            f"the machine's clock lies {behind / 1000:.0f} s behind the journal's newest record; "
+            "key windows may close early, sleeping tasks wake later, nothing is repeated"
+        )
+        self.log.event("clock-behind", behind_ms=behind)
+        await self.journal.add_notice(
+            Notice(
+                notice_id=f"clock/{self.journal.now_ms() // 3_600_000}",
+                kind="clock-behind",
+                text=text,
+                hint="set the clock (`timedatectl`)",
+                at_ms=self.journal.now_ms(),
+            )
+        )
+
+    # ends
+
+    async def _end_runs(self, *, lost: bool) -> None:
+        """Stopping: let calls finish for a while. Lost: nobody may act any more."""
+        if lost and self.lease is not None:
+            self.lease.lost = True
+        running = dict(self._running)
+        for book in self._books.values():
+            if lost:
+                book.fenced = True
+            elif book.view.task_id in running:
+                book.stop()
+        calling = [
+            run
+            for task_id, run in running.items()
+            if not lost and task_id in self._books and self._books[task_id].calls
+        ]
+        await self._cancel([run for run in running.values() if run not in calling])
+        if calling:
+            await asyncio.wait(calling, timeout=self.settings.grace_s * self.settings.pace)
+            await self._cancel([run for run in calling if not run.done()])
+
+    async def _cancel(self, runs: list[asyncio.Task[None]]) -> None:
+        """End these runs; code that will not end is left behind, fenced."""
+        for _ in range(CANCELS_MAX):
+            runs = [run for run in runs if not run.done()]
+            if not runs:
+                return
+            for run in runs:
+                run.cancel()
+            await asyncio.wait(runs, timeout=CANCEL_EVERY_S)
+        for task_id, run in self._running.items():
+            if run in runs and task_id in self._books:
+                self._books[task_id].fenced = True
+                self.log.event("run-stuck", task_id=task_id)
+
+    async def _close_session(self, session: Session, *, orderly: bool) -> None:
+        if self._children is not None:
+            await self._children.close()
+        self._arm_for_write()
+        with contextlib.suppress(HoldfastError):
+            await self.journal.end_session(session, orderly=orderly)
+        if self._dead_man is not None:
+            self._dead_man.disarm()
+        self._strays.clear()  # given back with the session, or left to the next claim
+        self.lease = None
+        self.log.event("session-ended", session=session.session_id, orderly=orderly)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Fenced):
+            error = SessionLost("this session is fenced")
+        if self._fatal is not None and not self._fatal.done():
+            self._fatal.set_exception(error)
+            self.log.event("session-failing", error=f"{type(error).__name__}: {error}")
+
+    def _arm(self) -> None:
+        if self._dead_man is not None and self.lease is not None:
+            self._dead_man.arm_at(self.lease.deadline_boot_ms)
+
+    def _arm_for_write(self) -> None:
+        """Without a lease too: a process stopped inside a commit keeps the journal's write lock,
+        and nobody else could write for as long as it is stopped."""
+        if self._dead_man is not None:
+            self._dead_man.arm(self.settings.lease_ttl_s)
+
+    def _on_change(self, task_id: TaskId, what: list[str]) -> None:
+        self.log.event("task-changed", task=task_id, changed=what)
+
+    def on_refused(self, task_id: TaskId, ordinal: str, tool: str, rule: str) -> None:
+        """A gate has refused a call."""
+        self.log.event("call-refused", task=task_id, ordinal=ordinal, tool=tool, rule=rule)
+
+    def _on_stuck(self, where: str) -> None:
+        """A tool runs on past its timeout and will not be cancelled: say so, it looks like work."""
+        self.log.event("attempt-stuck", effect=where)
+        task_id, _, ordinal = where.partition("/")
+        notice = Notice(
+            notice_id=f"stuck/{where}/{self.journal.now_ms()}",
+            kind="stuck",
+            task_id=task_id,
+            ordinal=ordinal,
+            at_ms=self.journal.now_ms(),
+            text=f"task {task_id} step {ordinal} runs on past its timeout and cannot be stopped",
+            hint="let the tool pass CancelledError on; restart the worker to settle the step",
+        )
+        telling = asyncio.get_running_loop().create_task(self._tell_later(notice))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    async def _tell_later(self, notice: Notice) -> None:
+        try:
+            await self.journal.add_notice(notice)
+        except HoldfastError as error:
+            self._on_trouble(error)
+
+    def _on_trouble(self, error: HoldfastError) -> None:
+        """Say it once in a while, not at every retry."""
+        now = asyncio.get_running_loop().time()
+        if now - self._troubled.get(error.code, -TROUBLE_EVERY_S) >= TROUBLE_EVERY_S:
+            self._troubled[error.code] = now
+            self.log.event("trouble", code=error.code, error=error.message, hint=error.hint)
+        if isinstance(error, JournalStopped):
+            self._fail(error)

@@ -1,0 +1,220 @@
+"""The supervising parent of a worker: starts it again when it dies, and ends with it.
+
+The worker may be killed at any instant, by its own dead-man timer too; this process is what makes
+that harmless. It holds no journal, no keys and no state, so there is nothing in it to recover. If
+it is itself killed, the kernel kills the worker, and the worker's death kills the tools' children:
+nothing of the family is left without somebody who restarts it or nobody at all. (macOS has no
+such signal: there a worker outlives a killed parent until it is stopped by hand.)
+
+A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or
+the end of that time, kills it, which loses nothing. The worker is in a process group of its own,
+so Ctrl-C reaches it once, from here. A signal that comes when all is over finds a process that ends
+with the worker's exit code and nothing else: from there on both are ignored. As process 1 of a
+container it also reaps orphans.
+
+Where it is given a `Warm`, a worker is forked from the code that is loaded here; see warm.py.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import NamedTuple
+
+from holdfast.host.hardening import die_with_parent
+from holdfast.runtime.engine.restart import Stop, after_exit, exit_code, is_terminal
+from holdfast.runtime.engine.warm import Warm
+
+GRACE_S = 30.0
+_DOUBLE_S = 1.0  # two signals closer than this are one wish, sent by two senders
+_POLITE = (signal.SIGTERM, signal.SIGINT)
+_HANDLED = (*_POLITE, signal.SIGCHLD)
+
+Say = Callable[[str], None]
+
+
+class Wake(NamedTuple):
+    """The two ends of the pipe through which signals wake us."""
+
+    reader: int
+    writer: int
+
+
+class _Worker:
+    """One life of a worker."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def send(self, number: signal.Signals) -> None:
+        if self.returncode is None:  # only we reap it: until then the number is its own
+            os.kill(self.pid, number)
+
+
+def supervise(
+    argv: Sequence[str],
+    *,
+    grace_s: float = GRACE_S,
+    terminal: Callable[[int], bool] = is_terminal,
+    say: Say = lambda line: None,
+    warm: Warm | None = None,
+) -> int:
+    """Keep a worker running until it ends on purpose or we are asked to stop; its exit code.
+
+    Runs in the main thread of a process of its own, which has no other children and ends when this
+    returns: SIGTERM and SIGINT are ignored from then on. `say` gets one line per start, end and
+    decision.
+    """
+    with _signals() as wake:
+        return _Supervisor(argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake, warm=warm).run()
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        grace_s: float,
+        terminal: Callable[[int], bool],
+        say: Say,
+        wake: Wake,
+        warm: Warm | None,
+    ) -> None:
+        self._argv = list(argv)
+        self._grace_s = grace_s
+        self._terminal = terminal
+        self._say = say
+        self._wake = wake
+        self._warm = warm
+        self._asked_at: float | None = None  # when we were first asked to stop
+        self._worker: _Worker | None = None
+
+    def run(self) -> int:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            status = self._live()
+            uptime_s = time.monotonic() - began
+            if self._asked_at is not None:
+                # Asked before it listened to signals, the worker died of the polite one: as good.
+                return 0 if -status in _POLITE else exit_code(status)
+            decision = after_exit(status, uptime_s, failures, terminal=self._terminal)
+            if isinstance(decision, Stop):
+                self._say(f"worker ended with exit code {decision.code}")
+                return decision.code
+            failures = decision.failures
+            self._say(f"worker ended ({status}); starting it again in {decision.delay_s:g} s")
+            if self._rest(decision.delay_s):
+                return 0
+
+    def _live(self) -> int:
+        """One life of the worker: its exit code, or minus the signal."""
+        worker = self._worker = self._start()
+        self._say(f"worker {worker.pid} started")
+        try:
+            while worker.returncode is None:
+                self._wait(self._time_left())
+                _reap(worker)
+                if worker.returncode is None and self._time_left() == 0.0:
+                    self._say(f"worker {worker.pid} is killed")
+                    worker.send(signal.SIGKILL)
+        finally:
+            self._worker = None
+        return worker.returncode
+
+    def _start(self) -> _Worker:
+        if self._warm is not None and self._warm.is_fresh():
+            return _Worker(self._warm.fork(signals=_HANDLED, close=self._wake))
+        parent = os.getpid()
+        started = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=lambda: _first(parent),  # noqa: PLW1509 - this process has one thread
+        )
+        worker = _Worker(started.pid)
+        started.returncode = 0  # it is reaped here, by its number
+        return worker
+
+    def _rest(self, delay_s: float) -> bool:
+        """Pause before a restart; True where we are asked to stop meanwhile."""
+        until = time.monotonic() + delay_s
+        while self._asked_at is None and (left := until - time.monotonic()) > 0:
+            self._wait(left)
+        return self._asked_at is not None
+
+    def _time_left(self) -> float | None:
+        if self._asked_at is None:
+            return None
+        return max(self._asked_at + self._grace_s - time.monotonic(), 0.0)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Sleep until a signal or the end of the time."""
+        if timeout_s == 0.0:
+            timeout_s = _DOUBLE_S  # killed already; only its end can wake us
+        ready, _, _ = select.select([self._wake.reader], [], [], timeout_s)
+        for number in os.read(self._wake.reader, 4_096) if ready else b"":
+            if number in _POLITE:
+                self._asked(signal.Signals(number))
+
+    def _asked(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+            self._say(f"{number.name}: the worker has {self._grace_s:g} s to finish")
+            if self._worker is not None:
+                self._worker.send(number)
+        elif now - self._asked_at > _DOUBLE_S:
+            self._grace_s = 0.0
+
+
+def _first(parent: int) -> None:
+    """What the worker does between fork and exec; the kernel keeps it across exec."""
+    die_with_parent(parent)
+    for number in _HANDLED:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _reap(worker: _Worker) -> None:
+    """Collect everything that ended: the worker, and orphans given to process 1."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == worker.pid:
+            worker.returncode = os.waitstatus_to_exitcode(status)
+
+
+@contextmanager
+def _signals() -> Generator[Wake, None, None]:
+    """A pipe that becomes readable with the numbers of the signals that came."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    for number in _HANDLED:
+        signal.signal(number, _ignore)
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield Wake(reader, writer)
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        # Not as before: whoever asks once more, while the interpreter ends, must not change the
+        # exit code into that of a Ctrl-C, on a busy machine more than on others.
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
+        os.close(reader)
+        os.close(writer)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The number is read from the descriptor."""

@@ -1,0 +1,281 @@
+"""The gate: which tools a task may call, with which arguments, how much, how often, and when a
+person must say yes. It lies outside the model and outside the task's code; neither can change it.
+
+Decisions only: `decide` is given the call and what the journal knows of the calls before it, and
+says nothing (let it through), refuse, or ask a person. guard.py works out what is known and records
+the answer with the step, so that a call is judged once: never again by a replay, and never by
+another gate than the one that was there when it was new.
+
+What counts. For amounts and numbers of calls: every call that took effect or may yet, planned,
+started, unknown and parked ones too; what failed with proof, was skipped or was refused does not.
+For rates: every call that was sent, whatever became of it, at the time of its newest attempt; one
+that is planned and not started may start at any moment, so it counts as of now. Where an amount
+cannot be known, the call is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple, Protocol, cast
+
+from holdfast.core.values import canonical
+from holdfast.errors import Misuse
+from holdfast.runtime.gate.limits import Above, Limit, amount_of
+from holdfast.runtime.tool.validation import exact
+
+MARK_CHARS = 16
+TOOLS_MAX = 1_000
+LIMITS_MAX = 16  # of one tool
+
+
+class NamedTool(Protocol):
+    """What a gate needs of a tool."""
+
+    name: str
+    given: Mapping[str, Any]  # Any: JSON values
+
+    def takes(self, argument: str) -> bool: ...
+
+    @property
+    def schema(self) -> Any: ...  # Any: only that there is one counts here
+
+
+Rule = Literal["allow", "arguments", "amount", "calls", "rate", "approve"]
+
+
+class Verdict(NamedTuple):
+    """Why a call is not simply let through."""
+
+    refused: bool  # else a person is asked
+    rule: Rule
+    why: str
+    retry_after_s: float | None = None
+
+
+Spent = Fraction | str  # so much, or why it is not known
+
+
+class Past(NamedTuple):
+    """What the earlier calls of a tool add up to."""
+
+    calls: int  # that took effect or may yet
+    spent: Mapping[str, Spent]  # of them, by argument
+    sent_most: int  # how many at most were sent within the longest span of a rate
+    sent_ago_ms: Callable[[], Iterable[int]]  # when; asked for only where it could matter
+
+
+NOTHING = Past(0, {}, 0, tuple)
+
+
+class Gate:
+    """Rules for the calls of one task.
+
+    Args:
+        allow: the tools that may be called, or their names; every tool where it is not given.
+        limits: for a tool, what `Limit` or list of them it has to keep.
+        approve: tools of which each call needs a person's yes; or, for a tool, `Above` an amount.
+    """
+
+    __slots__ = ("_allow", "_approve", "_limits", "mark")
+
+    def __init__(
+        self,
+        *,
+        allow: Iterable[NamedTool | str] | None = None,
+        limits: Mapping[Any, Limit | Sequence[Limit]] | None = None,  # Any: a tool or its name
+        approve: Iterable[NamedTool | str] | Mapping[Any, bool | Above] = (),
+    ) -> None:
+        named = None if allow is None else [_name(one, "allow") for one in allow]
+        self._allow = None if named is None else frozenset(named)
+        self._limits = {self._known(key, "limits"): _limits_of(key, given) for key, given in (limits or {}).items()}
+        self._approve: dict[str, Literal[True] | Above] = {
+            self._known(key, "approve"): _approval_of(key, given)
+            for key, given in _pairs(approve)
+            if given is not False
+        }
+        if max(len(named or ()), len(self._limits), len(self._approve)) > TOOLS_MAX:
+            raise Misuse(f"Gate: at most {TOOLS_MAX} tools")
+        self.mark = self._made_mark()
+
+    def __repr__(self) -> str:
+        return f"<gate {self.mark}>"
+
+    def allows(self, tool: str) -> bool:
+        """Whether this tool may be called at all: what is worth offering to a model."""
+        return self._allow is None or tool in self._allow
+
+    def looks_back(self, tool: str) -> bool:
+        """Whether earlier calls of this tool count."""
+        rule = self._approve.get(tool)
+        return tool in self._limits or (isinstance(rule, Above) and rule.per_task is not None)
+
+    def counted(self, tool: str) -> tuple[frozenset[str], int]:
+        """Which arguments of the tool are added up, and how many milliseconds a rate looks back."""
+        has = self._limits.get(tool, ())
+        rules: list[Limit | Above] = [one for one in has if one.argument]
+        rule = self._approve.get(tool)
+        rules += [rule] if isinstance(rule, Above) else []
+        spans = [one.within_s for one in has if one.within_s is not None]
+        return frozenset(one.argument for one in rules), int(max(spans, default=0) * 1000)
+
+    def decide(self, tool: str, args: Mapping[str, object], past: Past, *, problems: Sequence[str]) -> Verdict | None:
+        """Why this call is not let through; None where it is.
+
+        `problems`: what is wrong with the arguments; `past`: the earlier calls of this tool.
+        """
+        if not self.allows(tool):
+            return Verdict(True, "allow", f"{tool} is not among the tools of this task")
+        if problems:
+            return Verdict(True, "arguments", "; ".join(problems))
+        for limit in self._limits.get(tool, ()):
+            found = _over(limit, args, past)
+            if found is not None:
+                return found
+        return _asked(self._approve.get(tool), args, past)
+
+    def _known(self, key: object, what: str) -> str:
+        """The name; by text only where `allow` has it, so that a slip of the pen is no hole."""
+        name = _name(key, what)
+        if not self.allows(name):
+            raise Misuse(f"Gate: {what}: {name!r} is not among the tools in `allow`")
+        if self._allow is None and isinstance(key, str):
+            raise Misuse(
+                f"Gate: {what}: {name!r} by name alone could be a misspelling",
+                hint="give the tool itself, or list the tools in `allow`",
+            )
+        return name
+
+    def _made_mark(self) -> str:
+        said: dict[str, object] = {
+            "allow": None if self._allow is None else sorted(self._allow),
+            "limits": {name: [one.to_json() for one in has] for name, has in self._limits.items()},
+            "approve": {name: True if rule is True else rule.to_json() for name, rule in self._approve.items()},
+        }
+        return hashlib.sha256(canonical(said)).hexdigest()[:MARK_CHARS]
+
+
+def _name(tool: object, what: str) -> str:
+    if isinstance(tool, str) and tool:
+        return tool
+    name = getattr(tool, "name", None)
+    if not isinstance(name, str) or not hasattr(tool, "takes"):
+        raise Misuse(f"Gate: {what}: {tool!r} is not a tool", hint="decorate it: @holdfast.tool")
+    _ = cast(NamedTool, tool).schema  # raises NoSchema: its arguments could not be checked
+    return name
+
+
+def _pairs(given: Iterable[NamedTool | str] | Mapping[Any, bool | Above]) -> Iterable[tuple[object, object]]:
+    if isinstance(given, Mapping):
+        return cast("Mapping[object, object]", given).items()
+    return [(one, True) for one in given]
+
+
+def _limits_of(tool: object, given: object) -> tuple[Limit, ...]:
+    found = (given,) if isinstance(given, Limit) else tuple(cast("Sequence[object]", given))
+    if not 1 <= len(found) <= LIMITS_MAX or not all(isinstance(one, Limit) for one in found):
+        raise Misuse(f"Gate: limits: give a Limit, or 1 to {LIMITS_MAX} of them, for each tool")
+    kept = cast("tuple[Limit, ...]", found)
+    for one in kept:
+        _check_argument(tool, one.argument)
+    return kept
+
+
+def _approval_of(tool: object, given: object) -> Literal[True] | Above:
+    if given is True:
+        return True
+    if not isinstance(given, Above):
+        raise Misuse("Gate: approve: for a tool give True or `Above` an amount")
+    _check_argument(tool, given.argument)
+    return given
+
+
+def _check_argument(tool: object, argument: str) -> None:
+    if isinstance(tool, str) or not argument:
+        return
+    known = cast(NamedTool, tool)
+    if not known.takes(argument) and argument not in known.given:
+        raise Misuse(f"Gate: {known.name} has no argument {argument!r}")
+
+
+def _over(limit: Limit, args: Mapping[str, object], past: Past) -> Verdict | None:
+    if limit.within_s is not None:
+        return _too_fast(cast(int, limit.calls), limit.within_s, past)
+    if limit.calls is not None and past.calls >= limit.calls:
+        why = f"{limit.calls:,} calls are the most in this task, and {past.calls:,} count"
+        return Verdict(True, "calls", why)
+    if not limit.argument:
+        return None
+    found = _beyond(limit.argument, limit.per_call, limit.per_task, args, past)
+    if found is None or isinstance(found, Verdict):
+        return found
+    why = f"{found.name}: {shown(found.amount)} "
+    if found.total is None:
+        why += f"is above {limit.per_call:,}, the most of one call"
+    else:
+        why += f"would make {shown(found.total)} in this task; the most is {limit.per_task:,}"
+    return Verdict(True, "amount", why)
+
+
+def _asked(rule: Literal[True] | Above | None, args: Mapping[str, object], past: Past) -> Verdict | None:
+    """Whether a person must say yes."""
+    if rule is None:
+        return None
+    if rule is True:
+        return Verdict(False, "approve", "every call needs a yes")
+    found = _beyond(rule.argument, rule.per_call, rule.per_task, args, past)
+    if found is None or isinstance(found, Verdict):
+        return found
+    if found.total is None:
+        why = f"{found.name}: {shown(found.amount)} is above {rule.per_call:,}"
+    else:
+        why = f"{found.name}: {shown(found.total)} in this task is above {rule.per_task:,}"
+    return Verdict(False, "approve", why)
+
+
+class _Beyond(NamedTuple):
+    """An amount above a bound: of one call, or with a total, of the task."""
+
+    name: str
+    amount: Fraction
+    total: Fraction | None = None
+
+
+def _beyond(
+    name: str, per_call: float | None, per_task: float | None, args: Mapping[str, object], past: Past
+) -> _Beyond | Verdict | None:
+    """What lies above a bound, or a refusal where the amount cannot be told."""
+    amount = amount_of(args, name)
+    if isinstance(amount, str):
+        return Verdict(True, "amount", amount)
+    if per_call is not None and amount > exact(per_call):
+        return _Beyond(name, amount)
+    if per_task is None:
+        return None
+    spent = _spent(past, name)
+    if isinstance(spent, str):
+        return Verdict(True, "amount", spent)
+    return _Beyond(name, amount, spent + amount) if spent + amount > exact(per_task) else None
+
+
+def _too_fast(calls: int, within_s: float, past: Past) -> Verdict | None:
+    if past.sent_most < calls:
+        return None
+    span_ms = int(within_s * 1000)
+    recent = sorted((ago for ago in past.sent_ago_ms() if ago < span_ms), reverse=True)
+    if len(recent) < calls:
+        return None
+    # So many of the oldest must leave the span before another may enter it.
+    wait_ms = span_ms - recent[len(recent) - calls]
+    why = f"{calls:,} calls within {within_s:g} s are the most"
+    return Verdict(True, "rate", why, wait_ms / 1000)
+
+
+def _spent(past: Past, name: str) -> Spent:
+    return past.spent.get(name, Fraction(0))
+
+
+def shown(amount: Fraction) -> str:
+    """An amount for people: 1,000 or 12.5."""
+    return f"{amount.numerator:,}" if amount.denominator == 1 else f"{float(amount):,}"

@@ -1,0 +1,158 @@
+"""Enforcing a gate: each new call of a task is judged once, and the answer recorded with it.
+
+Every call passes here when its slot is new: of the code, of a branch, a compensation, a retry slot,
+a call of a scope. What the journal holds is never judged again, so a replay, another worker and a
+changed gate find the same answer.
+
+* Let through: nothing is added; the step is begun as without a gate.
+* Refused: one record plans the step and skips it (T1, T11). It has its ordinal and its arguments,
+  nothing was sent, it is closed and counts for nothing; `run.call` raises GateRefused, the first
+  time and on every replay. A crash before that commit leaves nothing, one after it all.
+* A person must say yes: the step is planned, and waits like a tool that needs approval.
+
+Judging and taking the place is one act without an await. Between it and the commit the call is
+remembered here, so that branches that are judged in the same moment do not pass a limit together.
+If the process dies before the commit the place is free again: nothing was begun.
+
+After a restore a slot may have been used in the timeline that is lost. To record that it was not
+would be a lie, so a call that is refused there is opened as in doubt, to be looked up or parked;
+it is not sent unless a person says yes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, cast
+
+from holdfast.core.step import CLOSED, Event, StepState
+from holdfast.core.values import checked
+from holdfast.errors import Misuse, NoSchema, Suspended
+from holdfast.journal.records import Attempt, Body, StepView
+from holdfast.runtime.gate.gate import NOTHING, Gate, Past, Verdict
+from holdfast.runtime.gate.tally import Tally
+from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.tool.tool import Tool
+from holdfast.runtime.tool.validation import problems
+
+OnRefused = Callable[[str, str, str], None]  # ordinal, tool, rule
+
+
+def silent(_ordinal: str, _tool: str, _rule: str) -> None:
+    pass
+
+
+def is_builtin(tool: str) -> bool:
+    """Whether it is the runtime's own, such as `@ask`: a gate is for what code and models call."""
+    return tool.startswith("@")
+
+
+class Guard:
+    """The gate of one task under one hold."""
+
+    __slots__ = ("_book", "_gate", "_known", "_on_refused", "_taken", "_tallies")
+
+    def __init__(self, gate: Gate, book: Book, *, on_refused: OnRefused = silent) -> None:
+        self._gate = gate
+        self._book = book
+        self._on_refused = on_refused
+        self._tallies: dict[str, Tally] = {}
+        self._known = 0  # steps of the view that are in them
+        self._taken: dict[str, tuple[str, object]] = {}  # let through, not yet in the view
+
+    def judge(self, tool: Tool[..., Any], ordinal: str, body: Body) -> tuple[Event, ...]:
+        """What the new step begins with, where it is not simply begun; told in its body too."""
+        if is_builtin(tool.name):
+            return ()
+        verdict = self._verdict(tool, ordinal, cast("dict[str, object]", body["args"]))
+        if (verdict is None or not verdict.refused) and self._gate.looks_back(tool.name):
+            self._taken[ordinal] = (tool.name, body["args"])
+        if verdict is None:
+            return ()
+        body["gate"] = said = _said(verdict)
+        restored = self._book.view.restored_ms and tool.letter not in ("R", "T")
+        if verdict.refused:
+            self._on_refused(ordinal, tool.name, verdict.rule)
+        if restored:
+            said["verdict"] = "approve"
+            return ()
+        if not verdict.refused:
+            return (Event.PLAN,)
+        body["note"] = f"refused by the gate: {verdict.why}"
+        return (Event.PLAN, Event.SKIP)
+
+    def check_recorded(self, tool: Tool[..., Any], step: StepView) -> None:
+        """An open step goes on with its arguments, if the function still takes them."""
+        if is_builtin(tool.name):
+            return
+        args = cast("dict[str, object]", step.args)
+        try:
+            tool.check_args({name: one for name, one in args.items() if name not in tool.given})
+        except Misuse as error:
+            raise Suspended(f"diverged: step {step.ordinal}: {error.message}") from None
+
+    def _verdict(self, tool: Tool[..., Any], ordinal: str, args: Mapping[str, object]) -> Verdict | None:
+        name = tool.name
+        told = _problems(tool, args) if self._gate.allows(name) else ()
+        past = self._past(name, ordinal) if self._gate.looks_back(name) else NOTHING
+        return self._gate.decide(name, args, past, problems=told)
+
+    def _past(self, tool: str, ordinal: str) -> Past:
+        """Earlier calls of the tool, and those that are let through beside this one."""
+        self._take_in()
+        beside = [(place, args) for place, (name, args) in self._taken.items() if name == tool and place != ordinal]
+        return self._tally(tool).past(beside)
+
+    def _take_in(self) -> None:
+        """Add what has come into the view since; steps are never taken out of it."""
+        steps = self._book.view.steps
+        new = islice(reversed(steps.values()), len(steps) - self._known)
+        for step in reversed(list(new)):
+            if self._gate.looks_back(step.tool):
+                self._tally(step.tool).add(step)
+                self._taken.pop(step.ordinal, None)
+        self._known = len(steps)
+
+    def _tally(self, tool: str) -> Tally:
+        found = self._tallies.get(tool)
+        if found is None:
+            arguments, span_ms = self._gate.counted(tool)
+            found = self._tallies[tool] = Tally(arguments, span_ms, self._sent_ago_ms)
+        return found
+
+    def _sent_ago_ms(self, step: StepView) -> int | None:
+        if step.attempts:
+            return self._ago_ms(step.attempts[-1])
+        if step.state not in CLOSED:
+            return 0
+        if step.state is StepState.SKIPPED:
+            return None
+        return max(0, self._book.journal.now_ms() - step.closed_ms)  # settled or found
+
+    def _ago_ms(self, attempt: Attempt) -> int:
+        """On the boot clock where it can be: a wall clock set forward must not end a span."""
+        clock, claim = self._book.clock, self._book.view.claims.get(attempt.epoch)
+        if claim is not None and claim.boot_id == clock.boot_id:
+            return max(0, clock.boot_ms() - attempt.boot_ms)
+        return max(0, self._book.journal.now_ms() - attempt.at_ms)
+
+
+def _problems(tool: Tool[..., Any], args: Mapping[str, object]) -> list[str]:
+    told: list[str] = []
+    own: dict[str, object] = {}
+    for name, value in args.items():
+        if name not in tool.given:
+            own[name] = value
+        elif value != checked(tool.given[name], what=name):
+            told.append(f"{name}: is given by the tool itself")
+    try:
+        return told + problems(tool.schema["parameters"], own)
+    except NoSchema as error:
+        return [error.message]
+
+
+def _said(verdict: Verdict) -> Body:
+    said: Body = {"verdict": "refused" if verdict.refused else "approve", "rule": verdict.rule, "why": verdict.why}
+    if verdict.retry_after_s is not None:
+        said["retry_after_s"] = verdict.retry_after_s
+    return said

@@ -1,0 +1,1 @@
+"""`call.http`: one request sent once, and what is known of it afterwards."""

@@ -1,0 +1,256 @@
+"""`call.http`: sends one effect once, and knows whether a byte of it has left.
+
+What holds at all times:
+
+- One effect request per call. A second one could be half of an effect that the record calls
+  whole; it is refused before a byte leaves. Requests that only read say `effect=False`.
+- Nothing here repeats anything: no retries, no redirects, no pool (a pooled connection that
+  died makes clients send again), no proxy, no `Expect`, no early data.
+- The request is built and checked whole, then the connection is made, then `on_first_byte` is
+  called, then all bytes go to the kernel in one send; no await lies between the last two. So a
+  process killed before `on_first_byte` provably sent nothing, and one killed after it may have.
+- `NotSent` is raised only while no byte of the call's effect has been handed over. After that
+  every failure is `HttpUnknown`, including that of a later request that only reads.
+- From the connect on the socket lingers for zero seconds: when the attempt is given up, or the
+  process dies, the kernel throws unsent bytes away instead of delivering them later. Only a
+  whole answer is followed by an orderly close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict, Unpack
+
+from holdfast.core import answers
+from holdfast.core.effect import Effect, Fenced, Keyed, Read, Transactional
+from holdfast.errors import Busy, KeyReused, Misuse, NotSent, Refused
+from holdfast.runtime.http.connection import close, connect
+from holdfast.runtime.http.exchange import RESPONSE_BODY_BYTES_MAX, Exchange, ProtocolError
+from holdfast.runtime.http.message import AnswerUnknown, BadRequest, Message, Response, build
+
+__all__ = ["AnswerUnknown", "BadRequest", "HttpClient", "Response"]
+
+TIMEOUT_DEFAULT_S = 30.0
+_READING = Read()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+class Options(TypedDict, total=False):
+    """What every request may say; see `HttpClient.request`."""
+
+    params: Mapping[str, str] | None
+    headers: Mapping[str, str] | None
+    timeout_s: float
+    check: bool
+    effect: bool
+    refused_on: Iterable[int]
+
+
+class BodyOptions(Options, total=False):
+    json: object
+    body: bytes | None
+
+
+class HttpClient:
+    """An HTTP/1.1 client bound to one attempt of one step."""
+
+    def __init__(
+        self,
+        *,
+        effect: Effect,
+        effect_key: str,
+        task_id: str,
+        ordinal: str,
+        fence: int | None = None,
+        time_left_s: Callable[[], float],
+        on_first_byte: Callable[[], None] = _do_nothing,
+        lookup: bool = False,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Bind the client.
+
+        Args:
+            time_left_s: seconds until the call's own deadline, at the moment it is asked.
+            on_first_byte: called right before the first byte of an effect request is handed to
+                the kernel; what it raises is passed on and nothing is sent.
+            lookup: the client of a `find`, where every request only reads.
+        """
+        self._effect = effect
+        self._time_left_s = time_left_s
+        self._on_first_byte = on_first_byte
+        self._lookup = lookup
+        self._ssl_context = ssl_context
+        self._repeats = isinstance(effect, Read | Transactional)
+        self._begun = False
+        self._trace = {"Holdfast-Task": task_id, "Holdfast-Step": ordinal}
+        self._marks = {**self._trace, **_effect_headers(effect, effect_key, fence)}
+
+    @property
+    def begun(self) -> bool:
+        """True once a byte of this call's effect may have left."""
+        return self._begun
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        json: object = None,
+        body: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_DEFAULT_S,
+        check: bool = True,
+        effect: bool = True,
+        refused_on: Iterable[int] = (),
+    ) -> Response:
+        """Send one request and return its answer.
+
+        Args:
+            check: raise unless the answer proves success; False returns whatever came, and the
+                tool reads it.
+            effect: False for a request that only reads: it carries no key, does not count as
+                the effect, and its failure never proves anything about the effect.
+            refused_on: further 4xx by which this far end says that it did not act.
+
+        Raises:
+            NotSent: no byte of this call's effect has left (BadRequest: and none ever can).
+            Refused: the far end did not act; `proof` holds status and body.
+            Busy: the far end works on this key, or asks to come back.
+            KeyReused: the far end knows this key with another body.
+            HttpUnknown: sent, and nothing proves what became of it.
+        """
+        effect = effect and not self._lookup
+        try:
+            declared = answers.check_refused_on(refused_on)
+            if effect:
+                self._check_first()
+            message = build(
+                method.upper(),
+                url,
+                params=params,
+                json=json,
+                body=body,
+                headers=headers,
+                own_headers=self._marks if effect else self._trace,
+            )
+        except (BadRequest, Misuse) as error:
+            raise self._unsent(BadRequest, str(error)) from error
+        response = await self._exchange(message, timeout_s=timeout_s, effect=effect)
+        if check:
+            self._check(message, response, effect=effect, refused_on=declared)
+        return response
+
+    async def get(self, url: str, **options: Unpack[Options]) -> Response:
+        return await self.request("GET", url, **options)
+
+    async def post(self, url: str, **options: Unpack[BodyOptions]) -> Response:
+        return await self.request("POST", url, **options)
+
+    async def put(self, url: str, **options: Unpack[BodyOptions]) -> Response:
+        return await self.request("PUT", url, **options)
+
+    async def patch(self, url: str, **options: Unpack[BodyOptions]) -> Response:
+        return await self.request("PATCH", url, **options)
+
+    async def delete(self, url: str, **options: Unpack[BodyOptions]) -> Response:
+        return await self.request("DELETE", url, **options)
+
+    async def _exchange(self, message: Message, *, timeout_s: float, effect: bool) -> Response:
+        where = f"{message.method} {message.target.shown}"
+        left_s = min(timeout_s, self._time_left_s())
+        if not left_s > 0:
+            raise self._unsent(NotSent, f"{where}: no time left to send it")
+        transport: asyncio.Transport | None = None
+        asked = whole = False
+        try:
+            async with asyncio.timeout(left_s):
+                transport, exchange = await self._connect(message)
+                self._check_may_send(exchange, transport, where)
+                if effect:
+                    self._check_first()  # again: another one may have gone out meanwhile
+                    self._on_first_byte()
+                    self._begun = self._begun or not self._repeats
+                asked = True
+                exchange.ask(message.raw)
+                response = await exchange.answer
+                whole = True
+                return response
+        except BadRequest as error:
+            raise self._unsent(BadRequest, str(error)) from error
+        except (OSError, ProtocolError, UnicodeError) as error:
+            what = "no answer in time" if isinstance(error, TimeoutError) else _shown(error)
+            if not asked:
+                raise self._unsent(NotSent, f"{where}: not sent: {what}") from error
+            if not effect:
+                raise self._unsent(NotSent, f"{where}: {what}") from error
+            raise AnswerUnknown(f"{where}: sent, then {what}") from error
+        finally:
+            if transport is not None:
+                close(transport, whole=whole)
+
+    async def _connect(self, message: Message) -> tuple[asyncio.Transport, Exchange]:
+        return await connect(
+            message.target,
+            lambda: Exchange(message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX),
+            ssl_context=self._ssl_context,
+        )
+
+    def _check_may_send(self, exchange: Exchange, transport: asyncio.Transport, where: str) -> None:
+        """The last look before the first byte; nothing may be awaited after it."""
+        if exchange.answer.done() or transport.is_closing():
+            raise ConnectionResetError("the far end closed the connection or spoke first")
+        if not self._time_left_s() > 0:
+            raise TimeoutError(f"{where}: the call's deadline passed while connecting")
+
+    def _check_first(self) -> None:
+        if self._begun and not self._repeats:
+            raise BadRequest(
+                "a second effect request in one call: make it a step of its own, or pass effect=False if it only reads"
+            )
+
+    def _check(self, message: Message, response: Response, *, effect: bool, refused_on: frozenset[int]) -> None:
+        proof = response.proof()
+        contract = self._effect if effect else _READING
+        answer = answers.read_answer(contract, response.status, response.headers, refused_on=refused_on)
+        where = f"{message.method} {message.target.shown}"
+        if isinstance(answer, answers.Success):
+            return
+        if not effect:
+            raise self._unsent(NotSent, f"{where} answered {response.status}", response)
+        match answer:
+            case answers.Refused():
+                raise Refused(proof)
+            case answers.Busy(retry_after_s=wait_s):
+                raise Busy(wait_s)
+            case answers.KeyReused():
+                raise KeyReused(proof)
+            case answers.Unknown(reason=reason):
+                raise AnswerUnknown(f"{where} answered {reason}", status=response.status, evidence=proof)
+
+    def _unsent(self, kind: type[NotSent], text: str, response: Response | None = None) -> NotSent | AnswerUnknown:
+        """NotSent while that is the truth about the whole call, else unknown."""
+        if not self._begun:
+            return kind(text)
+        return AnswerUnknown(
+            f"{text}, after the effect request was sent",
+            status=response.status if response else None,
+            evidence=response.proof() if response else None,
+        )
+
+
+def _effect_headers(effect: Effect, effect_key: str, fence: int | None) -> dict[str, str]:
+    if isinstance(effect, Read | Transactional):
+        return {}
+    name = effect.key_header if isinstance(effect, Keyed) else "Idempotency-Key"
+    fenced = isinstance(effect, Fenced) and fence is not None
+    return {name: effect_key, **({"Holdfast-Fence": str(fence)} if fenced else {})}
+
+
+def _shown(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""Chat completions, as OpenAI and compatible servers write them."""

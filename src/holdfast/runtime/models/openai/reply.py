@@ -1,0 +1,182 @@
+"""Chat completions: the reply, plain or streamed.
+
+A streamed reply is whole when its first choice gave a finish reason and the stream came to its own
+end. Compatible servers differ in small things, which are taken as they come where the meaning is
+plain: usage may be missing, a tool call's index too, or be the same for two calls with two ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.errors import ReplyGarbled
+from holdfast.runtime.models import assembly
+from holdfast.runtime.models.assembly import as_list, as_object, as_text, garbage
+from holdfast.runtime.models.reply import TOOL_CALLS_MAX, Part, Refusal, Reply, StopReason, Text, Usage
+from holdfast.runtime.models.request import Object
+from holdfast.runtime.models.sse import ServerEvent
+from holdfast.runtime.models.troubles import error_inside
+
+_STOPS = {
+    "stop": StopReason.END,
+    "length": StopReason.LENGTH,
+    "tool_calls": StopReason.TOOL_CALLS,
+    "function_call": StopReason.TOOL_CALLS,
+    "content_filter": StopReason.REFUSED,
+}
+
+
+def decode_reply(raw: bytes) -> Reply:
+    """Raises ReplyGarbled, or the error that a gateway put into a 200."""
+    body = assembly.parse_object(raw)
+    _check_no_error(body)
+    choices = as_list(body.get("choices"), "choices")
+    if not choices:
+        raise ReplyGarbled("the reply is empty: no choice in it", reason="empty")
+    choice = as_object(choices[0], "a choice")
+    message = as_object(choice.get("message"), "a message")
+    parts = _said(_content(message.get("content")), as_text(message.get("refusal"), "a refusal"))
+    for call in as_list(message.get("tool_calls") or [], "tool_calls"):
+        parts.append(_call(as_object(call, "a tool call")))
+    reason = as_text(choice.get("finish_reason"), "finish_reason")
+    return _finish(parts, reason=reason, usage=_usage(body.get("usage")), ids=_ids(body))
+
+
+class OpenAIAssembler:
+    """Puts the chunks of one reply together."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._refusal: list[str] = []
+        self._calls: list[_Call] = []
+        self._reason = ""
+        self._usage: Usage | None = None
+        self._ids: dict[str, str] = {}
+        self._done = False
+
+    def take(self, event: ServerEvent) -> str:
+        if self._done:
+            raise garbage("events after [DONE]")
+        if event.data == "[DONE]":
+            self._done = True
+            return ""
+        chunk = assembly.parse_object(event.data)
+        _check_no_error(chunk)
+        self._ids = self._ids or _ids(chunk)
+        self._usage = _usage(chunk.get("usage")) or self._usage
+        choices = as_list(chunk.get("choices") or [], "choices")
+        return "".join(self._take_choice(as_object(one, "a choice")) for one in choices)
+
+    def finish(self) -> Reply:
+        if not self._reason:
+            raise ReplyGarbled("the stream ended before the reply did", reason="cut")
+        parts = _said("".join(self._text), "".join(self._refusal))
+        parts += [
+            assembly.new_call(tool="".join(call.name), text="".join(call.text), provider_id=call.provider_id)
+            for call in self._calls
+        ]
+        return _finish(parts, reason=self._reason, usage=self._usage, ids=self._ids)
+
+    def _take_choice(self, choice: Object) -> str:
+        if choice.get("index", 0) != 0:
+            return ""  # we ask for one; what others say is not ours
+        delta = as_object(choice.get("delta") or {}, "a delta")
+        text = as_text(delta.get("content"), "content")
+        if text:
+            self._text.append(text)
+        refusal = as_text(delta.get("refusal"), "a refusal")
+        if refusal:
+            self._refusal.append(refusal)
+        for piece in as_list(delta.get("tool_calls") or [], "tool_calls"):
+            self._take_call(as_object(piece, "a tool call"))
+        self._reason = as_text(choice.get("finish_reason"), "finish_reason") or self._reason
+        return text
+
+    def _take_call(self, piece: Object) -> None:
+        found = self._find_call(piece)
+        if found is None:
+            if len(self._calls) >= TOOL_CALLS_MAX:
+                raise ReplyGarbled(f"over {TOOL_CALLS_MAX} tool calls", reason="too-large")
+            found = _Call(index=piece.get("index"), provider_id=piece.get("id"))
+            self._calls.append(found)
+        told = as_object(piece.get("function") or {}, "a function")
+        name = as_text(told.get("name"), "a tool's name")
+        if name and name != "".join(found.name):  # some servers repeat it in every piece
+            found.name.append(name)
+        text = as_text(told.get("arguments"), "arguments")
+        if text:
+            found.text.append(text)
+
+    def _find_call(self, piece: Object) -> _Call | None:
+        """The call this piece goes on with, or None where it begins one."""
+        index, provider_id = piece.get("index"), piece.get("id")
+        for call in reversed(self._calls):
+            if index is None or call.index == index:
+                other = provider_id and call.provider_id and provider_id != call.provider_id
+                return None if other else call
+        return None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    index: object
+    provider_id: object
+    name: list[str] = field(default_factory=list[str])
+    text: list[str] = field(default_factory=list[str])
+
+
+def _said(text: str, refusal: str) -> list[Part]:
+    return [Text(text=text), Refusal(text=refusal)]
+
+
+def _content(content: object) -> str:
+    """Text, or a list of text parts as some servers send."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [as_object(part, "a part") for part in as_list(content, "content")]
+    return "".join(as_text(part.get("text"), "a text") for part in parts)
+
+
+def _call(call: Object) -> Part:
+    told = as_object(call.get("function") or call.get("custom") or {}, "a function")
+    text = told.get("arguments", told.get("input"))
+    return assembly.new_call(tool=told.get("name"), text=as_text(text, "arguments"), provider_id=call.get("id"))
+
+
+def _finish(parts: list[Part], *, reason: str, usage: Usage | None, ids: dict[str, str]) -> Reply:
+    stop = _STOPS.get(reason, StopReason.OTHER)
+    if stop is StopReason.END and any(isinstance(part, Refusal) and part.text for part in parts):
+        stop = StopReason.REFUSED
+    return assembly.finish(parts, stop=stop, usage=usage, ids={**ids, "stop": reason})
+
+
+def _usage(value: object) -> Usage | None:
+    usage = as_object(value or {}, "usage")
+    read, written = (assembly.as_count(usage.get(f"{one}_tokens")) for one in _KINDS)
+    if read is None or written is None:
+        return None
+    prompt = as_object(usage.get("prompt_tokens_details") or {}, "details")
+    output = as_object(usage.get("completion_tokens_details") or {}, "details")
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_tokens=assembly.as_count(prompt.get("cached_tokens")),
+        cache_write_tokens=assembly.as_count(prompt.get("cache_write_tokens")),
+        reasoning_tokens=assembly.as_count(output.get("reasoning_tokens")),
+    )
+
+
+_KINDS = ("prompt", "completion")
+
+
+def _ids(body: Object) -> dict[str, str]:
+    return {
+        "reply": assembly.shown_id(body.get("id")),
+        "model": assembly.shown_id(body.get("model")),
+        "fingerprint": assembly.shown_id(body.get("system_fingerprint")),
+    }
+
+
+def _check_no_error(body: Object) -> None:
+    if body.get("error"):
+        raise error_inside(body)

@@ -1,0 +1,1 @@
+"""Working files of a task that survive the loss of the worker's disk."""

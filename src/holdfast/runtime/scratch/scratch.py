@@ -1,0 +1,274 @@
+"""Scratch: a folder for a task's working files that survives the loss of the worker's disk.
+
+A task's code is replayed from its start, its tools are not. So the folder of a new run begins
+empty, the code writes again what it wrote, and at each step that is closed the folder becomes
+what it was when that step had ended: the code's files and the tools'. Code that appends to a file
+between two calls is right, because what the replay has appended is replaced. At the step that was
+open the folder becomes what it was before it, and the step runs on that. From there on nothing is
+replaced: the run has caught up.
+
+Records of kind FILES say what the folder held, by the digest of a manifest: `before` a step, in
+the commit that plans it or earlier; `after` it, in the commit that closes it or earlier; at the
+`end` of the task. What a manifest names is durable before the record is written (Store.keep). So
+there is no start whose files could be lost, and a closed step has its files, but for one case: a
+known outcome is more than its files. Where there is no space for them the outcome is recorded
+first, and they follow when there is; if the worker dies in between, the step's files are gone for
+good, and `run.call` says so (ScratchNotKept) on every replay. The same where something among them
+cannot be kept at all.
+
+Order decides, not names: the folder only ever moves to a manifest with a higher sequence number
+than the one it holds (`_at`). That is what makes branches of a gather safe. They share the
+folder; on replay it becomes, when the gather is entered, the newest that was recorded inside it,
+and then no branch moves it: none can take away what another has done since. What holds for
+branches: a file that a closed step left is there, whole; a file that some call was writing may be
+there half-written; code of a branch that writes between its calls writes again over what is
+there, so it should write files whole and not append.
+
+Not recorded with notes (`run.now()` and the like are not async, and replay makes the same files
+up to them) and rests: what was written since the last step is written again by the replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from holdfast.errors import (
+    BlobNotFound,
+    CommitUnknown,
+    HoldfastError,
+    JournalBusy,
+    JournalDamaged,
+    JournalFull,
+    ScratchChanging,
+    ScratchNotKept,
+    ScratchRefused,
+    ScratchTooLarge,
+    Suspended,
+)
+from holdfast.host.tree import Limits
+from holdfast.journal.records import Body, Entry, Files, Kept, Kind, StepView
+from holdfast.runtime.scratch.place import Folder, Place
+from holdfast.runtime.scratch.store import Store
+from holdfast.runtime.session.task_writer import RETRY_S, Book
+
+CANNOT_KEEP = (ScratchRefused, ScratchTooLarge, ScratchChanging)
+DIED_FULL = "the disk was full, and the worker died before there was space"
+FULL_REST_S = 5.0
+CAUGHT_UP = 2**63  # above every sequence number: this run has gone on to what no record holds
+_WAITS = (JournalFull, JournalBusy, CommitUnknown)  # the next try says whether it has stopped
+
+When = Literal["before", "after", "end"]
+
+
+class Scratch:
+    """The scratch folder of one run. All its branches share it."""
+
+    def __init__(self, *, book: Book, place: Place, limits: Limits) -> None:
+        self._book = book
+        try:
+            self._folder: Folder = place.open(book.view.task_id)
+        except JournalFull as error:
+            raise self._rest(error) from error
+        self._store = Store(journal=book.journal, task_id=book.view.task_id, root=self._folder.fd, limits=limits)
+        self._turn = asyncio.Lock()
+        self._at = -1  # sequence number of the manifest that the folder was last set to
+        self._rebuilt = False  # whether the run is that of a loop with no code between its calls
+
+    @property
+    def path(self) -> Path:
+        """The folder: for plain files and folders, of this task alone.
+
+        The same on every worker that serves the journal from this place; a tool finds it as
+        `call.scratch`.
+        """
+        return self._folder.path
+
+    def __fspath__(self) -> str:
+        return str(self._folder.path)
+
+    # used by the runtime
+
+    async def before(self, ordinal: str) -> None:
+        """Record what the folder holds before a new step. Raises where it cannot be kept.
+
+        In a rebuilt loop only tools write: what cannot be kept was left by a call beside this one,
+        which is told of it. There the newest that was kept is what this step begins with.
+        """
+        self._at = CAUGHT_UP
+        try:
+            digest = await self._wait_kept(mine=0, going=True)
+        except CANNOT_KEEP:
+            kept = self._newest() if self._rebuilt else None
+            if kept is None:
+                raise
+            digest = kept.manifest
+        self._note("before", ordinal, {"manifest": digest})
+
+    async def after(self, ordinal: str) -> tuple[bool, BaseException | None]:
+        """Record what the folder holds after a call, before its outcome is recorded.
+
+        False where there is no space: then the outcome is recorded first, and `after_late`
+        follows. Never raises: a cancel waits, and whatever went wrong is given back, to be raised
+        once the outcome is recorded.
+        """
+        keeping = asyncio.ensure_future(self._after(ordinal, wait=False))
+        cut: BaseException | None = None
+        while not keeping.done():
+            try:
+                await asyncio.wait((keeping,))
+            except asyncio.CancelledError as error:
+                cut = error
+        return (True, keeping.exception()) if keeping.exception() else (keeping.result(), cut)
+
+    async def after_late(self, ordinal: str) -> None:
+        """The same, waiting for space; for steps that no call of this run has closed, too."""
+        await self._after(ordinal, wait=True)
+
+    async def replay(self, step: StepView) -> None:
+        """Set the folder to what is recorded of a step that the replay has come to."""
+        files = self._book.view.files
+        if files is None:
+            return
+        kept = files.before.get(step.ordinal)
+        after = files.after.get(step.ordinal)
+        if step.closed and after is not None and after.manifest:
+            kept = after
+        if kept is not None:
+            await self._set(kept, f"of step {step.ordinal}")
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether this run has come to what no record holds; then nothing moves the folder."""
+        return self._at == CAUGHT_UP
+
+    async def enter_gather(self, ordinal: str) -> None:
+        """Set the folder to the newest that was recorded in the branches, once for all of them."""
+        files = self._book.view.files
+        kept = None if files is None else files.newest_below(f"{ordinal}.")
+        if kept is not None:
+            await self._set(kept, f"of the gather at {ordinal}")
+
+    async def enter_newest(self) -> None:
+        """Set the folder to the newest of all: for a loop that is rebuilt and not replayed."""
+        self._rebuilt = True
+        kept = self._newest()
+        if kept is not None:
+            await self._set(kept, "of the newest step")
+
+    async def drop_unkept(self, prefix: str) -> None:
+        """Where calls below this ordinal have left what cannot be kept: as another run will find
+        it. Not before all of them have ended."""
+        files, kept = self._book.view.files, self._newest()
+        if files is None or kept is None:
+            return
+        if any(one.unkept for at, one in files.after.items() if at.startswith(prefix)):
+            async with self._turn:
+                try:
+                    self._folder.check()
+                except CANNOT_KEEP as error:
+                    raise self._rest(error) from error  # the next run has a folder of its own
+                await self._restore(kept, "of the newest step")
+
+    def _newest(self) -> Kept | None:
+        files = self._book.view.files
+        return None if files is None else files.newest_below("")
+
+    def check_kept(self, step: StepView) -> None:
+        """Raise ScratchNotKept where a closed step has left files that are lost."""
+        files = self._book.view.files
+        if files is None or not step.closed or step.ordinal not in files.before:
+            return
+        after = files.after.get(step.ordinal)
+        why = DIED_FULL if after is None else after.unkept
+        if why:
+            raise ScratchNotKept(tool=step.tool, ordinal=step.ordinal, why=why)
+
+    async def end(self, *, strict: bool) -> None:
+        """Record what is there when the task ends. Strict: raises what cannot be kept."""
+        try:
+            self._note("end", "", {"manifest": await self._wait_kept(mine=0, going=False)})
+        except CANNOT_KEEP as error:
+            if strict:
+                raise
+            self._note("end", "", {"unkept": error.message})
+
+    def close(self) -> Callable[[], None]:
+        """The run has ended; what remains to be done, beside the event loop."""
+        return self._folder.remove
+
+    async def _after(self, ordinal: str, *, wait: bool) -> bool:
+        self._at = CAUGHT_UP
+        try:
+            if wait:
+                digest = await self._wait_kept(mine=0, going=False)
+            else:
+                digest = await self._keep(mine=1)
+        except CANNOT_KEEP as error:
+            self._note("after", ordinal, {"unkept": error.message})
+            await self._take_back(ordinal)
+            return True
+        except _WAITS as error:
+            self._book.on_trouble(error)
+            return False
+        self._note("after", ordinal, {"manifest": digest})
+        return True
+
+    async def _wait_kept(self, *, mine: int, going: bool) -> str:
+        """As `_keep`, waiting out a full or busy journal; not in its turn, others have theirs."""
+        while True:
+            if going:
+                self._book.check_going()
+            try:
+                return await self._keep(mine=mine)
+            except _WAITS as error:
+                self._book.on_trouble(error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _keep(self, *, mine: int) -> str:
+        """`mine`: how many of the calls under way have ended for the one who asks."""
+        async with self._turn:
+            self._folder.check()
+            return await self._store.keep(shared=self._book.calls > mine)
+
+    async def _take_back(self, ordinal: str) -> None:
+        """After a step whose files cannot be kept: as a replay will find it.
+
+        Not among the branches of a gather, whose other calls may be writing now.
+        """
+        files = self._book.view.files or Files()
+        kept = files.before.get(ordinal)
+        if kept is not None and not in_gather(ordinal):
+            await self._restore(kept, f"of step {ordinal}")
+
+    async def _set(self, kept: Kept, what: str) -> None:
+        async with self._turn:
+            if kept.seq > self._at:
+                await self._restore(kept, what)
+                self._at = kept.seq
+
+    async def _restore(self, kept: Kept, what: str) -> None:
+        try:
+            await self._store.restore(kept.manifest)
+        except (JournalDamaged, BlobNotFound, ScratchRefused) as error:
+            # For a person: without these files the code would go another way.
+            raise Suspended(f"scratch files {what} cannot be restored: {error.message}") from error
+        except OSError as error:
+            told = ScratchRefused(f"scratch files {what} cannot be written: {error}")
+            raise self._rest(told) from error
+
+    def _rest(self, error: HoldfastError) -> Suspended:
+        """This disk has no space for the folder, or fails: the run ends, another begins later."""
+        self._book.on_trouble(error)
+        return Suspended(f"sleeping {self._book.journal.now_ms() + int(FULL_REST_S * 1000)}")
+
+    def _note(self, at: When, ordinal: str, said: Body) -> None:
+        """With the next commit: that of the start, the outcome or the end, which comes now."""
+        self._book.defer(Entry(kind=Kind.FILES, ordinal=ordinal, body={"at": at, **said}))
+
+
+def in_gather(ordinal: str) -> bool:
+    """`4.2.1`, but not `4`, `4.r1` or `4.c1`."""
+    return any(part.isdigit() for part in ordinal.split(".")[1:])

@@ -1,0 +1,370 @@
+"""A task's book: the owner's one way to write, and its memory of what is written.
+
+The view in memory is the fold of what is durable plus, at its end, results that may wait for the
+next step's commit (`defer`): for Read and Keyed steps a lost result is asked for again, so the
+result of step n and the intent of step n+1 share one synced commit (proven safe, effects I4, I5).
+Nothing outside the task sees a deferred result before it is durable: every effect, rest and
+finish takes the deferred records along in its own commit, first.
+
+Branches of a gather write at the same time; their records leave in the order they arrive and
+share commits.
+
+A cancel never leaves a write in doubt: the journal decides it first, the view follows, then the
+cancel is raised. A stale owner writes nothing; what it saw succeed it leaves as evidence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.core.clock import Clock
+from holdfast.core.step import Event
+from holdfast.core.waiting import Turn
+from holdfast.errors import (
+    CommitUnknown,
+    Fenced,
+    HoldfastError,
+    InvariantViolated,
+    JournalBusy,
+    JournalFull,
+    LeaseLost,
+    Suspended,
+)
+from holdfast.journal.contract import Change, Hold, InboxItem, InboxKind, Journal, Outcome, Statement
+from holdfast.journal.records import Body, Entry, StepView, TaskView, fold_own
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
+
+if TYPE_CHECKING:
+    from holdfast.runtime.scratch.scratch import Scratch
+
+DEFER_S = 0.01  # a deferred result that no later step takes along is written within two of these
+RETRY_S = 0.25
+CONFIRM_MAX = 3
+STOPPING = "stopping"  # why a run ends when its worker is asked to stop
+BROKEN_OFF = "broken-off"  # why it ends when its code leaves a step before the end
+
+
+class Book:
+    """The owner's hold on one task: append, fold, remember."""
+
+    __slots__ = (
+        "_flusher",
+        "_pending",
+        "_slots",
+        "_turn",
+        "_waited",
+        "calls",
+        "cancelled",
+        "changed",
+        "clock",
+        "ended",
+        "fenced",
+        "hold",
+        "inbox",
+        "journal",
+        "may_rest",
+        "on_trouble",
+        "scratch",
+        "secrets",
+        "signal",
+        "view",
+    )
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        hold: Hold,
+        view: TaskView,
+        inbox: Sequence[InboxItem],
+        clock: Clock,
+        on_trouble: Callable[[HoldfastError], None],
+        flusher: Flusher,
+        secrets: Secrets = NO_SECRETS,
+    ) -> None:
+        self.journal = journal
+        self.hold = hold
+        self.view = view
+        self.clock = clock
+        self.inbox = list(inbox)
+        self.on_trouble = on_trouble
+        self.cancelled = any(item.kind is InboxKind.CANCEL for item in self.inbox)
+        self.changed = asyncio.Event()
+        self.fenced = False
+        self.ended = False  # the task's code has returned or raised
+        self.signal: BaseException | None = None  # why no chain of this run may go on
+        self.may_rest = True  # whether a long wait may end the run for now
+        self.calls = 0  # attempts under way whose outcome is not yet recorded
+        self.scratch: Scratch | None = None  # of a task that uses it
+        self._pending: list[Entry] = []
+        self._slots: list[int] = []
+        self._turn = Turn()
+        self._flusher = flusher
+        self.secrets = secrets
+        self._waited = False  # what is deferred has been looked at once
+
+    # whether the run may go on
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is the engine that ends this run."""
+        return self.fenced or (isinstance(self.signal, Suspended) and self.signal.reason == STOPPING)
+
+    def stop(self) -> None:
+        """Let no further step begin; what is under way may end."""
+        self.end(Suspended(STOPPING))
+
+    def end(self, signal: BaseException) -> None:
+        """No chain of this run goes on; the first reason stays."""
+        if self.signal is None:
+            self.signal = signal
+        self.changed.set()
+
+    def check_going(self) -> None:
+        if self.signal is not None:
+            raise self.signal
+
+    # the inbox
+
+    def add_to_inbox(self, item: InboxItem) -> None:
+        # `hold.seen` stays as it was claimed: a branch may have ended before this came, and the
+        # run may not rest on it.
+        if all(known.number != item.number for known in self.inbox):
+            self.inbox.append(item)
+            self.cancelled = self.cancelled or item.kind is InboxKind.CANCEL
+            self.changed.set()
+
+    def items(self, kind: InboxKind, ordinal: str) -> list[InboxItem]:
+        """What was said about this step and is not yet concluded, oldest first."""
+        return [item for item in self.inbox if item.kind is kind and item.ordinal == ordinal]
+
+    # the view
+
+    def step(self, ordinal: str) -> StepView | None:
+        return self.view.steps.get(ordinal)
+
+    def get_step(self, ordinal: str) -> StepView:
+        step = self.view.steps.get(ordinal)
+        if step is None:
+            raise InvariantViolated("I4", f"step {ordinal} was not recorded")
+        return step
+
+    # writing
+
+    def defer(self, entry: Entry, *, slot: int = -1) -> None:
+        """Take the record into the view now and into the journal with the next commit."""
+        if self.secrets.active:
+            entry = self.secrets.entry(entry)
+        self._fold((entry,), (0,))
+        self._pending.append(entry)
+        if slot >= 0:
+            self._slots.append(slot)
+        self._flush_soon()
+
+    def begin(self, entries: Sequence[Entry]) -> Awaitable[None]:
+        """Write records on whose strength an effect will be sent.
+
+        Raises JournalFull, JournalBusy: nothing was written, nothing may be sent.
+        """
+        return self._write(entries, begins=True)
+
+    async def write(
+        self,
+        entries: Sequence[Entry],
+        *,
+        change: Change | None = None,
+        applied: Sequence[int] = (),
+        statements: Sequence[Statement] = (),
+        slot: int = -1,
+    ) -> None:
+        """Write records that must not be lost: waits out a full or busy journal."""
+        while True:
+            try:
+                await self._write(entries, change=change, applied=applied, statements=statements)
+                break
+            except (JournalFull, JournalBusy) as error:
+                self.on_trouble(error)
+                await asyncio.sleep(RETRY_S)
+        if slot >= 0:
+            self.hold.session.free_slot(slot)
+        if applied:
+            self.inbox = [item for item in self.inbox if item.number not in applied]
+
+    async def flush(self) -> None:
+        """Make what was deferred durable."""
+        if self._pending:
+            await self.write(())
+
+    async def _write(
+        self,
+        entries: Sequence[Entry],
+        *,
+        change: Change | None = None,
+        applied: Sequence[int] = (),
+        statements: Sequence[Statement] = (),
+        begins: bool = False,
+    ) -> None:
+        if self.secrets.active:
+            entries = [self.secrets.entry(entry) for entry in entries]
+            change = self.secrets.change(change)
+        if not self._turn.try_take():
+            await self._turn.take()
+        try:
+            pending, slots = self._pending, self._slots
+            self._pending, self._slots = [], []
+            taken = [*pending, *entries] if pending else entries
+            before = self.hold.seq
+            try:
+                if self.fenced:
+                    await self._leave_evidence(taken)
+                    raise Fenced
+                try:
+                    numbers = (
+                        await self.journal.append(
+                            self.hold, taken, change=change, applied=applied, statements=statements, begins=begins
+                        )
+                        if taken or change is not None or applied
+                        else []
+                    )
+                except (LeaseLost, CommitUnknown) as error:
+                    numbers = await self._append_again(
+                        error, taken, change=change, applied=applied, statements=statements, begins=begins
+                    )
+            except asyncio.CancelledError:
+                if self.hold.seq == before:
+                    self._put_back(pending, slots)
+                else:
+                    self._written(entries, [0] * len(entries), slots)
+                raise
+            except BaseException:
+                self._put_back(pending, slots)
+                raise
+            self._written(entries, numbers[len(pending) :], slots)
+        finally:
+            self._turn.give()
+
+    def _written(self, entries: Sequence[Entry], numbers: Sequence[int], slots: Sequence[int]) -> None:
+        self._fold(entries, numbers)
+        for slot in slots:
+            self.hold.session.free_slot(slot)
+
+    def _put_back(self, pending: list[Entry], slots: list[int]) -> None:
+        if self.fenced:
+            return  # left as evidence
+        self._pending, self._slots = [*pending, *self._pending], [*slots, *self._slots]
+        if self._pending:
+            self._flush_soon()
+
+    async def _append_again(
+        self,
+        error: HoldfastError,
+        entries: Sequence[Entry],
+        *,
+        change: Change | None,
+        applied: Sequence[int],
+        statements: Sequence[Statement],
+        begins: bool,
+    ) -> list[int]:
+        """After a commit that is in doubt: again where the journal says that it is not there."""
+        for _ in range(CONFIRM_MAX - 1):
+            if isinstance(error, LeaseLost):
+                break
+            self.on_trouble(error)
+            if await self._confirm(self.hold.seq + len(entries)) is not Outcome.ABORTED:
+                # Committed or not, this run cannot know its hold's head any more: a fresh
+                # claim reads it from the journal.
+                break
+            try:
+                return await self.journal.append(
+                    self.hold, entries, change=change, applied=applied, statements=statements, begins=begins
+                )
+            except (LeaseLost, CommitUnknown) as again:
+                error = again
+        self.fenced = True
+        await self._leave_evidence(entries)
+        raise Fenced from error
+
+    async def _confirm(self, seq: int) -> Outcome:
+        try:
+            return await self.journal.confirm(self.hold, seq=seq)
+        except BaseException:
+            self.fenced = True  # broken off before the answer: nobody here will ever know
+            raise
+
+    async def _leave_evidence(self, entries: Sequence[Entry]) -> None:
+        """A stale worker may not close a step, but what it saw succeed must not be lost.
+
+        Not for Read, whose answer is simply asked for again, nor for Transactional, whose
+        effect would have been in the very commit that was refused.
+        """
+        for entry in entries:
+            step = self.view.steps.get(entry.ordinal)
+            if Event.SUCCEED not in entry.events or step is None or step.letter in ("R", "T"):
+                continue
+            if entry.body.get("unkept"):
+                continue
+            body: Body = {
+                "outcome": "succeeded",
+                "result": entry.body.get("result"),
+                "source": "stale worker",
+                "epoch": self.hold.epoch,
+            }
+            item = InboxItem(task_id=self.view.task_id, ordinal=entry.ordinal, kind=InboxKind.EVIDENCE, body=body)
+            try:
+                await self.journal.drop(item)
+            except HoldfastError as error:
+                self.on_trouble(error)
+
+    def _fold(self, entries: Sequence[Entry], numbers: Sequence[int]) -> None:
+        at_ms, boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
+        for entry, number in zip(entries, numbers, strict=True):
+            fold_own(self.view, entry, number=number, epoch=self.hold.epoch, at_ms=at_ms, boot_ms=boot_ms)
+
+    def _flush_soon(self) -> None:
+        self._waited = False
+        self._flusher.add(self)
+
+    def flush_if_left(self) -> bool:
+        """Write what was deferred at least a tick ago; False where nothing is left to look at."""
+        if not self._pending or self.fenced:
+            return False
+        if self._waited and not self._turn.taken:
+            task = asyncio.get_running_loop().create_task(self._flush_quietly())
+            _FLUSHES.add(task)
+            task.add_done_callback(_FLUSHES.discard)
+            return False
+        self._waited = True
+        return True
+
+    async def _flush_quietly(self) -> None:
+        try:
+            await self.flush()
+        except (Fenced, HoldfastError):
+            return  # the run's own next write meets the same answer
+
+
+_FLUSHES: set[asyncio.Task[None]] = set()  # keeps the tasks alive until they are done
+
+
+class Flusher:
+    """Looks after deferred results that no later step takes along: one timer for all books."""
+
+    __slots__ = ("_books", "_timer")
+
+    def __init__(self) -> None:
+        self._books: dict[Book, None] = {}  # in order: the same run writes them alike
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, book: Book) -> None:
+        self._books[book] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DEFER_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        books, self._books = self._books, {}
+        for book in books:
+            if book.flush_if_left():
+                self.add(book)

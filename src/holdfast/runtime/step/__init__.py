@@ -1,0 +1,1 @@
+"""One step: planned, started, sent, recorded; what is found open is reconciled."""

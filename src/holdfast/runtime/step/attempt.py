@@ -1,0 +1,376 @@
+"""One attempt: the tool is called once, and what it did is put into one word.
+
+By the time this runs the start record is durable. The send-begun slot is marked before the
+tool's code is entered, or, for tools that say when (`http_only`, `marks_sending`), right before
+their first byte. Whatever the tool does, exactly one Outcome comes back; only a fenced or
+stopping worker breaks off, and then nothing is concluded here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.core.clock import Clock
+from holdfast.core.ports import Memory
+from holdfast.core.values import Json, checked, copied, encode
+from holdfast.core.waiting import is_closed_from_outside
+from holdfast.errors import (
+    AttemptTimedOut,
+    BadValue,
+    Busy,
+    Fenced,
+    HoldfastError,
+    JournalFull,
+    KeyReused,
+    Misuse,
+    NotSent,
+    ReadOnly,
+    Refused,
+    TooLarge,
+    ToolNotImportable,
+    ToolRaised,
+    text_of,
+)
+from holdfast.journal.records import StepView
+from holdfast.runtime.http.client import BadRequest
+from holdfast.runtime.secrets import NO_SECRETS, Secrets
+from holdfast.runtime.session.deadlines import Deadlines
+from holdfast.runtime.session.lease import Lease
+from holdfast.runtime.tool.blocking import ChildPool
+from holdfast.runtime.tool.child_wire import Unkept
+from holdfast.runtime.tool.threads import Threads
+from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, Many, Tool, Unsure
+
+TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
+FIND_TIMEOUT_S = 30.0
+
+
+class Returned(msgspec.Struct):
+    result: Json
+    unkept: str = ""  # why the value could not be kept; the effect did take place
+    apply: Apply | None = None
+
+
+class RefusedBy(msgspec.Struct):
+    proof: Json
+    retry_after_s: float | None = None  # it may be asked again after this time
+
+
+class Unsent(msgspec.Struct):
+    reason: str
+
+
+class Doubtful(msgspec.Struct):
+    reason: str
+    kind: str = ""
+    text: str = ""
+    retry_after_s: float = 0.0
+
+
+class Raised(msgspec.Struct):
+    """It raised, and nothing outside can have changed."""
+
+    kind: str
+    text: str
+
+
+Outcome = Returned | RefusedBy | Unsent | Doubtful | Raised
+
+
+class Send:
+    """Whether an attempt's first byte may have left, and the slot that says so to others."""
+
+    __slots__ = ("_lease", "begun", "slot")
+
+    def __init__(self, lease: Lease, slot: int) -> None:
+        self._lease = lease
+        self.slot = slot
+        self.begun = False
+
+    def mark(self) -> None:
+        """The next byte may leave now. Raises Fenced where the lease is over.
+
+        Raises NotSent where the mark cannot be kept, as on a full disk that copies on write.
+        """
+        if not self.begun:
+            self._lease.check()
+            try:
+                self._lease.session.mark_begun(self.slot)
+            except (JournalFull, ReadOnly, OSError) as error:
+                raise NotSent(f"that it begins could not be noted: {text_of(error)}") from error
+            self.begun = True
+
+
+class Caller:
+    """Calls tools and lookups for one worker."""
+
+    def __init__(
+        self,
+        *,
+        lease: Lease,
+        clock: Clock,
+        children: ChildPool,
+        threads: Threads,
+        deadlines: Deadlines,
+        secrets: Secrets = NO_SECRETS,
+        memory: Memory | None = None,
+    ) -> None:
+        self._lease = lease
+        self._memory = memory
+        self._clock = clock
+        self._children = children
+        self._threads = threads
+        self._deadlines = deadlines
+        self._secrets = secrets
+
+    async def attempt(
+        self,
+        tool: Tool[..., Any],
+        step: StepView,
+        args: dict[str, Any],
+        *,
+        task_id: str,
+        send: Send,
+        folder: Path | None = None,
+    ) -> Outcome:
+        """Call the tool once. Raises Fenced before anything is sent where the lease is over."""
+        attempt = step.attempts[-1]
+        ends = asyncio.get_running_loop().time() + tool.timeout_s
+        call = self._call(
+            tool,
+            step,
+            task_id=task_id,
+            fence=attempt.fence,
+            attempt=len(step.attempts),
+            ends=ends,
+            mark=send.mark,
+            lookup=False,
+        )
+        if folder is not None:
+            call.give_scratch(folder)
+        if self._memory is not None:
+            call.give_memory(self._memory, tool=tool.name)
+        try:
+            own = _own(args)
+            if "secrets" in step.body:
+                own = self._secrets.resolve(tool, step, own)
+            if tool.blocking:
+                value = await self._invoke(tool, call, own, send.mark)
+            else:
+                if tool.marks_itself:
+                    self._lease.check()
+                else:
+                    send.mark()
+                value = await self._deadlines.run(tool.bound(call, own), tool.timeout_s, task_id, step.ordinal)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            return _judged(tool, error, begun=send.begun, secrets=self._secrets)
+        except TimeoutError:
+            # One of the tool's own says the same: no outcome in time.
+            late = AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
+            return _judged(tool, late, begun=send.begun, secrets=self._secrets)
+        except Unkept as error:
+            return Returned(None, unkept=error.why)
+        except BaseException as error:
+            if self._is_fenced(error) or is_closed_from_outside(error):
+                raise
+            return _judged(tool, error, begun=send.begun, secrets=self._secrets)
+        return _returned(tool, value, self._secrets)
+
+    async def find(
+        self,
+        tool: Tool[..., Any],
+        step: StepView,
+        args: dict[str, Any],
+        *,
+        task_id: str,
+        sent_ago_s: float | None = None,
+    ) -> FindAnswer:
+        """Ask the lookup. Whatever it raises means that it cannot say."""
+        if tool.finder is None:
+            return Unsure("the tool has no lookup")
+        ends = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
+        fence = step.attempts[-1].fence if step.attempts else 0
+        call = self._call(
+            tool,
+            step,
+            task_id=task_id,
+            fence=fence,
+            attempt=len(step.attempts),
+            ends=ends,
+            mark=_nothing,
+            lookup=True,
+            sent_ago_s=sent_ago_s,
+        )
+        try:
+            own = self._secrets.resolve(tool, step, _own(args), lookup=True)
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                answer = cast(object, await tool.finder(call, **own))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            if self._is_fenced(error) or is_closed_from_outside(error):
+                raise
+            text = self._secrets.text(text_of(error))
+            return Unsure(f"{type(error).__name__}: {text[:TEXT_CHARS_MAX]}")
+        if not isinstance(answer, (Found, Absent, Many, Unsure)):
+            return Unsure(f"the lookup returned {type(answer).__name__}")
+        return answer
+
+    def _is_fenced(self, error: BaseException) -> bool:
+        """Whether it is our own signal; one that a tool raises is an error like any other."""
+        return isinstance(error, Fenced) and self._lease.lost
+
+    def _call(
+        self,
+        tool: Tool[..., Any],
+        step: StepView,
+        *,
+        task_id: str,
+        fence: int,
+        attempt: int,
+        ends: float,
+        mark: Callable[[], None],
+        lookup: bool,
+        sent_ago_s: float | None = None,
+    ) -> Call:
+        return Call(
+            task_id=task_id,
+            ordinal=step.ordinal,
+            effect_key=step.effect_key,
+            fence=fence,
+            attempt=attempt,
+            ends=ends,
+            mark=mark,
+            effect=tool.effect,
+            lookup=lookup,
+            sent_ago_s=sent_ago_s,
+        )
+
+    async def _invoke(self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]) -> object:
+        """Call a blocking tool, in a child process or in a thread."""
+        self._lease.check()
+        if tool.needs_child:
+            fields = {
+                "task_id": call.task_id,
+                "ordinal": call.ordinal,
+                "effect_key": call.effect_key,
+                "fence": call.fence,
+                "attempt": call.attempt,
+                "folder": call.folder,
+            }
+            return await self._children.run(tool.target, fields, args, tool.timeout_s, before_send=mark)
+        mark()
+        return await self._deadlines.run(
+            lambda: self._in_thread(tool.bound(call, args)), tool.timeout_s, call.task_id, call.ordinal
+        )
+
+    async def _in_thread(self, bound: Callable[[], Any]) -> object:
+        value = await self._threads.run(bound)
+        # A plain function around an async one: what it returned has not happened yet.
+        return await value if inspect.isawaitable(value) else value
+
+
+def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> Outcome:
+    """A value means that the effect took place, also where the value cannot be kept."""
+    apply = None
+    if tool.letter == "T":
+        if not isinstance(value, Apply):
+            return Raised("Misuse", "a Transactional tool returns holdfast.Apply(statements, result)")
+        apply, value = value, value.result
+        try:
+            apply = _swapped(apply, secrets)
+        except Misuse as error:
+            return Raised("Misuse", error.message)
+    try:
+        kept = checked(value, what=tool.result_title)
+        if secrets.active:
+            kept = secrets.value(kept)
+        encode(kept, what=tool.result_title)
+    except (BadValue, TooLarge) as error:
+        if tool.letter == "T":
+            return Raised(type(error).__name__, error.message)
+        return Returned(None, unkept=error.message)
+    return Returned(kept, apply=apply)
+
+
+def _swapped(apply: Apply, secrets: Secrets) -> Apply:
+    """What it writes into tables of its own lies in the same file. Raises Misuse."""
+    parsed = apply.parsed()
+    if not secrets.active:
+        return apply
+    statements = [
+        (one.sql, [secrets.text(item) if isinstance(item, str) else item for item in one.params]) for one in parsed
+    ]
+    return Apply(statements, apply.result)
+
+
+def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets: Secrets) -> Outcome:
+    def cut(text: str) -> str:
+        return secrets.text(text)[:TEXT_CHARS_MAX]  # in this order: half a secret is none to swap
+
+    harmless = tool.letter in ("R", "T")
+    match error:
+        case Refused():
+            return RefusedBy(_shown_json(error.proof, secrets), error.retry_after_s)
+        case BadRequest() if not begun:
+            return Raised(type(error).__name__, cut(error.message))
+        case NotSent() if not begun or not tool.marks_itself:
+            return Unsent(cut(str(error)))
+        case Busy():
+            return Doubtful("busy", kind=error.kind, text=cut(error.text), retry_after_s=error.retry_after_s)
+        case KeyReused():
+            told = KeyReused(_shown_json(error.proof, secrets))  # its message cuts the proof
+            return Doubtful("key-reused", text=cut(str(told)))
+        case ToolNotImportable() | TooLarge() if not begun:
+            return Raised(type(error).__name__, cut(error.message))
+        case AttemptTimedOut() if not harmless and not begun:
+            return Unsent("no first byte within the time of the attempt")
+        case AttemptTimedOut() if not harmless:
+            return Doubtful("timeout", kind="AttemptTimedOut", text=str(error))
+        case ToolRaised():
+            kind, text = error.kind, cut(error.text)
+        case HoldfastError():
+            kind, text = type(error).__name__, cut(error.message)
+        case _:
+            kind, text = type(error).__name__, cut(text_of(error))
+    if harmless or (tool.marks_itself and not begun):
+        return Raised(kind, text)  # nothing outside was changed: nothing was sent
+    return Doubtful("raised", kind=kind, text=text)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled this call; a tool may also raise CancelledError itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _own(args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that the tool may change without changing what a repeat would send."""
+    own: Any = copied(args)  # Any: the same JSON object
+    return own
+
+
+def _shown_json(proof: object, secrets: Secrets) -> Json:
+    """The proof as JSON; what cannot be kept is kept as text."""
+    try:
+        kept = secrets.value(checked(proof, what="proof"))
+        encode(kept, what="proof", bytes_max=64 * 1024)
+        return kept
+    except (BadValue, TooLarge):
+        return secrets.text(_tidy(repr(proof)))[:TEXT_CHARS_MAX]
+
+
+def _tidy(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,119 @@
+"""Marks: digests of what a task was begun with, so that a change before its resume is noticed.
+
+A task's code is replayed over its records. Where it asks for another call than the one recorded,
+replay notices by itself; but code, a prompt or a model may change without changing a call, and the
+rest of the task then goes another way than its beginning. So the first run records a digest of
+each (`@marks`), and every later run compares.
+
+A change is always reported: in the log, in the record and by `holdfast task show`. What follows is
+the task's own policy: `continue` goes on with what is there now, `park` asks a person first, whose
+`holdfast task retry` says yes. `run.version` is for changes that the code itself tells apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.errors import Suspended
+from holdfast.journal.contract import InboxKind
+from holdfast.journal.records import Body, Entry, Kind
+from holdfast.runtime.session.task_writer import Book
+
+MARKS = "@marks"
+ASKED = "@asked"
+DIGEST_CHARS = 16
+LATER = frozenset(("code", "endpoints"))  # of agents: journals of before have no record of them
+HEAD = {"model": "model", "settings": "settings", "system": "prompt", "tools": "tools"}
+
+
+def code_mark(function: Callable[..., Any]) -> str:  # Any: user code
+    """A digest of the function's own source, without comments and layout; "" where there is none.
+
+    Not of what it calls: tools have a version of their own, other functions are not followed.
+    """
+    try:
+        return mark_of(inspect.getsource(function))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+
+
+def mark_of(source: str) -> str:
+    tree = ast.parse(textwrap.dedent(source))
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def note_marks(book: Book, marks: Mapping[str, str], *, park: bool, report: Callable[[list[str]], None]) -> None:
+    """Record the marks where they are new, report where they have changed.
+
+    Raises Suspended where a changed task has to wait for a person.
+    """
+    known = book.view.notes.get(MARKS)
+    if known is None:
+        book.defer(_entry(marks, changed=[]))
+        return
+    changed = find_changed(known.body.get("marks"), marks)
+    if not changed:
+        return
+    report(changed)
+    accepted = any(item.kind is InboxKind.RETRY for item in book.inbox)
+    if park and not accepted:
+        raise Suspended(f"changed: its {' and '.join(changed)} changed since it was begun")
+    book.defer(_entry(marks, changed=changed))
+
+
+class Changes:
+    """What a task's policy says about a model that is asked with another head than recorded.
+
+    The head is what stands before the talk: model, settings, prompt, tools. A recorded reply stays
+    what it is; what comes after it goes on with the head that is there now, or not before a person
+    says yes. A change that was let pass once is not put to anybody again (`@asked`).
+    """
+
+    def __init__(self, book: Book, *, park: bool, report: Callable[[list[str]], None]) -> None:
+        self._book = book
+        self._park = park
+        self._report = report
+
+    def check_head(self, before: tuple[str, Body], now: tuple[str, Body]) -> None:
+        """Both as digest and head. Raises Suspended where a person has to say yes first."""
+        known = self._book.view.notes.get(ASKED)
+        passed: dict[str, str] = {} if known is None else dict(known.body.get("passed") or {})
+        (was, old), (digest, new) = before, now
+        if was == digest or passed.get(was) == digest:
+            return
+        changed = [HEAD[key] for key in HEAD if old.get(key) != new.get(key)]
+        self._report(changed)
+        accepted = any(item.kind is InboxKind.RETRY for item in self._book.inbox)
+        if self._park and not accepted:
+            raise Suspended(f"changed: its {' and '.join(changed)} changed since it was begun")
+        body: Body = {"what": "asked", "passed": {**passed, was: digest}, "changed": changed}
+        self._book.defer(Entry(kind=Kind.NOTE, ordinal=ASKED, body=body))
+
+
+def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
+    """Names of the marks that differ; one that cannot be known ("") never does, nor one of LATER
+    that was not recorded."""
+    if not isinstance(before, dict):
+        return []
+    old: dict[str, object] = before  # pyright: ignore[reportUnknownVariableType] - JSON object
+    names = sorted({*old, *now})
+    return [
+        name
+        for name in names
+        if old.get(name, "-") != now.get(name, "-")
+        and old.get(name) != ""
+        and now.get(name) != ""
+        and not (name in LATER and name not in old)
+    ]
+
+
+def _entry(marks: Mapping[str, str], *, changed: list[str]) -> Entry:
+    body: Body = {"what": "marks", "marks": dict(marks)}
+    if changed:
+        body["changed"] = changed
+    return Entry(kind=Kind.NOTE, ordinal=MARKS, body=body)

@@ -1,0 +1,287 @@
+"""Sending: the start is made durable, the tool is called, what came of it is recorded.
+
+The order never changes: slot taken, start committed and synced, lease checked, slot marked, the
+call, its outcome committed, slot freed. A refused commit means nothing is sent. An outcome that
+is known is recorded before a cancel counts; an attempt that is broken off is recorded as unsent
+while that is certain, and as doubtful from its first byte on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from holdfast.core.effect import Keyed
+from holdfast.core.step import Event, Facts, Refusal, StepState, next_step
+from holdfast.errors import Fenced, InvariantViolated, JournalBusy, JournalFull, StatementFailed
+from holdfast.journal.contract import Change
+from holdfast.journal.records import Body, Entry, Kind, StepView
+from holdfast.runtime.scratch.scratch import Scratch
+from holdfast.runtime.session.lease import Lease
+from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.step.attempt import Caller, Doubtful, Outcome, Raised, RefusedBy, Returned, Send, Unsent
+from holdfast.runtime.step.facts import slot_tag
+from holdfast.runtime.tool.tool import Tool
+
+FULL_RETRY_S = 0.5
+LEASE_RETRY_S = 0.01
+NOT_SENT = "not sent"
+# These close a step without a call of this run: the scratch folder is as it was before it.
+_CLOSED_ELSEWHERE = frozenset((Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event.SETTLE_SKIP, Event.SKIP))
+
+Args = dict[str, Any]  # Any: JSON values, checked before they are planned
+
+
+def _always() -> bool:
+    return True
+
+
+class Sender:
+    """Sends attempts of one task's steps and records their outcomes."""
+
+    def __init__(self, *, book: Book, lease: Lease, caller: Caller, pace: float) -> None:
+        self._book = book
+        self._lease = lease
+        self._caller = caller
+        self._pace = pace
+        epoch = book.hold.epoch
+        self._facts_plain = Facts(epoch=epoch, owner=True)
+        self._facts_stored = Facts(epoch=epoch, owner=True, refusals_stored=True)
+
+    def take_slot(self, tool: Tool[..., Any], key: bytes, attempt: int) -> int:
+        if tool.letter in ("R", "T"):
+            return -1
+        return self._lease.session.take_slot(slot_tag(key, attempt))
+
+    def check_owner(self) -> None:
+        """Raise Fenced where another branch or task has met the end of this run or session."""
+        if self._book.fenced or self._lease.lost:
+            raise Fenced
+
+    def late_ms(self, tool: Tool[..., Any]) -> int:
+        """How long after its start is allowed an attempt may still hand over its first byte: its
+        own time, and a pause that its lease outlasts."""
+        return int(tool.timeout_s * 1000) + self._lease.session.ttl_ms
+
+    async def begin(self, entry: Entry, slot: int, *, allowed: Callable[[], bool] = _always) -> bool:
+        """Make the start durable. No space: wait here, nothing has been sent.
+
+        False where it stopped being allowed before it was written.
+        """
+        try:
+            while True:
+                self._book.check_going()
+                if not self._lease.ok():
+                    self._lease.check()
+                    await asyncio.sleep(LEASE_RETRY_S)
+                    continue
+                if not allowed():
+                    self._lease.session.free_slot(slot)
+                    return False
+                try:
+                    await self._book.begin([entry])
+                    return True
+                except (JournalFull, JournalBusy) as error:
+                    self._book.on_trouble(error)
+                    await asyncio.sleep(FULL_RETRY_S * self._pace)
+        except BaseException:
+            step = self._book.step(entry.ordinal)
+            if step is not None and self._is_mine(step):
+                await self._record_stop(step, Send(self._lease, slot))  # started, and not sent
+            else:
+                self._lease.session.free_slot(slot)
+            raise
+
+    async def call(self, tool: Tool[..., Any], step: StepView, args: Args, slot: int) -> None:
+        """Call the tool and record what came of it."""
+        send = Send(self._lease, slot)
+        self._book.calls += 1
+        try:
+            try:
+                scratch = self._book.scratch
+                outcome = await self._caller.attempt(
+                    tool,
+                    step,
+                    args,
+                    task_id=self._book.view.task_id,
+                    send=send,
+                    folder=None if scratch is None else scratch.path,
+                )
+            except asyncio.CancelledError:
+                # The worker is stopping or fenced, or the task's code broke the call off.
+                await self._record_stop(step, send)
+                raise
+            if scratch is not None and not isinstance(outcome, (Unsent, Doubtful)):
+                await self._record_with_files(scratch, tool, step, outcome, slot)
+            elif not self._deferred(tool, step, outcome, slot):
+                await self._record(tool, step, outcome, slot)
+        finally:
+            self._book.calls -= 1
+
+    async def _record_with_files(
+        self, scratch: Scratch, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int
+    ) -> None:
+        """The files that the call left are durable with its outcome; where they cannot be, the
+        outcome goes first."""
+        kept, cut = await scratch.after(step.ordinal)
+        if not self._deferred(tool, step, outcome, slot):
+            await self._record(tool, step, outcome, slot)
+        if cut is not None:
+            raise cut
+        if not kept:
+            await scratch.after_late(step.ordinal)
+
+    def _deferred(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> bool:
+        """Leave a plain success to the next commit, where its class allows that."""
+        if type(outcome) is not Returned or not tool.merges or not self._is_mine(step):
+            return False
+        body: Body = {"result": outcome.result}
+        if outcome.unkept:
+            body["unkept"] = outcome.unkept
+        self._book.defer(_entry(step, Event.SUCCEED, self._facts(tool), body), slot=slot)
+        return True
+
+    async def unsend(self, tool: Tool[..., Any], step: StepView, slot: int, why: str) -> None:
+        """Record that an attempt which was started is not sent after all."""
+        await self._record(tool, step, Unsent(why), slot)
+
+    async def _record(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> None:
+        """Record the outcome, whatever comes: one that is known must not become unknown."""
+        cut: asyncio.CancelledError | None = None
+        while self._is_mine(step):
+            try:
+                await self._record_outcome(tool, step, outcome, slot)
+            except asyncio.CancelledError as error:
+                cut = error
+        if cut is not None:
+            raise cut
+
+    def _is_mine(self, step: StepView) -> bool:
+        """Whether its newest attempt was started by this run and has no outcome yet."""
+        row = step.step
+        mine = row is not None and row.epoch == self._book.hold.epoch
+        return mine and step.state is StepState.STARTED
+
+    async def record(
+        self,
+        step: StepView,
+        event: Event,
+        facts: Facts,
+        body: Body,
+        *,
+        slot: int = -1,
+        change: Change | None = None,
+        applied: tuple[int, ...] = (),
+    ) -> None:
+        """Write one event of a step, if the transition function allows it."""
+        if self._book.scratch is not None and event in _CLOSED_ELSEWHERE:
+            await self._book.scratch.after_late(step.ordinal)
+        entry = _entry(step, event, facts, body)
+        await self._book.write([entry], slot=slot, change=change, applied=applied)
+
+    async def _record_outcome(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> None:
+        facts = self._facts(tool)
+        match outcome:
+            case Returned():
+                await self._record_success(tool, step, outcome, facts, slot)
+            case RefusedBy():
+                body: Body = {"proof": outcome.proof, "reason": "refused"}
+                if outcome.retry_after_s is not None:
+                    body["retry_after_s"] = outcome.retry_after_s
+                await self._record_refusal(tool, step, facts, body, slot)
+            case Raised() if _is_alone(tool, step):
+                body = {"kind": outcome.kind, "text": outcome.text, "reason": "raised"}
+                await self._record_refusal(tool, step, facts, body, slot)
+            case Raised():
+                # It sent nothing; but that says nothing of the attempts before it.
+                body = {"reason": NOT_SENT, "text": f"{outcome.kind}: {outcome.text}"}
+                await self.record(step, Event.UNSENT, facts, body, slot=slot)
+            case Unsent():
+                body = {"reason": NOT_SENT, "text": outcome.reason}
+                await self.record(step, Event.UNSENT, facts, body, slot=slot)
+            case Doubtful():
+                body = {
+                    "reason": outcome.reason,
+                    "kind": outcome.kind,
+                    "text": outcome.text,
+                    "retry_after_s": outcome.retry_after_s,
+                }
+                # A Read changes nothing: it waits for its turn as planned, where a cancel ends it.
+                waits = tool.letter == "R" and outcome.reason == "busy"
+                event = Event.RETRY if waits else Event.DOUBT
+                await self.record(step, event, facts, body, slot=slot)
+            case _:
+                assert_never(outcome)
+
+    async def _record_success(
+        self, tool: Tool[..., Any], step: StepView, outcome: Returned, facts: Facts, slot: int
+    ) -> None:
+        body: Body = {"result": outcome.result}
+        if outcome.unkept:
+            body["unkept"] = outcome.unkept
+        if tool.letter == "N" and step.step is not None and step.step.maybe_sent > 1:
+            body["note"] = "duplicate_possible"
+        entry = _entry(step, Event.SUCCEED, facts, body)
+        if outcome.apply is not None:
+            try:
+                await self._book.write([entry], statements=outcome.apply.parsed(), slot=slot)
+            except StatementFailed as error:
+                failed: Body = {"kind": "StatementFailed", "text": error.message, "reason": "raised"}
+                await self._record_refusal(tool, step, facts, failed, slot)
+        else:
+            await self._book.write([entry], slot=slot)
+
+    async def _record_refusal(self, tool: Tool[..., Any], step: StepView, facts: Facts, body: Body, slot: int) -> None:
+        """Failed with proof; or planned again under the same key where retries are left."""
+        harmless = tool.letter in ("R", "T")
+        row = step.step
+        limit = max(tool.retries, tool.attempts - 1) if "retry_after_s" in body else tool.retries
+        again = row is not None and row.attempts - step.spared <= limit
+        proven = row is not None and row.alone and not facts.refusals_stored
+        if again and (harmless or proven):
+            await self.record(step, Event.RETRY, facts, body, slot=slot)
+            return
+        event = Event.FAIL if harmless else Event.REFUSE
+        await self.record(step, event, facts, body, slot=slot)
+
+    async def _record_stop(self, step: StepView, send: Send) -> None:
+        """Say that the attempt was broken off, if we still may; else the next claim says so."""
+        if self._book.fenced or self._lease.lost:
+            return
+        body: Body = {"reason": "stopped", "text": "the call was broken off"}
+        event = Event.DOUBT if send.begun else Event.UNSENT
+        if step.letter in ("R", "T"):
+            event = Event.RETRY
+        facts = Facts(epoch=self._book.hold.epoch, owner=True)
+        try:
+            await self.record(step, event, facts, body, slot=send.slot)
+        except Fenced:
+            return
+
+    def _facts(self, tool: Tool[..., Any]) -> Facts:
+        stored = isinstance(tool.effect, Keyed) and tool.effect.refusals_stored
+        return self._facts_stored if stored else self._facts_plain
+
+
+def check_allowed(result: object, ordinal: str) -> None:
+    if isinstance(result, Refusal):
+        raise InvariantViolated("transition", f"step {ordinal}: {result.event.name}: {result.why}")
+
+
+def _is_alone(tool: Tool[..., Any], step: StepView) -> bool:
+    """Whether no other attempt can have had an effect."""
+    return tool.letter in ("R", "T") or (step.step is not None and step.step.maybe_sent <= 1)
+
+
+def args_of(step: StepView) -> Args:
+    """The recorded arguments: what was promised to be sent is what is sent again."""
+    args = step.args
+    if not isinstance(args, dict):
+        raise InvariantViolated("I4", f"step {step.ordinal} has no arguments")
+    return args  # pyright: ignore[reportUnknownVariableType] - JSON object, keys are text
+
+
+def _entry(step: StepView, event: Event, facts: Facts, body: Body) -> Entry:
+    check_allowed(next_step(step.step, event, facts, letter=step.letter), step.ordinal)
+    return Entry(kind=Kind.STEP, ordinal=step.ordinal, events=(event,), body=body, quiet=facts.quiet)

@@ -1,0 +1,291 @@
+"""Performing a step: plan, start, call, record; what is found open is reconciled.
+
+`perform` is what `run.call` awaits. A new step is planned and started in one commit and called;
+an open one, found on resume, goes through reconcile.py until it is closed or parked. Every
+record is checked by `next_step` before it is written, so that a mistake here is refused rather
+than recorded.
+
+What a crash leaves, line by line of `_begin_new`: before the commit nothing; after it a started
+step whose slot says whether a byte can have left; after the call the same until the result's
+commit. There is no line at which an effect exists without its intent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.core.clock import Clock
+from holdfast.core.effect import Keyed
+from holdfast.core.ids import EffectKeys
+from holdfast.core.ordinal import retry_slot
+from holdfast.core.ports import Memory
+from holdfast.core.step import Event, Facts, Step, StepState, next_step
+from holdfast.core.values import checked
+from holdfast.errors import (
+    Cancelled,
+    InvariantViolated,
+    JournalDamaged,
+    JournalStopped,
+    Misuse,
+    ReadOnly,
+    Signal,
+    Suspended,
+)
+from holdfast.journal.records import Body, Entry, Kind, StepView
+from holdfast.runtime.scratch.scratch import Scratch
+from holdfast.runtime.secrets import pinned_mark
+from holdfast.runtime.session.lease import Lease
+from holdfast.runtime.session.task_writer import BROKEN_OFF, Book
+from holdfast.runtime.step.attempt import Caller
+from holdfast.runtime.step.code_changes import Changes
+from holdfast.runtime.step.outcome import check_same, outcome_of
+from holdfast.runtime.step.reconcile import Reconciler
+from holdfast.runtime.step.sending import Args, Sender, args_of, check_allowed
+from holdfast.runtime.tool.tool import Tool
+
+if TYPE_CHECKING:
+    from holdfast.runtime.gate.guard import Guard
+    from holdfast.runtime.step.plan import PlanItem
+
+_Asked = tuple[Tool[..., Any], str, object, Body | None]  # tool, ordinal, arguments, extra
+
+
+class Steps:
+    """Performs the steps of one task under one hold."""
+
+    def __init__(
+        self,
+        *,
+        book: Book,
+        lease: Lease,
+        caller: Caller,
+        clock: Clock,
+        effect_keys: EffectKeys,
+        fingerprint_key: bytes,
+        pace: float = 1.0,
+        open_scratch: Callable[[Book], Scratch] | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self.book = book
+        self.memory = memory  # of an agent's folder
+        self.guard: Guard | None = None  # of a task that has a gate
+        self.plan: dict[int, PlanItem] = {}
+        self.plan_changes = 0  # as far as this run has come
+        self.changes: Changes | None = None  # the policy for changed heads, of tasks
+        self._open_scratch = open_scratch
+        self._broken_off: list[_Asked] = []
+        self._keys = effect_keys
+        self._new_facts = Facts(epoch=book.hold.epoch, owner=True, previous_closed=True, quiet=True)
+        self._performing: dict[asyncio.Task[Any], None] = {}  # Any: the code's own tasks, in order
+        self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
+        self._reconciler = Reconciler(
+            book=book,
+            sender=self._sender,
+            caller=caller,
+            clock=clock,
+            fingerprint_key=fingerprint_key,
+            key_of=self._key,
+            pace=pace,
+        )
+
+    def taken(self, tool: Tool[..., Any], args: Args) -> Args:
+        """The arguments with those that the tool gives. Raises Misuse where it would not take them;
+        where there is a gate, that is the gate's to say: it records the refusal."""
+        return tool.check_args(args) if self.guard is None else {**tool.given, **args}
+
+    async def perform(self, tool: Tool[..., Any], ordinal: str, args: Args, *, extra: Body | None = None) -> object:
+        """The step's result, or what it failed with; Suspended where a person is needed."""
+        asked = (tool, ordinal, checked(args, what=tool.args_title), extra)
+        task = asyncio.current_task()
+        if task is None:
+            raise InvariantViolated("I10", f"step {ordinal} is performed outside a task")
+        self._performing[task] = None
+        try:
+            step = None
+            if self.book.scratch is None and ordinal not in self.book.view.steps:
+                mark = self._reconciler.fingerprint(tool, asked[2])
+                step = await self._new(tool, ordinal, asked[2], extra, mark)
+            if step is None or step.state is StepState.FAILED:
+                step = await self._carry_out(*asked)
+        except _OF_THE_JOURNAL as error:
+            self.book.end(error)
+            raise
+        except BaseException as error:
+            if self._left_open(ordinal, error):
+                # A timeout of the code's own: it may not go on past a call in doubt (I5).
+                self._broken_off.append(asked)
+                self.book.end(Suspended(BROKEN_OFF))
+            raise
+        finally:
+            self._performing.pop(task, None)
+        return outcome_of(step)
+
+    def scratch(self) -> Scratch:
+        """The task's scratch folder; made, and empty, when it is first asked for in a run."""
+        if self.book.scratch is None:
+            if self._open_scratch is None:
+                raise Misuse("this journal has no place for scratch files")
+            self.book.scratch = self._open_scratch(self.book)
+        return self.book.scratch
+
+    async def end_all(self) -> None:
+        """The code has ended: bring what it has left under way to its end; nothing begins.
+
+        Calls that it began and did not await, because an attempt must not run on once the task
+        is somebody else's. Calls that it broke off: here and not in the next run, where the code
+        may break them off again and again; then it runs again, because what it has made of the
+        break does not count.
+        """
+        self.book.ended = True
+        await self._end_strays()
+        if not self._broken_off:
+            return
+        if not self.book.stopping:
+            self.book.signal = None
+            await self._settle_broken_off()
+        raise Suspended(BROKEN_OFF)
+
+    async def _end_strays(self) -> None:
+        strays = [task for task in self._performing if task is not asyncio.current_task()]
+        if not strays:
+            return
+        try:
+            await asyncio.wait(strays)
+        except asyncio.CancelledError:
+            for stray in strays:
+                stray.cancel()
+            await asyncio.wait(strays)
+            raise
+
+    async def _settle_broken_off(self) -> None:
+        rests: Suspended | None = None
+        while self._broken_off:
+            try:
+                await self._carry_out(*self._broken_off.pop())
+            except Suspended as signal:
+                rests = signal
+        if rests is not None:
+            raise rests
+
+    async def settle_open(self, tool: Tool[..., Any], step: StepView) -> StepView:
+        """Bring an open step to its end with its recorded arguments."""
+        if self.guard is not None:
+            self.guard.check_recorded(tool, step)
+        return await self._reconciler.drive(tool, step, args_of(step))
+
+    async def _carry_out(self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None) -> StepView:
+        """The closed step: under this ordinal, or under the last of its retry slots."""
+        mark = self._reconciler.fingerprint(tool, args)
+        number = 0
+        slot_name = ordinal
+        while True:
+            step = self.book.view.steps.get(slot_name)
+            scratch = self.book.scratch
+            if step is None:
+                if scratch is not None and not self.book.cancelled:
+                    await scratch.before(slot_name)
+                step = await self._new(tool, slot_name, args, extra, mark)
+            else:
+                check_same(step, tool, pinned_mark(mark, step.body.get("secrets")))
+                if scratch is not None:
+                    await scratch.replay(step)
+                step = step if step.closed else await self.settle_open(tool, step)
+            if step.state is not StepState.FAILED or not _retried(tool, step, number):
+                if scratch is not None:
+                    scratch.check_kept(step)
+                return step
+            number += 1
+            slot_name = retry_slot(ordinal, number)
+            if self.book.step(slot_name) is None:
+                await self._reconciler.pause_before_retry(tool, step)
+
+    def _left_open(self, ordinal: str, error: BaseException) -> bool:
+        """Whether the code leaves a call that is not at its end, recorded or not."""
+        if isinstance(error, asyncio.CancelledError):
+            return True
+        step = self.book.step(ordinal)
+        return step is not None and not step.closed and not isinstance(error, Signal)
+
+    def _new(
+        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None, mark: bytes
+    ) -> Awaitable[StepView]:
+        """A step that the journal does not know; awaited, it comes to its end."""
+        if (note := self.book.view.notes.get(ordinal)) is not None:
+            raise Suspended(f"diverged: step {ordinal} was {note.what}, now it is {tool.name}")
+        if self.book.cancelled:
+            raise Cancelled
+        pins = None
+        if tool.secrets or self.book.secrets.active:
+            pins = self.book.secrets.pin(tool, ordinal, cast(Args, args))
+            mark = pinned_mark(mark, pins)
+        if tool.needs_child:
+            _ = tool.target  # a tool that no child can find is refused before it is planned
+        body: Body = {"tool": tool.name, "letter": tool.letter, "args": args, "v": tool.version}
+        if self.plan_changes:
+            body["plan"] = self.plan_changes
+        if pins:
+            body["secrets"] = pins
+        if isinstance(tool.effect, Keyed):
+            body["window_ms"] = int(tool.effect.window_s * 1000)
+        if extra:
+            body.update(extra)
+        if self.guard is not None and (events := self.guard.judge(tool, ordinal, body)):
+            return self._open_slot(tool, ordinal, body, mark, *events)
+        if self.book.view.restored_ms and tool.letter not in ("R", "T"):
+            # Rule 7: this slot may have been used in the timeline that a restore has lost. A
+            # Fenced or Idempotent one is simply sent again, but a refusal is then no proof while
+            # the lost timeline's request may be under way: a refusal raises no fence.
+            body["lost_after_ms"] = self.book.view.restored_ms
+            return self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
+        if tool.needs_approval:
+            return self._open_slot(tool, ordinal, body, mark, Event.PLAN)
+        return self._begin_new(tool, ordinal, body, mark)
+
+    async def _begin_new(self, tool: Tool[..., Any], ordinal: str, body: Body, mark: bytes) -> StepView:
+        """Plan and start in one commit, then call."""
+        key = self._key(ordinal)
+        check_allowed(next_step(None, Event.PLAN, self._new_facts, letter=tool.letter), ordinal)
+        slot = self._sender.take_slot(tool, key, 1)
+        entry = Entry(
+            kind=Kind.STEP,
+            ordinal=ordinal,
+            events=(Event.PLAN, Event.START),
+            body=body,
+            effect_key=key,
+            fingerprint=mark,
+            slot=slot,
+            quiet=True,
+        )
+        await self._sender.begin(entry, slot)
+        step = self.book.get_step(ordinal)
+        await self._sender.call(tool, step, body["args"], slot)
+        return step if step.closed else await self._reconciler.drive(tool, step, body["args"])
+
+    async def _open_slot(self, tool: Tool[..., Any], ordinal: str, body: Body, mark: bytes, *events: Event) -> StepView:
+        """Record the step without starting it; what may follow is decided by its row."""
+        row: Step | None = None
+        for event in events:
+            following = next_step(row, event, self._new_facts, letter=tool.letter)
+            check_allowed(following, ordinal)
+            row = cast(Step, following)
+        if Event.SKIP in events and self.book.scratch is not None:
+            await self.book.scratch.after_late(ordinal)
+        entry = Entry(
+            kind=Kind.STEP, ordinal=ordinal, events=events, body=body, effect_key=self._key(ordinal), fingerprint=mark
+        )
+        await self.book.write([entry])
+        return await self._reconciler.drive(tool, self.book.get_step(ordinal), body["args"])
+
+    def _key(self, ordinal: str) -> bytes:
+        return self._keys.raw(self.book.view.task_id, ordinal)
+
+
+_OF_THE_JOURNAL = (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly)
+
+
+def _retried(tool: Tool[..., Any], step: StepView, number: int) -> bool:
+    """Whether a stored refusal gets a retry slot with a key of its own."""
+    stored = isinstance(tool.effect, Keyed) and tool.effect.refusals_stored
+    return stored and number < tool.retries and "proof" in step.error

@@ -1,0 +1,365 @@
+"""Asking a model: a step like any other, of class Read, whose request is kept by digest.
+
+The order never changes: what the request names is deferred, the step that names it is planned and
+started in the commit that takes it along, the request is sent, the reply is recorded before any
+later step can begin. A crash before the commit leaves nothing or contents that nobody names; after
+it a started Read, which is sent again; a lost reply is asked for again and was acted on by nobody.
+
+Errors that a later sending may mend wait their turn in the record (`busy`, with the provider's
+Retry-After), for as long as it takes; every other one closes the step as failed with its kind and
+words, and the code gets the same error on each replay. A garbled reply is paid for, so it is asked
+for again only a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from holdfast.core.content import content_bytes
+from holdfast.core.effect import Read
+from holdfast.core.values import checked, encode
+from holdfast.errors import (
+    BadInput,
+    BadValue,
+    Busy,
+    ContextTooLong,
+    HoldfastError,
+    Misuse,
+    ModelKeyRefused,
+    ModelNotFound,
+    ModelQuotaSpent,
+    ModelRejected,
+    ModelUnavailable,
+    ReplyGarbled,
+    StateHeldElsewhere,
+    Suspended,
+    TooLarge,
+    ToolFailed,
+)
+from holdfast.journal.records import Body, StepView
+from holdfast.runtime.models.model import Model
+from holdfast.runtime.models.port import Show, check_show
+from holdfast.runtime.models.reply import Reply
+from holdfast.runtime.models.request import Object, Request, check_settings, check_tools
+from holdfast.runtime.secrets import Secrets
+from holdfast.runtime.task.ask_record import ASK, Asked, asked_of, head_of, reading_own
+from holdfast.runtime.task.contents import Contents
+from holdfast.runtime.task.run import Run, StepCall
+from holdfast.runtime.task.stream_view import Showing
+from holdfast.runtime.task.talk import Talk
+from holdfast.runtime.tool.tool import Call, Tool
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session.task_writer import Book
+
+GARBLED_MAX = 3  # replies of one run of a step that could not be used
+GRACE_S = 5.0  # a model call ends by its own time before its step is given up
+SEEN_MAX = 64
+_TERMINAL = {
+    kind.__name__: kind
+    for kind in (
+        BadInput,
+        ContextTooLong,
+        ModelKeyRefused,
+        ModelNotFound,
+        ModelQuotaSpent,
+        ModelRejected,
+        StateHeldElsewhere,
+        TooLarge,
+    )
+}
+
+# With these a model step is closed as failed.
+MODEL_ERRORS: tuple[type[HoldfastError], ...] = (*_TERMINAL.values(), ReplyGarbled)
+
+Tools = Sequence[Tool[..., Any] | Mapping[str, object]]
+
+
+class AskCall(StepCall[Reply]):
+    """A model call that has not begun: await it, or give it to `run.gather`."""
+
+    __slots__ = ("_extra", "_model", "_settings", "_show", "_talk", "_tools")
+
+    def __init__(
+        self,
+        run: Run,
+        model: Model,
+        talk: Talk | Sequence[Mapping[str, object]],
+        *,
+        tools: Tools,
+        settings: Mapping[str, object] | None,
+        show: Show | None,
+        extra: Body | None = None,
+    ) -> None:
+        if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
+            raise Misuse(f"{model!r} is not a model", hint="make one: holdfast.Model(name, at=...)")
+        check_show(show)
+        super().__init__(run, _tool_of(model), {})
+        self._model = model
+        self._talk = talk
+        self._tools = tools
+        self._settings = settings
+        self._show = show
+        self._extra = extra  # into the step's record
+
+    async def perform(self, run: Run) -> Reply:
+        if self.ordinal:
+            raise Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
+        book = run.steps.book
+        talk = self._talk if isinstance(self._talk, Talk) else _listed(book, self._talk)
+        if talk.asking:
+            raise Misuse("the talk is being answered already", hint="talk.copy() for a second line")
+        talk.check_end()
+        head = checked_head(self._model, talk, tools=self._tools, settings=self._settings)
+        self.ordinal = run.take_ordinal()
+        run.set_open(self.ordinal)
+        talk.asking = True
+        try:
+            return await ask_at(run, self.ordinal, self._model, talk, head=head, show=self._show, extra=self._extra)
+        except BaseException as error:
+            run.end_by(error)
+            raise
+        finally:
+            talk.asking = False
+            run.set_open("")
+
+
+async def ask_at(
+    run: Run, ordinal: str, model: Model, talk: Talk, *, head: Body, show: Show | None, extra: Body | None = None
+) -> Reply:
+    """The reply at this ordinal, recorded or asked for now, and taken into the talk."""
+    book = run.steps.book
+    talk.session = talk.session or f"{book.view.task_id}/{ordinal}"
+    contents = Contents(book)
+    kept, digest = contents.named(head, what="the head of the request")
+    named = (digest, cast(Body, kept))
+    talk.set_system(named[1]["system"])
+    step = book.view.steps.get(ordinal)
+    if step is not None and step.tool == ASK:
+        asked = _same(run, step, talk, named)
+    else:
+        asked = Asked(
+            after=talk.after,
+            count=len(talk),
+            head=digest,
+            prefix=talk.prefix,
+            new=tuple(digest for _, digest in talk.new),
+        )
+        if not book.cancelled:
+            for message, name in talk.new:
+                contents.record(message, name)
+    if step is None or not step.closed:
+        contents.record(named[1], digest)
+    sending = _Sending(
+        model, named[1], talk, show=show, secrets=book.secrets, head_digest="" if asked.head == digest else digest
+    )
+    tool = _tool_of(model).with_sending(sending)
+    try:
+        result = await run.steps.perform(tool, ordinal, asked.to_json(), extra=extra)
+    except ToolFailed as failed:
+        raise _model_error(failed) from None
+    reply = _reply_in(result, ordinal)
+    talk.asking = False
+    talk.take_reply(reply, ordinal)
+    return reply
+
+
+def checked_head(model: Model, talk: Talk, *, tools: Tools, settings: Mapping[str, object] | None) -> Body:
+    """What stands before the talk. Raises BadInput or BadValue."""
+    given = {"settings": {**model.settings, **(settings or {})}, "tools": _offered(tools)}
+    head = _known_head(given)
+    return {"model": model.name, "settings": head["settings"], "system": talk.system, "tools": head["tools"]}
+
+
+_heads: dict[bytes, Body] = {}  # checked before, by their bytes: a loop offers the same ones again
+
+
+def _known_head(given: Body) -> Body:
+    try:
+        raw = content_bytes(given)
+    except (TypeError, ValueError):
+        raw = b""  # what is wrong with it is said below
+    known = _heads.get(raw)
+    if known is None:
+        known = {"settings": check_settings(given["settings"]), "tools": check_tools(given["tools"])}
+        if len(_heads) >= SEEN_MAX:
+            _heads.clear()
+        _heads[raw] = known
+    return known
+
+
+def _offered(tools: Tools) -> list[object]:
+    return [one if isinstance(one, Mapping) else _schema_of(one) for one in tools]
+
+
+def _schema_of(tool: object) -> object:
+    if not isinstance(tool, Tool):
+        raise Misuse(f"{tool!r} is neither a tool nor the schema of one")
+    return cast("Tool[..., Any]", tool).schema
+
+
+def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> Asked:
+    """The recorded request, where this is the same talk. Suspended where it is another one."""
+    with reading_own():
+        asked = asked_of(step)
+    if (asked.count, asked.prefix) != (len(talk), talk.prefix):
+        raise Suspended(
+            f"diverged: step {step.ordinal}: the talk before this model call is another one now: "
+            f"{len(talk)} messages with the prefix {talk.prefix[:8]}, recorded are {asked.count} "
+            f"with {asked.prefix[:8]}"
+        )
+    if asked.head != head[0] and run.steps.changes is not None:
+        with reading_own():
+            before = head_of(run.steps.book.view, asked.head)
+        run.steps.changes.check_head((asked.head, before), head)
+    return asked
+
+
+class _AskTool(Tool[..., Any]):
+    """The built-in tool of model calls; each call has a copy with what it sends."""
+
+    spared_max = 0  # a provider that is busy or away is what its attempts are for
+    sending: _Sending
+
+    def with_sending(self, sending: _Sending) -> _AskTool:
+        made = object.__new__(_AskTool)
+        made.__dict__ = {**self.__dict__, "sending": sending}
+        return made
+
+    def bound(self, call: Call, args: dict[str, Any]) -> Any:  # Any: a coroutine function
+        return self.sending.send
+
+
+async def _ask() -> None:
+    """Never called: what is sent lies in `_AskTool.sending`."""
+
+
+_tools: dict[tuple[float, int], _AskTool] = {}
+
+
+def _tool_of(model: Model) -> _AskTool:
+    key = (model.time_s, model.attempts)
+    found = _tools.get(key)
+    if found is None:
+        found = _AskTool(
+            _ask,
+            name=ASK,
+            effect=Read(),
+            timeout_s=model.time_s + GRACE_S,
+            attempts=model.attempts,
+            retries=0,
+            retry_delay_s=0.0,
+            http_only=False,
+            marks_sending=False,
+            needs_approval=False,
+            secrets={},
+            given={},
+        )
+        if len(_tools) >= SEEN_MAX:
+            _tools.clear()
+        _tools[key] = found
+    return found
+
+
+class _Sending:
+    """One model step on its way, over as many attempts as it takes."""
+
+    def __init__(
+        self, model: Model, head: Body, talk: Talk, *, show: Show | None, secrets: Secrets, head_digest: str
+    ) -> None:
+        self._model = model
+        self._talk = talk
+        self._request = Request(
+            model=head["model"], messages=talk.messages, settings=head["settings"], tools=head["tools"]
+        )
+        self._showing = None if show is None else Showing(show, secrets)
+        self._secrets = secrets
+        self._head_digest = head_digest
+        self._garbled = 0
+
+    async def send(self) -> Body:
+        """One attempt. Raises Busy where a later one may do better."""
+        showing = self._showing
+        if showing is not None:
+            showing.restart(self._model.name)
+        try:
+            reply = await self._model.chat.ask(
+                self._request,
+                show=None if showing is None else showing.piece,
+                session=self._talk.session,
+                kept=self._talk.kept,
+                time_s=self._model.time_s,
+                keys=self._secrets.get_value,
+            )
+            result = self._result(reply)
+        except ModelUnavailable as error:
+            raise _later(error, error.retry_after_s) from None
+        except ReplyGarbled as error:
+            self._garbled += 1
+            if self._garbled >= min(GARBLED_MAX, self._model.attempts):
+                raise
+            raise _later(error, None) from None
+        if showing is not None:
+            showing.end()
+        return result
+
+    def _result(self, reply: Reply) -> Body:
+        """What is recorded. Raises ReplyGarbled where no record can hold it."""
+        price = self._model.price
+        result: Body = {"reply": reply.to_json(), "cost": None}
+        if price is not None and reply.usage is not None:
+            result |= {"cost": price.cost(reply.usage), "unit": price.unit}
+        if self._head_digest:
+            result["head"] = self._head_digest
+        if self._garbled:
+            result["garbled"] = self._garbled
+        try:
+            encode(self._secrets.value(checked(result, what="the reply")), what="the reply")
+        except (BadValue, TooLarge) as error:
+            text = f"the reply cannot be kept: {error.message}"
+            raise ReplyGarbled(text, reason="too-large") from None
+        return result
+
+
+def _later(error: ModelUnavailable | ReplyGarbled, after_s: float | None) -> Busy:
+    return Busy(after_s or 0.0, kind=type(error).__name__, text=error.message)
+
+
+def _model_error(failed: ToolFailed) -> Exception:
+    """The recorded failure as the error it was."""
+    if failed.kind == ReplyGarbled.__name__:
+        return ReplyGarbled(failed.text, reason="garbage")
+    kind = _TERMINAL.get(failed.kind)
+    return failed if kind is None else kind(failed.text)
+
+
+def _reply_in(result: object, ordinal: str) -> Reply:
+    try:
+        return Reply.from_json(cast(Body, result)["reply"])
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        # Only a person who settled the step by hand can have given it.
+        text = f"step {ordinal}: its result is no reply of a model: {error}"
+        raise ReplyGarbled(text, reason="garbage") from None
+
+
+def _listed(book: Book, messages: object) -> Talk:
+    """A talk of these messages, for one question."""
+    if not isinstance(messages, list | tuple):
+        raise Misuse("ask: give a talk (run.talk) or a list of messages")
+    given = cast("Sequence[object]", messages)
+    leading = 0
+    while leading < len(given) and _role(given[leading]) == "system":
+        leading += 1
+    talk = Talk(book, system=given[:leading])  # pyright: ignore[reportArgumentType] - checked there
+    for message in given[leading:]:
+        if not isinstance(message, Mapping):
+            raise BadInput(f"message {len(talk) + 1}: must be an object")
+        talk.add(cast(Object, message))
+    return talk
+
+
+def _role(message: object) -> object:
+    return cast(Object, message).get("role") if isinstance(message, Mapping) else None

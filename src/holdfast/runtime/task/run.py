@@ -1,0 +1,505 @@
+"""The run: what a task function is given to act with.
+
+A task function is replayed from its start on every resume. Each use of the run takes the next
+ordinal; where the journal already holds that ordinal, the recorded answer is given and nothing
+is done. So the same code takes the same path, and code that has changed is noticed at the first
+ordinal where it asks for something else.
+
+What the run tells its code by a Signal (parked, cancelled, fenced) cannot be overruled: code that
+swallows it meets it again at its next use of the run, and when it ends. The same holds for a step
+that the code itself breaks off (`asyncio.wait_for` around `run.call`): the run ends there, the
+step is carried out without the code, and the code, run again, gets what it gave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ordinal import compensation, parent
+from holdfast.core.values import canonical, checked
+from holdfast.core.waiting import is_closed_from_outside, wait_event
+from holdfast.errors import Cancelled, Fenced, Misuse, Signal, StepOpen, Suspended
+from holdfast.journal.contract import InboxKind, Remark
+from holdfast.journal.records import REMARK, Body, Entry, Kind, Note
+from holdfast.journal.rules import check_remark, remark_to
+from holdfast.runtime.scratch.scratch import Scratch
+from holdfast.runtime.session.task_writer import BROKEN_OFF, Book
+from holdfast.runtime.step.steps import Steps
+from holdfast.runtime.tool.tool import Tool, check_tool
+
+if TYPE_CHECKING:
+    from holdfast.runtime.models.model import Model
+    from holdfast.runtime.models.port import Show
+    from holdfast.runtime.models.reply import Reply
+    from holdfast.runtime.step.plan import Plan
+    from holdfast.runtime.task.talk import Talk
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SLEEP_HERE_S = 2.0  # shorter sleeps are waited out in the process, longer ones free it
+BRANCHES_MAX = 1_000
+VERSION_MAX = 1_000_000
+_VERSION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+SLEEP_S_MAX = 366 * 86_400.0
+
+
+class StepCall(Generic[T]):
+    """A call that has not begun: await it, or give it to `run.gather`."""
+
+    __slots__ = ("_compensates", "_run", "args", "ordinal", "tool")
+
+    def __init__(self, run: Run, tool: Tool[..., Any], args: dict[str, Any], compensates: str = "") -> None:
+        self._run = run
+        self._compensates = compensates
+        self.tool = tool
+        self.args = args
+        self.ordinal = ""  # known once it was awaited
+
+    def __repr__(self) -> str:  # what `asyncio.create_task` shows of it when it refuses it
+        return f"<call of {self.tool.name}: await it, or give it to run.gather>"
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.perform(self._run).__await__()
+
+    async def perform(self, run: Run) -> T:
+        if self.ordinal:
+            raise Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
+        if self._compensates:
+            run.check_free()
+            self.ordinal = self._compensates
+            extra: Body | None = {"compensates": parent(self._compensates)}
+        else:
+            self.ordinal, extra = run.take_ordinal(), None
+        # What `open_step` does, without an object of its own: every step passes here.
+        run.set_open(self.ordinal)
+        try:
+            result = await run.steps.perform(self.tool, self.ordinal, self.args, extra=extra)
+        except BaseException as error:
+            run.end_by(error)
+            raise
+        finally:
+            run.set_open("")
+        return cast(T, result)
+
+
+class Approval:
+    """What a person answered."""
+
+    __slots__ = ("by", "granted", "note")
+
+    def __init__(self, body: Body) -> None:
+        self.granted = bool(body.get("granted"))
+        self.by = str(body.get("by", ""))
+        self.note = str(body.get("note", ""))
+
+    def __bool__(self) -> bool:
+        return self.granted
+
+
+class Run:
+    """One worker's hold on a task under one epoch, as the task function sees it."""
+
+    def __init__(self, *, steps: Steps, clock: Clock, entropy: Entropy, prefix: str = "") -> None:
+        self.steps = steps
+        self._book: Book = steps.book
+        self._clock = clock
+        self._entropy = entropy
+        self._prefix = prefix
+        self._next = 0
+        self._open = ""
+        self._signal: BaseException | None = None
+        self._compensations: dict[str, int] = {}
+
+    @property
+    def task_id(self) -> str:
+        return self._book.view.task_id
+
+    @property
+    def epoch(self) -> int:
+        return self._book.hold.epoch
+
+    @property
+    def scratch(self) -> Scratch:
+        """The task's folder for working files (`run.scratch.path`), restored on resume.
+
+        What lies in it is part of every checkpoint; see docs/how-to/scratch-files.md. One folder
+        for the task: the branches of a gather share it.
+        """
+        try:
+            return self.steps.scratch()
+        except Signal as signal:
+            self._signal = signal
+            raise
+
+    @property
+    def plan(self) -> Plan:
+        """The task's plan: items with a state and a result, in every checkpoint."""
+        from holdfast.runtime.step.plan import Plan
+
+        return Plan(self.steps.plan, self._change_plan)
+
+    def call(self, tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:  # Any: checked as JSON
+        """A durable call of the tool; await it for its result.
+
+        Raises, when awaited: Refused or ToolFailed where the step is closed as failed,
+        StepSkipped where a person decided so, GateRefused where the task's gate did.
+        """
+        check_tool(tool)
+        return StepCall(self, tool, self.steps.taken(tool, args))
+
+    def talk(self, *, system: str | Sequence[str] = ()) -> Talk:
+        """A new conversation with a model; `system` is what its instructions say."""
+        from holdfast.runtime.task.talk import Talk  # with its client: only where a model is asked
+
+        return Talk(self._book, system=system)
+
+    def ask(
+        self,
+        model: Model,
+        talk: Talk | Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Tool[..., Any] | Mapping[str, object]] = (),
+        settings: Mapping[str, object] | None = None,
+        show: Show | None = None,
+    ) -> StepCall[Reply]:
+        """A recorded model call; await it for the reply, which is then part of the talk.
+
+        The request is recorded before it is sent, the reply before anything follows from it; a
+        replay gets the recorded reply and sends nothing.
+
+        Args:
+            talk: from `run.talk`; or all messages as a list, which then costs as much to record
+                as the list is long.
+            tools: tools, or their schemas, that the model may call.
+            settings: before those of the model.
+            show: is given pieces of the reply as they come, which are provisional. Nothing is
+                shown of a reply that is recorded already.
+
+        Raises, when awaited: ContextTooLong, ModelKeyRefused, ModelQuotaSpent, ModelNotFound,
+        ModelRejected, ReplyGarbled, StateHeldElsewhere, BadInput or TooLarge, where the step is
+        closed as failed. While no endpoint replies it is sent again later, durably.
+        """
+        from holdfast.runtime.task.ask_step import AskCall
+
+        return AskCall(self, model, talk, tools=tools, settings=settings, show=show)
+
+    def compensate(self, step: StepCall[Any], tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:
+        """Undo an earlier step by another call, with an ordinal and key of its own (`4.c1`)."""
+        check_tool(tool)
+        args = self.steps.taken(tool, args)
+        if not step.ordinal:
+            raise Misuse("only a step that was awaited can be compensated")
+        number = self._compensations.get(step.ordinal, 0) + 1
+        self._compensations[step.ordinal] = number
+        return StepCall(self, tool, args, compensates=compensation(step.ordinal, number))
+
+    async def gather(
+        self, *branches: StepCall[Any] | Callable[[Run], Awaitable[Any]]
+    ) -> list[Any]:  # Any: each branch's own result
+        """Run branches at the same time; their ordinals are fixed before any starts.
+
+        A branch is a call, or an async function that is given a run of its own. All branches
+        come to their end before this returns or raises the first failure in their order.
+        """
+        if not 1 <= len(branches) <= BRANCHES_MAX:
+            raise Misuse(f"gather: 1 to {BRANCHES_MAX} branches, not {len(branches)}")
+        ordinal = self.take_ordinal()
+        note = self._note(ordinal, "gather", lambda: {"branches": len(branches)})
+        if note.body.get("branches") != len(branches):
+            raise self._diverged(
+                f"the gather at {ordinal} had {note.body.get('branches')} branches, now it has {len(branches)}"
+            )
+        if self._book.view.files is not None:
+            await self._enter_gather(ordinal)
+        with self.open_step(ordinal):
+            tasks = [
+                asyncio.ensure_future(self._branch(branch, f"{ordinal}.{number}."))
+                for number, branch in enumerate(branches, start=1)
+            ]
+            try:
+                await asyncio.wait(tasks)
+            except asyncio.CancelledError:
+                # Broken off by the code or the worker: a branch may not begin its next step.
+                self._book.end(Suspended(BROKEN_OFF))
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                raise
+            return joined([task.result() for task in tasks])
+
+    async def sleep(self, seconds: float) -> None:
+        """Rest durably; wakes once, on whichever worker, also after a restart."""
+        if not 0 <= seconds <= SLEEP_S_MAX:
+            raise Misuse(f"sleep: between 0 and {SLEEP_S_MAX:g} seconds, not {seconds!r}")
+        ordinal = self.take_ordinal()
+        due = self._book.journal.now_ms() + int(seconds * 1000)
+        note = self._note(ordinal, "sleep", lambda: {"due_ms": due})
+        if note.answer is not None:
+            return
+        with self.open_step(ordinal):
+            await self._book.flush()
+            due = int(note.body["due_ms"])
+            while (left := due - self._book.journal.now_ms()) > 0:
+                self._book.check_going()
+                if self._book.cancelled:
+                    raise Cancelled
+                if left > SLEEP_HERE_S * 1000:
+                    raise Suspended(f"sleeping {due}")
+                self._book.changed.clear()
+                if not await wait_event(self._book.changed, left / 1000):
+                    break  # slept out; a clock that was set back must not make it longer
+        self._answer(ordinal, {"woken_ms": self._book.journal.now_ms()})
+
+    async def approve(self, question: str, **details: Any) -> Approval:  # Any: checked as JSON
+        """Ask a person; the task waits, for as long as it takes.
+
+        The answer is bound to the question and the details: if the code asks something else at
+        this place after a change, an earlier answer does not count.
+        """
+        ordinal = self.take_ordinal()
+        asked = checked(details, what="details of the question")
+        checked(question, what="question")
+        digest = hashlib.sha256(canonical({"question": question, "details": asked})).hexdigest()
+        note = self._note(ordinal, "approve", lambda: {"question": question, "details": asked, "binding": digest})
+        if note.body.get("binding") != digest:
+            raise self._diverged(f"the question at {ordinal} has changed")
+        if note.answer is not None:
+            return Approval(note.answer)
+        with self.open_step(ordinal):
+            await self._book.flush()
+            if self._book.cancelled:
+                raise Cancelled
+            items = self._book.items(InboxKind.APPROVAL, ordinal)
+            if not items:
+                raise Suspended("approval")
+            # The newest one: until it is acted on, a person may think again.
+            answer = {key: items[-1].body.get(key) for key in ("granted", "by", "note")}
+            entry = Entry(kind=Kind.ANSWER, ordinal=ordinal, body=answer)
+            await self._book.write([entry], applied=[item.number for item in items])
+        return Approval(answer)
+
+    def version(self, name: str, newest: int) -> int:
+        """Which way this task goes where the code has two: the version it was begun with.
+
+        The newest one where this task comes here for the first time; 0 where it has passed here
+        before there were versions. Takes no ordinal, so that it can be added to code of tasks
+        that are under way.
+        """
+        check_version(name, newest)
+        ordinal = f"@version {name}"
+        note = self._book.view.notes.get(ordinal)
+        if note is None:
+            following = f"{self._prefix}{self._next + 1}"
+            view = self._book.view
+            if following in view.steps or following in view.notes:
+                return 0
+            note = self._note(ordinal, "version-of", lambda: {"version": newest})
+        return int(note.body["version"])
+
+    async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
+        """Add a line to the agent's memory: to today's log, or to MEMORY.md.
+
+        On return it is durable, and there once however often this code is run again: a replay
+        finds the record and adds nothing, also where it would now say something else. The file
+        is written from the journal; see docs/how-to/memory.md.
+        """
+        ordinal = self.take_ordinal()
+        view = self._book.view
+        if (known := view.notes.get(ordinal)) is not None:
+            if known.what != REMARK:
+                raise self._diverged(f"step {ordinal} was {known.what}, now it is a note")
+            return
+        if ordinal in view.steps:
+            raise self._diverged(f"step {ordinal} was a call, now it is a note")
+        remark = Remark(
+            remark_id=f"{self.task_id}/{ordinal}",
+            to=remark_to(to),
+            text=str(checked(text, what="note")),
+            origin=f"task {view.name}",
+        )
+        check_remark(remark)
+        body: Body = {"to": remark.to.value, "text": remark.text, "origin": remark.origin}
+        with self.open_step(ordinal):
+            await self._book.write([Entry(kind=Kind.REMARK, ordinal=ordinal, body=body)])
+
+    def now(self) -> datetime:
+        """The time, recorded: a replay sees the same."""
+        note = self._value("now", self._book.journal.now_ms)
+        return datetime.fromtimestamp(int(note) / 1000, UTC)
+
+    def random(self) -> float:
+        """A number in [0, 1), recorded: a replay sees the same."""
+        return float(self._value("random", lambda: int.from_bytes(self._entropy.bytes(7), "big") / (1 << 56)))
+
+    def uuid(self) -> str:
+        """A random UUID, recorded: a replay sees the same."""
+        raw = self._value("uuid", lambda: str(uuid.UUID(bytes=self._entropy.bytes(16), version=4)))
+        return str(raw)
+
+    def rng(self) -> random.Random:
+        """A random generator whose seed is recorded."""
+        return random.Random(self.uuid())
+
+    # used by the runtime
+
+    @property
+    def signal(self) -> BaseException | None:
+        """What ends this chain, whatever its code has made of it.
+
+        That the worker stops counts only for code that has met it: other code has come to its
+        end in time.
+        """
+        return self._signal or (None if self._book.stopping else self._book.signal)
+
+    def seek(self, number: int) -> None:
+        """Go on behind this ordinal: for a loop that is rebuilt from its records."""
+        self._next = number
+
+    def take_ordinal(self) -> str:
+        self.check_free()
+        self._next += 1
+        return f"{self._prefix}{self._next}"
+
+    def check_free(self) -> None:
+        """Raise where this chain was told to end, or a step of it is still open (I5)."""
+        self._signal = self._signal or self._book.signal
+        if self._signal is not None:
+            raise self._signal
+        if self._book.ended:
+            raise StepOpen("the task's code has ended: each step must be awaited in it")
+        if self._open:
+            raise StepOpen(f"step {self._open} is still open: it must be awaited first")
+
+    def open_step(self, ordinal: str) -> _Open:
+        return _Open(self, ordinal)
+
+    async def _enter_gather(self, ordinal: str) -> None:
+        files, scratch = self._book.view.files, self._book.scratch
+        if scratch is not None and scratch.caught_up:
+            return
+        if files is not None and files.newest_below(f"{ordinal}.") is not None:
+            try:
+                await self.scratch.enter_gather(ordinal)
+            except Signal as signal:
+                self._signal = signal
+                raise
+
+    async def _branch(
+        self, branch: StepCall[Any] | Callable[[Run], Awaitable[Any]], prefix: str
+    ) -> tuple[Any, BaseException | None]:  # Any: the branch's own result
+        """What the branch gave, or what ended it; an exit of its code must not end the loop."""
+        run = Run(steps=self.steps, clock=self._clock, entropy=self._entropy, prefix=prefix)
+        result, error = None, None
+        try:
+            if isinstance(branch, StepCall):
+                result = await cast("StepCall[Any]", branch).perform(run)
+            else:
+                result = await branch(run)
+        except BaseException as raised:
+            stopped = isinstance(raised, asyncio.CancelledError) and self._book.stopping
+            if stopped or is_closed_from_outside(raised):
+                raise
+            error = raised
+        return result, run.signal or error
+
+    def _value(self, what: str, make: Callable[[], object]) -> Any:  # Any: JSON of that kind
+        note = self._note(self.take_ordinal(), what, lambda: {"value": make()})
+        return note.body["value"]
+
+    def _note(self, ordinal: str, what: str, make: Callable[[], Body]) -> Note:
+        """The value recorded at this ordinal; made and recorded now where there is none."""
+        note = self._book.view.notes.get(ordinal)
+        if note is None:
+            if ordinal in self._book.view.steps:
+                raise self._diverged(f"step {ordinal} was a call, now it is {what}")
+            entry = Entry(kind=Kind.NOTE, ordinal=ordinal, body={"what": what, **make()})
+            self._book.defer(entry)
+            note = self._book.view.notes[ordinal]
+        if note.what != what:
+            raise self._diverged(f"step {ordinal} was {note.what}, now it is {what}")
+        return note
+
+    def _change_plan(self, made: Body) -> None:
+        ordinal = self.take_ordinal()
+        made = cast(Body, self._book.secrets.value(made))
+        note = self._note(ordinal, "plan", lambda: made)
+        if note.body.get("items") != made["items"]:
+            raise self._diverged(f"the change of the plan at {ordinal} is another one now")
+        self.steps.plan_changes += 1
+
+    def _diverged(self, why: str) -> Suspended:
+        self._signal = signal = Suspended(f"diverged: {why}")
+        return signal
+
+    def _answer(self, ordinal: str, body: Body) -> None:
+        self._book.defer(Entry(kind=Kind.ANSWER, ordinal=ordinal, body=body))
+
+    def set_open(self, ordinal: str) -> None:
+        self._open = ordinal
+
+    def end_by(self, error: BaseException) -> None:
+        """Remember what ends this chain, so that its code cannot go on all the same."""
+        if isinstance(error, Signal):
+            self._signal = error
+        elif isinstance(error, asyncio.CancelledError) and not self._book.stopping:
+            self._book.end(Suspended(BROKEN_OFF))
+
+
+class _Open:
+    """Marks a chain as busy with one step, so that a second one is refused (I5)."""
+
+    __slots__ = ("_ordinal", "_run")
+
+    def __init__(self, run: Run, ordinal: str) -> None:
+        self._run = run
+        self._ordinal = ordinal
+
+    def __enter__(self) -> None:
+        self._run.set_open(self._ordinal)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._run.end_by(error)
+        self._run.set_open("")
+
+
+def check_version(name: str, newest: int) -> None:
+    """Refuse what is no name and number of a version."""
+    if not _VERSION.fullmatch(name) or type(newest) is not int or not 1 <= newest <= VERSION_MAX:
+        raise Misuse(
+            f"version: a name of 1 to 100 letters, digits, - and _, and a whole number from 1 to {VERSION_MAX}"
+        )
+
+
+def joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:
+    """All results; or a signal before any failure, the first failure in order otherwise."""
+    errors = [error for _, error in ends if error is not None]
+    if errors:
+        raise min(errors, key=_rank)
+    return [result for result, _ in ends]
+
+
+def _rank(error: BaseException) -> tuple[int, int]:
+    """Which of several ends is the run's: the gravest; of several sleeps the shortest."""
+    match error:
+        case Fenced():
+            return (0, 0)
+        case Cancelled():
+            return (1, 0)
+        case Suspended():
+            word, _, rest = error.reason.partition(" ")
+            order = {"sleeping": 3, "approval": 4, "parked": 5}.get(word, 2)
+            return (order, int(rest) if word == "sleeping" else 0)
+        case Signal():
+            return (2, 0)
+        case _:
+            return (6, 0)

@@ -1,0 +1,120 @@
+"""Task functions: replayed over their records on resume, so they decide nothing by chance.
+
+Between two steps a task function may only compute from its arguments and the steps' results;
+time, randomness and ids come from the run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from holdfast.errors import Misuse
+from holdfast.runtime.gate.gate import Gate
+
+if TYPE_CHECKING:
+    from holdfast.runtime.task.run import Run
+
+TaskFunction = Callable[..., Awaitable[Any]]  # Any: a task returns any JSON value
+OnChange = Literal["continue", "park"]
+NAME_CHARS_MAX = 200
+SCOPE_NAME = "@scope"  # the name under which scopes of foreign loops are kept
+
+
+class TaskType:
+    """A registered task function."""
+
+    def __init__(
+        self, function: TaskFunction, *, name: str, on_change: OnChange = "continue", gate: Gate | None = None
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.on_change: OnChange = on_change
+        self.gate = gate
+        self._marks: dict[str, str] | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = name
+        self.__module__ = function.__module__
+        self.signature = _signature(function)
+
+    def check_args(self, args: dict[str, Any]) -> None:  # Any: the submitter's arguments
+        try:
+            self.signature.bind(**args)
+        except TypeError as error:
+            raise Misuse(f"{self.name}: {error}") from None
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """Digests of what a run depends on, by name; see marks.py."""
+        if self._marks is None:
+            from holdfast.runtime.step.code_changes import code_mark
+
+            self._marks = {"code": code_mark(self.function)}
+            if self.gate is not None:
+                self._marks["gate"] = self.gate.mark
+        return self._marks
+
+    async def start(self, run: Run, args: dict[str, Any]) -> Any:  # Any: user code's result
+        return await self.function(run, **args)
+
+
+@overload
+def task(function: TaskFunction, /) -> TaskType: ...
+
+
+@overload
+def task(
+    *, name: str = ..., on_change: OnChange = ..., gate: Gate | None = ...
+) -> Callable[[TaskFunction], TaskType]: ...
+
+
+def task(
+    function: TaskFunction | None = None,
+    /,
+    *,
+    name: str = "",
+    on_change: OnChange = "continue",
+    gate: Gate | None = None,
+) -> TaskType | Callable[[TaskFunction], TaskType]:
+    """Register `async def` with a run as its first parameter as a task.
+
+    Args:
+        name: under which it is submitted and kept; the function's own when not given.
+        on_change: what to do with a task that was begun with other code: "continue" with the
+            code that is there now, or "park" it until a person says yes. Reported in either case.
+        gate: what the task may call, and how much of it; see docs/how-to/limits.md.
+    """
+    if on_change not in ("continue", "park"):
+        raise Misuse("task: on_change is 'continue' or 'park'")
+    check_gate(gate)
+
+    def register(function: TaskFunction) -> TaskType:
+        if not inspect.iscoroutinefunction(function):
+            raise Misuse(f"{function!r}: a task is an `async def`")
+        title = name or function.__name__
+        check_name(title)
+        return TaskType(function, name=title, on_change=on_change, gate=gate)
+
+    return register if function is None else register(function)
+
+
+def check_gate(gate: object) -> None:
+    if gate is not None and not isinstance(gate, Gate):
+        raise Misuse(f"{gate!r} is not a gate", hint="gate=holdfast.Gate(allow=[...])")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no task can have; those with @ are the runtime's own."""
+    if not 1 <= len(name) <= NAME_CHARS_MAX or name.startswith("@") or not name.isprintable():
+        raise Misuse(
+            f"task {name[:40]!r}: a name has 1 to {NAME_CHARS_MAX} printable characters and does not start with @"
+        )
+
+
+def _signature(function: TaskFunction) -> inspect.Signature:
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if not parameters:
+        raise Misuse(f"{function.__name__}: a task takes the run as its first parameter")
+    return signature.replace(parameters=parameters[1:])

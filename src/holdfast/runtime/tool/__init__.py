@@ -1,0 +1,3 @@
+"""Tools: their contract, schema and validation, and the threads and processes that blocking ones
+run in.
+"""

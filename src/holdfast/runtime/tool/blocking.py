@@ -1,0 +1,306 @@
+"""Killable child processes for blocking tools of class Queryable and Unrepeatable.
+
+The promise of `ChildPool.run`: when it returns or raises, in whatever way, the attempt has ended.
+Either the tool's function returned or refused by contract, or the child that ran it has been
+killed and reaped, with every process of its group. Nothing of the attempt runs on in the
+background, so the quiet time may start to count.
+
+What is proven about the send:
+
+* before `go` is written to the child (no room, no child, import failed or hung, child died):
+  NotSent or ToolNotImportable. The function was not entered.
+* afterwards: the child's word, or nobody knows (ChildDied, AttemptTimedOut, ToolRaised, cancel).
+  `before_send` is called between the two, and if it raises, nothing was sent.
+
+A child that gave its word is kept for the next call; one whose tool raised is not, because a
+thread it left behind might still be sending. Children hold the session's lock, are in a process
+group of their own and die with this process (child.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from holdfast.errors import AttemptTimedOut, ChildDied, Misuse, NotSent, ToolNotImportable
+from holdfast.runtime.tool.child import CALL_FIELDS, in_child
+from holdfast.runtime.tool.child_wire import Message, frame, opened, outcome_of, read_message
+from holdfast.runtime.tool.target import Target
+
+CHILDREN_MAX = 4
+IDLE_S = 30.0
+READY_S = 30.0  # to start a child and import the tool's module
+_READ_AHEAD_BYTES = 1 << 20
+_ENDED_POLL_S = 0.001
+_LAST_WORDS_S = 0.05  # for an answer that is already in the socket when the child is gone
+
+
+class ChildPool:
+    """Runs one call per child, at most `children_max` at a time; keeps idle children warm."""
+
+    def __init__(
+        self,
+        lock_fd: int | None = None,
+        *,
+        children_max: int = CHILDREN_MAX,
+        idle_s: float = IDLE_S,
+        ready_s: float = READY_S,
+    ) -> None:
+        if in_child():
+            raise Misuse(
+                "this is the process of a blocking tool: no journal is opened here",
+                hint='put what starts your program under `if __name__ == "__main__":`',
+            )
+        self._lock_fd = lock_fd
+        self._idle_s = idle_s
+        self._ready_s = ready_s
+        self._room = asyncio.Semaphore(children_max)
+        self._idle: list[_Child] = []
+        self._all: set[_Child] = set()
+        self._closed = False
+
+    async def run(
+        self,
+        target: Target,
+        call_fields: Mapping[str, object],
+        args: Mapping[str, object],
+        timeout_s: float | None,
+        *,
+        before_send: Callable[[], None] | None = None,
+    ) -> object:
+        """Run the tool once in a child and return its value.
+
+        `call_fields` holds task_id, ordinal, effect_key, fence, attempt. The time counts from
+        the moment the function is entered: a child that is slow to start, or no room for it,
+        says nothing about the tool.
+
+        Raises:
+            Refused, NotSent, Busy, KeyReused: the tool said so.
+            ToolRaised: it raised something else; unknown.
+            Unkept: it returned what cannot be kept; the effect took place.
+            AttemptTimedOut: no outcome in time; the child is dead; unknown.
+            ChildDied: the child died in the call; unknown.
+            NotSent: also where no child was ready in time.
+            ToolNotImportable, TooLarge: the function was not entered.
+        """
+        call = {name: call_fields[name] for name in CALL_FIELDS}
+        call["folder"] = call_fields.get("folder", "")
+        request: Message = {"target": asdict(target), "call": call, "args": dict(args)}
+        attempt = _Attempt(target, frame(request, what="arguments"), before_send, timeout_s)
+        async with self._room:
+            try:
+                async with asyncio.timeout(self._ready_s) as limit:
+                    attempt.limit = limit
+                    outcome = await self._attempt(attempt)
+            except TimeoutError:
+                if not attempt.sent:
+                    raise NotSent(f"{target.name}: no child was ready within {self._ready_s:g} s") from None
+                raise AttemptTimedOut(tool=target.name, timeout_s=timeout_s or 0.0) from None
+        return opened(outcome, tool=target.name)
+
+    async def close(self) -> None:
+        """Kill and reap every child, also one in a call; no call starts after. Safe to repeat."""
+        self._closed = True
+        for child in list(self._all):
+            await self._end(child)
+
+    async def _attempt(self, attempt: _Attempt) -> Message:
+        child = await self._ready_child()
+        outcome: Message | None = None
+        try:
+            outcome = await attempt.on(child)
+            return outcome
+        except (EOFError, ConnectionError) as error:
+            status = await self._end(child)
+            if attempt.sent:
+                raise ChildDied(f"{attempt.target.name}: its process {status} in the call") from error
+            raise NotSent(f"{attempt.target.name}: its process {status} before the call") from error
+        finally:
+            if outcome is not None and outcome["kind"] != "raised":
+                self._keep(child)
+            else:
+                await self._end(child)
+
+    async def _ready_child(self) -> _Child:
+        while self._idle:
+            child = self._idle.pop()
+            child.wake()
+            if child.is_running:
+                return child
+            await self._end(child)
+        if self._closed:
+            raise NotSent("the children of this session are closed")
+        try:
+            child = await _Child.start(self._lock_fd)
+        except OSError as error:
+            raise NotSent(f"cannot start a process for the tool: {error}") from error
+        self._all.add(child)
+        return child
+
+    def _keep(self, child: _Child) -> None:
+        child.rest(self._idle_s, self._retire)
+        self._idle.append(child)
+
+    def _retire(self, child: _Child) -> None:
+        """Let an idle child go; the next call, or `close`, reaps it."""
+        child.kill()
+
+    async def _end(self, child: _Child) -> str:
+        """Kill the child and wait until it is gone; a cancel waits too. Says how it ended."""
+        if child in self._idle:
+            self._idle.remove(child)
+        self._all.discard(child)
+        return await child.end()
+
+
+class _Attempt:
+    """One call on its way: what is asked, and whether it was sent."""
+
+    def __init__(
+        self, target: Target, request: bytes, before_send: Callable[[], None] | None, timeout_s: float | None
+    ) -> None:
+        self.target = target
+        self.sent = False
+        self.limit: asyncio.Timeout | None = None
+        self._request = request
+        self._before_send = before_send
+        self._timeout_s = timeout_s
+
+    async def on(self, child: _Child) -> Message:
+        answer = await child.ask(self._request)
+        if "unfit" in answer:
+            raise ToolNotImportable(f"{self.target}: {answer['unfit']}")
+        if self._before_send is not None:
+            self._before_send()
+        self.sent = True
+        if self.limit is not None:
+            ends = asyncio.get_running_loop().time() + (self._timeout_s or 0.0)
+            self.limit.reschedule(None if self._timeout_s is None else ends)
+        return outcome_of(await child.ask(frame({"go": True}, what="call")))
+
+
+class _Child:
+    """One child process and the socket to it."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._resting: asyncio.TimerHandle | None = None
+        self._watch: int | None = None
+        self._watch_end()
+
+    @classmethod
+    async def start(cls, lock_fd: int | None) -> _Child:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_READ_AHEAD_BYTES)
+            try:
+                process = _spawned(theirs, lock_fd)  # last: nothing is awaited that could be left
+            except BaseException:
+                writer.transport.abort()
+                raise
+        writer.write(frame(_hello(), what="hello"))
+        return cls(process, reader, writer)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    async def ask(self, request: bytes) -> Message:
+        self._writer.write(request)
+        await self._writer.drain()
+        return await read_message(self._reader)
+
+    def rest(self, idle_s: float, retire: Callable[[_Child], None]) -> None:
+        self._resting = asyncio.get_running_loop().call_later(idle_s, retire, self)
+
+    def wake(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+
+    def kill(self) -> None:
+        """Kill the child's whole group. Only before it is reaped: its number is ours till then."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # macOS: all of it is dead already
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def end(self) -> str:
+        self.wake()
+        self.kill()
+        cancelled: asyncio.CancelledError | None = None
+        while self._process.poll() is None:
+            try:
+                await asyncio.sleep(_ENDED_POLL_S)
+            except asyncio.CancelledError as error:
+                cancelled = error  # the attempt has to have ended before anybody goes on
+        self._unwatch_end()
+        self._writer.transport.abort()
+        if cancelled is not None:
+            raise cancelled
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+        return _status(self._process.returncode)
+
+    def _watch_end(self) -> None:
+        """Notice the child's end even where a process it forked keeps the socket open."""
+        if sys.platform != "linux":
+            return
+        loop = asyncio.get_running_loop()
+        self._watch = os.pidfd_open(self._process.pid)
+        loop.add_reader(self._watch, self._ended)
+
+    def _ended(self) -> None:
+        self._unwatch_end()
+        self.kill()  # what it left in its group
+        self._process.poll()
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._writer.transport.abort)
+
+    def _unwatch_end(self) -> None:
+        if self._watch is not None:
+            asyncio.get_running_loop().remove_reader(self._watch)
+            os.close(self._watch)
+            self._watch = None
+
+
+def _spawned(channel: socket.socket, lock_fd: int | None) -> subprocess.Popen[bytes]:
+    source = str(Path(__file__).parents[3])  # where this Holdfast is imported from
+    path = os.environ.get("PYTHONPATH")
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.runtime.tool.child"],
+        stdin=channel.fileno(),
+        stdout=_standard_error(),
+        pass_fds=() if lock_fd is None else (lock_fd,),
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{path}" if path else source},
+    )
+
+
+def _standard_error() -> int:
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2
+
+
+def _hello() -> Message:
+    path = [os.getcwd() if entry == "" else entry for entry in sys.path]
+    return {"parent": os.getpid(), "path": path, "pythonpath": os.environ.get("PYTHONPATH")}
+
+
+def _status(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by signal {-code} ({signal.strsignal(-code)})"
+    return f"ended with exit code {code}"

@@ -1,0 +1,153 @@
+"""The child process in which a blocking tool runs, so that it can be killed.
+
+Started as `python -m holdfast.runtime.tool.child` with one socket as its standard input and the
+session's lock among its descriptors; it runs one call at a time until the socket closes. It has
+no descriptor of the journal or the keys and opens neither. It dies with the worker (by the
+kernel on Linux; elsewhere when it next reads), and as long as it lives the session's lock is
+held, so a worker's death is proven only when its tools have ended too.
+
+What the tool prints goes to standard error. A polite signal to the process group (Ctrl-C, a
+service manager's SIGTERM) is left to the worker, which lets the call end or kills it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from holdfast.errors import HoldfastError, Misuse, ToolNotImportable
+from holdfast.host.hardening import die_with_parent, harden
+from holdfast.runtime.tool.child_wire import Message, frame, raised, receive, returned, unkept
+from holdfast.runtime.tool.target import Function, Target, resolve
+
+CALL_FIELDS = ("task_id", "ordinal", "effect_key", "fence", "attempt")
+
+_in_child = False
+
+
+def in_child() -> bool:
+    """True in a tool's own process, where no journal may be opened."""
+    return _in_child
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildCall:
+    """What a blocking tool knows of the call it serves: the part of Call that can travel."""
+
+    task_id: str
+    ordinal: str
+    effect_key: str
+    fence: int
+    attempt: int
+    folder: str = ""
+
+    @property
+    def scratch(self) -> Path:
+        """The task's folder for working files, where its code uses `run.scratch`."""
+        return scratch_path(self.folder)
+
+    def sending(self) -> None:
+        """Say that the first byte is about to leave. Noted already before the tool began."""
+
+    @property
+    def http(self) -> object:
+        raise Misuse("call.http is for async tools", hint="make the tool `async def`, or use your own client")
+
+
+def scratch_path(folder: str) -> Path:
+    if not folder:
+        raise Misuse("this task has no scratch folder yet", hint="use `run.scratch` in the task's code first")
+    return Path(folder)
+
+
+def main() -> None:
+    global _in_child  # noqa: PLW0603 - set once, before any code of the user runs
+    _in_child = True
+    channel = _take_channel()
+    hello = receive(channel)
+    if hello is None:
+        return
+    die_with_parent(hello["parent"])
+    harden()
+    _take_over(hello)
+    while (request := receive(channel)) is not None:
+        try:
+            function = resolve(Target(**request["target"]))
+        except ToolNotImportable as error:
+            channel.sendall(frame({"unfit": error.message}, what="answer"))
+            continue
+        channel.sendall(frame({"ready": True}, what="answer"))
+        if receive(channel) is None:
+            return
+        channel.sendall(_outcome(function, request))
+        sys.stdout.flush()
+
+
+def _outcome(function: Function, request: Message) -> bytes:
+    try:
+        value = _called(function, request)
+    except BaseException as error:  # noqa: BLE001 - a tool's exit or interrupt is an outcome
+        return frame(raised(error), what="outcome")
+    try:
+        return frame(returned(value), what="result")
+    except HoldfastError as error:  # the effect took place; only its result cannot be kept
+        return frame(unkept(error.message), what="outcome")
+    except RecursionError:
+        return frame(unkept("the result is nested too deeply"), what="outcome")
+
+
+def _called(function: Function, request: Message) -> object:
+    arguments = request["args"]
+    value = function(ChildCall(**request["call"]), **arguments) if _takes_call(function) else function(**arguments)
+    return _awaited(value) if inspect.iscoroutine(value) else value
+
+
+def _awaited(coroutine: Coroutine[Any, Any, object]) -> object:
+    """A plain function around an async one: what it returned has not happened yet."""
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+def _takes_call(function: Function) -> bool:
+    first = next(iter(inspect.signature(function).parameters), None)
+    return first == "call"
+
+
+def _take_channel() -> socket.socket:
+    """Move the socket away from standard input, which a tool may read."""
+    channel = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return channel
+
+
+def _take_over(hello: Message) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A handler, not SIG_IGN: programs that the tool starts must not inherit deafness.
+        signal.signal(number, _leave_to_worker)
+    sys.path[:] = hello["path"]
+    if hello["pythonpath"] is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = hello["pythonpath"]
+
+
+def _leave_to_worker(number: int, frame: FrameType | None) -> None:
+    """The worker got the same signal and decides."""
+
+
+if __name__ == "__main__":
+    # Under its own name: as `__main__` this file would be a second module with its own flag.
+    from holdfast.runtime.tool import child  # noqa: PLW0406 - see above
+
+    child.main()

@@ -1,0 +1,488 @@
+"""Tools: functions that touch the outside world, each with the contract of its effect class.
+
+A tool is never called directly (that raises NotDurable): `run.call(tool, ...)` gives it a `Call`
+made by the orchestrator, after the checkpoint is durable. What it says about its outcome:
+
+* it returns: the effect took place, the value is recorded;
+* `raise Refused(proof)`: the far end says it did not happen and will not;
+* `raise NotSent()`: no byte left; `raise Busy(after)`: the far end still works on this key;
+* anything else, a timeout or a cancel: unknown. (For Read and Transactional: a plain failure.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
+from holdfast.core.ids import effect_key_from_bytes
+from holdfast.errors import Misuse, NotDurable
+from holdfast.journal.contract import Statement
+from holdfast.runtime.tool.child import scratch_path
+from holdfast.runtime.tool.target import Target, locate
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Memory
+    from holdfast.runtime.http.client import HttpClient
+    from holdfast.runtime.tool.schema import ToolSchema
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 5
+TIMEOUT_S = 60.0
+NAME_CHARS_MAX = 200
+
+
+class Call:
+    """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
+
+    __slots__ = (
+        "_effect",
+        "_effect_key",
+        "_ends",
+        "_http",
+        "_lookup",
+        "_mark",
+        "_memory",
+        "_noted",
+        "_scratch",
+        "_tool",
+        "attempt",
+        "fence",
+        "ordinal",
+        "sent_ago_s",
+        "task_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        ordinal: str,
+        effect_key: bytes,
+        fence: int,
+        attempt: int,
+        ends: float,
+        mark: Callable[[], None],
+        effect: Effect,
+        lookup: bool,
+        sent_ago_s: float | None = None,
+    ) -> None:
+        self.task_id = task_id
+        self.ordinal = ordinal
+        self.fence = fence
+        self.attempt = attempt
+        # In a lookup: the effect cannot be older than this. None where no bound is certain.
+        self.sent_ago_s = sent_ago_s
+        self._effect_key = effect_key
+        self._ends = ends  # on the clock of the event loop
+        self._mark = mark
+        self._effect = effect
+        self._lookup = lookup
+        self._http: HttpClient | None = None
+
+    @property
+    def effect_key(self) -> str:
+        """The same for every attempt of this step, on every worker; what a far end dedupes by."""
+        return effect_key_from_bytes(self._effect_key)
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds left until this attempt is given up and its outcome is unknown."""
+        return self._ends - asyncio.get_running_loop().time()
+
+    @property
+    def http(self) -> HttpClient:
+        """An HTTP client bound to this attempt: sets the key, reads answers, never retries."""
+        if self._http is None:
+            from holdfast.runtime.http.client import HttpClient  # with ssl: only where it is used
+
+            self._http = HttpClient(
+                effect=self._effect,
+                effect_key=self.effect_key,
+                task_id=self.task_id,
+                ordinal=self.ordinal,
+                fence=self.fence,
+                time_left_s=lambda: self.deadline_s,
+                on_first_byte=self._mark,
+                lookup=self._lookup,
+            )
+        return self._http
+
+    @property
+    def scratch(self) -> Path:
+        """The task's folder for working files, where its code uses `run.scratch`."""
+        return scratch_path(self.folder)
+
+    @property
+    def folder(self) -> str:
+        """The path of the task's scratch folder, or nothing."""
+        try:
+            return str(self._scratch)
+        except AttributeError:  # not set at all: most tasks have none, and every step passes here
+            return ""
+
+    def give_scratch(self, folder: Path) -> None:
+        self._scratch = folder
+
+    @property
+    def memory(self) -> Memory:
+        """The agent's memory files. Raises Misuse where this journal is in no agent's folder."""
+        try:
+            return self._memory
+        except AttributeError:
+            raise Misuse(
+                "this journal is not in an agent's folder: there is no memory",
+                hint="`holdfast init`, or a holdfast.toml that names the agent",
+            ) from None
+
+    def give_memory(self, memory: Memory, *, tool: str) -> None:
+        self._memory, self._tool, self._noted = memory, tool, 0
+
+    async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
+        """Add a line to the agent's memory, as this tool's word; another attempt adds no second.
+
+        Raises Misuse where this journal is in no agent's folder.
+        """
+        memory = self.memory
+        self._noted += 1
+        await memory.remember(
+            remark_id=f"effect {self.effect_key}/{self._noted}", to=to, text=text, origin=f"tool {self._tool}"
+        )
+
+    def sending(self) -> None:
+        """Say that the next byte may leave now; for tools declared `marks_sending=True`."""
+        self._mark()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The lookup found the effect exactly once; `result` is what the call would have returned.
+
+    `args`, where the far end shows what it did, is compared with the recorded arguments.
+    """
+
+    result: Any = None  # Any: a JSON value, checked when it is recorded
+    args: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The far end has never seen the effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """The effect is there more than once."""
+
+    results: Sequence[Any] = ()  # Any: JSON values shown to a person
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """The far end cannot say."""
+
+    reason: str = ""
+
+
+FindAnswer = Found | Absent | Many | Unsure
+Finder = Callable[..., Awaitable[FindAnswer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """What a Transactional tool returns: statements for the closing commit, and its result."""
+
+    statements: Sequence[tuple[str, Sequence[Any]]]  # Any: values that SQLite can bind
+    result: Any = None  # Any: a JSON value, checked when it is recorded
+
+    def parsed(self) -> list[Statement]:
+        """Raises Misuse where they are not pairs of SQL and values."""
+        try:
+            return [Statement(sql=_sql(sql), params=tuple(params)) for sql, params in self.statements]
+        except (TypeError, ValueError):
+            raise Misuse("Apply: statements are pairs of SQL and a list of values") from None
+
+
+def _sql(text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError("not SQL")
+    return text
+
+
+class Tool(Generic[P, T]):
+    """A registered tool."""
+
+    spared_max = 20  # attempts that were not sent or met a busy far end, beyond its own limit
+
+    def __init__(
+        self,
+        function: Callable[P, Awaitable[T] | T],
+        *,
+        name: str,
+        effect: Effect,
+        timeout_s: float,
+        attempts: int,
+        retries: int,
+        retry_delay_s: float,
+        http_only: bool,
+        marks_sending: bool,
+        needs_approval: bool,
+        secrets: Mapping[str, tuple[str, ...]],
+        given: Mapping[str, Any],
+        parameters: Mapping[str, object] | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.effect = effect
+        self.letter: Letter = effect.letter
+        self.timeout_s = timeout_s
+        self.attempts = attempts
+        self.retries = retries
+        self.retry_delay_s = retry_delay_s
+        # Whether its result may wait for the next step's commit: if it is lost with the process,
+        # it is asked for again and the same.
+        self.merges = effect.merges or (isinstance(effect, Queryable) and effect.find_returns_result)
+        self.marks_itself = http_only or marks_sending
+        self.needs_approval = needs_approval
+        self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
+        # A plain wrapper around an async function gives a coroutine: that is no blocking tool.
+        self.blocking = not inspect.iscoroutinefunction(inspect.unwrap(function))
+        self.finder: Finder | None = None
+        self._target: Target | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__module__ = function.__module__
+        self.__qualname__ = getattr(function, "__qualname__", name)
+        self._takes_call, names, required, self._any = _shape(function)
+        self.given = given
+        self._names = names - given.keys()
+        self._required = tuple(one for one in required if one not in given)
+        self.args_title = f"arguments of {name}"
+        self.result_title = f"result of {name}"
+        self._needed = frozenset(self._required)
+        self.version = _version(function, name, effect)
+        self.secrets = secrets
+        for what, chosen in (("secrets", secrets), ("given", given)):
+            unknown = [] if self._any else [one for one in chosen if one not in names]
+            if unknown:
+                raise Misuse(f"{name}: {what}: there is no argument {unknown[0]!r}")
+        self._parameters = None if parameters is None else self._checked_parameters(parameters)
+        self._schema: ToolSchema | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        raise NotDurable(f"{self.name} was called directly: nothing would be recorded")
+
+    def find(self, finder: Finder) -> Finder:
+        """Register the lookup that is asked, in quiet, whether the effect happened."""
+        if not inspect.iscoroutinefunction(finder):
+            raise Misuse(f"{self.name}.find: a lookup is an `async def`")
+        self.finder = finder
+        return finder
+
+    def check_args(self, args: dict[str, Any]) -> dict[str, Any]:  # Any: the caller's, unchecked
+        """Refuse arguments that the function would not take, before anything is planned.
+
+        Returns them with those that the tool itself gives.
+        """
+        if args.keys() <= self._names and self._needed <= args.keys():
+            return {**args, **self.given} if self.given else args
+        fixed = [name for name in args if name in self.given]
+        if fixed:
+            raise Misuse(f"{self.name}: {fixed[0]!r} is given by the tool itself")
+        unknown = [] if self._any else [name for name in args if name not in self._names]
+        missing = [name for name in self._required if name not in args]
+        if unknown or missing:
+            told = [*(f"unexpected {name!r}" for name in unknown), *(f"missing {n!r}" for n in missing)]
+            raise Misuse(f"{self.name}: {', '.join(told)}")
+        return {**args, **self.given}
+
+    @property
+    def schema(self) -> ToolSchema:
+        """Name, description and parameters as a model is told of them. Raises NoSchema.
+
+        Made when first asked for: a tool that no model is offered may have any hints.
+        """
+        if self._schema is None:
+            from holdfast.runtime.tool.schema import tool_schema
+
+            self._schema = tool_schema(self.name, self.function, parameters=self._parameters, given=self.given)
+        return self._schema
+
+    def takes(self, argument: str) -> bool:
+        """Whether a caller may pass an argument of this name."""
+        return argument in self._names or (self._any and argument not in self.given)
+
+    def _checked_parameters(self, by_hand: Mapping[str, object]) -> Mapping[str, object]:
+        """A schema by hand, held against the function."""
+        from holdfast.runtime.tool.given_schema import checked_parameters
+
+        schema = checked_parameters(dict(by_hand), what=f"{self.name}: parameters")
+        known = cast("dict[str, object]", schema["properties"])
+        required = cast("list[str]", schema.get("required", []))
+        for name in (*known, *required):
+            if not self.takes(name):
+                raise Misuse(f"{self.name}: parameters: no caller may pass {name!r}")
+        if not self._any and schema["additionalProperties"] is not False:
+            raise Misuse(f"{self.name}: parameters: the function takes no other arguments")
+        for name in self._required:
+            if name not in required:
+                raise Misuse(f"{self.name}: parameters: the function requires {name!r}")
+        return schema
+
+    @property
+    def needs_child(self) -> bool:
+        """Whether it runs in a process of its own, because it must be possible to end it."""
+        return self.blocking and self.letter in ("Q", "N")
+
+    @property
+    def target(self) -> Target:
+        """Where a child process finds the function. Raises ToolNotImportable."""
+        if self._target is None:
+            self._target = locate(self.function)
+        return self._target
+
+    @property
+    def takes_call(self) -> bool:
+        return self._takes_call
+
+    def bound(self, call: Call, args: dict[str, Any]) -> Callable[[], Any]:  # Any: user code
+        function = cast("Callable[..., Any]", self.function)
+        if self._takes_call:
+            return lambda: function(call, **args)
+        return lambda: function(**args)
+
+
+@overload
+def tool(function: Callable[P, T], /) -> Tool[P, T]: ...
+
+
+@overload
+def tool(
+    *,
+    effect: Effect = ...,
+    name: str = ...,
+    timeout_s: float = ...,
+    attempts: int = ...,
+    retries: int = ...,
+    retry_delay_s: float = ...,
+    http_only: bool = ...,
+    marks_sending: bool = ...,
+    needs_approval: bool = ...,
+    secrets: Mapping[str, str | Sequence[str]] | None = ...,
+    given: Mapping[str, Any] | None = ...,
+    parameters: Mapping[str, object] | None = ...,
+) -> Callable[[Callable[P, T]], Tool[P, T]]: ...
+
+
+def tool(
+    function: Callable[P, T] | None = None,
+    /,
+    *,
+    effect: Effect | None = None,
+    name: str = "",
+    timeout_s: float = TIMEOUT_S,
+    attempts: int = ATTEMPTS_MAX,
+    retries: int = 0,
+    retry_delay_s: float = 1.0,
+    http_only: bool = False,
+    marks_sending: bool = False,
+    needs_approval: bool = False,
+    secrets: Mapping[str, str | Sequence[str]] | None = None,
+    given: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, object] | None = None,
+) -> Tool[P, T] | Callable[[Callable[P, T]], Tool[P, T]]:
+    """Register a function as a tool.
+
+    Args:
+        effect: the contract with the downstream; Unrepeatable when not given.
+        timeout_s: after it an attempt is given up and, unless Read, its outcome is unknown.
+        attempts: sends per step before it is parked.
+        retries: how often a proven refusal (or a failed Read) is tried again.
+        http_only: the tool sends only through `call.http`, which knows when the first byte
+            leaves and enforces its own deadline; doubt is rarer and quiet comes sooner.
+        marks_sending: the tool calls `call.sending()` itself right before its first byte.
+        needs_approval: a person must grant each call before it starts.
+        secrets: which secrets an argument may name by `secret://NAME`: argument to name, to names
+            or to patterns such as `tenant-*`. Nothing else is ever resolved.
+        given: arguments with these values, recorded with each step like any other, which no caller
+            (and no model) passes: the account or the address that the tool is for.
+        parameters: a JSON schema of the arguments, in place of the one made from the type hints;
+            see docs/reference/schemas.md.
+    """
+    if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
+        raise Misuse("tool: timeout_s and attempts must be positive, retries not negative")
+
+    def register(function: Callable[P, T]) -> Tool[P, T]:
+        title = name or getattr(function, "__name__", "")
+        if not title or len(title) > NAME_CHARS_MAX or title.startswith("@"):
+            # A gate lets the runtime's own tools pass, and knows them by their @.
+            raise Misuse("tool: a name of 1 to 200 characters that does not start with @ is needed")
+        return Tool(
+            function,
+            name=title,
+            effect=effect or Unrepeatable(),
+            timeout_s=timeout_s,
+            attempts=attempts,
+            retries=retries,
+            retry_delay_s=retry_delay_s,
+            http_only=http_only,
+            marks_sending=marks_sending,
+            needs_approval=needs_approval,
+            secrets={
+                one: (names,) if isinstance(names, str) else tuple(names) for one, names in (secrets or {}).items()
+            },
+            given=dict(given or {}),
+            parameters=parameters,
+        )
+
+    return register if function is None else register(function)
+
+
+def check_tool(tool: object) -> None:
+    """Refuse what is no tool, or one whose contract cannot be kept."""
+    if not isinstance(tool, Tool):
+        raise Misuse(f"{tool!r} is not a tool", hint="decorate the function with @holdfast.tool")
+    check_registered(cast("Tool[..., Any]", tool))
+
+
+def check_registered(tool: Tool[..., Any]) -> None:
+    """Refuse a contract that cannot be kept, before the first call."""
+    if isinstance(tool.effect, Queryable) and tool.finder is None:
+        raise Misuse(
+            f"{tool.name} is Queryable but has no lookup",
+            hint=f"add `@{tool.__name__}.find` with a function that asks the downstream",
+        )
+
+
+def _shape(function: Callable[..., Any]) -> tuple[bool, frozenset[str], tuple[str, ...], bool]:
+    """Whether the first parameter is the Call, which names are taken, which are required."""
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_call = bool(parameters) and parameters[0].name == "call"
+    if takes_call:
+        parameters = parameters[1:]
+    kinds = inspect.Parameter
+    if any(one.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL) for one in parameters):
+        raise Misuse(f"{function.__name__}: a tool takes its arguments by name")
+    takes_any = any(one.kind is kinds.VAR_KEYWORD for one in parameters)
+    named = [one for one in parameters if one.kind is not kinds.VAR_KEYWORD]
+    required = tuple(one.name for one in named if one.default is kinds.empty)
+    return takes_call, frozenset(one.name for one in named), required, takes_any
+
+
+def _version(function: Callable[..., Any], name: str, effect: Effect) -> str:
+    """A short digest of the tool's code and contract; approvals are bound to it."""
+    code = getattr(function, "__code__", None)
+    raw = b"" if code is None else code.co_code + repr(_constants(code)).encode()
+    return hashlib.sha256(f"{name}\0{effect!r}\0".encode() + raw).hexdigest()[:16]
+
+
+def _constants(code: Any) -> list[str]:  # Any: a code object's constants are of any type
+    """Constants without nested code objects, whose repr holds a memory address."""
+    return [repr(one) if not hasattr(one, "co_code") else one.co_code.hex() for one in code.co_consts]

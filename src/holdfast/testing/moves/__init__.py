@@ -1,4 +1,0 @@
-"""An agent's move to another host, killed at every call: at no instant can both copies run.
-
-python -m holdfast.testing.moves --points 40
-"""

@@ -1,0 +1,105 @@
+"""What waits for a person's yes or no, across all tasks of a journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.ids import TaskId
+from holdfast.core.step import StepState
+from holdfast.errors import JournalDamaged
+from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
+from holdfast.journal.records import StepView, TaskState, TaskView
+from holdfast.runtime.step.outcome import approval_binding
+
+TASKS_MAX = 100_000
+_ASKING = frozenset((TaskState.WAITING, TaskState.RUNNING))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One question without an answer."""
+
+    task_id: TaskId
+    ordinal: str
+    task_name: str
+    question: str
+    details: object
+    at_ms: int
+
+
+async def list_approvals(journal: Journal) -> list[Waiting]:
+    """Every question that waits and has no answer yet, oldest task first.
+
+    Of tasks that run, too: one call may wait while another beside it is slow. A damaged task
+    that runs is its worker's to report.
+    """
+    rows = await journal.list_tasks(Filter(states=_ASKING, limit=TASKS_MAX, newest_first=False))
+    found: list[Waiting] = []
+    for row in rows:
+        try:
+            view = await journal.read_task(row.task_id)
+        except JournalDamaged:
+            if row.state is TaskState.WAITING:
+                raise
+            continue
+        asked = questions_of(view)
+        if asked:
+            items = await journal.inbox_of(row.task_id)
+            found += [one for one in asked if not _is_answered(view, one.ordinal, items)]
+    return found
+
+
+def _is_answered(view: TaskView, ordinal: str, items: list[InboxItem]) -> bool:
+    """Whether an answer waits to be read; one for other arguments or older code does not count."""
+    step = view.steps.get(ordinal)
+    binding = None if step is None else approval_binding(step)
+    return any(
+        item.kind is InboxKind.APPROVAL
+        and item.ordinal == ordinal
+        and not item.applied
+        and item.body.get("binding") == binding
+        for item in items
+    )
+
+
+def questions_of(view: TaskView) -> list[Waiting]:
+    """The open questions of one task: those of its code, and calls that need a yes."""
+    found = [
+        Waiting(
+            task_id=view.task_id,
+            ordinal=ordinal,
+            task_name=view.name,
+            question=str(note.body.get("question", "")),
+            details=note.body.get("details"),
+            at_ms=note.at_ms,
+        )
+        for ordinal, note in view.notes.items()
+        if note.what == "approve" and note.answer is None
+    ]
+    running = not view.rested and view.finished is None
+    if running or str(view.rested.get("why", "")).startswith("approval"):
+        found += [
+            Waiting(
+                task_id=view.task_id,
+                ordinal=step.ordinal,
+                task_name=view.name,
+                question=_question(step),
+                details=step.args,
+                at_ms=step.planned_ms,
+            )
+            for step in view.steps.values()
+            if step.state is StepState.PLANNED and not (running and _starts_soon(step))
+        ]
+    return found
+
+
+def _starts_soon(step: StepView) -> bool:
+    """Whether it is planned to be sent again. A new call that needs no yes is planned and started
+    by one record, so one that was never started and never parked waits for its yes."""
+    return bool(step.attempts) or step.parked is not None
+
+
+def _question(step: StepView) -> str:
+    asked = f"may {step.tool} be called?"
+    said = step.body.get("gate")
+    return asked if said is None else f"{asked} {said['why']}"
