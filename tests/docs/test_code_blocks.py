@@ -29,7 +29,11 @@ import pytest
 from holdfast_proofs.support.transcript import find_missing, shape
 
 PROJECT = Path(__file__).parents[2]
-PAGES = sorted(page for place in (".", "examples", "docs", "docs/**") for page in set(PROJECT.glob(f"{place}/*.md")))
+PAGES = sorted(
+    page
+    for place in (".", "examples", "proofs", "docs", "docs/**")
+    for page in set(PROJECT.glob(f"{place}/*.md"))
+)
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "console")
 SHOWN = ("text", "json", "toml", "ini", "sql")
