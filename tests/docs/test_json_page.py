@@ -81,7 +81,9 @@ def sections() -> dict[str, set[str]]:
     """The words in backticks of each section; `task show` includes `task list`, and so on."""
     parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
     found = {
-        name.strip("`"): set(re.findall(r"`(\w+)`", text)) for name, text in zip(parts[1::2], parts[2::2], strict=True)
+        name.strip("`"): set(re.findall(r"`(\w+)`", text))
+        for names, text in zip(parts[1::2], parts[2::2], strict=True)
+        for name in names.split(", ")
     }
     found["holdfast task show"] |= found["holdfast task list"]
     found["holdfast effect list"] |= found["holdfast task show"] | {"effects"}
