@@ -37,8 +37,45 @@ GROUPS = {
         "Restarted",
     ),
 }
-_QUOTED = re.compile(r'(: |-> )"([^"]*)"')  # annotations are texts here
+# Objects that you are given and do not make: where they come from, and what may be read of them.
+GIVEN = {
+    "Holdfast": ("holdfast.open", ""),
+    "TaskHandle": ("hf.submit, hf.task", "id, created"),
+    "TaskType": ("@holdfast.task", "name"),
+    "Run": ("the first argument of a task", ""),
+    "Approval": ("run.approve", "granted, by, note"),
+    "Scratch": ("run.scratch", ""),
+    "Plan": ("run.plan", ""),
+    "PlanItem": ("run.plan.items", ""),
+    "Scope": ("hf.scope", "name"),
+    "Tool": ("@holdfast.tool", "name, effect"),
+    "Call": ("the argument `call` of a tool", "task_id, ordinal, fence, attempt, sent_ago_s"),
+    "Conversation": ("agent.chat", "name"),
+    "Answer": ("conversation.wait", ""),
+    "Talk": ("run.talk", "prefix"),
+    "Reply": ("run.ask", ""),
+    "ToolCall": ("reply.tool_calls", ""),
+    "Usage": ("reply.usage", ""),
+    "TextDelta": ("the function `show`", ""),
+    "Restarted": ("the function `show`", ""),
+}
+# For the runtime alone: no promise is made about these.
+INNER = {
+    "Holdfast": {"drop"},
+    "TaskType": {"marks"},
+    "Run": {"signal"},
+    "Scratch": {"caught_up"},
+    "Tool": {"takes_call", "takes", "needs_child", "target", "check_args"},
+    "Field": {"words"},
+    "Apply": {"parsed"},
+    "Gate": {"allows", "looks_back", "counted", "decide"},
+    "Agent": {"offered", "marks"},
+    "Model": {"places"},
+    "Talk": {"new"},
+}
+LINE_MAX = 100  # a longer signature has one parameter a line
 _INNER = re.compile(r"^    # used by ", re.M)  # what follows is for the runtime alone
+_PATH = re.compile(r"\b(?:holdfast|collections|typing)\.(?:\w+\.)*(\w+)")
 
 
 def test_the_page_is_what_the_docstrings_say() -> None:
@@ -53,6 +90,12 @@ def test_every_public_name_is_on_a_page() -> None:
     assert not named & errors
 
 
+def test_what_is_named_here_exists() -> None:
+    for name, inner in INNER.items():
+        assert inner <= set(vars(getattr(holdfast, name))), name
+    assert set(GIVEN) <= set(holdfast.__all__)
+
+
 def test_every_public_name_says_what_it_is() -> None:
     for names in GROUPS.values():
         for name in names:
@@ -63,9 +106,8 @@ def render() -> str:
     lines = [
         "# Python",
         "",
-        "The public names of `holdfast`, as their docstrings have them; errors are on a "
-        "[page of their own](errors.md).",
-        "Written by `python tests/docs/test_api_page.py`.",
+        "The public names of `holdfast`, made from their docstrings; see also [errors](errors.md).",
+        "Objects that Holdfast gives you are shown with where they come from instead of a constructor.",
         "",
     ]
     for title, names in GROUPS.items():
@@ -78,24 +120,34 @@ def render() -> str:
 def _entry(name: str, value: Any) -> Iterator[str]:  # Any: whatever is public
     yield f"### {name}"
     yield ""
-    yield from _code(f"holdfast.{name}{_signature(value)}")
+    yield from _given(name, value) if name in GIVEN else _code(f"holdfast.{name}", value)
     yield from _text(value)
     if inspect.isclass(value):
-        for member, found in _members(value):
-            what = "" if isinstance(found, property) else _signature(found, method=True)
+        for member, found in _members(name, value):
             wait = "await " if inspect.iscoroutinefunction(found) else ""
             yield f"#### {name}.{member}"
             yield ""
-            yield from _code(f"{wait}{member}{what}")
+            yield from _code(wait + member, found, method=True)
             yield from _text(found)
 
 
-def _members(value: type) -> Iterator[tuple[str, Any]]:  # Any: functions and properties
-    inner = _inner_names(value)
-    for name, found in vars(value).items():
+def _given(name: str, value: type) -> Iterator[str]:
+    origin, attributes = GIVEN[name]
+    yield f"Comes from {origin if '`' in origin or ' ' in origin else f'`{origin}`'}."
+    fields = attributes.split(", ") if attributes else list(inspect.get_annotations(value))
+    fields += [one for one, found in vars(value).items() if isinstance(found, property)]
+    shown = [one for one in fields if one not in ("format", *INNER.get(name, ())) and one[0] != "_"]
+    if shown:
+        yield f"Attributes: {', '.join(f'`{one}`' for one in shown)}."
+    yield ""
+
+
+def _members(name: str, value: type) -> Iterator[tuple[str, Any]]:  # Any: functions, properties
+    inner = _inner_names(value) | INNER.get(name, set())
+    for member, found in vars(value).items():
         shown = inspect.isfunction(found) or isinstance(found, property)
-        if shown and not name.startswith("_") and name not in inner and _doc(found):
-            yield name, found
+        if shown and not member.startswith("_") and member not in inner and _doc(found):
+            yield member, found
 
 
 def _inner_names(value: type) -> set[str]:
@@ -104,36 +156,69 @@ def _inner_names(value: type) -> set[str]:
     return set() if found is None else set(re.findall(r"def (\w+)", source[found.start() :]))
 
 
-def _signature(value: Any, *, method: bool = False) -> str:  # Any: as above
+def _code(name: str, value: Any, *, method: bool = False) -> Iterator[str]:  # Any: as above
+    line = name if isinstance(value, property) else f"{name}{_signature(value, method=method)}"
+    yield "```text"
+    yield line if len(line) <= LINE_MAX else f"{name}{_signature(value, method=method, wrap=True)}"
+    yield "```"
+    yield ""
+
+
+def _signature(value: Any, *, method: bool, wrap: bool = False) -> str:  # Any: as above
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return ""
     parameters = list(signature.parameters.values())[1 if method else 0 :]
-    plain = [one.replace(default=_Shown(one.default)) for one in parameters]
-    text = str(signature.replace(parameters=plain)).replace("'", '"')
-    return _QUOTED.sub(r"\1\2", text)
+    text = str(inspect.Signature([_plain(one) for one in parameters]))
+    if wrap:
+        each = str.join("", (f"    {one},\n" for one in _each(parameters)))
+        text = f"(\n{each})"
+    returned = signature.return_annotation
+    is_none = returned in (inspect.Signature.empty, None, "None")
+    return text if is_none else f"{text} -> {_type(returned)}"
 
 
-class _Shown:
-    """A default as it is written; one that shows an address is left as dots."""
+def _each(parameters: list[inspect.Parameter]) -> Iterator[str]:
+    """Each parameter as it is written, and the marks `*` and `/` between them."""
+    kinds = [one.kind for one in parameters]
+    for number, one in enumerate(parameters):
+        first_keyword = one.kind is one.KEYWORD_ONLY and one.KEYWORD_ONLY not in kinds[:number]
+        if first_keyword and one.VAR_POSITIONAL not in kinds:
+            yield "*"
+        yield str(_plain(one))
+        if one.kind is one.POSITIONAL_ONLY and one.POSITIONAL_ONLY not in kinds[number + 1 :]:
+            yield "/"
 
-    def __init__(self, value: object) -> None:
-        self._value = value
 
-    def __new__(cls, value: object) -> Any:  # Any: the marker of no default stays itself
-        return value if value is inspect.Parameter.empty else super().__new__(cls)
+def _plain(one: inspect.Parameter) -> inspect.Parameter:
+    empty = inspect.Parameter.empty
+    return one.replace(
+        annotation=one.annotation if one.annotation is empty else _As(_type(one.annotation)),
+        default=one.default if one.default is empty else _As(_default(one.default)),
+    )
+
+
+class _As:
+    """Is shown as this text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
-        text = repr(self._value)
-        return "..." if " at 0x" in text or text.startswith("<") else text
+        return self._text
 
 
-def _code(text: str) -> Iterator[str]:
-    yield "```text"
-    yield text
-    yield "```"
-    yield ""
+def _type(value: object) -> str:
+    if isinstance(value, str):
+        return value.replace("'", '"')
+    return _PATH.sub(r"\1", inspect.formatannotation(value))
+
+
+def _default(value: object) -> str:
+    """As it is written; one that shows an address is left as dots."""
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return "..." if " at 0x" in text or text.startswith("<") else text
 
 
 def _text(value: Any) -> Iterator[str]:  # Any: as above

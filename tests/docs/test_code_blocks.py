@@ -30,9 +30,7 @@ from holdfast_proofs.support.transcript import find_missing, shape
 
 PROJECT = Path(__file__).parents[2]
 PAGES = sorted(
-    page
-    for place in (".", "examples", "proofs", "docs", "docs/**")
-    for page in set(PROJECT.glob(f"{place}/*.md"))
+    page for place in (".", "examples", "proofs", "docs", "docs/**") for page in set(PROJECT.glob(f"{place}/*.md"))
 )
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "console")

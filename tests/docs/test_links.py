@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[2]
-PAGES = sorted(
-    page
-    for place in (".", "changes", "proofs", "docs/**")
-    for page in PROJECT.glob(f"{place}/*.md")
-)
+PAGES = sorted(page for place in (".", "changes", "proofs", "docs/**") for page in PROJECT.glob(f"{place}/*.md"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
