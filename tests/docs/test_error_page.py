@@ -15,7 +15,8 @@ from holdfast import errors
 from holdfast.errors import HoldfastError
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-ABSTRACT = ("HoldfastError", "Retryable", "Terminal", "Unresolved")
+KINDS = ("BadUsage", "NotFound", "Conflict", "StateUnusable", "HostUnfit")
+ABSTRACT = ("HoldfastError", "Retryable", "Terminal", "Unresolved", *KINDS)
 EXIT_CODES = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
 
 

@@ -12,7 +12,7 @@ import holdfast
 from holdfast.app.binder import open_file_journal
 from holdfast.core.clock import ManualClock, SystemClock
 from holdfast.core.ports import KeyRing
-from holdfast.errors import Fenced, JournalBusy, JournalOlderCopy
+from holdfast.errors import JournalBusy, JournalOlderCopy, RunFenced
 from holdfast.journal.contract import Session
 from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
 from holdfast.journal.sqlite.opening.restore import restore_journal
@@ -116,13 +116,13 @@ def test_a_bound_lease_ends_with_whichever_ends_first() -> None:
     bound.check()
     right.until_boot_ms = 0
     assert not bound.ok()
-    with pytest.raises(Fenced):
+    with pytest.raises(RunFenced):
         bound.check()
     right.until_boot_ms = 90_000
     assert not bound.ok()  # lost once is lost
-    with pytest.raises(Fenced):
+    with pytest.raises(RunFenced):
         bound.check()
     plain.check()
     clock.advance(60_000)
-    with pytest.raises(Fenced):
+    with pytest.raises(RunFenced):
         plain.check()

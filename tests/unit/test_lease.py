@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.clock import ManualClock
-from holdfast.errors import Fenced
+from holdfast.errors import RunFenced
 from holdfast.runtime.session.lease import START_MARGIN_MS, Lease
 
 TTL_MS = 10_000
@@ -75,7 +75,7 @@ def test_nothing_is_sent_from_the_deadline_on() -> None:
     clock.advance(TTL_MS - 1)
     lease.check()
     clock.advance(1)
-    with pytest.raises(Fenced):
+    with pytest.raises(RunFenced):
         lease.check()
     assert lease.lost is True
 
@@ -84,7 +84,7 @@ def test_a_lost_lease_stays_lost_whatever_the_clock_says() -> None:
     lease, _ = leased()
     lease.lost = True
     assert not lease.ok()
-    with pytest.raises(Fenced):
+    with pytest.raises(RunFenced):
         lease.check()
 
 
@@ -95,7 +95,7 @@ def test_a_machine_that_stood_still_for_longer_than_the_lease_is_fenced(jump_ms:
     clock.advance(77)
     clock.set_wall_ms(clock.wall_ms() + jump_ms)
     if frozen:
-        with pytest.raises(Fenced):
+        with pytest.raises(RunFenced):
             lease.check()
         assert lease.lost
     else:

@@ -26,13 +26,13 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
 from holdfast.core.ports import KeyRing, Memory, Notice, Notices
 from holdfast.errors import (
-    Fenced,
     HoldfastError,
     InvariantViolated,
     JournalBusy,
     JournalFull,
     JournalStopped,
     Misuse,
+    RunFenced,
     SessionLost,
     Signal,
 )
@@ -572,7 +572,7 @@ class Engine:
         self.log.event("session-ended", session=session.session_id, orderly=orderly)
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, Fenced):
+        if isinstance(error, RunFenced):
             error = SessionLost("this session is fenced")
         if self._fatal is not None and not self._fatal.done():
             self._fatal.set_exception(error)

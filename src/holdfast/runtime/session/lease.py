@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast.core.clock import Clock
-from holdfast.errors import Fenced
+from holdfast.errors import RunFenced
 from holdfast.journal.contract import Session
 
 START_MARGIN_MS = 50  # a step begins only with this much lease left
@@ -43,7 +43,7 @@ class Lease:
         return self.session.deadline_boot_ms - self._clock.boot_ms()
 
     def check(self) -> None:
-        """Raise Fenced where this process may not act any more.
+        """Raise RunFenced where this process may not act any more.
 
         A machine that was paused as a whole has its lease left, but its key windows went on.
         """
@@ -51,7 +51,7 @@ class Lease:
         late = boot_ms >= session.deadline_boot_ms
         if self.lost or late or self._jump_ms(boot_ms) > session.ttl_ms:
             self.lost = True
-            raise Fenced
+            raise RunFenced
 
     def was_frozen(self) -> bool:
         """Whether the wall clock ran on while our own clocks stood still (a paused machine)."""
@@ -95,5 +95,5 @@ class BoundLease(Lease):
     def check(self) -> None:
         if self._clock.boot_ms() >= self._right.until_boot_ms:
             self.lost = True
-            raise Fenced
+            raise RunFenced
         super().check()

@@ -24,12 +24,12 @@ from holdfast.core.step import Event
 from holdfast.core.waiting import Turn
 from holdfast.errors import (
     CommitUnknown,
-    Fenced,
     HoldfastError,
     InvariantViolated,
     JournalBusy,
     JournalFull,
     LeaseLost,
+    RunFenced,
     Suspended,
 )
 from holdfast.journal.contract import Change, Hold, InboxItem, InboxKind, Journal, Outcome, Statement
@@ -219,7 +219,7 @@ class Book:
             try:
                 if self.fenced:
                     await self._leave_evidence(taken)
-                    raise Fenced
+                    raise RunFenced
                 try:
                     numbers = (
                         await self.journal.append(
@@ -284,7 +284,7 @@ class Book:
                 error = again
         self.fenced = True
         await self._leave_evidence(entries)
-        raise Fenced from error
+        raise RunFenced from error
 
     async def _confirm(self, seq: int) -> Outcome:
         try:
@@ -341,7 +341,7 @@ class Book:
     async def _flush_quietly(self) -> None:
         try:
             await self.flush()
-        except (Fenced, HoldfastError):
+        except (RunFenced, HoldfastError):
             return  # the run's own next write meets the same answer
 
 

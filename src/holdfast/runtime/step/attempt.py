@@ -24,7 +24,6 @@ from holdfast.errors import (
     AttemptTimedOut,
     BadValue,
     Busy,
-    Fenced,
     HoldfastError,
     JournalFull,
     KeyReused,
@@ -32,6 +31,7 @@ from holdfast.errors import (
     NotSent,
     ReadOnly,
     Refused,
+    RunFenced,
     TooLarge,
     ToolNotImportable,
     ToolRaised,
@@ -94,7 +94,7 @@ class Send:
         self.begun = False
 
     def mark(self) -> None:
-        """The next byte may leave now. Raises Fenced where the lease is over.
+        """The next byte may leave now. Raises RunFenced where the lease is over.
 
         Raises NotSent where the mark cannot be kept, as on a full disk that copies on write.
         """
@@ -139,7 +139,7 @@ class Caller:
         send: Send,
         folder: Path | None = None,
     ) -> Outcome:
-        """Call the tool once. Raises Fenced before anything is sent where the lease is over."""
+        """Call the tool once. Raises RunFenced before anything is sent where the lease is over."""
         attempt = step.attempts[-1]
         ends = asyncio.get_running_loop().time() + tool.timeout_s
         call = self._call(
@@ -226,7 +226,7 @@ class Caller:
 
     def _is_fenced(self, error: BaseException) -> bool:
         """Whether it is our own signal; one that a tool raises is an error like any other."""
-        return isinstance(error, Fenced) and self._lease.lost
+        return isinstance(error, RunFenced) and self._lease.lost
 
     def _call(
         self,

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 from holdfast.core.effect import Keyed
 from holdfast.core.step import Event, Facts, Refusal, StepState, next_step
-from holdfast.errors import Fenced, InvariantViolated, JournalBusy, JournalFull, StatementFailed
+from holdfast.errors import InvariantViolated, JournalBusy, JournalFull, RunFenced, StatementFailed
 from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
@@ -55,9 +55,9 @@ class Sender:
         return self._lease.session.take_slot(slot_tag(key, attempt))
 
     def check_owner(self) -> None:
-        """Raise Fenced where another branch or task has met the end of this run or session."""
+        """Raise RunFenced where another branch or task has met the end of this run or session."""
         if self._book.fenced or self._lease.lost:
-            raise Fenced
+            raise RunFenced
 
     def late_ms(self, tool: Tool[..., Any]) -> int:
         """How long after its start is allowed an attempt may still hand over its first byte: its
@@ -256,7 +256,7 @@ class Sender:
         facts = Facts(epoch=self._book.hold.epoch, owner=True)
         try:
             await self.record(step, event, facts, body, slot=send.slot)
-        except Fenced:
+        except RunFenced:
             return
 
     def _facts(self, tool: Tool[..., Any]) -> Facts:

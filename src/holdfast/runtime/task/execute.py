@@ -19,12 +19,12 @@ from holdfast.core.waiting import is_closed_from_outside
 from holdfast.errors import (
     BadValue,
     Cancelled,
-    Fenced,
     HoldfastError,
     InvariantViolated,
     JournalDamaged,
     JournalStopped,
     ReadOnly,
+    RunFenced,
     Suspended,
     TooLarge,
     text_of,
@@ -54,7 +54,7 @@ async def execute(
         note_marks(book, task.marks, park=park, report=on_change)
         run.steps.changes = Changes(book, park=park, report=on_change)
         return await _succeed(task, book, await _run_code(task, run, book))
-    except Fenced:
+    except RunFenced:
         return None
     except Cancelled:
         return await _finish(book, TaskState.CANCELLED, {})
@@ -88,7 +88,7 @@ async def _run_code(task: TaskType, run: Run, book: Book) -> object:
             raise
         error = raised
     stopped = isinstance(error, asyncio.CancelledError) and book.stopping
-    if not isinstance(error, Fenced) and not stopped:
+    if not isinstance(error, RunFenced) and not stopped:
         await run.steps.end_all()
     if run.signal is not None and not stopped:
         raise run.signal from None
@@ -172,7 +172,7 @@ async def _rest(book: Book, reason: str) -> TaskState | None:
 async def _give_back(book: Book) -> None:
     """The worker stops: the task goes back to the queue at once, for another one."""
     if book.fenced:
-        with contextlib.suppress(Fenced):
+        with contextlib.suppress(RunFenced):
             await book.flush()  # leaves what is known as evidence
         return
     entry = Entry(kind=Kind.RESTED, body={"state": "queued", "why": "the worker stopped"})
@@ -185,7 +185,7 @@ async def _end(book: Book, entry: Entry, change: Change) -> TaskState | None:
     applied = tuple(item.number for item in book.inbox if item.kind in answered)
     try:
         await book.write([entry], change=change, applied=applied)
-    except Fenced:
+    except RunFenced:
         return None
     return change.state
 

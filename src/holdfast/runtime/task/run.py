@@ -26,7 +26,7 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
-from holdfast.errors import Cancelled, Fenced, Misuse, Signal, StepOpen, Suspended
+from holdfast.errors import Cancelled, Misuse, RunFenced, Signal, StepOpen, Suspended
 from holdfast.journal.contract import InboxKind, Remark
 from holdfast.journal.records import REMARK, Body, Entry, Kind, Note
 from holdfast.journal.rules import check_remark, remark_to
@@ -491,7 +491,7 @@ def joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:
 def _rank(error: BaseException) -> tuple[int, int]:
     """Which of several ends is the run's: the gravest; of several sleeps the shortest."""
     match error:
-        case Fenced():
+        case RunFenced():
             return (0, 0)
         case Cancelled():
             return (1, 0)

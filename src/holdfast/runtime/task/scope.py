@@ -18,9 +18,9 @@ from holdfast.core.ports import Notice
 from holdfast.core.step import StepState
 from holdfast.errors import (
     Cancelled,
-    Fenced,
     Misuse,
     RequestConflict,
+    RunFenced,
     SessionLost,
     Signal,
     Suspended,
@@ -75,7 +75,7 @@ class Scope:
                 return result
             except Suspended as signal:
                 raise self._explained(signal, slot, ordinal) from None
-            except Fenced:
+            except RunFenced:
                 raise SessionLost(f"scope {self.name}: this session is over") from None
             except Signal:
                 raise TaskCancelled(task_id=self.task_id) from None
@@ -110,7 +110,7 @@ async def settle_scope(book: Book, steps: Steps, tools: dict[str, Tool[..., Any]
             return await _rest(book, TaskState.PARKED, strange)
         # With its tool at hand it is in doubt only because this worker stops: another goes on.
         return await _rest(book, TaskState.QUEUED if doubtful else None)
-    except Fenced:
+    except RunFenced:
         return None
 
 
@@ -147,7 +147,7 @@ async def _rest(book: Book, state: TaskState | None, strange: StepView | None = 
     change = Change(state=state, notice=notice)
     try:
         await book.write([Entry(kind=Kind.RESTED, body=body)], change=change, applied=retries)
-    except Fenced:
+    except RunFenced:
         return None
     return state
 
