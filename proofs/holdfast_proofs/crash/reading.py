@@ -87,7 +87,7 @@ def _row(row: TaskRow) -> dict[str, Any]:  # Any: any column
     """The row but for times that are only shown or only order what is due already.
 
     They follow from nothing else in the journal, so that a flip inside of what is possible cannot
-    be told; docs/reference/crash.md names them.
+    be told; proofs/README.md names them.
     """
     plain = msgspec.structs.asdict(row)
     del plain["changed_ms"]

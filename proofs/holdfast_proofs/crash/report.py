@@ -107,7 +107,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What build/crash.json holds; docs/reference/crash.md says what each field means."""
+    """What build/crash.json holds; proofs/README.md says what each field means."""
 
     format: int = 1
     green: bool
