@@ -30,6 +30,11 @@ def make_notices(settings: Settings) -> Notices | None:
 
 
 class NotTold(HoldfastError):
+    """A notice could not be delivered by the command or webhook of `[notices]`.
+
+    `holdfast doctor` counts the undelivered ones.
+    """
+
     code = "notice-failed"
     default_hint = "it is tried again; see `[notices]` in docs/reference/settings.md"
 

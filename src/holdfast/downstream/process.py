@@ -37,7 +37,10 @@ Kind = Literal["read", "keyed", "queryable", "fenced", "idempotent", "unrepeatab
 
 
 class FarEndFailed(HoldfastError):
-    """A far end did not start, or did not answer at its side door."""
+    """A small test service of the demo or a test did not start or did not answer.
+
+    They listen on free ports of 127.0.0.1; check whether something forbids that.
+    """
 
     code = "far-end-failed"
 

@@ -6,41 +6,65 @@ from holdfast.errors.base import BadUsage, Conflict, NotFound, Retryable
 
 
 class BadSettings(BadUsage):
+    """An option or `holdfast.toml` has an unknown setting or an impossible value."""
+
     code = "bad-settings"
     default_hint = "see docs/reference/settings.md"
 
 
 class NotAnAgent(NotFound):
+    """The folder has no `holdfast.toml` that names an agent. `HOLDFAST_HOME` may name the agent's folder
+    too.
+    """
+
     code = "not-an-agent"
     default_hint = "name its folder with --home, or make one with `holdfast init NAME`"
 
 
 class AgentExists(Conflict):
+    """The folder already holds a complete agent with its own identity.
+
+    `holdfast identity show` says which. An interrupted `holdfast init` does not raise this; run it again.
+    """
+
     code = "agent-exists"
     default_hint = "choose another folder; an agent is never made over another one"
 
 
 class NoHandoff(NotFound):
-    """The agent's folder holds neither a journal nor a hand-off."""
+    """The agent's folder has neither a journal nor a `handoff.md`."""
 
     code = "no-handoff"
     default_hint = "`holdfast worker APP` begins one; `holdfast recover` brings a lost agent back"
 
 
 class MemoryFileBusy(Retryable):
+    """Another process held the agent's memory files for too long, or saved one each time it was written.
+
+    The line is in the journal; the next pass writes it.
+    """
+
     code = "memory-file-busy"
     default_hint = "nothing is lost: what was to be written is in the journal and is written later"
 
 
 class MovedAway(Conflict):
-    """This copy of the agent was moved to another host, or is about to be: it does not run."""
+    """This copy of the agent was moved to another host, or is being moved; it does not run.
+
+    `holdfast migrate import` takes the package on the other host. `holdfast migrate export` continues an
+    interrupted move. See docs/how-to/move-an-agent.md.
+    """
 
     code = "moved-away"
     default_hint = "start it on the other host; `holdfast migrate cancel` takes a move back"
 
 
 class MoveRefused(Conflict):
-    """The package of a move cannot be taken here: it was taken before, or is not the newest."""
+    """A package cannot be imported here, or a move cannot be cancelled.
+
+    The package was imported before, belongs to another agent, is older than this folder or is not a
+    package; or the agent is an adopted one. Nothing was changed.
+    """
 
     code = "move-refused"
     default_hint = "nothing was changed; see docs/how-to/move-an-agent.md"

@@ -6,7 +6,11 @@ from holdfast.errors.base import EXIT_PLACE, BadUsage, Conflict, HostUnfit, NotF
 
 
 class PlaceMissing(Retryable):
-    """A place of backups is not there: not mounted, or another disk is where it was."""
+    """The place is not there: the disk is not mounted, another disk is, or the repository is missing.
+
+    Holdfast recognizes a place by its file `holdfast-place.json`; an empty folder is not taken for a new
+    place.
+    """
 
     code = "place-missing"
     exit_code = EXIT_PLACE
@@ -14,12 +18,24 @@ class PlaceMissing(Retryable):
 
 
 class PlaceUnreachable(Retryable):
+    """The connection to the host failed or broke, or the host did not answer within a minute.
+
+    Incomplete snapshots do not count. The other places continued.
+    """
+
     code = "place-unreachable"
     exit_code = EXIT_PLACE
     default_hint = "try the same ssh address by hand; the next run catches up by itself"
 
 
 class PlaceFull(Retryable):
+    """The place has no space left, or its quota is reached.
+
+    Borg needs some space even to remove or check snapshots. Once ten segments hold superseded data it also
+    needs room for a whole segment: about 40 MB in a folder, up to half a gigabyte on a remote host.
+    Holdfast compacts a full place by itself, unless snapshots are missing there (snapshots-missing).
+    """
+
     code = "place-full"
     exit_code = EXIT_PLACE
     default_hint = (
@@ -31,7 +47,11 @@ class PlaceFull(Retryable):
 
 
 class RepositoryLocked(Retryable):
-    """Another client holds the repository's lock, or died holding it on another machine."""
+    """Another client has held the repository's lock for more than a minute.
+
+    A lock left by a dead process of this machine disappears by itself; one left by another machine does
+    not.
+    """
 
     code = "repository-locked"
     default_hint = (
@@ -41,17 +61,25 @@ class RepositoryLocked(Retryable):
 
 
 class BackupInterrupted(Retryable):
+    """A signal ended Borg, or it took too long. No half archive is left."""
+
     code = "backup-interrupted"
     default_hint = "nothing half made counts; the next run does it again"
 
 
 class BackupBusy(Retryable):
+    """Another process is making or restoring a snapshot of this agent."""
+
     code = "backup-busy"
     default_hint = "one snapshot of an agent is made or restored at a time; wait for the other one"
 
 
 class EngineMissing(HostUnfit):
-    """Borg is not installed. The agent goes on; its backups do not."""
+    """Borg, the program that makes backups, is not installed or does not start.
+
+    The agent continues; its places are marked as failed, and a notice is sent when no verified backup is
+    recent enough.
+    """
 
     code = "engine-missing"
     default_hint = (
@@ -61,6 +89,10 @@ class EngineMissing(HostUnfit):
 
 
 class EngineTooOld(HostUnfit):
+    """The installed Borg is older than 1.4, or writes another format (2). Debian 12 ships such a
+    version.
+    """
+
     code = "engine-too-old"
     default_hint = (
         "install Borg 1.4 (`scripts/setup` builds it); before 1.2.5 whoever can write to the "
@@ -69,32 +101,38 @@ class EngineTooOld(HostUnfit):
 
 
 class BadPlace(BadUsage):
-    """A name, an address or a line of places.json that cannot be taken."""
+    """The name or address cannot be a place, or `places.json` is malformed."""
 
     code = "bad-place"
     default_hint = "see docs/reference/places.md"
 
 
 class PlaceNotFound(NotFound):
+    """The agent has no place of that name."""
+
     code = "place-not-found"
     default_hint = "`holdfast place list` shows the places of this agent"
 
 
 class PlaceTaken(Conflict):
-    """Something that is not ours lies where the place would be."""
+    """There is already a repository or folder that this agent's vault does not open. Nothing there was
+    changed.
+    """
 
     code = "place-taken"
     default_hint = "choose another folder; nothing there was changed"
 
 
 class PlaceRefused(HostUnfit):
-    """The far end does not let this agent use that path."""
+    """The host or the file system does not let this agent use the path."""
 
     code = "place-refused"
     default_hint = "compare the path with `borg serve --restrict-to-path` on that host"
 
 
 class PassphraseRefused(StateUnusable):
+    """The passphrase from the vault does not open this repository: it belongs to another agent or vault."""
+
     code = "passphrase-refused"
     default_hint = (
         "the repository belongs to another agent or vault: compare its id with places.json; it is never asked for twice"
@@ -102,6 +140,10 @@ class PassphraseRefused(StateUnusable):
 
 
 class RepositoryMoved(Conflict):
+    """The repository is not where this machine last used it. A copy and its original must never both be
+    used.
+    """
+
     code = "repository-moved"
     default_hint = (
         "if you moved it yourself: `holdfast place move NAME ADDRESS`; never go on with a copy and its original"
@@ -109,7 +151,11 @@ class RepositoryMoved(Conflict):
 
 
 class RepositoryRolledBack(StateUnusable):
-    """The repository is older than what this machine has seen of it."""
+    """The repository is older than what this machine has already seen of it: an older copy was put in
+    its place.
+
+    A machine that never saw it cannot notice; the signed heads show it.
+    """
 
     code = "repository-rolled-back"
     default_hint = (
@@ -119,7 +165,11 @@ class RepositoryRolledBack(StateUnusable):
 
 
 class RepositoryReplaced(StateUnusable):
-    """Another repository lies where this agent's was: its id is not the one that is known."""
+    """Another repository is where this agent's was: its id is not the one in `places.json` or
+    `place.json`.
+
+    Nothing was written to it. Your passphrase is not wrong.
+    """
 
     code = "repository-replaced"
     default_hint = (
@@ -129,11 +179,21 @@ class RepositoryReplaced(StateUnusable):
 
 
 class RepositoryKeyMissing(StateUnusable):
+    """The key block is missing from the repository's config, or is damaged.
+
+    The vault and the other places keep a copy.
+    """
+
     code = "repository-key-missing"
     default_hint = "`holdfast place mend-key NAME` puts the kept copy of the key block back"
 
 
 class RepositoryDamaged(StateUnusable):
+    """Data in the repository is missing or is not what was written.
+
+    New snapshots there may share the damaged part, so they do not count until one was test-restored.
+    """
+
     code = "repository-damaged"
     default_hint = (
         "restore from another place; look at the disk. Then make a new place there, "
@@ -142,31 +202,47 @@ class RepositoryDamaged(StateUnusable):
 
 
 class SnapshotNotFound(NotFound):
+    """The repository has no archive of that name, no place holds a snapshot that can be restored, none
+    is as old as `--at` asks, or the snapshot has no such file.
+
+    The message names the oldest snapshot or similar names.
+    """
+
     code = "snapshot-not-found"
     default_hint = "`holdfast backup list` shows the snapshots of each place"
 
 
 class SnapshotExists(Conflict):
+    """The repository already has an archive of that name. Another copy of this agent may be writing."""
+
     code = "snapshot-exists"
     default_hint = "names are made of a number that only rises: is another copy of this agent live?"
 
 
 class SnapshotIncomplete(StateUnusable):
-    """Borg made or gave a snapshot with a warning: something is missing in it."""
+    """Borg warned while it made or read the archive: a file is missing or unreadable."""
 
     code = "snapshot-incomplete"
     default_hint = "it does not count as a backup; the lines of Borg say what is missing"
 
 
 class SnapshotFailed(HostUnfit):
-    """A snapshot of the agent's folder could not be made; no place was given anything."""
+    """A snapshot of the agent's folder could not be made.
+
+    A database cannot be copied whole, there are too many files, the journal is missing, or another
+    incarnation of the agent has made backups since. No place was written to.
+    """
 
     code = "snapshot-failed"
     default_hint = "nothing was changed; the message says what stands in the way"
 
 
 class BackupDamaged(StateUnusable):
-    """What came out of a place is not what the signed head says."""
+    """What came from a place does not match its signed head: something is missing, cut off or changed,
+    or belongs to another head.
+
+    Nothing was put in place.
+    """
 
     code = "backup-damaged"
     default_hint = (
@@ -176,21 +252,32 @@ class BackupDamaged(StateUnusable):
 
 
 class ArchiveRefused(StateUnusable):
-    """An archive holds what no snapshot of ours holds: somebody may have made it on purpose."""
+    """An archive holds what no snapshot holds: links, devices, names that lead outside, unknown files,
+    or more bytes than the signed head says.
+
+    This is not ordinary damage: a person with write access to that place may have made it. Nothing was
+    written outside a scratch folder.
+    """
 
     code = "archive-refused"
     default_hint = "nothing was put in place; restore from another place, and find out who can write here"
 
 
 class PruneRefused(Conflict):
-    """Snapshots that must exist are gone, or none is verified: nothing is removed."""
+    """Nothing was removed: snapshots that the chain of heads names are missing, or no snapshot of this
+    place was ever verified.
+    """
 
     code = "prune-refused"
     default_hint = "`holdfast backup verify` first; a missing snapshot is looked into by a person"
 
 
 class SnapshotsMissing(Conflict):
-    """Snapshots that a place held are gone from it, and we did not remove them."""
+    """Snapshots have disappeared from a place, and Holdfast did not remove them.
+
+    A person with access to the place or its passphrase removed them, or the repository was put back to an
+    older day. New snapshots are still made there. The report stays until you accept it.
+    """
 
     code = "snapshots-missing"
     default_hint = (
@@ -200,7 +287,7 @@ class SnapshotsMissing(Conflict):
 
 
 class BackupFailed(HostUnfit):
-    """Borg failed in a way that has no name of its own."""
+    """Borg failed in an unknown way; its first line is in the message."""
 
     code = "backup-failed"
     default_hint = "`holdfast place check NAME` says more; the lines of Borg are in the message"

@@ -65,7 +65,7 @@
          +- Cancelled                the task was cancelled
 
 Messages say what was tried, on what, and what happened; ids in full, no secrets.
-Every class below HoldfastError that a person can meet has a section in docs/reference/errors.md,
+Every class below HoldfastError with a code has a section in docs/reference/errors.md, made from its docstring,
 headed by its code.
 """
 
@@ -144,7 +144,7 @@ class HostUnfit(Terminal):
 
 
 class InvariantViolated(Terminal):
-    """A promise of the code itself is broken; the work stops rather than guess."""
+    """A promise of Holdfast's own code is broken; the work stops rather than guess. This is a defect."""
 
     code = "invariant-violated"
     default_hint = "this is a defect of Holdfast: please report it with the output of `holdfast doctor`"
@@ -155,22 +155,42 @@ class InvariantViolated(Terminal):
 
 
 class BadInput(BadUsage):
+    """A word, an option or a file cannot be used.
+
+    The message says which one and why; `--help` shows what the command takes.
+    """
+
     code = "bad-input"
 
 
 class BadValue(BadUsage):
-    """An argument or result that is not a JSON value we can keep exactly."""
+    """An argument or result is not a JSON value that can be stored exactly.
+
+    Examples: NaN, infinity, a whole number beyond 64 bits, text with a lone surrogate, a Python object,
+    more than 200 levels. The message names the place in the value. Pass large whole numbers as text, bytes
+    through a blob.
+    """
 
     code = "bad-value"
     default_hint = "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"
 
 
 class TooLarge(BadUsage):
+    """Arguments or a result have more than 16 MiB of JSON, or a value is over another limit that the
+    message names.
+    """
+
     code = "too-large"
     default_hint = "pass a reference instead: put large contents into a blob or a file"
 
 
 class Misuse(BadUsage):
+    """The library was called in a way that cannot work.
+
+    Examples: wrong arguments for a task or tool, a contract that cannot be kept, a value out of range. The
+    message says what is wrong.
+    """
+
     code = "misuse"
 
 

@@ -6,13 +6,18 @@ from holdfast.errors.base import EXIT_PLACE, HostUnfit, Retryable
 
 
 class DiskFull(Retryable):
+    """There is no space for a file outside the journal: a snapshot, a restore, or the command's output."""
+
     code = "disk-full"
     exit_code = EXIT_PLACE
     default_hint = "free some space there and run the same command again; nothing half made counts"
 
 
 class DiskFailed(HostUnfit):
-    """The disk or file system refused a read or a write that should have worked."""
+    """The disk or its file system failed a read or a write, for example with `Input/output error`.
+
+    The message names the path if it is known. Incomplete files do not count.
+    """
 
     code = "disk-failed"
     default_hint = (
@@ -22,38 +27,59 @@ class DiskFailed(HostUnfit):
 
 
 class ReadOnly(HostUnfit):
+    """This user cannot write the journal or its folder.
+
+    Commands that only read need this too, because SQLite keeps shared memory beside the file.
+    """
+
     code = "read-only"
     default_hint = "give this user the right to write there, or choose another folder"
 
 
 class ModeTooWide(HostUnfit):
+    """Other users can read a private file or folder, or change a settings file.
+
+    The hint is the `chmod` for that file. Consider who may have read it already.
+    """
+
     code = "mode-too-wide"
 
 
 class WrongOwner(HostUnfit):
+    """The file belongs to another user."""
+
     code = "wrong-owner"
     default_hint = "run Holdfast as the owner of its files"
 
 
 class WrongKind(HostUnfit):
-    """Something else lies where a file or folder of ours should be."""
+    """Something else, for example a pipe, is where a file or folder of Holdfast should be."""
 
     code = "wrong-kind"
     default_hint = "move it away, or choose another folder"
 
 
 class SymlinkRefused(HostUnfit):
+    """The path is, or leads through, a symbolic link that another user could change.
+
+    The folder of a vault must never be a link.
+    """
+
     code = "symlink-refused"
     default_hint = "give the real path"
 
 
 class OpenParent(HostUnfit):
-    """A folder above ours lets every user rename and replace what lies in it."""
+    """A folder above lets every user rename and replace what is in it. The hint is the `chmod` for that
+    folder.
+    """
 
     code = "open-parent"
 
 
 class NetworkFileSystem(HostUnfit):
+    """The journal is on a network file system, whose locks and syncs are not reliable."""
+
     code = "network-file-system"
     default_hint = (
         "put the journal on a local disk; locks and syncs of network file systems cannot be "
@@ -62,10 +88,14 @@ class NetworkFileSystem(HostUnfit):
 
 
 class LocksMissing(HostUnfit):
+    """The file system has no locks, so the death of a worker could not be seen."""
+
     code = "locks-missing"
     default_hint = "put the journal on a local disk whose file system keeps locks (flock)"
 
 
 class BootIdMissing(HostUnfit):
+    """The machine's boot id cannot be read. In a systemd unit do not set `ProcSubset=pid`."""
+
     code = "boot-id-missing"
     default_hint = "mount /proc: leases are counted per start of the machine"

@@ -6,21 +6,30 @@ from holdfast.errors.base import BadInput, BadUsage, Conflict, NotFound, Retryab
 
 
 class BadRecord(BadInput):
-    """Bytes that are no identity record: wrong form, unknown field, impossible value."""
+    """Bytes that should be a record of the identity log are not: not canonical, an unknown field, an
+    impossible value, a repeated key, too long.
+
+    Nothing was taken from them. See docs/formats/identity-log.md.
+    """
 
     code = "bad-record"
     default_hint = "nothing was taken from it; ask another relay, or whoever sent it, for the log"
 
 
 class NotFinal(Retryable):
-    """A record was sent, and too few witnesses vouch for it. It is kept and sent again."""
+    """A record of the key log was sent, and too few witnesses have signed for it; the message says which
+    did not, and why.
+
+    Its keys are safe, the record is kept in `pending.jsonl`, and the old keys stay valid until it is final.
+    If witnesses are lost for good, a recovery may name new ones.
+    """
 
     code = "not-final"
     default_hint = "run the same command again when the witnesses can be reached; it goes on there"
 
 
 class LogMissing(NotFound):
-    """The folder holds no key log, or no identity.json, of an agent."""
+    """The folder has no `kel.jsonl` or no `identity.json`."""
 
     code = "log-missing"
     default_hint = (
@@ -30,14 +39,22 @@ class LogMissing(NotFound):
 
 
 class LogDamaged(StateUnusable):
-    """The agent's own copy of its key log, or identity.json, does not read back."""
+    """The agent's copy of its key log, or `identity.json`, was changed, cut in the middle, or belongs to
+    another agent.
+
+    Holdfast signs nothing based on it. An unfinished last line is not damage.
+    """
 
     code = "log-damaged"
     default_hint = "`holdfast identity show --fetch` writes it anew from what the witnesses hold"
 
 
 class WitnessDamaged(StateUnusable):
-    """The file of a witness does not say what the witness wrote there."""
+    """The file in which a witness keeps what it saw first was changed or cut.
+
+    It signs nothing more for that agent, because a second receipt for one position would make receipts
+    worthless.
+    """
 
     code = "witness-damaged"
     default_hint = (
@@ -47,60 +64,92 @@ class WitnessDamaged(StateUnusable):
 
 
 class KeysReplaced(Conflict):
-    """The log names other operational keys than those that this vault holds."""
+    """The key log names other keys than this vault holds: they were rotated elsewhere, by you or by a
+    thief of the next key.
+
+    If it was you, use the vault that was rotated; if not, recover with the paper. A worker ends with this
+    error when it sees that the agent was recovered elsewhere (docs/explanation/clones.md).
+    """
 
     code = "keys-replaced"
     default_hint = "the keys were rotated elsewhere: use the vault that was rotated, or evict with the paper"
 
 
 class SignerUnavailable(Retryable):
+    """No process answers at the socket that `[identity] signer` names, or the answer broke off.
+
+    Nothing was signed. A worker asks again by itself.
+    """
+
     code = "signer-unavailable"
     default_hint = "start `holdfast identity signer`; nothing was signed"
 
 
 class SignerRefused(Conflict):
-    """The signer process does not do what was asked, or not for this user."""
+    """The signer does not do what was asked: it does not serve this user, the request is unknown, or
+    there were too many.
+    """
 
     code = "signer-refused"
     default_hint = "its log says why; `holdfast identity signer --help` says whom it answers"
 
 
 class AgentElsewhere(Retryable):
-    """Another instance holds the agent's lease: this one may not act."""
+    """Another instance of this agent holds its lease, so this one may not act.
+
+    A worker waits and asks again; `holdfast.open` gives up after one lease. See docs/explanation/clones.md.
+    """
 
     code = "agent-elsewhere"
     default_hint = "it is asked for again; stop the other instance, or let it yield"
 
 
 class AgentQuarantined(Conflict):
-    """This folder may not act as the agent: a copy, one left behind, or one that is frozen."""
+    """This folder may not act as the agent: it is a copy, another instance acted since, an older state
+    was put back, or two copies of its instance key were seen.
+    """
 
     code = "agent-quarantined"
     default_hint = "see docs/explanation/clones.md; nothing was sent"
 
 
 class InstanceDamaged(StateUnusable):
+    """`instance/key.json` cannot be read.
+
+    After you remove it, the folder counts as a copy until you make it a restore.
+    """
+
     code = "instance-damaged"
     default_hint = "remove the file: a new key is made, and the folder counts as a copy"
 
 
 class ArbiterDamaged(StateUnusable):
+    """A file of the arbiter's folder was changed or cut short.
+
+    The arbiter grants nothing, because it may have forgotten what it granted.
+    """
+
     code = "arbiter-damaged"
     default_hint = "an arbiter that forgot grants nothing: put its folder back, or rotate the keys"
 
 
 class BadPhrase(BadUsage):
-    """Words that are no recovery phrase, or not the one that is looked for; never shown."""
+    """The words are not a recovery phrase, or not the right one, nor within one mistake of it.
+
+    The message names places, never words.
+    """
 
     code = "bad-phrase"
     default_hint = "read the words from the sheet again: 24 words, four letters of each are enough"
 
 
 class BadShare(BadUsage):
-    """Shares of a phrase that cannot be joined.
+    """Shares of a phrase cannot be combined: one is damaged or from another split, or there are too few.
 
-    `reason` is damaged, mixed, few, duplicate or other; `number` the place of the share among
-    those that were given, 0 where it is about all of them.
+    Sheets that belong together show the same document.
+
+    `reason` is damaged, mixed, few, duplicate or other; `number` is the position of the share among those
+    given, 0 if it is about all of them.
     """
 
     code = "bad-share"
@@ -113,14 +162,18 @@ class BadShare(BadUsage):
 
 
 class BadSheet(BadUsage):
-    """A text or code that is no recovery sheet and no public card of this version."""
+    """A text or code is not a recovery sheet or public card of this version."""
 
     code = "bad-sheet"
     default_hint = "scan the code again, or type the words that stand beside it"
 
 
 class BadKeyFile(BadUsage):
-    """A file that should hold a signing key to import does not."""
+    """The file given to `--import-key` is not an OpenSSH private key of type ed25519 and not a seed, or
+    its passphrase is wrong.
+
+    Nothing was made.
+    """
 
     code = "bad-key-file"
     default_hint = (
@@ -130,24 +183,38 @@ class BadKeyFile(BadUsage):
 
 
 class VaultMissing(StateUnusable):
+    """`keys.json` says that the keys are in a vault, and there is no vault at that path.
+
+    If it is lost for good, the escrow file beside a backup and the recovery sheet open the same keys.
+    """
+
     code = "vault-missing"
     default_hint = "mount or put back the vault's folder"
 
 
 class VaultExists(Conflict):
+    """There is already a vault, or something else, at that path."""
+
     code = "vault-exists"
     default_hint = "choose another folder; a vault is never written over"
 
 
 class VaultLocked(StateUnusable):
-    """No slot of the vault could be opened with what was given."""
+    """No slot of the vault opened: the passphrase is wrong, or the file of the unattended slot is not
+    mounted.
+
+    The message names the vault and what was tried for each slot. Otherwise only the paper opens the vault
+    (docs/how-to/lose-everything.md).
+    """
 
     code = "vault-locked"
     default_hint = "give the passphrase, or mount the file that the unattended slot names"
 
 
 class VaultDamaged(StateUnusable):
-    """A file of the vault was changed, is malformed, or asks for what we refuse to do."""
+    """A file of the vault was changed or cut short, or asks for something that Holdfast rejects before
+    any work (a key derivation beyond the limits, a passphrase recipient in an age file).
+    """
 
     code = "vault-damaged"
     default_hint = "put the file back from a copy; escrow.age lies beside every backup"

@@ -6,17 +6,33 @@ from holdfast.errors.base import EXIT_PLACE, Conflict, NotFound, Retryable, Stat
 
 
 class JournalBusy(Retryable):
+    """Another process held the journal's write lock, or was repairing the journal, for too long.
+
+    Nothing was written. Workers try again by themselves; you can repeat a command.
+    """
+
     code = "journal-busy"
     default_hint = "another process is writing; it is tried again, or see `holdfast doctor`"
 
 
 class JournalFull(Retryable):
+    """There is no space on the journal's disk.
+
+    No new step begins. Results of running calls are still recorded, in reserved space.
+    """
+
     code = "journal-full"
     exit_code = EXIT_PLACE
     default_hint = "free some space on the journal's disk; work goes on by itself, nothing was lost"
 
 
 class JournalStopped(StateUnusable):
+    """The disk reported a failed write, so memory and disk may differ; no step begins on this file.
+
+    Check the disk. The next worker that opens the journal alone rewrites it to a new file and keeps every
+    record.
+    """
+
     code = "journal-stopped"
     default_hint = (
         "the disk reported a failed write; the journal is rewritten to a new file when it is next "
@@ -25,6 +41,11 @@ class JournalStopped(StateUnusable):
 
 
 class JournalDamaged(StateUnusable):
+    """The file's structure, a record's seal or a task's hash chain is broken.
+
+    A single damaged task is parked and the others continue; an unreadable file stops all work.
+    """
+
     code = "journal-damaged"
     default_hint = (
         "nothing further is begun; keep the file, run `holdfast doctor --deep` to see what is "
@@ -33,12 +54,17 @@ class JournalDamaged(StateUnusable):
 
 
 class JournalNewer(StateUnusable):
+    """A newer Holdfast has written this journal."""
+
     code = "journal-newer"
     default_hint = "install the newer Holdfast; nothing was changed"
 
 
 class JournalOlderCopy(StateUnusable):
-    """The file is older than what this machine has already committed."""
+    """The file is older than what this machine has already committed: an old copy was put back.
+
+    Running it would repeat what was done since.
+    """
 
     code = "journal-older-copy"
     default_hint = (
@@ -48,7 +74,12 @@ class JournalOlderCopy(StateUnusable):
 
 
 class JournalGone(StateUnusable):
-    """A journal of this name was here, and its file is not there any more."""
+    """`instance/` shows that a journal of this name was used here, and its file is missing.
+
+    Its effects have happened, so Holdfast makes no new journal in its place. With `--begin-anew` open tasks
+    are forgotten; files and secrets stay, and a request submitted again under its old id is looked up or
+    parked before anything is sent.
+    """
 
     code = "journal-gone"
     default_hint = (
@@ -58,16 +89,34 @@ class JournalGone(StateUnusable):
 
 
 class NotAJournal(StateUnusable):
+    """There is no journal at this path, or the file is something else.
+
+    `holdfast worker APP` and `holdfast submit APP REQUEST` make a journal if there is none.
+    """
+
     code = "not-a-journal"
     default_hint = "check the path; Holdfast never overwrites a file it did not make"
 
 
 class CommitUnknown(Retryable):
+    """The disk reported an error during a commit, so the journal cannot say yet whether the write is
+    durable.
+
+    If the row cannot be read again, the journal stops (journal-stopped).
+    """
+
     code = "commit-unknown"
     default_hint = "the row is read again under a lock before anything is sent"
 
 
 class SessionLost(Retryable):
+    """The process was paused for longer than its lease (a laptop slept, a debugger held it, the disk
+    hung).
+
+    Other sessions may have its tasks, so it stops at once. A worker is started again by its parent; an
+    embedded engine begins a new session.
+    """
+
     code = "session-lost"
     default_hint = (
         "the process was paused or the journal was unreachable for longer than the lease; "
@@ -76,7 +125,10 @@ class SessionLost(Retryable):
 
 
 class LeaseLost(Conflict):
-    """A write under an epoch that is no longer the task's: nothing was written."""
+    """A run wrote under an epoch that is no longer the task's: another worker has resumed it.
+
+    Nothing was written.
+    """
 
     code = "lease-lost"
     default_hint = "another worker has resumed the task; this run stops, nothing is lost"
@@ -88,17 +140,25 @@ class LeaseLost(Conflict):
 
 
 class KeysMissing(StateUnusable):
+    """The journal has no `keys.json`.
+
+    Without it payloads cannot be read and effect keys cannot be made. Holdfast never makes new keys for an
+    old journal.
+    """
+
     code = "keys-missing"
     default_hint = "put the journal's keys.json back beside it; without it payloads cannot be read"
 
 
 class KeysWrong(StateUnusable):
+    """`keys.json` is malformed, was changed, or belongs to another journal."""
+
     code = "keys-wrong"
     default_hint = "this keys.json belongs to another journal, or was changed; put the right one back"
 
 
 class HighWaterDamaged(StateUnusable):
-    """The note of how far this machine's journal had come cannot be read."""
+    """The file in `instance/` that says how far this machine's journal had come cannot be read."""
 
     code = "high-water-damaged"
     default_hint = (
@@ -108,6 +168,12 @@ class HighWaterDamaged(StateUnusable):
 
 
 class SecretsDamaged(StateUnusable):
+    """`secrets.sealed` beside the journal cannot be opened: it was changed, cut short, or sealed with
+    the keys of another journal.
+
+    The journal itself is not harmed.
+    """
+
     code = "secrets-damaged"
     default_hint = (
         "put secrets.sealed back from a copy of the same keys.json; or move it away and set the "
@@ -116,6 +182,11 @@ class SecretsDamaged(StateUnusable):
 
 
 class TaskNotFound(NotFound):
+    """This journal has no such task, or retention has removed it.
+
+    Check that `--journal` names the right journal.
+    """
+
     code = "task-not-found"
     default_hint = "`holdfast task list` shows the tasks of this journal"
 
@@ -125,14 +196,23 @@ class TaskNotFound(NotFound):
 
 
 class StepNotFound(NotFound):
+    """The task has no step with this ordinal, or no step has this effect key."""
+
     code = "step-not-found"
     default_hint = "`holdfast task show TASK` lists its steps"
 
 
 class ApprovalNotFound(NotFound):
+    """The step does not wait for an approval: it was answered, or never asked."""
+
     code = "approval-not-found"
     default_hint = "`holdfast approval list` shows what waits for a decision"
 
 
 class BlobNotFound(NotFound):
+    """No blob has this digest, or retention removed it with the last task that used it.
+
+    Get the contents from their source again.
+    """
+
     code = "blob-not-found"

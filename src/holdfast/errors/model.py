@@ -6,10 +6,13 @@ from holdfast.errors.base import EXIT_FAILED, BadUsage, Retryable, Terminal, Unr
 
 
 class ModelUnavailable(Retryable):
-    """No endpoint of the model gave a reply; nothing was taken from one.
+    """No endpoint of the model gave a reply.
 
-    `retry_after_s` is how long the far end asks to wait, or None where it did not say;
-    `failures` are what each endpoint said, as JSON values.
+    A connection failed or was cut before the reply, a request timed out, a server error came, or every
+    endpoint rests after failures. The same request may be sent again.
+
+    `retry_after_s` is how long the provider asks to wait, or None; `failures` lists what each endpoint
+    said, as JSON values.
     """
 
     code = "model-unavailable"
@@ -23,17 +26,24 @@ class ModelUnavailable(Retryable):
 
 
 class ModelRateLimited(ModelUnavailable):
+    """Every endpoint that could be asked answered 429."""
+
     code = "model-rate-limited"
     default_hint = "the request is sent again after the time the provider names"
 
 
 class ModelOverloaded(ModelUnavailable):
+    """The provider is overloaded: 503, 529, or an error in the middle of a stream."""
+
     code = "model-overloaded"
     default_hint = "the provider has too much to do; the request is sent again later"
 
 
 class ModelRejected(Terminal):
-    """The provider will not take this request: sending it again changes nothing."""
+    """The provider rejects the request; sending it again changes nothing.
+
+    The message is the provider's own, without the key.
+    """
 
     code = "model-rejected"
     exit_code = EXIT_FAILED
@@ -46,27 +56,40 @@ class ModelRejected(Terminal):
 
 
 class ContextTooLong(ModelRejected):
+    """The conversation does not fit into the model's context, or the request is larger than the provider
+    accepts.
+    """
+
     code = "context-too-long"
     default_hint = "shorten the conversation, or choose a model with a longer context"
 
 
 class ModelKeyRefused(ModelRejected):
+    """The endpoint's key is missing, wrong, or may not use this model. Other endpoints were tried first."""
+
     code = "model-key-refused"
     default_hint = "check the endpoint's key and what it may use; keys are never shown"
 
 
 class ModelNotFound(ModelRejected):
+    """The endpoint has no such model, or nothing answers at its URL. Other endpoints were tried first."""
+
     code = "model-not-found"
     default_hint = "check the model's name and the endpoint's URL"
 
 
 class ModelQuotaSpent(ModelRejected):
+    """The account has no credit or has reached its spending limit."""
+
     code = "model-quota-spent"
     default_hint = "raise the limit or add credit at the provider; waiting alone does not help"
 
 
 class ModelRefused(Terminal):
-    """The model itself will not do what an agent was asked for; its words are the message."""
+    """The model itself declined what the agent was asked to do; the message is in its words.
+
+    The task has failed; earlier effects stay.
+    """
 
     code = "model-refused"
     exit_code = EXIT_FAILED
@@ -74,7 +97,12 @@ class ModelRefused(Terminal):
 
 
 class StateHeldElsewhere(BadUsage):
-    """The request leans on state that the provider keeps and that no backup of ours holds."""
+    """The request depends on state that the provider keeps: a stored reply, a thread, an uploaded file,
+    a container.
+
+    Such state is in no checkpoint and no backup, and may be missing when the task resumes. Nothing was
+    sent.
+    """
 
     code = "state-held-elsewhere"
     default_hint = (
@@ -84,9 +112,11 @@ class StateHeldElsewhere(BadUsage):
 
 
 class ReplyGarbled(Unresolved):
-    """A model's reply came and cannot be used: it is never recorded as one.
+    """A reply began and cannot be used; it is never recorded as one.
 
-    `reason` is cut, garbage, empty or too-large. Asking again is safe, and is paid again.
+    Other endpoints were tried first. Asking again is safe, but you pay again.
+
+    `reason` is `cut`, `garbage`, `empty` or `too-large`.
     """
 
     code = "reply-garbled"

@@ -6,6 +6,12 @@ from holdfast.errors.base import EXIT_FAILED, EXIT_RETRY, BadInput, BadUsage, Co
 
 
 class BadApp(BadUsage):
+    """APP does not lead to tasks.
+
+    The file or module does not exist, fails at import, lacks the attribute, or the attribute is not a list
+    of tasks or a `holdfast.App`. If it has several tasks, choose one with `--task`.
+    """
+
     code = "bad-app"
     default_hint = (
         "name a list of tasks as `module:attribute` or `path/file.py:attribute`, for example `examples/trip.py:tasks`"
@@ -13,34 +19,53 @@ class BadApp(BadUsage):
 
 
 class BadReference(BadUsage):
+    """The text is not a task id, effect key or TASK/ORDINAL, or it is the beginning of several ids.
+
+    You can shorten an id to any unique beginning.
+    """
+
     code = "bad-reference"
     default_hint = "name a step as TASK/ORDINAL, for example 01J9ZK3V5T8Q2M4N6P7R8S9T0V/4"
 
 
 class BadEvent(BadInput):
-    """A webhook request that is not the provider's, or cannot be read: nothing is taken from it."""
+    """A webhook request is not signed by the provider of a ready contract, is too old, or is not an
+    event.
+
+    Nothing was taken from it. See docs/reference/contracts/README.md.
+    """
 
     code = "bad-event"
     default_hint = "answer 400; if it is the provider's, check the signing secret of the endpoint"
 
 
 class NotDurable(BadUsage):
+    """A tool was called like a plain function, so nothing would have been recorded."""
+
     code = "not-durable"
     default_hint = "call the tool through `run.call(...)` in a task, or in `hf.scope(...)`"
 
 
 class StepOpen(BadUsage):
+    """A task began a step while the one before was still open."""
+
     code = "step-open"
     default_hint = "await each step before the next one, or use `run.gather(...)`"
 
 
 class ToolNotImportable(BadUsage):
+    """A blocking tool runs in its own process and must be found there by its name."""
+
     code = "tool-not-importable"
     default_hint = "define the blocking tool at the top level of a module, or make it `async def`"
 
 
 class NoSchema(BadUsage):
-    """A tool cannot be offered to a model: a parameter's type is no JSON value."""
+    """A tool cannot be offered to a model or checked by a gate, because a parameter's type is not a JSON
+    value: a date, a dataclass, a set.
+
+    The message names the tool and the parameter. Without a model or gate the tool still works.
+    """
 
     code = "no-schema"
     default_hint = (
@@ -56,14 +81,22 @@ class NoSchema(BadUsage):
 
 
 class BadSecret(BadUsage):
-    """A secret's name or value cannot be taken; the value is never shown."""
+    """The name or value of a secret is not allowed: a value below 8 characters, too large, or part of a
+    name; a name with other characters than small letters, digits, `_` and `-`; a secret that exists
+    already.
+
+    The value is never shown.
+    """
 
     code = "bad-secret"
     default_hint = "see docs/how-to/secrets.md"
 
 
 class SecretInInput(BadUsage):
-    """What was to be recorded holds a known secret's value."""
+    """The arguments or the request id of a task contain the value of a known secret, plain or encoded.
+
+    Nothing was written.
+    """
 
     code = "secret-in-input"
     default_hint = "pass the handle `secret://NAME` instead; a value would be written down"
@@ -74,6 +107,8 @@ class SecretInInput(BadUsage):
 
 
 class SecretNotFound(NotFound):
+    """This journal has no secret of that name, or it was removed."""
+
     code = "secret-not-found"
     default_hint = "`holdfast secret list` shows the secrets of this journal"
 
@@ -83,33 +118,48 @@ class SecretNotFound(NotFound):
 
 
 class SecretInUse(Conflict):
-    """Open steps have recorded that they send this secret."""
+    """Open steps have recorded that they send this secret; the message names them.
+
+    Nothing was removed. With `--force` a step that would send it is parked with a question.
+    """
 
     code = "secret-in-use"
     default_hint = "let them end, or give --force: they are parked when they would be sent"
 
 
 class ScratchRefused(BadUsage):
-    """Something lies in the scratch folder that cannot be given to another worker as it is."""
+    """The scratch folder holds something that another worker cannot get as it is: a link, pipe, socket
+    or device, a file on another file system, a name that is not UTF-8, or two names that some file
+    systems treat as one.
+
+    The message names the path. `run.call` raises it before anything is sent; after a call it is
+    scratch-not-kept.
+    """
 
     code = "scratch-refused"
     default_hint = "keep only plain files and folders below run.scratch.path"
 
 
 class ScratchTooLarge(BadUsage):
+    """The scratch folder is over a limit of `[scratch]` in docs/reference/settings.md."""
+
     code = "scratch-too-large"
     default_hint = "remove files that are not needed any more, or raise the limits under [scratch]"
 
 
 class ScratchChanging(BadUsage):
-    """A file was written each time it was read, by something that no step waits for."""
+    """A scratch file changed each time it was read for a checkpoint, and no other call of the task was
+    writing it.
+
+    A thread or a background program may be.
+    """
 
     code = "scratch-changing"
     default_hint = "let whatever writes the file end before the next step"
 
 
 class RequestConflict(Conflict):
-    """The request id belongs to a task that was submitted with another input."""
+    """The request id belongs to a task with another input, or the slot of a scope to another call."""
 
     code = "request-conflict"
     default_hint = "use a new request id for new work; the same id always means the same task"
@@ -123,7 +173,7 @@ class RequestConflict(Conflict):
 
 
 class MessageConflict(Conflict):
-    """The message id belongs to a message of this conversation that has another text."""
+    """The message id belongs to another message of this conversation. This one was not accepted."""
 
     code = "message-conflict"
     default_hint = "use a new message id for a new message; the same id always means the same one"
@@ -135,23 +185,39 @@ class MessageConflict(Conflict):
 
 
 class ScopeBusy(Conflict):
+    """Another process holds the scope."""
+
     code = "scope-busy"
     default_hint = "one process holds a scope at a time; close it there, or use another name"
 
 
 class NotNow(Conflict):
-    """A decision before the step is quiet: a request may still be under way."""
+    """The decision came too early: a request may still be in transit.
+
+    The message and `holdfast effect show` name the time.
+    """
 
     code = "too-early"
     default_hint = "a request may still be under way; decide after that time"
 
 
 class NotSettleable(Conflict):
+    """The step or task is not in a state for this decision.
+
+    Only a parked step can be settled, only a parked or failed task retried; an ended task cannot be
+    cancelled.
+    """
+
     code = "not-settleable"
     default_hint = "only parked steps take a decision; `holdfast effect list` shows them"
 
 
 class TaskFailed(Terminal):
+    """The task ended with an error of its own code, or of a step that it did not handle.
+
+    `holdfast task retry TASK` runs it again; closed steps are not repeated.
+    """
+
     code = "task-failed"
     exit_code = EXIT_FAILED
     default_hint = "`holdfast task show TASK` shows the step and the reason"
@@ -164,6 +230,8 @@ class TaskFailed(Terminal):
 
 
 class TaskCancelled(Terminal):
+    """A person or a caller cancelled the task. Earlier effects stay."""
+
     code = "task-cancelled"
     exit_code = EXIT_FAILED
 
@@ -173,6 +241,12 @@ class TaskCancelled(Terminal):
 
 
 class TaskParked(Unresolved):
+    """A step needs a person, or the task cannot continue by itself: its code has changed, or its last
+    runs killed their process.
+
+    The hint names the commands for this task.
+    """
+
     code = "task-parked"
 
     def __init__(self, *, task_id: str, ordinal: str, question: str) -> None:
@@ -190,13 +264,15 @@ class TaskParked(Unresolved):
 
 
 class TaskUnfinished(Unresolved):
+    """A wait ended before the task did. The task continues."""
+
     code = "task-unfinished"
     exit_code = EXIT_RETRY
     default_hint = "the task goes on; wait longer, or see `holdfast task show TASK`"
 
 
 class ResultErased(NotFound):
-    """The task ended so long ago that retention has erased its payload."""
+    """The task ended so long ago that retention erased its payload. How it ended is still known."""
 
     code = "result-erased"
     default_hint = "results are kept for `keep_days`; keep what you need longer elsewhere"

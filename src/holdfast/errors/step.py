@@ -8,17 +8,19 @@ from holdfast.errors.base import EXIT_FAILED, Terminal, Unresolved
 
 
 class StepFailed(Terminal):
+    """Base of the errors that close a step as failed. A task may catch it and continue."""
+
     code = "step-failed"
     exit_code = EXIT_FAILED
 
 
 class Refused(StepFailed):
-    """The far end says that it did not happen and will not happen.
+    """The service says that the effect did not happen and will not happen; `proof` holds its answer.
 
-    Raised by a tool with the far end's proof; raised again by `run.call` where the step is
-    closed as failed. With `retry_after_s` the tool says more: it did not happen now and may be
-    asked again after that time, as where a far end limits its rate. It is then sent again, as long
-    as the tool's `attempts` last, unless another attempt may have been sent or refusals are stored.
+    A tool raises it with the service's proof; `run.call` raises it again on every replay. With
+    `retry_after_s` the tool says that it may be asked again after that time, for example after a rate
+    limit. It is then sent again while the tool's `attempts` last, unless another attempt may have been sent
+    or refusals are stored.
     """
 
     code = "refused"
@@ -32,7 +34,10 @@ class Refused(StepFailed):
 
 
 class ToolFailed(StepFailed):
-    """A Read or Transactional tool raised: nothing outside was changed."""
+    """A Read or Transactional tool raised; nothing outside was changed.
+
+    The message holds the tool's own error. With `retries` the tool tries again by itself.
+    """
 
     code = "tool-failed"
 
@@ -44,12 +49,17 @@ class ToolFailed(StepFailed):
 
 
 class StatementFailed(StepFailed):
-    """A Transactional tool's statement was refused by the database; all were undone."""
+    """The database rejected a statement of a Transactional tool; all its statements were undone.
+
+    The message holds the database's reason.
+    """
 
     code = "statement-failed"
 
 
 class StepSkipped(StepFailed):
+    """A person decided not to do this step, or refused its approval. The task may handle it."""
+
     code = "step-skipped"
 
     def __init__(self, *, ordinal: str, note: str = "") -> None:
@@ -59,10 +69,13 @@ class StepSkipped(StepFailed):
 
 
 class GateRefused(StepFailed):
-    """The gate of the task did not let the call through: it was never sent.
+    """The task's gate did not let the call through; it was never sent.
 
-    `rule` is allow, arguments, amount, calls or rate; `why` is for people and for models;
-    `retry_after_s` says after which time a rate lets the same call through.
+    The refusal is recorded and raised again on every replay. Another call, with other arguments or later,
+    is judged on its own.
+
+    `rule` is allow, arguments, amount, calls or rate; `why` says it in words for people and models;
+    `retry_after_s` says when a rate lets the call through.
     """
 
     code = "gate-refused"
@@ -79,7 +92,11 @@ class GateRefused(StepFailed):
 
 
 class ScratchNotKept(StepFailed):
-    """The step is closed, but the files it left in the scratch folder are not stored."""
+    """The step is closed and will not run again, but its files in the scratch folder are not stored.
+
+    One of them is rejected or over a limit, or the disk was full and the worker died before there was
+    space.
+    """
 
     code = "scratch-not-kept"
     default_hint = "the step is not run again; make what it left anew by another call, or go on without it"
@@ -92,7 +109,10 @@ class ScratchNotKept(StepFailed):
 
 
 class ResultNotKept(StepFailed):
-    """The effect took place, but its result is not a JSON value that can be kept."""
+    """The effect took place, but its result is not a JSON value that can be stored.
+
+    The step is recorded as succeeded and never repeated.
+    """
 
     code = "result-not-kept"
     default_hint = "the step is recorded as succeeded; let the tool return JSON values"
@@ -105,10 +125,12 @@ class ResultNotKept(StepFailed):
 
 
 class DoneWithOtherArguments(StepFailed):
-    """The call was not made: before a restore the tool was called in its place, and otherwise.
+    """The call was not made: before the journal was restored, this step was done with other arguments.
 
-    `args` is what it was called with (None where the lookup does not say), `result` what came of
-    it. Recorded as succeeded: raised again on every replay.
+    It is recorded as succeeded and raised again on every replay. Continue with what was done, or make
+    another call.
+
+    `args_done` is what it was called with (None if the lookup does not say), `result` is what it returned.
     """
 
     code = "done-with-other-arguments"
@@ -127,7 +149,7 @@ class DoneWithOtherArguments(StepFailed):
 
 
 class NotSent(Unresolved):
-    """No byte of the request left this machine: the step may simply run again."""
+    """No byte of the request left this machine. The step runs again by itself."""
 
     code = "not-sent"
 
@@ -136,7 +158,9 @@ class NotSent(Unresolved):
 
 
 class Busy(Unresolved):
-    """The far end is still working on this effect key, or asks to come back later."""
+    """The service still works on this effect key, or asks to come back later. The step asks again by
+    itself.
+    """
 
     code = "busy"
 
@@ -148,7 +172,7 @@ class Busy(Unresolved):
 
 
 class KeyReused(Unresolved):
-    """The far end has seen this effect key with another body."""
+    """The service has seen this effect key with another body, for example from before a restore."""
 
     code = "key-reused"
     default_hint = "something was done under this key in another timeline; it is looked up or parked"
@@ -159,10 +183,17 @@ class KeyReused(Unresolved):
 
 
 class HttpUnknown(Unresolved):
+    """The request was sent and no usable answer came. Holdfast settles it by the tool's effect class."""
+
     code = "http-unknown"
 
 
 class AttemptTimedOut(Unresolved):
+    """A call gave no outcome in time; that says nothing about the effect.
+
+    Holdfast settles it by the tool's effect class.
+    """
+
     code = "attempt-timed-out"
 
     def __init__(self, *, tool: str, timeout_s: float) -> None:
@@ -172,14 +203,21 @@ class AttemptTimedOut(Unresolved):
 
 
 class ChildDied(Unresolved):
+    """The process of a blocking tool died during the call. Holdfast settles it by the tool's effect
+    class.
+    """
+
     code = "child-died"
 
 
 class ToolRaised(Unresolved):
     """A blocking tool raised something that says nothing about its effect.
 
-    Stands for the exception, which stays in the child: `kind` is its class, `text` its message,
-    `error_code` its code where it was an error of ours.
+    Holdfast settles it by the tool's effect class. If the tool knows more, let it raise `Refused` or
+    `NotSent`.
+
+    `kind` is the exception's class, `text` its message, `error_code` its code if it was an error of
+    Holdfast.
     """
 
     code = "tool-raised"
