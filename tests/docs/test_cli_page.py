@@ -72,7 +72,7 @@ def render() -> str:
         "# Commands",
         "",
         DESCRIPTION.strip().replace("\n", " "),
-        "Data goes to standard output, talk to standard error.",
+        "Data goes to standard output, messages to standard error.",
         "See also [exit codes](exit-codes.md), [errors](errors.md), [JSON](json.md), [settings](settings.md).",
         "",
         "This page is made from the commands' own help.",
@@ -89,7 +89,7 @@ def section(words: str, parser: argparse.ArgumentParser) -> list[str]:
     usage = " ".join([words, *(shown(one) for one in actions_of(parser)), *(["VERB"] if verbs else [])])
     lines = [f"{depth} {words}", "", str(parser.description), "", "```text", usage, "```", ""]
     if actions_of(parser):
-        lines += ["| Word | Means |", "|---|---|"]
+        lines += ["| Argument | Means |", "|---|---|"]
         lines += [f"| `{title(one)}` | {meaning(one)} |" for one in actions_of(parser)]
         lines.append("")
     if parser.epilog:
