@@ -25,7 +25,7 @@ from holdfast.layout.agent_home import AgentHome
 
 _MEND = {
     Power.PAPER: "if it was not you: the paper is in other hands; recover with newer words if you "
-    "have them, and see docs/how-to/lose-everything.md",
+    "have them, and see docs/how-to/recovery.md",
     Power.NEXT: "if it was not you: `holdfast identity recover` throws the thief out",
 }
 

@@ -204,7 +204,7 @@ class VaultLocked(StateUnusable):
     mounted.
 
     The message names the vault and what was tried for each slot. Otherwise only the paper opens the vault
-    (docs/how-to/lose-everything.md).
+    (docs/how-to/recovery.md).
     """
 
     code = "vault-locked"

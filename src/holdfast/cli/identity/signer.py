@@ -18,7 +18,7 @@ def add_verb(verbs: Commands) -> None:
         "never signs bytes that somebody gives it. Run it as another user than the agent's, with "
         "a home and a vault of its own, and name the agent's user with --allow; set "
         "[identity] signer in the agent's holdfast.toml to the socket. Serves until SIGTERM or "
-        "Ctrl-C. See docs/how-to/keep-keys-from-tools.md.",
+        "Ctrl-C. See docs/how-to/keys.md.",
         examples=(
             "holdfast identity signer --home /var/lib/holdfast-signer/ada --allow ada",
             "holdfast identity signer --home ~/agents/ada --socket /run/user/1000/ada.sock",
