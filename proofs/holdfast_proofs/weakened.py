@@ -2,7 +2,7 @@
 
 Each weakening replaces a function of the runtime in the process that calls `weaken`: a forked
 child that is about to be killed, never a process that does real work. Production code has no
-switch for any of this. The rules are those of docs/explanation/effect-protocol.md.
+switch for any of this. The rules are those of docs/formats/effect-protocol.md.
 """
 
 from __future__ import annotations

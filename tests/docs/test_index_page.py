@@ -57,7 +57,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "explanation/identity",
     ),
 }
-CONTRIBUTORS = ("../ARCHITECTURE", "../proofs/README", "explanation/effect-protocol", "decisions/README")
+CONTRIBUTORS = ("../ARCHITECTURE", "../proofs/README", "decisions/README")
 NOT_LISTED = ("README", "reference/README", "formats/README")
 
 

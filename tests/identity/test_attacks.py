@@ -1,6 +1,6 @@
 """The attack table: one named test for each row that the log alone must withstand.
 
-The table itself is in docs/explanation/identity.md; its rows link to these names.
+The table itself is in docs/formats/attack-table.md; its rows link to these names.
 """
 
 from __future__ import annotations

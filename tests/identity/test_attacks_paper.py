@@ -1,6 +1,6 @@
 """Rows of the attack table about vault and paper: slots, age files, shares, misread sheets.
 
-The table itself is in docs/explanation/identity.md; its rows link to these names.
+The table itself is in docs/formats/attack-table.md; its rows link to these names.
 """
 
 from __future__ import annotations

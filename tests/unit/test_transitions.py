@@ -1,4 +1,4 @@
-"""The transitions, told a second time: docs/explanation/effect-protocol.md as sets of conditions.
+"""The transitions, told a second time: docs/formats/effect-protocol.md as sets of conditions.
 
 `core/step.py` decides by guards, read top-down; here each event has the conditions under which it
 is allowed, and what it makes of the row, in one line each. The two are compared for every row and

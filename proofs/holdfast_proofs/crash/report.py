@@ -40,7 +40,7 @@ class Figures(msgspec.Struct, kw_only=True):
     found: int = 0  # flips that were found
     harmless: int = 0  # flips that changed no answer
     kinds: dict[str, int] = {}  # flips by kind of byte
-    letters: dict[str, int] = {}  # broken invariants, as docs/explanation/effect-protocol.md
+    letters: dict[str, int] = {}  # broken invariants, as docs/formats/effect-protocol.md
     findings: list[str] = []
     again: list[str] = []  # options that run a trial with findings alone
 

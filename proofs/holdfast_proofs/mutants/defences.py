@@ -28,7 +28,7 @@ from typing import Literal
 import msgspec
 
 REGISTER = Path(__file__).with_name("defences.toml")
-PAGE = Path("docs/explanation/identity.md")
+PAGE = Path("docs/formats/attack-table.md")
 TEST_S_MAX = 300.0
 _FAILED = 1  # of pytest: tests ran, and some failed
 

@@ -1,7 +1,7 @@
 """What must be true of every world when it ends: the journal's story against the far end's.
 
 The far end is the judge: what it did is what happened. The letters are those of the invariants
-in docs/explanation/effect-protocol.md.
+in docs/formats/effect-protocol.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ checks it: the event, the row and a handful of facts that the caller has worked 
 step quiet, is its key window open, what did the lookup say). It reads no clock, no file and no
 network, so that production, the simulation and the state explorer run the same lines.
 
-What holds at all times (numbers as in docs/explanation/effect-protocol.md):
+What holds at all times (numbers as in docs/formats/effect-protocol.md):
 
 * nothing is sent from `planned`; `started` is durable before the first byte can leave (I4);
 * `succeeded`, `failed`, `skipped` are closed and never left (I7);
