@@ -75,6 +75,7 @@ INNER = {
 }
 LINE_MAX = 100  # a longer signature has one parameter a line
 _INNER = re.compile(r"^    # used by ", re.M)  # what follows is for the runtime alone
+_LINKED = re.compile(r"docs/([\w/-]+)\.md")
 _PATH = re.compile(r"\b(?:holdfast|collections|typing)\.(?:\w+\.)*(\w+)")
 
 
@@ -224,7 +225,7 @@ def _default(value: object) -> str:
 def _text(value: Any) -> Iterator[str]:  # Any: as above
     """The docstring: its paragraphs, and its sections (Args, Raises) as lists."""
     section = False
-    for line in _doc(value).split("\n"):
+    for line in _LINKED.sub(_link, _doc(value)).split("\n"):
         if line in ("Args:", "Raises:", "Returns:"):
             section = True
             yield f"**{line[:-1]}**"
@@ -236,6 +237,10 @@ def _text(value: Any) -> Iterator[str]:  # Any: as above
         else:
             yield line
     yield ""
+
+
+def _link(found: re.Match[str]) -> str:
+    return f"[{found[1].rpartition('/')[2]}](../{found[1]}.md)"
 
 
 def _doc(value: Any) -> str:  # Any: as above
