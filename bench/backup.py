@@ -91,7 +91,7 @@ async def big(root: Path, megabytes: int) -> dict[str, float]:
     backup_s = time.monotonic() - began
     escrow = read_escrow(backups.places.vault)
     means = Means(
-        borg=backups.places.borg,
+        engine=backups.places.engine,
         places=backups.places.read(),
         escrow=escrow,
         log=read_own_log(world.home.folder, Sodium()),

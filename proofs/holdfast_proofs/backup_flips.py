@@ -28,9 +28,9 @@ import msgspec
 
 from holdfast.backup.archive import reader
 from holdfast.backup.archive.reader import read_snapshot
-from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.chain.chain import valid_heads
 from holdfast.backup.chain.heads import parse_lines
+from holdfast.backup.engine import Engine
 from holdfast.backup.snapshot.verify import fetch
 from holdfast.errors import HoldfastError
 from holdfast.host.folder_swap import remove_tree
@@ -178,13 +178,13 @@ async def _flip_repositories(root: Path, count: int, chance: random.Random, figu
     if newest is None or not report.good:
         raise SystemExit("the world has no snapshot")
     shutil.copytree(world.repository(), root / "whole")
-    wanted = await _fetched(world, backups.places.borg, newest)
+    wanted = await _fetched(world, backups.places.engine, newest)
     for _ in range(count):
         files = [path for path in world.repository().rglob("*") if path.is_file()]
         victim = chance.choices(files, weights=[max(1, path.stat().st_size) for path in files])[0]
         at = flip(victim, chance) if victim.stat().st_size else 0
         try:
-            same = await _fetched(world, backups.places.borg, newest) == wanted
+            same = await _fetched(world, backups.places.engine, newest) == wanted
             outcome = "equal" if same else "silent"
         except HoldfastError:
             outcome = "found"
@@ -194,7 +194,7 @@ async def _flip_repositories(root: Path, count: int, chance: random.Random, figu
         shutil.copytree(root / "whole", world.repository())
 
 
-async def _fetched(world: World, borg: Borg, head: Signed[Head]) -> Tree:
+async def _fetched(world: World, engine: Engine, head: Signed[Head]) -> Tree:
     from holdfast.backup.places.places import read_places, repository_of
     from holdfast.identity.vault.ring import read_escrow
     from holdfast.identity.vault.vault import open_vault
@@ -204,8 +204,7 @@ async def _fetched(world: World, borg: Borg, head: Signed[Head]) -> Tree:
     work, base = world.root / "work", world.root / "base"
     ensure_private_folder(work)
     try:
-        fresh = Borg(borg.program, base=base, version=borg.version)
-        found = await fetch(fresh, repository_of(place, read_escrow(vault)), head, work)
+        found = await fetch(engine.fresh(base), repository_of(place, read_escrow(vault)), head, work)
         return tree_of(found.state)
     finally:
         remove_tree(work)

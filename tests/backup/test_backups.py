@@ -47,7 +47,7 @@ async def both(world: World) -> tuple[Backups, Means]:
     backups = await world.backups()
     escrow = read_escrow(backups.places.vault)
     means = Means(
-        borg=backups.places.borg,
+        engine=backups.places.engine,
         places=backups.places.read(),
         escrow=escrow,
         log=backups._speaker.log(),
@@ -411,7 +411,7 @@ async def test_a_machine_that_was_evicted_writes_over_nothing(world: World) -> N
     key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
     have = Have(places=(str(world.place(1)), str(world.place(2))), words=world.words)
     backups = await world.backups()
-    view = await look(have, root / "new", borg=backups.places.borg, port=port)
+    view = await look(have, root / "new", engine=backups.places.engine, port=port)
     target = Target(
         folder=root / "new",
         vault=root / "new-vault",

@@ -26,7 +26,7 @@ async def bare(world: World) -> Means:
     backups = await world.backups()
     escrow = read_escrow(backups.places.vault)
     return Means(
-        borg=backups.places.borg,
+        engine=backups.places.engine,
         places=backups.places.read()[:1],
         escrow=escrow,
         log=backups._speaker.log(),
@@ -74,7 +74,7 @@ async def test_the_owner_sees_it_too_and_the_next_backup_mends_it(world: World) 
 async def test_a_torn_line_is_not_kept_as_a_bad_one(world: World) -> None:
     beside(world).write_bytes(beside(world).read_bytes()[:-40])
     backups = await world.backups()
-    await backups.places.refresh_beside()
+    await backups.places.refresh_companions()
     held = HeadFile(beside(world)).read()
     assert ([one.record.seq for one in held.heads], held.findings) == ([1, 2], ())
 
@@ -90,9 +90,9 @@ async def test_an_archive_without_a_valid_head_is_named_and_never_chosen(world: 
     heads = HeadFile(world.home.heads_file).read().heads
     (copied / "HEAD").write_bytes(heads[1].line() + b"\n")
     names = [archive_name("ada", 9, seq, 1_800_000_000) for seq in (8, 9)]
-    await backups.places.borg.create(repository, names[0], empty)
-    await backups.places.borg.create(repository, names[1], copied)
-    await backups.places.borg.create(repository, "holiday", empty)
+    await backups.places.engine.create(repository, names[0], empty)
+    await backups.places.engine.create(repository, names[1], copied)
+    await backups.places.engine.create(repository, "holiday", empty)
     report = await restore_to(world.root / "new", await bare(world), dry_run=True)
     assert report.seq == 2
     said = "; ".join(report.findings)

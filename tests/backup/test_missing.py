@@ -35,9 +35,9 @@ async def stolen(world: World, number: int = 1) -> tuple[Backups, list[str]]:
     backups = await world.backups()
     await backups.look()
     repository = backups.places.repository(backups.places.read()[number - 1])
-    listing = await backups.places.borg.list_archives(repository)
+    listing = await backups.places.engine.list_archives(repository)
     names = [one.name for one in listing.archives]
-    await backups.places.borg.delete(repository, names)
+    await backups.places.engine.delete(repository, names)
     return backups, names
 
 
@@ -103,7 +103,7 @@ async def test_a_backup_that_is_due_tells_it_and_our_own_pruning_is_no_loss(worl
     await due()
     assert told.notices == []
     repository = backups.places.repository(backups.places.read()[0])
-    await backups.places.borg.delete(repository, [pruned.plan.keep[-1]])
+    await backups.places.engine.delete(repository, [pruned.plan.keep[-1]])
     await due()
     assert [one.kind for one in told.notices] == ["backup-snapshots-missing"]
     await due()

@@ -34,7 +34,7 @@ def test_in_a_log_there_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPa
     with Progress(clock=lambda: now[0]) as news:
         for second in range(25):
             now[0] = float(second)
-            news.far("staging", Amount(files=second, bytes=second * 1_000_000))
+            news.reached("staging", Amount(files=second, bytes=second * 1_000_000))
         news.say("staged")
     assert screen.getvalue().splitlines() == ["staging: 10 files, 10.0 MB", "staging: 20 files, 20.0 MB", "staged"]
 
@@ -45,7 +45,7 @@ def test_on_a_terminal_one_line_is_written_over_and_gone_at_the_end(monkeypatch:
     with Progress(clock=lambda: now[0]) as news:
         for _ in range(100):
             now[0] += 0.01
-            news.far("place nas: sending", Amount(files=1, files_all=4, bytes=5, bytes_all=10))
+            news.reached("place nas: sending", Amount(files=1, files_all=4, bytes=5, bytes_all=10))
     drawn = screen.getvalue().split("\r\x1b[K")[1:]
     assert 3 <= len(drawn) <= 8, "not for every piece"
     assert drawn[-1] == ""

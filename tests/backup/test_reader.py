@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.backup.archive import contained_writer as beneath
+from holdfast.backup.archive import contained_writer as contained
 from holdfast.backup.archive.manifest import DEPTH_MAX, About, Entry, ManifestWriter
 from holdfast.backup.archive.reader import read_snapshot
 from holdfast.backup.snapshot import staging
@@ -322,13 +322,13 @@ def test_a_folder_swapped_for_a_link_leads_nowhere(
 ) -> None:
     """Even where somebody could write into the private folder."""
     if not by_kernel:
-        monkeypatch.setattr(beneath, "has_openat2", lambda: False)
-    elif not beneath.has_openat2():
+        monkeypatch.setattr(contained, "has_openat2", lambda: False)
+    elif not contained.has_openat2():
         pytest.skip("this kernel has no openat2")
     outside, root = tmp_path / "outside", tmp_path / "root"
     outside.mkdir()
     root.mkdir()
-    with beneath.Beneath(root) as made:
+    with contained.ContainedWriter(root) as made:
         made.make_folder("a/b")
         made.make_folder("c")
         (root / "a" / "b").rmdir()

@@ -32,7 +32,7 @@ class Heard:
     def say(self, text: str, /) -> None:
         self.said.append(text)
 
-    def far(self, what: str, amount: Amount, /) -> None:
+    def reached(self, what: str, amount: Amount, /) -> None:
         self.amounts.append((what, amount))
 
 
@@ -41,7 +41,7 @@ async def means_of(world: World) -> Means:
     backups = await world.backups()
     escrow = read_escrow(backups.places.vault)
     return Means(
-        borg=backups.places.borg,
+        engine=backups.places.engine,
         places=backups.places.read(),
         escrow=escrow,
         log=read_own_log(world.home.folder, Sodium()),
@@ -51,7 +51,7 @@ async def means_of(world: World) -> Means:
 
 async def listening(world: World) -> tuple[Means, Heard]:
     means, heard = await means_of(world), Heard()
-    means.borg.news = heard
+    means.engine.progress = heard
     return means, heard
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Repository
 from holdfast.identity.records.secret_bytes import Hidden
 
 SECRET = b"5ec2e7c0ffee" * 5

@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from borg_bench import SECRET, Bench
 
 from holdfast.backup.borg.program import find_program
-from holdfast.backup.borg.verbs import Borg, Repository
-from holdfast.backup.places.manage import BackupPlaces
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Repository
+from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.core.clock import SeededEntropy, SystemEntropy
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase
@@ -107,6 +108,6 @@ def make_home(tmp_path: Path, phrase: Phrase) -> Callable[[], AgentHome]:
 
 @pytest.fixture
 async def places(make_home: Callable[[], AgentHome]) -> BackupPlaces:
-    from holdfast.backup.places.manage import open_places
+    from holdfast.backup.places.backup_places import open_places
 
     return await open_places(make_home())

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from borg_bench import SECRET, Bench
 
-from holdfast.backup import progress as news_module
+from holdfast.backup import progress as progress_module
 from holdfast.backup.borg import verbs as borg_module
-from holdfast.backup.borg.verbs import Borg, Repository, rsh_of
+from holdfast.backup.borg.verbs import Borg, rsh_of
+from holdfast.backup.engine import Repository
 from holdfast.backup.progress import Amount
 from holdfast.errors import BackupInterrupted, PassphraseRefused, PlaceUnreachable, RepositoryReplaced
 from holdfast.identity.records.secret_bytes import Hidden
@@ -32,7 +33,7 @@ class Heard:
     def say(self, text: str, /) -> None:
         self.said.append(text)
 
-    def far(self, what: str, amount: Amount, /) -> None:
+    def reached(self, what: str, amount: Amount, /) -> None:
         pass
 
 
@@ -46,7 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(borg_module, "ANSWER_S", 1.5)
     monkeypatch.setattr(borg_module, "SLOW_S", 1.0)
     monkeypatch.setattr(borg_module, "LOCK_WAIT_S", 1)
-    monkeypatch.setattr(news_module, "QUIET_S", 0.3)
+    monkeypatch.setattr(progress_module, "QUIET_S", 0.3)
     monkeypatch.setattr("holdfast.backup.borg.process.TERM_GRACE_S", 0.5)
 
 
@@ -54,7 +55,7 @@ async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
     bench: Bench, tmp_path: Path, quick: None
 ) -> None:
     heard, hanging = Heard(), hanging_rsh(tmp_path, stubborn=True)
-    borg = Borg(bench.borg.program, base=bench.folder / "base", news=heard)
+    borg = Borg(bench.borg.program, base=bench.folder / "base", progress=heard)
     far = Repository(name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging))
     with pytest.raises(PlaceUnreachable, match=r"no answer within 1\.5 s"):
         await borg.list_archives(far, rescue=True)

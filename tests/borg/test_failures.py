@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from borg_bench import SECRET, Bench, read_tar
 
-from holdfast.backup.borg.log import Progress
-from holdfast.backup.borg.verbs import Borg, open_borg
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.open_engine import open_engine
+from holdfast.backup.progress import Amount
 from holdfast.errors import (
     BackupInterrupted,
     BadInput,
@@ -29,12 +30,14 @@ from holdfast.errors import (
     SnapshotExists,
     SnapshotNotFound,
 )
+from holdfast.layout.agent_settings import BackupSettings
 
+ACCEPTS_OLD = BackupSettings(accept_old_borg=True)
 FOREIGN = "elsewhere@90520730010101.4242-0"
 
 
 async def test_a_snapshot_goes_in_and_comes_out_whole(bench: Bench) -> None:
-    seen: list[Progress] = []
+    seen: list[Amount] = []
     made = await bench.borg.create(bench.repository, "second", bench.source, on_progress=seen.append)
     assert made.archive == "second"
     assert made.files == 2
@@ -132,9 +135,8 @@ async def test_a_key_block_that_is_gone_is_put_back(bench: Bench) -> None:
     with pytest.raises(RepositoryKeyMissing, match="key") as caught:
         await bench.borg.list_archives(bench.repository)
     assert "holdfast place mend-key" in caught.value.hint
-    kept = bench.folder / "kept.key"
-    kept.write_text(key)
-    await bench.borg.import_key(bench.repository, kept)
+    await bench.borg.import_key(bench.repository, key)
+    assert not list(bench.borg.base.glob("*.key")), "the block is not left behind"
     assert (await bench.borg.list_archives(bench.repository)).archives
 
 
@@ -246,25 +248,27 @@ async def test_an_engine_that_is_missing_or_too_old(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineMissing, match="not installed") as caught:
-        await open_borg(base=tmp_path / "base")
+        await open_engine(base=tmp_path / "base")
     assert "apt-get install borgbackup" in caught.value.hint
     old = tmp_path / "borg"
     old.write_text("#!/bin/sh\necho borg 1.2.4\n")
     old.chmod(0o700)
     with pytest.raises(EngineTooOld, match=r"Borg 1\.2\.4 is older") as caught:
-        await open_borg(base=tmp_path / "base")
+        await open_engine(base=tmp_path / "base")
     assert "CVE-2023-36811" in caught.value.hint
-    assert (await open_borg(base=tmp_path / "base", accept_old=True)).version == (1, 2, 4)
+    assert (await open_engine(ACCEPTS_OLD, base=tmp_path / "base")).label == "borg 1.2.4"
     old.write_text("#!/bin/sh\necho borg 2.0.0b25\n")
     with pytest.raises(EngineTooOld, match="another format"):
-        await open_borg(base=tmp_path / "base", accept_old=True)
+        await open_engine(ACCEPTS_OLD, base=tmp_path / "base")
     old.write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(EngineMissing, match="does not start"):
-        await open_borg(base=tmp_path / "base")
+        await open_engine(base=tmp_path / "base")
 
 
 async def test_the_version_that_set_up_builds(program: Path, tmp_path: Path) -> None:
-    assert (await open_borg(base=tmp_path, program=str(program))).version >= (1, 4, 0)
+    found = await open_engine(BackupSettings(borg=str(program)), base=tmp_path)
+    assert isinstance(found, Borg)
+    assert found.version >= (1, 4, 0)
 
 
 def _running(bench: Bench) -> list[int]:

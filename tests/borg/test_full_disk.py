@@ -14,7 +14,8 @@ import pytest
 SCRIPT = """
 import asyncio, json, os, sys
 from pathlib import Path
-from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Repository
 from holdfast.backup.borg.program import find_program
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.secret_bytes import Hidden
@@ -78,7 +79,8 @@ def test_a_full_disk_is_named_and_some_space_mends_it(tmp_path: Path) -> None:
 SMALL = """
 import asyncio, json, os, subprocess, sys
 from pathlib import Path
-from holdfast.backup.borg.verbs import SEGMENT_BYTES, Borg, Repository
+from holdfast.backup.borg.verbs import SEGMENT_BYTES, Borg
+from holdfast.backup.engine import Repository
 from holdfast.backup.borg.program import find_program
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.secret_bytes import Hidden
@@ -118,7 +120,7 @@ def test_a_small_disk_is_not_called_full_because_segments_are_large(tmp_path: Pa
 WORLD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from holdfast.backup.places.manage import Request
+from holdfast.backup.places.backup_places import Request
 from holdfast.backup import place_state
 from holdfast_proofs.backup_lab.world import make_world
 
@@ -135,9 +137,9 @@ async def main():
     (disk / "ballast").write_bytes(bytes(stat.f_bavail * stat.f_frsize - 43_000_000))
     (world.home.folder / "large").write_bytes(os.urandom(6_000_000))
     repository = places.repository(place)
-    listing = await places.borg.list_archives(repository)
+    listing = await places.engine.list_archives(repository)
     stolen = listing.archives[0].name
-    await places.borg.delete(repository, [stolen])
+    await places.engine.delete(repository, [stolen])
     found = [[one.error, one.made] for one in (await backups.now(check=False)).places]
     missing = list(places.states.of("usb").missing)
     places.states.change("usb", lambda state: place_state.removed(state, missing))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backup.places.manage import states_of
+from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import tried, verified
 from holdfast.cli.main import main
 from holdfast.layout.agent_home import AgentHome

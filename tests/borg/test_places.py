@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Repository
 from holdfast.backup.jobs import Done, run_jobs
 from holdfast.backup.places.address import Kind, parse_address
-from holdfast.backup.places.companion_files import read_beside, read_folder
-from holdfast.backup.places.manage import BackupPlaces, Request, open_places
+from holdfast.backup.places.backup_places import BackupPlaces, Request, open_places
+from holdfast.backup.places.companion_files import read_companions, read_folder
 from holdfast.backup.places.places import SENTINEL, Place, check_there, read_places, shared_domains, write_places
 from holdfast.errors import (
     BadPlace,
@@ -54,7 +55,7 @@ async def test_two_places_each_with_its_own_key_and_all_that_paper_needs(
     source = tmp_path / "staged"
     source.mkdir()
     (source / "MEMORY.md").write_text("the canary sings\n")
-    await places.borg.create(places.repository(usb), "ada-1-1-x", source)
+    await places.engine.create(places.repository(usb), "ada-1-1-x", source)
 
     found = read_folder(usb.own)  # all that is left
     assert sorted(found) == ["escrow.age", "keys/nas.key", "place.json"]
@@ -173,26 +174,26 @@ async def test_a_far_host_that_only_speaks_borg(
     (source / "MEMORY.md").write_text("x")
     repository = places.repository(place)
     for name in ("one", "two"):
-        await places.borg.create(repository, name, source)
-    found = await read_beside(Borg(program, base=tmp_path / "bare"), place)
+        await places.engine.create(repository, name, source)
+    found = await read_companions(Borg(program, base=tmp_path / "bare"), place)
     escrow = open_escrow(found["escrow.age"], PaperKeys(phrase).escrow())
     assert escrow.backup_passphrase("host") == repository.passphrase
     assert json.loads(found["place.json"])["repository_id"] == place.repository_id
 
-    await places.borg.delete(repository, ["one"])  # answers well, and keeps the data
-    await places.borg.compact(repository)
-    assert [one.name for one in (await places.borg.list_archives(repository)).archives] == ["two"]
+    await places.engine.delete(repository, ["one"])  # answers well, and keeps the data
+    await places.engine.compact(repository)
+    assert [one.name for one in (await places.engine.list_archives(repository)).archives] == ["two"]
     assert (far / "ada" / "transactions").read_text().count("transaction") >= 3
 
     outside = Repository(
         name="host", address=f"ssh://ada@far.example{tmp_path}/elsewhere", rsh=rsh, passphrase=repository.passphrase
     )
     with pytest.raises(PlaceRefused) as refused:
-        await places.borg.list_archives(outside)
+        await places.engine.list_archives(outside)
     assert "--restrict-to-path" in refused.value.hint
     away = msgspec.structs.replace(place, rsh="/bin/false")
     with pytest.raises(PlaceUnreachable, match="Connection closed") as caught:
-        await places.borg.list_archives(places.repository(away))
+        await places.engine.list_archives(places.repository(away))
     assert "try the same ssh address by hand" in caught.value.hint
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.notify import NotTold
-from holdfast.backup.places.manage import states_of
+from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.upkeep.loop import kept_backups
 from holdfast.backup.upkeep.prune import prune
 from holdfast.backup.upkeep.run_due import backup_of, run_due, tell_prune
@@ -119,7 +119,7 @@ async def test_pruning_keeps_the_last_verified_and_stops_at_a_missing_one(
     assert await asyncio.to_thread(main, words) == 0
     shown = json.loads(capfd.readouterr().out)
     assert shown["places"][0]["kept"][-1:] == [second.snapshot.archive]
-    listed = await places.borg.list_archives(places.repository(places.get("place-1")))
+    listed = await places.engine.list_archives(places.repository(places.get("place-1")))
     assert len(listed.archives) == 2, "--dry-run removes nothing"
     page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
     section = page.split("## `holdfast backup prune`")[1].split("\n## ")[0]
@@ -128,11 +128,11 @@ async def test_pruning_keeps_the_last_verified_and_stops_at_a_missing_one(
     assert done.plan is not None
     assert done.plan.remove == (first.snapshot.archive,)
     place = places.get("place-1")
-    listing = await places.borg.list_archives(places.repository(place))
+    listing = await places.engine.list_archives(places.repository(place))
     assert [one.name for one in listing.archives] == [second.snapshot.archive]
     assert states_of(world.home).of("place-1").snapshots == (second.snapshot.archive,)
 
-    await places.borg.delete(places.repository(place), [second.snapshot.archive])  # a thief
+    await places.engine.delete(places.repository(place), [second.snapshot.archive])  # a thief
     told = Told()
     (gone,) = await prune(places)
     await tell_prune([gone], notices=told, clock=SystemClock())

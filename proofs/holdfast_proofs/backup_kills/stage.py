@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from holdfast.backup.backups import Backups, ring_of
-from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.restore.restore_home import Means, Wish, restore_to
 from holdfast.backup.upkeep.prune import prune as prune_places
@@ -34,7 +33,7 @@ class Stage:
         self.backups: Backups = asyncio.run(world.backups())
         escrow = read_escrow(self.backups.places.vault)
         self.means = Means(
-            borg=self.backups.places.borg,
+            engine=self.backups.places.engine,
             places=self.backups.places.read(),
             escrow=escrow,
             log=read_own_log(world.home.folder, Sodium()),
@@ -90,8 +89,7 @@ async def recover(stage: Stage) -> None:
     root, port = stage.world.root, Sodium()
     key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
     have = Have(places=(str(stage.world.place()),), words=stage.world.words)
-    borg = Borg(stage.means.borg.program, base=root / "base", version=stage.means.borg.version)
-    view = await look(have, root / "ada", borg=borg, port=port)
+    view = await look(have, root / "ada", engine=stage.means.engine.fresh(root / "base"), port=port)
     target = Target(
         folder=root / "ada",
         vault=root / "new-vault",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.backup.backups import Backups, open_backups
-from holdfast.backup.places.manage import Request, open_places
+from holdfast.backup.places.backup_places import Request, open_places
 from holdfast.core.clock import SystemEntropy
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import Plan, make_agent

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.borg.log import Line, Said, Verb, find_trouble, parse_line, progress_of
+from holdfast.backup.borg.log import Line, Said, Verb, find_trouble, parse_line
+from holdfast.backup.borg.process import amount_of
 from holdfast.backup.places.address import Kind
 from holdfast.backup.places.companion_files import files_of
 from holdfast.backup.places.places import FORMAT, Place, parse_places
@@ -73,7 +74,7 @@ def said(raw: bytes) -> None:
     parsed = [parse_line(line) for line in raw.split(b"\n")]
     lines = tuple(line for line in parsed if isinstance(line, Line))
     for line in lines:
-        progress_of(line)
+        amount_of(line)
     plain = tuple(line for line in parsed if isinstance(line, str))
     error = find_trouble(Said(rc=2, lines=lines, plain=plain), verb=Verb.CREATE, where="nas")
     law(error is not None and error.message != "", "an end without a word")

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from holdfast.app.findings import Finding, Level
-from holdfast.backup.borg.program import ask_version, check_version, find_program
-from holdfast.backup.places.manage import states_of
+from holdfast.backup.open_engine import describe_engine
+from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, read_places, shared_domains
 from holdfast.backup.upkeep.due import find_trouble
@@ -53,17 +53,13 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
 async def _engine(home: AgentHome) -> Finding:
     settings = home.settings.backup
     try:
-        program = find_program(settings.borg)
-        version = await ask_version(program)
-        shown = ".".join(map(str, version))
-        check_version(version, accept_old=settings.accept_old_borg)
-        check_version(version, accept_old=False)
+        shown = await describe_engine(settings)
     except HoldfastError as error:
         accepted = settings.accept_old_borg and error.code == "engine-too-old"
         return Finding(
             check="borg", level=Level.NOTE if accepted else Level.WARNING, text=error.message, mend=error.hint
         )
-    return Finding(check="borg", level=Level.OK, text=f"Borg {shown} ({program})")
+    return Finding(check="borg", level=Level.OK, text=shown)
 
 
 def _place(place: Place, state: PlaceState, home: AgentHome) -> Finding:

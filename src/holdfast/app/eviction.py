@@ -30,7 +30,7 @@ from pathlib import Path
 
 from holdfast.backup.places.address import Kind
 from holdfast.backup.places.companion_files import read_folder
-from holdfast.backup.places.found_places import copy_beside
+from holdfast.backup.places.found_places import log_in_companions
 from holdfast.backup.places.places import read_places
 from holdfast.core.clock import SystemClock
 from holdfast.core.ports import Notice, Notices
@@ -155,7 +155,7 @@ async def _copies(home: AgentHome, id: AgentId, reached: Reached) -> dict[str, C
     for place in places:
         if place.kind is Kind.FOLDER:
             try:
-                found[f"place {place.name}"] = copy_beside(read_folder(place.own))
+                found[f"place {place.name}"] = log_in_companions(read_folder(place.own))
             except (HoldfastError, OSError):
                 continue
     return found

@@ -1,1 +1,1 @@
-"""Backups: places, Borg, staging and manifest, heads, verified restores, retention."""
+"""Backups: places, Engine, staging and manifest, heads, verified restores, retention."""

@@ -30,10 +30,10 @@ from holdfast.backup.chain.inner_heads import survey
 from holdfast.backup.chain.sources import HOME, Overview, look_around, witness_file
 from holdfast.backup.jobs import Done, Outcome, run_jobs
 from holdfast.backup.places import place_state
-from holdfast.backup.places.companion_files import read_beside
-from holdfast.backup.places.manage import BackupPlaces, open_places
+from holdfast.backup.places.backup_places import BackupPlaces, open_places
+from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import Place, get_place
-from holdfast.backup.progress import SILENT, Amount, News
+from holdfast.backup.progress import SILENT, Amount, Progress
 from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
 from holdfast.backup.report import Made, NowReport, PlaceResult, VerifyReport, result_of
 from holdfast.backup.snapshot.memory_check import projection_check
@@ -82,7 +82,7 @@ class Backups:
         self._speaker = speaker
         self._clock = clock or SystemClock()
         self._port = port or Sodium()
-        self._news = places.borg.news
+        self._progress = places.engine.progress
         self._folder = self.home.instance / "backup"
         self._at = PlaceSnapshots(places, keys=keys, checks=checks, clock=self._clock, folder=self._folder)
 
@@ -126,9 +126,9 @@ class Backups:
     async def look(self) -> Overview:
         """What there is, where, and how far each place is behind."""
         before = self.states()
-        listed = await look_around(self.places.borg, self.places.read(), self._escrow())
+        listed = await look_around(self.places.engine, self.places.read(), self._escrow())
         found = await survey(
-            self.places.borg, listed, self._others(), self._speaker.log(), self._escrow(), port=self._port
+            self.places.engine, listed, self._others(), self._speaker.log(), self._escrow(), port=self._port
         )
         named = [one.record.archive for one in found.chain.heads]
         for one in listed:
@@ -147,7 +147,7 @@ class Backups:
         with self._alone():
             chosen = self._chosen(only)
             # A backup that was killed may have left a place without its newest head beside it.
-            await self.places.refresh_beside(tuple(place.name for place in chosen))
+            await self.places.refresh_companions(tuple(place.name for place in chosen))
             found = await self.look()
             standing = {one.place.name: one for one in found.places}
             results = await asyncio.gather(
@@ -167,7 +167,7 @@ class Backups:
         folder = self._folder / STAGING
         ensure_private_folder(folder)
         staged = await self._staged(subject, folder)
-        self._news.say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
+        self._progress.say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
         about = staged.about
         if newest is not None and about.e < newest.record.e:
             raise SnapshotFailed(
@@ -200,7 +200,7 @@ class Backups:
         def on_file(files: int, size: int) -> None:
             if over.is_set():
                 raise BackupInterrupted("the snapshot was given up")
-            self._news.far("staging", Amount(files=files, bytes=size))
+            self._progress.reached("staging", Amount(files=files, bytes=size))
 
         try:
             return await asyncio.to_thread(stage, subject, folder, on_file=on_file)
@@ -211,7 +211,6 @@ class Backups:
         home, journal = self.home, self.home.journal
         has_journal = os.path.lexists(journal)
         before = None if newest is None else newest.record
-        version = ".".join(map(str, self.places.borg.version))
         return Subject(
             folder=home.state,
             journal=journal if has_journal else None,
@@ -221,7 +220,7 @@ class Backups:
             seq=before.seq + 1 if before else 1,
             at=self._clock.wall_ms() // 1000,
             holdfast=find_version(),
-            engine=f"borg {version}",
+            engine=self.places.engine.label,
             rules=replace(home.covering(), apart=self._apart(), entries_max=ENTRIES_MAX),
         )
 
@@ -255,12 +254,12 @@ class Backups:
         """
         if not any(one.made for one in done.values()):
             return
-        await self.places.refresh_beside()
+        await self.places.refresh_companions()
         for folder in self.home.witnesses:
             try:
                 await asyncio.to_thread(witness_file(folder, head.record.id).append, head)
             except (HoldfastError, OSError) as error:
-                self._news.say(f"witness {folder}: {error}")
+                self._progress.say(f"witness {folder}: {error}")
 
     async def _near_chain(self) -> Chain:
         """What the folder, the files beside the places and the witnesses know; nothing is listed.
@@ -276,7 +275,7 @@ class Backups:
 
     async def _heads_beside(self, place: Place) -> Held:
         try:
-            return parse_copy((await read_beside(self.places.borg, place)).get(HEADS))
+            return parse_copy((await read_companions(self.places.engine, place)).get(HEADS))
         except HoldfastError:  # its own job says what is wrong there
             return Held()
 
@@ -334,12 +333,14 @@ def alone(folder: Path) -> Generator[None]:
         os.close(fd)
 
 
-async def open_backups(home: AgentHome, *, ask: Callable[[], str] | None = None, news: News = SILENT) -> Backups:
+async def open_backups(
+    home: AgentHome, *, ask: Callable[[], str] | None = None, progress: Progress = SILENT
+) -> Backups:
     """The snapshots of the agent in this folder, with its vault open.
 
     Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
     """
-    places = await open_places(home, ask=ask, news=news)
+    places = await open_places(home, ask=ask, progress=progress)
     port, clock = Sodium(), SystemClock()
     speaker: Speaker
     if home.signer is not None:

@@ -1,8 +1,8 @@
-"""What a run has to tell while it goes on: sentences, and how far long work has come.
+"""What long work reports while it runs: sentences, and how far it is.
 
-Whoever starts the work gives the two ways out; a command shows them on standard error
-(cli/screen/progress.py), a worker leaves them out. Both may be called from any thread, and often: it is
-the one who shows them who decides how often something is shown.
+The caller passes in where reports go: a command shows them on standard error
+(cli/screen/progress.py), a worker passes nothing. Reports may come from any thread, and often: the
+receiver decides how often it shows something.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-QUIET_S = 3.0  # how long a place may take to answer before a person is told who is asked
+QUIET_S = 3.0  # how long a place may take to answer before a person reads which one is asked
 AGAIN_S = 15.0
 
 
@@ -27,13 +27,13 @@ class Amount:
     bytes_all: int = 0
 
 
-class News(Protocol):
+class Progress(Protocol):
     def say(self, text: str, /) -> None:
-        """Something that a person should read now."""
+        """A sentence for a person to read now."""
         ...
 
-    def far(self, what: str, amount: Amount, /) -> None:
-        """How far `what` has come."""
+    def reached(self, what: str, amount: Amount, /) -> None:
+        """How far `what` is."""
         ...
 
 
@@ -41,30 +41,30 @@ class Silent:
     def say(self, text: str, /) -> None:
         pass
 
-    def far(self, what: str, amount: Amount, /) -> None:
+    def reached(self, what: str, amount: Amount, /) -> None:
         pass
 
 
-SILENT: News = Silent()
+SILENT: Progress = Silent()
 
 
 @asynccontextmanager
-async def awaited(news: News, what: str) -> AsyncGenerator[None, None]:
-    """While the body waits for somebody: say for whom, once it takes longer than a moment."""
-    telling = asyncio.create_task(_tell(news, what))
+async def awaited(progress: Progress, what: str) -> AsyncGenerator[None, None]:
+    """While the body waits for an answer: say whose, once it takes longer than a moment."""
+    reporting = asyncio.create_task(_report(progress, what))
     try:
         yield
     finally:
-        telling.cancel()
+        reporting.cancel()
         with suppress(asyncio.CancelledError):
-            await telling
+            await reporting
 
 
-async def _tell(news: News, what: str) -> None:
+async def _report(progress: Progress, what: str) -> None:
     await asyncio.sleep(QUIET_S)
-    news.say(f"{what} ...")
+    progress.say(f"{what} ...")
     waited = QUIET_S
     while True:
         await asyncio.sleep(AGAIN_S)
         waited += AGAIN_S
-        news.say(f"{what}: nothing yet after {waited:.0f} s")
+        progress.say(f"{what}: no answer after {waited:.0f} s")

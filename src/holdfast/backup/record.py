@@ -23,7 +23,7 @@ import msgspec
 from holdfast.backup.chain.chain import Chain, valid_heads
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places import place_state
-from holdfast.backup.places.manage import BackupPlaces
+from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.errors import HoldfastError, SnapshotsMissing

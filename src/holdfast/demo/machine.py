@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.backup.backups import open_backups
-from holdfast.backup.borg.verbs import open_borg
-from holdfast.backup.places.manage import Request, open_places
+from holdfast.backup.open_engine import open_engine
+from holdfast.backup.places.backup_places import Request, open_places
 from holdfast.backup.report import NowReport
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import EngineMissing, EngineTooOld
@@ -102,7 +102,7 @@ async def back_up(home: AgentHome, places: list[Path]) -> NowReport:
 async def find_engine_trouble(base: Path) -> str:
     """Why there can be no backups here, with what to do; empty where there can."""
     try:
-        await open_borg(base=base)
+        await open_engine(base=base)
     except (EngineMissing, EngineTooOld) as error:
         return f"{error.message} ({error.hint})"
     return ""
@@ -117,8 +117,8 @@ async def bring_back(home: Path, words: str, place: Path, machine: Machine) -> R
     """What `holdfast recover` does on a bare machine."""
     ensure_private_folder(machine.folder)
     have = Have(places=(str(place),), words=words)
-    borg = await open_borg(base=machine.folder / "borg")
-    view = await look(have, home, borg=borg, port=Sodium())
+    engine = await open_engine(base=machine.folder / "borg")
+    view = await look(have, home, engine=engine, port=Sodium())
     target = Target(
         folder=home,
         vault=machine.vault,

@@ -30,7 +30,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.binder import INSTANCE, KEYS
-from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.piped import Readable
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.chain.heads import HeadFile
@@ -245,8 +245,8 @@ class _Arrival:
             )
             made = Instance(id=record.id, key=key.public, site=site_of(state / INSTANCE, means.clock))
             InstanceFile(state / INSTANCE, id=record.id, clock=means.clock, entropy=means.entropy).adopt(made, key)
-        with Beneath(tree) as beneath:
-            beneath.sync()
+        with ContainedWriter(tree) as contained:
+            contained.sync()
         write_atomically(self._work / READY, msgspec.json.encode(ready) + b"\n")
         return ready
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.backup.backups import ring_of
-from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.chain.heads import NAME as HEADS
 from holdfast.backup.chain.heads import HeadFile, Held, parse_copy
 from holdfast.backup.chain.inner_heads import with_inner_heads
 from holdfast.backup.chain.sources import HOME, Listed, Overview, overview
-from holdfast.backup.places.companion_files import read_beside
+from holdfast.backup.engine import Engine
+from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.found_places import Source, Sources, find_sources
 from holdfast.backup.places.places import Place, read_places, repository_of
 from holdfast.backup.restore.restore_home import Means
@@ -57,7 +57,7 @@ class Have:
     witnesses: tuple[Path, ...] = ()
     agent: str = ""  # its name, where a place holds several
     rsh: str = ""
-    remote_borg: str = ""
+    remote_program: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,12 @@ class View:
     chosen: Signed[Head] | None  # the newest that some place holds
     failed: dict[str, str]  # places that could not be read
     unplaced: tuple[str, ...]  # heads of later positions than the log at hand has
-    borg: Borg
+    engine: Engine
     at: int | None = None
 
     def means(self, port: Signatures) -> Means:
         return Means(
-            borg=self.borg,
+            engine=self.engine,
             places=self.places,
             escrow=self.escrow,
             log=self.log,
@@ -99,16 +99,18 @@ class View:
         return max(seen)
 
 
-async def look(have: Have, folder: Path, *, borg: Borg, port: Signatures, at: int | None = None) -> View:
+async def look(have: Have, folder: Path, *, engine: Engine, port: Signatures, at: int | None = None) -> View:
     """Everything that can be known before anything is changed.
 
     Raises:
         PlaceMissing: none of the places could be read, or none holds a snapshot.
         LogMissing, BadPhrase, BadShare, VaultLocked, NotNow
     """
-    sources = await find_sources(borg, have.places, agent=have.agent, rsh=have.rsh, remote_borg=have.remote_borg)
+    sources = await find_sources(
+        engine, have.places, agent=have.agent, rsh=have.rsh, remote_program=have.remote_program
+    )
     folder = home_in(folder)
-    sources = await _with_own_places(sources, folder, borg)
+    sources = await _with_own_places(sources, folder, engine)
     if not sources.found and sources.failed:
         raise next(iter(sources.failed.values()))
     copies = (*have.copies, *(one.log for one in sources.found))
@@ -133,9 +135,9 @@ async def look(have: Have, folder: Path, *, borg: Borg, port: Signatures, at: in
             check_paper(log, paper)
             escrow, raw = _open_escrow(sources, log, paper)
     own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
-    listed = await asyncio.gather(*(_listed(borg, one, escrow) for one in own))
+    listed = await asyncio.gather(*(_listed(engine, one, escrow) for one in own))
     others = {HOME: _heads_at(folder)}
-    listed = await with_inner_heads(borg, listed, others, log, escrow, port=port)
+    listed = await with_inner_heads(engine, listed, others, log, escrow, port=port)
     seen = overview(listed, others, log, port=port)
     failed = {address: error.message for address, error in sources.failed.items()}
     failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
@@ -149,7 +151,7 @@ async def look(have: Have, folder: Path, *, borg: Borg, port: Signatures, at: in
         unplaced=_unplaced(listed, log),
         places=tuple(one.place for one in own),
         chosen=_chosen(seen, at=at),
-        borg=borg,
+        engine=engine,
         at=at,
     )
 
@@ -223,24 +225,24 @@ def _agent_of(source: Source) -> str | None:
     return None
 
 
-async def _listed(borg: Borg, source: Source, escrow: Escrow) -> Listed:
+async def _listed(engine: Engine, source: Source, escrow: Escrow) -> Listed:
     known = parse_copy(source.files.get(HEADS))
     try:
-        listing = await borg.list_archives(repository_of(source.place, escrow), rescue=True)
+        listing = await engine.list_archives(repository_of(source.place, escrow), rescue=True)
     except HoldfastError as error:
         return Listed(place=source.place, known=known, error=error)
     archives = frozenset(one.name for one in listing.archives)
     return Listed(place=source.place, known=known, archives=archives)
 
 
-async def _with_own_places(sources: Sources, folder: Path, borg: Borg) -> Sources:
+async def _with_own_places(sources: Sources, folder: Path, engine: Engine) -> Sources:
     """Also the places that a folder which survived still names."""
     if not os.path.lexists(folder / "places.json"):
         return sources
     found, failed = list(sources.found), dict(sources.failed)
     there = {one.place.repository for one in found}
     named = [one for one in read_places(folder / "places.json") if one.repository not in there]
-    answers = await asyncio.gather(*(_read_beside(borg, one) for one in named))
+    answers = await asyncio.gather(*(_read_beside(engine, one) for one in named))
     for place, answer in zip(named, answers, strict=True):
         if isinstance(answer, HoldfastError):
             failed[place.name] = answer
@@ -249,9 +251,9 @@ async def _with_own_places(sources: Sources, folder: Path, borg: Borg) -> Source
     return replace(sources, found=tuple(found), failed=failed)
 
 
-async def _read_beside(borg: Borg, place: Place) -> dict[str, bytes] | HoldfastError:
+async def _read_beside(engine: Engine, place: Place) -> dict[str, bytes] | HoldfastError:
     try:
-        return await read_beside(borg, place)
+        return await read_companions(engine, place)
     except HoldfastError as error:
         return error
 

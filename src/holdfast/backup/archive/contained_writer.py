@@ -32,7 +32,7 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-class Beneath:
+class ContainedWriter:
     """A folder in which files and folders are made by relative paths that were checked before."""
 
     def __init__(self, root: Path) -> None:
@@ -93,7 +93,7 @@ class Beneath:
         self._drop_last()
         os.close(self._root)
 
-    def __enter__(self) -> Beneath:
+    def __enter__(self) -> ContainedWriter:
         return self
 
     def __exit__(self, *_: object) -> None:

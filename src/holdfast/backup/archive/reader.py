@@ -2,7 +2,7 @@
 
 The archive is input from outside: whoever can write to a place can hand us anything. So it is
 read as a stream by a reader of our own (tar_stream.py), into a fresh private folder that nothing
-else uses, and below it only (beneath.py):
+else uses, and below it only (contained_writer.py):
 
     work/HEAD            the signed head, as in the archive
     work/MANIFEST.json   its digest must be the one in the head
@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.manifest import DEPTH_MAX, ENTRIES_MAX, NAME, About, Entry, Kind, ManifestReader, Note
 from holdfast.backup.archive.piped import Readable
 from holdfast.backup.archive.tar_stream import Member, TarStream
@@ -86,12 +86,12 @@ def read_snapshot(
         ArchiveRefused: it holds what no snapshot holds, or something that the manifest does not.
         BackupDamaged: something is missing, cut off or changed.
     """
-    with Beneath(work) as beneath:
-        came = _extract(stream, head.record, beneath, on_bytes)
-        _check_head(beneath, came, head)
-        found = _compare(beneath, came, head.record, work / STATE)
+    with ContainedWriter(work) as contained:
+        came = _extract(stream, head.record, contained, on_bytes)
+        _check_head(contained, came, head)
+        found = _compare(contained, came, head.record, work / STATE)
         if durable:
-            beneath.sync()
+            contained.sync()
     return found
 
 
@@ -100,12 +100,12 @@ def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[Ent
 
     Raises ArchiveRefused, BackupDamaged: nothing of it counts.
     """
-    with Beneath(work) as beneath:
-        came = _extract(stream, head.record, beneath)
-        _check_head(beneath, came, head)
+    with ContainedWriter(work) as contained:
+        came = _extract(stream, head.record, contained)
+        _check_head(contained, came, head)
         if came:
             raise ArchiveRefused(f"{min(came)!r} was not asked for")
-        with open(beneath.read(NAME), "rb") as file:
+        with open(contained.read(NAME), "rb") as file:
             manifest = ManifestReader(file)
             entries = tuple(manifest.entries())
     if manifest.digest != head.record.manifest:
@@ -137,27 +137,29 @@ def read_files(
         if on_bytes is not None:
             on_bytes(len(whole), sum(wanted[path].size for path in whole) + poured)
 
-    with Beneath(work) as beneath:
+    with ContainedWriter(work) as contained:
         try:
             for member in tar.members():
                 path = member.path.removeprefix(f"{STATE}/")
                 entry = wanted.get(path)
                 if entry is None or member.is_folder or member.path == path:
                     raise ArchiveRefused(f"{member.path!r} was not asked for")
-                came = _file(beneath, member, tar, on_piece)
+                came = _file(contained, member, tar, on_piece)
                 try:
                     _compare_one(entry, came)
                 except (ArchiveRefused, BackupDamaged) as error:
                     bad[path] = error.message
                     continue
-                _finish(beneath, entry, now_ns=time.time_ns())
+                _finish(contained, entry, now_ns=time.time_ns())
                 whole.add(path)
         except HoldfastError as error:
             return SomeFiles(whole=frozenset(whole), bad=bad, error=error)
     return SomeFiles(whole=frozenset(whole), bad=bad, error=None)
 
 
-def _extract(stream: Readable, head: Head, beneath: Beneath, on_bytes: OnBytes | None = None) -> dict[str, _Came]:
+def _extract(
+    stream: Readable, head: Head, contained: ContainedWriter, on_bytes: OnBytes | None = None
+) -> dict[str, _Came]:
     tar = TarStream(
         stream,
         bytes_max=BYTES_FACTOR * head.bytes + MANIFEST_BYTES_MAX,
@@ -176,11 +178,11 @@ def _extract(stream: Readable, head: Head, beneath: Beneath, on_bytes: OnBytes |
             continue
         _check_place(member)
         if member.is_folder:
-            _folder(beneath, member, came)
+            _folder(contained, member, came)
         else:
             if member.path in came:
                 raise ArchiveRefused(f"{member.path!r} is in the archive twice")
-            came[member.path] = _file(beneath, member, tar, on_piece)
+            came[member.path] = _file(contained, member, tar, on_piece)
             files, size = files + 1, size + member.size
     return came
 
@@ -193,19 +195,19 @@ def _check_place(member: Member) -> None:
         raise ArchiveRefused(f"{path!r} does not belong into a snapshot")
 
 
-def _folder(beneath: Beneath, member: Member, came: dict[str, _Came]) -> None:
+def _folder(contained: ContainedWriter, member: Member, came: dict[str, _Came]) -> None:
     if member.path in came:
         raise ArchiveRefused(f"{member.path!r} is in the archive twice")
     came[member.path] = _Came(member.mode, 0, b"")
     try:
-        beneath.make_folder(member.path)
+        contained.make_folder(member.path)
     except OSError as error:
         raise _collision(member, error) from None
 
 
-def _file(beneath: Beneath, member: Member, tar: TarStream, on_piece: Callable[[int], None]) -> _Came:
+def _file(contained: ContainedWriter, member: Member, tar: TarStream, on_piece: Callable[[int], None]) -> _Came:
     try:
-        fd = beneath.new_file(member.path)
+        fd = contained.new_file(member.path)
     except OSError as error:
         raise _collision(member, error) from None
     sha256, poured = hashlib.sha256(), 0
@@ -226,12 +228,12 @@ def _collision(member: Member, error: OSError) -> Exception:
     return error
 
 
-def _check_head(beneath: Beneath, came: dict[str, _Came], head: Signed[Head]) -> None:
+def _check_head(contained: ContainedWriter, came: dict[str, _Came], head: Signed[Head]) -> None:
     for name in (HEAD_NAME, NAME):
         if name not in came:
             raise BackupDamaged(f"the archive has no {name}")
     came.pop(HEAD_NAME)
-    with open(beneath.read(HEAD_NAME), "rb") as file:
+    with open(contained.read(HEAD_NAME), "rb") as file:
         raw = file.read(LINE_BYTES_MAX + 2)
     if raw != head.line() + b"\n":
         raise BackupDamaged("the archive is that of another head")
@@ -246,14 +248,14 @@ def _manifest_hash(head: Head) -> bytes:
     return base64.b32decode(f"{head.manifest.upper()}====")
 
 
-def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) -> Snapshot:
+def _compare(contained: ContainedWriter, came: dict[str, _Came], head: Head, state: Path) -> Snapshot:
     """Every entry of the manifest against what came, in one pass over both."""
     came.pop(STATE, None)
-    beneath.make_folder(STATE)
+    contained.make_folder(STATE)
     links: list[Entry] = []
     folders: list[Entry] = []
     now_ns = time.time_ns()
-    with open(beneath.read(NAME), "rb") as file:
+    with open(contained.read(NAME), "rb") as file:
         manifest = ManifestReader(file)
         for entry in manifest.entries():
             if entry.kind is Kind.LINK:
@@ -263,7 +265,7 @@ def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) 
             if entry.kind is Kind.FOLDER:
                 folders.append(entry)
             else:
-                _finish(beneath, entry, now_ns=now_ns)
+                _finish(contained, entry, now_ns=now_ns)
         if manifest.digest != head.manifest:  # it changed on our own disk
             raise BackupDamaged("the manifest is not the one that the head names")
     if came:
@@ -271,22 +273,22 @@ def _compare(beneath: Beneath, came: dict[str, _Came], head: Head, state: Path) 
     _check_about(manifest, head)
     for link in links:
         if leads_inside(link):
-            beneath.make_link(f"{STATE}/{link.path}", link.target)
+            contained.make_link(f"{STATE}/{link.path}", link.target)
     for folder in reversed(folders):  # what is inside first: a folder may lose its write bit
-        _finish(beneath, folder, now_ns=now_ns)
+        _finish(contained, folder, now_ns=now_ns)
     return Snapshot(
         state=state, about=manifest.about, files=head.files, bytes=head.bytes, notes=manifest.notes, links=tuple(links)
     )
 
 
-def _finish(beneath: Beneath, entry: Entry, *, now_ns: int) -> None:
+def _finish(contained: ContainedWriter, entry: Entry, *, now_ns: int) -> None:
     """Time and mode of what has its whole content; the mode last: it may forbid the rest."""
     path = f"{STATE}/{entry.path}"
     mtime_ns = find_mtime_ns(entry, now_ns=now_ns)
     if mtime_ns is not None:
-        beneath.set_mtime(path, mtime_ns)
+        contained.set_mtime(path, mtime_ns)
     if entry.mode != (FOLDER_MODE if entry.kind is Kind.FOLDER else FILE_MODE):
-        beneath.set_mode(path, entry.mode)
+        contained.set_mode(path, entry.mode)
 
 
 def find_mtime_ns(entry: Entry, *, now_ns: int) -> int | None:

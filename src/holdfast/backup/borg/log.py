@@ -48,7 +48,6 @@ class Verb(StrEnum):
     INIT = "init"
     CREATE = "create"
     LIST = "list"
-    INFO = "info"
     EXPORT = "export-tar"
     CHECK = "check"
     DELETE = "delete"
@@ -69,20 +68,6 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     msgid: str = ""
     original_size: int = 0
     nfiles: int = 0
-    current: int = 0
-    total: int = 0
-    finished: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a run is: bytes and files read, or a share of a whole."""
-
-    bytes: int = 0
-    files: int = 0
-    current: int = 0
-    total: int = 0
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +89,6 @@ def parse_line(raw: bytes) -> Line | str:
         return _decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return raw.decode(errors="replace").strip()[:LINE_CHARS_MAX]
-
-
-def progress_of(line: Line) -> Progress | None:
-    match line.type:
-        case "archive_progress":
-            return Progress(bytes=line.original_size, files=line.nfiles)
-        case "progress_percent":
-            return Progress(current=line.current, total=line.total, text=line.message)
-        case _:
-            return None
 
 
 def find_trouble(said: Said, *, verb: Verb, where: str) -> HoldfastError | None:

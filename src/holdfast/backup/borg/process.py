@@ -18,26 +18,16 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.backup.borg.log import (
-    LINES_MAX,
-    Line,
-    Progress,
-    Said,
-    Verb,
-    find_trouble,
-    is_talk,
-    parse_line,
-    progress_of,
-)
+from holdfast.backup.borg.log import LINES_MAX, Line, Said, Verb, find_trouble, is_talk, parse_line
+from holdfast.backup.engine import OnAmount
+from holdfast.backup.progress import Amount
 from holdfast.errors import BackupInterrupted, EngineMissing, HoldfastError, TooLarge
 from holdfast.identity.records.secret_bytes import Hidden
-
-OnProgress = Callable[[Progress], None]
 
 TERM_GRACE_S = 10.0
 LINE_BYTES_MAX = 1024 * 1024
@@ -70,7 +60,7 @@ class Run:
     """A running Borg: its output as pieces of bytes, and at the end what it said."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, *, verb: Verb, where: str, on_progress: OnProgress | None
+        self, process: asyncio.subprocess.Process, *, verb: Verb, where: str, on_progress: OnAmount | None
     ) -> None:
         self._process = process
         self._verb = verb
@@ -139,7 +129,7 @@ async def running(
     passphrase: Hidden | None,
     timeout_s: float,
     cwd: Path | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: OnAmount | None = None,
     late: type[HoldfastError] = BackupInterrupted,
 ) -> AsyncGenerator[Run, None]:
     """Start Borg and give the run; on leaving it has ended, of itself or by us.
@@ -202,7 +192,7 @@ def _secret_pipe(passphrase: Hidden | None) -> Generator[tuple[tuple[int, ...], 
         os.close(reading)
 
 
-async def _read_log(process: asyncio.subprocess.Process, on_progress: OnProgress | None) -> Said:
+async def _read_log(process: asyncio.subprocess.Process, on_progress: OnAmount | None) -> Said:
     lines: list[Line] = []
     plain: list[str] = []
     dropped = 0
@@ -217,9 +207,9 @@ async def _read_log(process: asyncio.subprocess.Process, on_progress: OnProgress
             return Said(rc=0, lines=tuple(lines), plain=tuple(plain), dropped=dropped)
         line = parse_line(raw)
         if isinstance(line, Line):
-            progress = progress_of(line)
-            if progress is not None and on_progress is not None:
-                on_progress(progress)
+            amount = amount_of(line)
+            if amount is not None and on_progress is not None:
+                on_progress(amount)
             if is_talk(line):
                 continue
         if len(lines) + len(plain) >= LINES_MAX:
@@ -228,6 +218,12 @@ async def _read_log(process: asyncio.subprocess.Process, on_progress: OnProgress
             lines.append(line)
         else:
             plain.append(line)
+
+
+def amount_of(line: Line) -> Amount | None:
+    if line.type != "archive_progress":
+        return None
+    return Amount(bytes=line.original_size, files=line.nfiles)
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

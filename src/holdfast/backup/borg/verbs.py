@@ -24,7 +24,6 @@ import re
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,10 @@ from typing import Any
 import msgspec
 
 from holdfast.backup.borg.log import Verb
-from holdfast.backup.borg.process import OnProgress, Run, environment, running
-from holdfast.backup.borg.program import Version, ask_version, check_version, find_program
-from holdfast.backup.progress import SILENT, News, awaited
+from holdfast.backup.borg.process import Run, environment, running
+from holdfast.backup.borg.program import Version
+from holdfast.backup.engine import LONG_S, SHORT_S, Archive, Created, Listing, OnAmount, Repository
+from holdfast.backup.progress import SILENT, Progress, awaited
 from holdfast.errors import (
     BackupFailed,
     BackupInterrupted,
@@ -45,19 +45,15 @@ from holdfast.errors import (
     PlaceUnreachable,
     RepositoryKeyMissing,
     RepositoryMoved,
-    RepositoryReplaced,
 )
-from holdfast.host.private_files import ensure_private_folder
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.host.private_files import ensure_private_folder, write_atomically
 
 ENCRYPTION = "repokey-blake2"
 CHUNKER = "fixed,4096"  # the page of SQLite: a changed page is one new chunk
 COMPRESSION = "zstd,3"
 SEGMENT_BYTES = 16 << 20
 LOCK_WAIT_S = 60
-SHORT_S = 300.0  # verbs that read little; above the wait for the lock
 ANSWER_S = 60.0  # for a far host to list its snapshots, beside the wait for the lock
-LONG_S = 6 * 3600.0  # verbs that read or write everything, over a slow line
 SLOW_S = 10.0  # who took longer not to answer is not asked again ...
 FORGET_S = 300.0  # ... for so long
 # ssh asks nobody, gives up a host that does not answer, and notices one that has gone.
@@ -66,75 +62,29 @@ CONFIG_BYTES_MAX = 64 * 1024
 _ARCHIVE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repository:
-    """Where Borg finds it and what opens it. `name` is what a person calls the place."""
-
-    name: str
-    address: str
-    passphrase: Hidden = field(repr=False)
-    rsh: str = ""
-    remote_borg: str = ""  # the program's name on the far host
-    id: str = ""  # the one that it is known by; empty where none is known
-
-    @property
-    def is_far(self) -> bool:
-        return self.address.startswith("ssh://")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
-    name: str
-    id: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """What a repository says of itself. Anyone who can write to it can shorten or rewind it."""
-
-    repository_id: str
-    encryption: str
-    archives: tuple[Archive, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Created:
-    archive: str
-    id: str
-    repository_id: str
-    files: int
-    original_bytes: int
-    stored_bytes: int  # new in the repository by this archive, compressed
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    original_bytes: int
-    stored_bytes: int
-
-
 class Borg:
     """A Borg program with a base folder of its own: cache, and what it knows of repositories.
 
-    One base folder for each agent; a drill or a restore takes a fresh one. `news` hears of what
-    takes long.
+    The promises of each verb are those of `engine.Engine`.
     """
 
-    def __init__(self, program: Path, *, base: Path, version: Version = (), news: News = SILENT) -> None:
+    key_command = "borg key import"
+
+    def __init__(self, program: Path, *, base: Path, version: Version = (), progress: Progress = SILENT) -> None:
         self.program = program
         self.base = base
         self.version = version
-        self.news = news
+        self.progress = progress
         self._unanswered: dict[tuple[str, str], tuple[float, PlaceUnreachable]] = {}
 
+    @property
+    def label(self) -> str:
+        return f"borg {'.'.join(map(str, self.version))}"
+
     def fresh(self, base: Path) -> Borg:
-        """The same program, knowing nothing of any repository."""
-        return Borg(self.program, base=base, version=self.version, news=self.news)
+        return Borg(self.program, base=base, version=self.version, progress=self.progress)
 
     async def init(self, repository: Repository) -> None:
-        """A new, encrypted repository. Raises PlaceTaken, PlaceMissing."""
         arguments = ["--encryption", ENCRYPTION, repository.address]
         await self._run(Verb.INIT, repository, arguments)
         await self._narrow(repository)
@@ -145,17 +95,9 @@ class Borg:
         archive: str,
         folder: Path,
         *,
-        on_progress: OnProgress | None = None,
+        on_progress: OnAmount | None = None,
         timeout_s: float = LONG_S,
     ) -> Created:
-        """Everything in the folder as a new archive, with names relative to it.
-
-        A warning of Borg is an error here: the folder is a frozen copy, in which nothing can
-        change or go missing. That the archive exists does not mean that it can be read: an older
-        damaged chunk may be shared. Only a test restore shows it.
-
-        Raises SnapshotIncomplete, SnapshotExists and all that a place can raise.
-        """
         arguments = [
             "--json",
             "--chunker-params",
@@ -190,13 +132,9 @@ class Borg:
         except (KeyError, TypeError, ValueError) as error:
             raise _odd(Verb.CREATE, repository) from error
 
-    async def list_archives(self, repository: Repository, *, glob: str = "", rescue: bool = False) -> Listing:
-        """The archives, oldest first, and the repository's own id.
-
-        A far host has a minute to answer. Outside of a restore it must be the repository that is
-        known. Raises PlaceUnreachable, RepositoryReplaced and all that a place can raise.
-        """
-        only = ["--glob-archives", glob] if glob else []
+    async def list_archives(self, repository: Repository, *, prefix: str = "", rescue: bool = False) -> Listing:
+        """A far host has a minute to answer."""
+        only = ["--glob-archives", f"{prefix}*"] if prefix else []
         wait_s = ANSWER_S + (0 if rescue else LOCK_WAIT_S)
         raw = await self._run(
             Verb.LIST,
@@ -208,7 +146,7 @@ class Borg:
         )
         listing = self._listing(raw, repository)
         if not rescue:
-            check_id(repository, listing.repository_id)
+            repository.check_id(listing.repository_id)
         return listing
 
     def _listing(self, raw: bytes, repository: Repository) -> Listing:
@@ -229,15 +167,6 @@ class Borg:
         except (KeyError, TypeError, ValueError) as error:
             raise _odd(Verb.LIST, repository) from error
 
-    async def info(self, repository: Repository) -> Sizes:
-        """How much the repository holds, and how much of the disk that takes."""
-        raw = await self._run(Verb.INFO, repository, ["--json", repository.address], timeout_s=LONG_S)
-        try:
-            stats = _parsed(raw, Verb.INFO, repository)["cache"]["stats"]
-            return Sizes(original_bytes=int(stats["total_size"]), stored_bytes=int(stats["unique_csize"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise _odd(Verb.INFO, repository) from error
-
     @asynccontextmanager
     async def export_tar(
         self,
@@ -246,39 +175,16 @@ class Borg:
         *,
         paths: Sequence[str] = (),
         rescue: bool = False,
-        on_progress: OnProgress | None = None,
         timeout_s: float = LONG_S,
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
-        """The archive as a tar stream, piece by piece; with `paths` these alone.
-
-        The stream raises where its end is not a good one: read it to the end before believing
-        anything in it. Leaving earlier ends Borg. Of other paths no chunk is read.
-        """
-        arguments = [*(["--progress"] if on_progress else []), _target(repository, archive), "-", *paths]
-        async with self._running(
-            Verb.EXPORT, repository, arguments, rescue=rescue, on_progress=on_progress, timeout_s=timeout_s
-        ) as run:
+        arguments = [_target(repository, archive), "-", *paths]
+        async with self._running(Verb.EXPORT, repository, arguments, rescue=rescue, timeout_s=timeout_s) as run:
             yield _checked_pieces(run)
 
-    async def check(
-        self, repository: Repository, *, verify_data: bool = True, on_progress: OnProgress | None = None
-    ) -> None:
-        """Every chunk is there and, with verify_data, says what it said when it was written.
-
-        Raises RepositoryDamaged.
-        """
-        arguments = [
-            *(["--verify-data"] if verify_data else []),
-            *(["--progress"] if on_progress else []),
-            repository.address,
-        ]
-        await self._run(Verb.CHECK, repository, arguments, timeout_s=LONG_S, on_progress=on_progress)
+    async def check(self, repository: Repository) -> None:
+        await self._run(Verb.CHECK, repository, ["--verify-data", repository.address], timeout_s=LONG_S)
 
     async def delete(self, repository: Repository, archives: Sequence[str]) -> None:
-        """Remove these archives from the list; `compact` frees their space.
-
-        An append-only place answers the same and keeps the data.
-        """
         if not archives:
             return
         first, *rest = archives
@@ -289,19 +195,22 @@ class Borg:
         await self._run_writing(Verb.COMPACT, repository, [repository.address])
 
     async def export_key(self, repository: Repository) -> str:
-        """The key block, sealed by the passphrase: for a repository that has lost its own."""
         raw = await self._run(Verb.KEY_EXPORT, repository, [repository.address])
         text = raw.decode(errors="replace")
         if not text.startswith("BORG_KEY "):
             raise _odd(Verb.KEY_EXPORT, repository)
         return text
 
-    async def import_key(self, repository: Repository, key_file: Path) -> None:
-        """Put a kept key block back. Raises BackupFailed where it is of another repository."""
-        await self._run(Verb.KEY_IMPORT, repository, [repository.address, str(key_file)])
+    async def import_key(self, repository: Repository, key: str) -> None:
+        ensure_private_folder(self.base)
+        path = self.base / f"{repository.name}.key"
+        write_atomically(path, key.encode())
+        try:
+            await self._run(Verb.KEY_IMPORT, repository, [repository.address, str(path)])
+        finally:
+            path.unlink(missing_ok=True)
 
     async def break_lock(self, repository: Repository) -> None:
-        """Remove the lock of a holder that is known to be dead."""
         await self._run(Verb.BREAK_LOCK, repository, [repository.address])
 
     async def _narrow(self, repository: Repository) -> bool:
@@ -321,7 +230,7 @@ class Borg:
         arguments: Sequence[str],
         *,
         cwd: Path | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnAmount | None = None,
         timeout_s: float = LONG_S,
     ) -> bytes:
         """Once more, where a place called itself full only because of its large segments."""
@@ -348,7 +257,7 @@ class Borg:
         *,
         rescue: bool = False,
         cwd: Path | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnAmount | None = None,
         timeout_s: float = SHORT_S,
         late: type[HoldfastError] = BackupInterrupted,
     ) -> bytes:
@@ -356,7 +265,7 @@ class Borg:
         if verb is Verb.LIST:
             what = f"asking place {repository.name}"
         async with (
-            nullcontext() if on_progress else awaited(self.news, what),
+            nullcontext() if on_progress else awaited(self.progress, what),
             self._running(
                 verb,
                 repository,
@@ -378,8 +287,8 @@ class Borg:
         arguments: Sequence[str],
         *,
         rescue: bool,
-        on_progress: OnProgress | None,
         timeout_s: float,
+        on_progress: OnAmount | None = None,
         cwd: Path | None = None,
         late: type[HoldfastError] = BackupInterrupted,
     ) -> AsyncGenerator[Run, None]:
@@ -403,7 +312,7 @@ class Borg:
             raise
         except (PassphraseRefused, RepositoryMoved, RepositoryKeyMissing):
             if verb is not Verb.KEY_EXPORT and repository.id:
-                check_id(repository, await self._find_id(repository) or repository.id)
+                repository.check_id(await self._find_id(repository) or repository.id)
             raise
 
     def _check_answers(self, repository: Repository) -> None:
@@ -427,14 +336,14 @@ class Borg:
         arguments: Sequence[str],
         *,
         rescue: bool,
-        on_progress: OnProgress | None,
+        on_progress: OnAmount | None,
         timeout_s: float,
         cwd: Path | None,
         late: type[HoldfastError],
     ) -> AsyncGenerator[Run, None]:
         ensure_private_folder(self.base)
         lock = ["--bypass-lock"] if rescue else ["--lock-wait", str(LOCK_WAIT_S)]
-        remote = ["--remote-path", repository.remote_borg] if repository.remote_borg else []
+        remote = ["--remote-path", repository.remote_program] if repository.remote_program else []
         rsh = rsh_of(repository.rsh) if repository.is_far else ""
         async with running(
             self.program,
@@ -449,14 +358,6 @@ class Borg:
             late=late,
         ) as run:
             yield run
-
-
-async def open_borg(*, base: Path, program: str = "", accept_old: bool = False, news: News = SILENT) -> Borg:
-    """The Borg of this machine, if it is one we rely on. Raises EngineMissing, EngineTooOld."""
-    path = find_program(program)
-    version = await ask_version(path)
-    check_version(version, accept_old=accept_old)
-    return Borg(path, base=base, version=version, news=news)
 
 
 def rsh_of(given: str) -> str:
@@ -478,14 +379,6 @@ def _host(repository: Repository) -> tuple[str, str]:
     address = repository.address
     far = address.split("/", 3)[2] if repository.is_far else address
     return far, repository.rsh
-
-
-def check_id(repository: Repository, found: str) -> None:
-    if repository.id and found != repository.id:
-        raise RepositoryReplaced(
-            f"{repository.name}: the repository at {repository.address} is not the one that is "
-            f"known: its id is {found[:16]}..., and that of the known one {repository.id[:16]}..."
-        )
 
 
 def _id_in_config(folder: Path) -> str | None:

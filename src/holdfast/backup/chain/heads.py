@@ -6,7 +6,7 @@ was told of it, so it is cut off before the next append. Every other line that d
 is a finding, told to a person, and hides none of the others: a damaged copy of the chain must not
 stop a restore for which one good line is enough.
 
-Beside a repository lies a copy of the file in the agent's folder (beside.py); it says what is
+Beside a repository lies a copy of the file in the agent's folder (companion_files.py); it says what is
 known, not what that repository holds. A place holds a snapshot if its repository lists the archive
 that a head names.
 

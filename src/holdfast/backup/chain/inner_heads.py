@@ -20,10 +20,10 @@ from dataclasses import replace
 from holdfast.backup.archive.piped import Readable, read_through
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.archive.tar_stream import TarStream
-from holdfast.backup.borg.verbs import SHORT_S, Borg, Repository
 from holdfast.backup.chain.chain import valid_heads
 from holdfast.backup.chain.heads import NAME, Held
 from holdfast.backup.chain.sources import Listed, Overview, overview
+from holdfast.backup.engine import SHORT_S, Engine, Repository
 from holdfast.backup.places.places import repository_of
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError, Retryable
 from holdfast.identity.log.log_state import Log
@@ -33,21 +33,21 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head, find_fault_in_head, parse_head
 from holdfast.identity.vault.ring import Escrow
 
-READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of Borg
+READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of Engine
 SHOWN_MAX = 5
 _FORM = re.compile(r".*-([0-9]{1,9})-([0-9]{1,12})-[0-9]{8}T[0-9]{6}Z")
 
 
 async def survey(
-    borg: Borg, listed: Sequence[Listed], others: Mapping[str, Held], log: Log, escrow: Escrow, *, port: Signatures
+    engine: Engine, listed: Sequence[Listed], others: Mapping[str, Held], log: Log, escrow: Escrow, *, port: Signatures
 ) -> Overview:
     """As `overview`, with the heads of archives that no other source names."""
-    whole = await with_inner_heads(borg, listed, others, log, escrow, port=port)
+    whole = await with_inner_heads(engine, listed, others, log, escrow, port=port)
     return overview(whole, others, log, port=port)
 
 
 async def with_inner_heads(
-    borg: Borg, listed: Sequence[Listed], others: Mapping[str, Held], log: Log, escrow: Escrow, *, port: Signatures
+    engine: Engine, listed: Sequence[Listed], others: Mapping[str, Held], log: Log, escrow: Escrow, *, port: Signatures
 ) -> list[Listed]:
     """The places with the heads that were read out of their archives, and what there is to say.
 
@@ -56,11 +56,11 @@ async def with_inner_heads(
     sources = (*others.values(), *(one.known for one in listed))
     good, _ = valid_heads((head for held in sources for head in held.heads), log, port=port)
     named = frozenset(head.record.archive for head in good)
-    return list(await asyncio.gather(*(_completed(borg, one, named, log, escrow, port) for one in listed)))
+    return list(await asyncio.gather(*(_completed(engine, one, named, log, escrow, port) for one in listed)))
 
 
 async def _completed(
-    borg: Borg, one: Listed, named: frozenset[str], log: Log, escrow: Escrow, port: Signatures
+    engine: Engine, one: Listed, named: frozenset[str], log: Log, escrow: Escrow, port: Signatures
 ) -> Listed:
     lost = (f"{NAME} is missing beside the repository",) if one.known.absent else ()
     if one.error is not None or not one.archives:
@@ -68,8 +68,8 @@ async def _completed(
     wanted = newest_first(one.archives - named)
     foreign = [name for name in one.archives - named if name not in wanted]
     if wanted:
-        borg.news.say(f"place {one.place.name}: reading the heads of {len(wanted)} archives")
-    reading = _Reading(borg, repository_of(one.place, escrow), log, port)
+        engine.progress.say(f"place {one.place.name}: reading the heads of {len(wanted)} archives")
+    reading = _Reading(engine, repository_of(one.place, escrow), log, port)
     await reading.run(wanted[:READ_MAX])
     if len(wanted) > READ_MAX:
         reading.findings.append(
@@ -97,8 +97,8 @@ def newest_first(archives: Iterable[str]) -> list[str]:
 class _Reading:
     """The archives of one place, one after another."""
 
-    def __init__(self, borg: Borg, repository: Repository, log: Log, port: Signatures) -> None:
-        self._borg = borg
+    def __init__(self, engine: Engine, repository: Repository, log: Log, port: Signatures) -> None:
+        self._engine = engine
         self._repository = repository
         self._log = log
         self._port = port
@@ -110,7 +110,7 @@ class _Reading:
     async def run(self, archives: Sequence[str]) -> None:
         for number, archive in enumerate(archives):
             try:
-                head = await read_inner_head(self._borg, self._repository, archive)
+                head = await read_inner_head(self._engine, self._repository, archive)
             except Retryable as error:
                 left = len(archives) - number
                 self.findings.append(f"{left} archives were left unread: {error.message}")
@@ -140,9 +140,9 @@ class _Reading:
         )
 
 
-async def read_inner_head(borg: Borg, repository: Repository, archive: str) -> Signed[Head]:
+async def read_inner_head(engine: Engine, repository: Repository, archive: str) -> Signed[Head]:
     """The head inside an archive; nothing of it is checked. Raises what is wrong."""
-    async with borg.export_tar(repository, archive, paths=(HEAD_NAME,), rescue=True, timeout_s=SHORT_S) as pieces:
+    async with engine.export_tar(repository, archive, paths=(HEAD_NAME,), rescue=True, timeout_s=SHORT_S) as pieces:
         raw = await read_through(pieces, _read_member)
     return parse_head(raw)
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.chain.chain import Chain, Lag, behind, joined, valid_heads
 from holdfast.backup.chain.heads import NAME, HeadFile, Held, parse_copy
-from holdfast.backup.places.companion_files import read_beside
+from holdfast.backup.engine import Engine
+from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import Place, check_there, repository_of
 from holdfast.errors import HoldfastError, PlaceUnreachable
 from holdfast.identity.log.log_state import Log
@@ -61,24 +61,24 @@ class Overview:
     findings: tuple[str, ...]  # of the other sources, and forks
 
 
-async def look_at(borg: Borg, place: Place, escrow: Escrow) -> Listed:
+async def look_at(engine: Engine, place: Place, escrow: Escrow) -> Listed:
     """A place's archives and the heads beside it. Never raises for what is wrong there."""
     try:
         await asyncio.to_thread(check_there, place)
     except HoldfastError as error:
         return Listed(place=place, error=error)
-    known = await _beside(borg, place)
+    known = await _beside(engine, place)
     if isinstance(known, PlaceUnreachable):
         return Listed(place=place, error=known)  # who does not answer is not asked twice
     try:
-        listing = await borg.list_archives(repository_of(place, escrow), rescue=True)
+        listing = await engine.list_archives(repository_of(place, escrow), rescue=True)
     except HoldfastError as error:
         return Listed(place=place, known=known, error=error)
     return Listed(place=place, known=known, archives=frozenset(one.name for one in listing.archives))
 
 
-async def look_around(borg: Borg, places: Sequence[Place], escrow: Escrow) -> list[Listed]:
-    return list(await asyncio.gather(*(look_at(borg, place, escrow) for place in places)))
+async def look_around(engine: Engine, places: Sequence[Place], escrow: Escrow) -> list[Listed]:
+    return list(await asyncio.gather(*(look_at(engine, place, escrow) for place in places)))
 
 
 def overview(listed: Sequence[Listed], others: Mapping[str, Held], log: Log, *, port: Signatures) -> Overview:
@@ -116,9 +116,9 @@ def _fork_text(seq: int, *, after_restore: bool) -> str:
     return f"two heads with number {seq} of one incarnation: the agent was alive twice, or its key is in other hands"
 
 
-async def _beside(borg: Borg, place: Place) -> Held | PlaceUnreachable:
+async def _beside(engine: Engine, place: Place) -> Held | PlaceUnreachable:
     try:
-        files = await read_beside(borg, place)
+        files = await read_companions(engine, place)
     except PlaceUnreachable as error:
         return error
     except HoldfastError as error:

@@ -4,7 +4,7 @@
     ssh://user@host:22/path          a repository behind `borg serve`
     user@host:path                   the same, as scp writes it
 
-What Borg or ssh would read as something else is refused: braces (placeholders of Borg), `::`
+What Borg or ssh would read as something else is refused: braces (placeholders of Engine), `::`
 (the archive), a leading dash (an option of ssh), anything that is not printable.
 """
 

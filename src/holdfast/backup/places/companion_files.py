@@ -28,10 +28,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.engine import Engine, Repository
 from holdfast.backup.places.address import Kind
 from holdfast.backup.places.place_errors import place_error
-from holdfast.backup.places.places import BESIDE_SUFFIX, KEYS, Place
+from holdfast.backup.places.places import COMPANION_SUFFIX, KEYS, Place
 from holdfast.errors import BadInput, PlaceMissing, PlaceTaken, RepositoryDamaged
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.records.secret_bytes import Hidden
@@ -50,7 +50,7 @@ def digest(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-async def put_beside(borg: Borg, place: Place, files: Mapping[str, bytes]) -> None:
+async def put_companions(engine: Engine, place: Place, files: Mapping[str, bytes]) -> None:
     """Put the whole set beside the place's repository; durable on return.
 
     Raises what the place raises; in a folder, ReadOnly, PlaceFull and the like.
@@ -60,10 +60,10 @@ async def put_beside(borg: Borg, place: Place, files: Mapping[str, bytes]) -> No
     if place.kind is Kind.FOLDER:
         await asyncio.to_thread(_write, place.own, files)
     else:
-        await _archive(borg, place, files)
+        await _archive(engine, place, files)
 
 
-async def read_beside(borg: Borg, place: Place) -> dict[str, bytes]:
+async def read_companions(engine: Engine, place: Place) -> dict[str, bytes]:
     """The files beside a place's repository, as they are: nothing of them is checked yet.
 
     Needs no key. Raises PlaceMissing where there are none, and what the place raises.
@@ -73,7 +73,7 @@ async def read_beside(borg: Borg, place: Place) -> dict[str, bytes]:
             return await asyncio.to_thread(read_folder, place.own)
         except OSError as error:
             raise place_error(error, place.name) from error
-    return await _unarchived(borg, beside_repository(place))
+    return await _unarchived(engine, companion_repository(place))
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
@@ -98,13 +98,13 @@ def _read(path: Path) -> bytes:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def beside_repository(place: Place) -> Repository:
+def companion_repository(place: Place) -> Repository:
     return Repository(
         name=f"{place.name} (beside)",
-        address=place.beside or place.address + BESIDE_SUFFIX,
+        address=place.beside or place.address + COMPANION_SUFFIX,
         passphrase=Hidden(PASSPHRASE),
         rsh=place.rsh,
-        remote_borg=place.remote_borg,
+        remote_program=place.remote_program,
     )
 
 
@@ -122,32 +122,32 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
             write_atomically(path, data)
 
 
-async def _archive(borg: Borg, place: Place, files: Mapping[str, bytes]) -> None:
-    repository = beside_repository(place)
+async def _archive(engine: Engine, place: Place, files: Mapping[str, bytes]) -> None:
+    repository = companion_repository(place)
     try:
-        listed = await borg.list_archives(repository, glob=f"{PREFIX}*")
+        listed = await engine.list_archives(repository, prefix=PREFIX)
         archives = [one.name for one in listed.archives]
     except PlaceMissing:
         archives = []
         with contextlib.suppress(PlaceTaken):  # a run at the same time was quicker
-            await borg.init(repository)
-    ensure_private_folder(borg.base)
-    with tempfile.TemporaryDirectory(prefix="beside-", dir=borg.base) as scratch:
+            await engine.init(repository)
+    ensure_private_folder(engine.base)
+    with tempfile.TemporaryDirectory(prefix="beside-", dir=engine.base) as scratch:
         _write(Path(scratch), files)
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-        await borg.create(repository, f"{PREFIX}{stamp}-{os.urandom(4).hex()}", Path(scratch))
+        await engine.create(repository, f"{PREFIX}{stamp}-{os.urandom(4).hex()}", Path(scratch))
     if len(archives) > KEPT_MAX and not place.append_only:
-        await borg.delete(repository, archives[:-KEPT])
-        await borg.compact(repository)
+        await engine.delete(repository, archives[:-KEPT])
+        await engine.compact(repository)
 
 
-async def _unarchived(borg: Borg, repository: Repository) -> dict[str, bytes]:
-    listed = await borg.list_archives(repository, glob=f"{PREFIX}*", rescue=True)
+async def _unarchived(engine: Engine, repository: Repository) -> dict[str, bytes]:
+    listed = await engine.list_archives(repository, prefix=PREFIX, rescue=True)
     if not listed.archives:
         raise PlaceMissing(f"{repository.name} holds nothing of an agent")
     newest = max(listed.archives, key=lambda one: one.name)
     raw = bytearray()
-    async with borg.export_tar(repository, newest.name, rescue=True) as pieces:
+    async with engine.export_tar(repository, newest.name, rescue=True) as pieces:
         async for piece in pieces:
             raw += piece
             if len(raw) > BYTES_MAX:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Engine
 from holdfast.backup.places.address import Kind, check_place_name, parse_address
-from holdfast.backup.places.companion_files import read_beside
+from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.place_errors import place_error
 from holdfast.backup.places.places import ABOUT, About, Place, find_place_id
 from holdfast.errors import BadInput, HoldfastError, PlaceMissing
@@ -41,10 +41,10 @@ class Source:
 
     @property
     def log(self) -> Copy:
-        return copy_beside(self.files)
+        return log_in_companions(self.files)
 
 
-def copy_beside(files: Mapping[str, bytes]) -> Copy:
+def log_in_companions(files: Mapping[str, bytes]) -> Copy:
     """The log that lies beside a repository, with its receipts; nothing of it is checked."""
     records, receipts = (tuple(line for line in files.get(name, b"").split(b"\n") if line) for name in (LOG, RECEIPTS))
     return Copy(records=records, receipts=receipts)
@@ -57,11 +57,11 @@ class Sources:
 
 
 async def find_sources(
-    borg: Borg, addresses: Sequence[str], *, agent: str = "", rsh: str = "", remote_borg: str = ""
+    engine: Engine, addresses: Sequence[str], *, agent: str = "", rsh: str = "", remote_program: str = ""
 ) -> Sources:
     """What is at these addresses; with `agent` only of the agent of that name."""
     done = await asyncio.gather(
-        *(_sources_at(borg, one, agent=agent, rsh=rsh, remote_borg=remote_borg) for one in addresses),
+        *(_sources_at(engine, one, agent=agent, rsh=rsh, remote_program=remote_program) for one in addresses),
         return_exceptions=True,
     )
     found: list[Source] = []
@@ -76,7 +76,7 @@ async def find_sources(
     return Sources(found=tuple(found), failed=failed)
 
 
-async def _sources_at(borg: Borg, text: str, *, agent: str, rsh: str, remote_borg: str) -> list[Source]:
+async def _sources_at(engine: Engine, text: str, *, agent: str, rsh: str, remote_program: str) -> list[Source]:
     address = parse_address(os.path.abspath(text) if _is_folder(text) else text)
     if address.kind is Kind.SSH:
         bare = Place(
@@ -88,18 +88,18 @@ async def _sources_at(borg: Borg, text: str, *, agent: str, rsh: str, remote_bor
             agent="agent",
             added_ms=0,
             rsh=rsh,
-            remote_borg=remote_borg,
+            remote_program=remote_program,
         )
-        files = await read_beside(borg, bare)
+        files = await read_companions(engine, bare)
         return [Source(place=_named(bare, files, where=text), files=files)]
     try:
         folders = await asyncio.to_thread(_agent_folders, Path(address.text), agent)
     except OSError as error:
         raise place_error(error, text) from error
-    return [await _in_folder(borg, folder) for folder in folders]
+    return [await _in_folder(engine, folder) for folder in folders]
 
 
-async def _in_folder(borg: Borg, folder: Path) -> Source:
+async def _in_folder(engine: Engine, folder: Path) -> Source:
     bare = Place(
         name="found",
         kind=Kind.FOLDER,
@@ -109,7 +109,7 @@ async def _in_folder(borg: Borg, folder: Path) -> Source:
         agent=folder.name,
         added_ms=0,
     )
-    files = await read_beside(borg, bare)
+    files = await read_companions(engine, bare)
     return Source(place=_named(bare, files, where=str(folder)), files=files)
 
 

@@ -8,7 +8,7 @@ machine needs besides the paper: escrow.age, the heads, the key blocks of the ot
                 ROOT/AGENT/place.json         the place's name and key epoch
                 ROOT/AGENT/escrow.age, heads.jsonl, keys/PLACE.key
     ssh         ADDRESS                       Borg's
-                ADDRESS-beside                a second repository for the files beside: beside.py
+                ADDRESS-beside                a second repository for the files beside: companion_files.py
 
 The sentinel is written when a place is added and read before every run. Where it is missing the
 disk is not mounted, and what a run would write would land in the empty folder below: so nothing is
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.borg.verbs import Repository
+from holdfast.backup.engine import Repository
 from holdfast.backup.places.address import Kind, check_place_name, parse_address
 from holdfast.errors import BadPlace, PlaceMissing, PlaceNotFound
 from holdfast.host.private_files import open_private, write_atomically
@@ -36,7 +36,7 @@ SENTINEL = "holdfast-place.json"
 ABOUT = "place.json"
 REPOSITORY = "repository"
 KEYS = "keys"
-BESIDE_SUFFIX = "-beside"
+COMPANION_SUFFIX = "-beside"
 PLACES_MAX = 16
 FILE_BYTES_MAX = 256 * 1024
 FORMAT = 1
@@ -57,7 +57,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     domain: str = ""  # what can fail as one: a machine, a room, a provider
     append_only: bool = False  # the far end does not let this agent remove anything at once
     rsh: str = ""
-    remote_borg: str = ""
+    remote_program: str = msgspec.field(default="", name="remote_borg")
     beside: str = ""  # address of the second repository, where it is not ADDRESS-beside
 
     @property
@@ -129,7 +129,7 @@ def repository_of(place: Place, escrow: Escrow) -> Repository:
         name=place.name,
         address=place.repository,
         rsh=place.rsh,
-        remote_borg=place.remote_borg,
+        remote_program=place.remote_program,
         passphrase=escrow.backup_passphrase(place.name, epoch=place.epoch),
         id=place.repository_id,
     )
@@ -204,7 +204,7 @@ def _check(places: Sequence[Place], *, where: Path) -> None:
             raise BadPlace(f"{where}: place {place.name}: `beside` is an ssh address")
         if place.epoch < 1 or "/" in place.agent or place.agent in ("", ".", ".."):
             raise BadPlace(f"{where}: place {place.name}: a field has a value it cannot have")
-        texts = (place.domain, place.remote_borg, place.agent, place.place_id, place.repository_id)
+        texts = (place.domain, place.remote_program, place.agent, place.place_id, place.repository_id)
         if not all(len(one) <= TEXT_CHARS_MAX and (one.isprintable()) for one in texts):
             raise BadPlace(f"{where}: place {place.name}: a field is too long or not printable")
 

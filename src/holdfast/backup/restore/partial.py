@@ -31,7 +31,7 @@ from holdfast.backup.archive.reader import (
     read_files,
     read_manifest,
 )
-from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.engine import Engine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.errors import (
     ArchiveRefused,
@@ -56,11 +56,11 @@ RUNS_MAX = 1_000  # at one place; with more damage than that the rest is not loo
 DAMAGE = (RepositoryDamaged, BackupDamaged, ArchiveRefused, SnapshotIncomplete, BackupFailed, SnapshotNotFound)
 
 
-async def fetch_manifest(borg: Borg, repository: Repository, head: Signed[Head], work: Path) -> tuple[Entry, ...]:
+async def fetch_manifest(engine: Engine, repository: Repository, head: Signed[Head], work: Path) -> tuple[Entry, ...]:
     """The manifest of this head out of a place, by way of the empty folder `work`."""
     paths = (HEAD_NAME, NAME)
     try:
-        async with borg.export_tar(repository, head.record.archive, paths=paths, rescue=True) as pieces:
+        async with engine.export_tar(repository, head.record.archive, paths=paths, rescue=True) as pieces:
             return await read_through(pieces, lambda stream: read_manifest(stream, head, work))
     except OSError as error:
         raise disk_error(error, work) from error
@@ -88,7 +88,7 @@ class Gathering:
         missing = {(one.path, one.sha256, one.size) for one in self.missing}
         return [one for one in entries if (one.path, one.sha256, one.size) in missing]
 
-    async def take(self, borg: Borg, repository: Repository, head: Signed[Head], entries: Sequence[Entry]) -> None:
+    async def take(self, engine: Engine, repository: Repository, head: Signed[Head], entries: Sequence[Entry]) -> None:
         """These of what is missing, as far as this place has them whole in this snapshot.
 
         Raises what says nothing about the files: the place does not answer, our disk is full.
@@ -101,7 +101,7 @@ class Gathering:
             if self._runs >= RUNS_MAX:
                 self.damaged |= dict.fromkeys((one.path for one in batch), "not looked for")
                 continue
-            got = await self._run(borg, repository, head, batch)
+            got = await self._run(engine, repository, head, batch)
             self.damaged |= got.bad
             known = got.whole | got.bad.keys()
             left = [one for one in batch if one.path not in known]
@@ -120,7 +120,9 @@ class Gathering:
         middle = (len(left) + 1) // 2
         return [part for part in (left[middle:], left[:middle]) if part]
 
-    async def _run(self, borg: Borg, repository: Repository, head: Signed[Head], batch: Sequence[Entry]) -> SomeFiles:
+    async def _run(
+        self, engine: Engine, repository: Repository, head: Signed[Head], batch: Sequence[Entry]
+    ) -> SomeFiles:
         self._runs += 1
         work = self._work / f"run-{self._runs}"
         await asyncio.to_thread(remove_tree, work)
@@ -130,10 +132,10 @@ class Gathering:
         done = Amount(files=len(self.whole), files_all=len(self._wanted))
 
         def on_bytes(files: int, size: int) -> None:
-            borg.news.far(what, replace(done, files=done.files + files, bytes=size))
+            engine.progress.reached(what, replace(done, files=done.files + files, bytes=size))
 
         try:
-            async with borg.export_tar(
+            async with engine.export_tar(
                 repository, head.record.archive, rescue=True, paths=[f"{STATE}/{path}" for path in wanted]
             ) as pieces:
                 got = await read_through(pieces, lambda stream: read_files(stream, wanted, work, on_bytes=on_bytes))

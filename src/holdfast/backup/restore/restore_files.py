@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.manifest import Entry, Kind
 from holdfast.backup.archive.reader import leads_inside
-from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Engine
 from holdfast.backup.places.places import Place, repository_of
 from holdfast.backup.restore.partial import DAMAGE, Gathering, fetch_manifest
 from holdfast.backup.restore.restore_choice import Candidate, Failures, moment
@@ -65,8 +65,8 @@ class Found:
 
 
 class FileRestore:
-    def __init__(self, borg: Borg, escrow: Escrow, work: Path, failures: Failures, wanted: Sequence[str]) -> None:
-        self._borg = borg
+    def __init__(self, engine: Engine, escrow: Escrow, work: Path, failures: Failures, wanted: Sequence[str]) -> None:
+        self._engine = engine
         self._escrow = escrow
         self._work = work
         self._failures = failures
@@ -112,7 +112,7 @@ class FileRestore:
         await asyncio.to_thread(remove_tree, work)
         ensure_private_folder(work)
         repository = repository_of(place, self._escrow)
-        return await fetch_manifest(self._borg, repository, one.head, work)
+        return await fetch_manifest(self._engine, repository, one.head, work)
 
     async def _gathered(self, found: Found, older: Sequence[Candidate]) -> Found:
         await asyncio.to_thread(remove_tree, self._work / "files")
@@ -122,7 +122,7 @@ class FileRestore:
         for place in (found.place, *rest):
             repository = repository_of(place, self._escrow)
             try:
-                await gathering.take(self._borg, repository, found.chosen.head, gathering.missing)
+                await gathering.take(self._engine, repository, found.chosen.head, gathering.missing)
             except HoldfastError as error:
                 self._failures.add(found.chosen.head.record, place.name, error)
             for path, text in gathering.damaged.items():
@@ -148,7 +148,7 @@ class FileRestore:
                 return
             with contextlib.suppress(*DAMAGE, Retryable):
                 same = gathering.same_in(await self._manifest(one, place))
-                await gathering.take(self._borg, repository_of(place, self._escrow), one.head, same)
+                await gathering.take(self._engine, repository_of(place, self._escrow), one.head, same)
 
 
 def outermost(files: Sequence[str]) -> tuple[str, ...]:
@@ -169,8 +169,8 @@ def put_files(found: Found, target: Path, files: Sequence[str]) -> None:
     if found.folder is None:
         return
     check_free(target, files)
-    with Beneath(found.folder) as beneath:
-        beneath.sync()
+    with ContainedWriter(found.folder) as contained:
+        contained.sync()
     for path in files:
         if not os.path.lexists(found.folder / path):
             continue  # damaged: it is in the report

@@ -33,16 +33,16 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.manifest import Note
 from holdfast.backup.archive.reader import Snapshot
 from holdfast.backup.backups import STAGING, alone
-from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.chain.chain import behind
 from holdfast.backup.chain.heads import NAME as HEADS
 from holdfast.backup.chain.heads import HeadFile, Held
 from holdfast.backup.chain.inner_heads import survey
 from holdfast.backup.chain.sources import Overview, look_around
+from holdfast.backup.engine import Engine
 from holdfast.backup.places.places import Place, repository_of
 from holdfast.backup.report import LagShape, lag_shape
 from holdfast.backup.restore.restore_choice import Candidate, Failures, Passed, Wish, candidates, moment
@@ -74,7 +74,7 @@ Prepare = Callable[[Path], Awaitable[None]]
 class Means:
     """What a restore needs: where to look, what opens it, and whose heads count."""
 
-    borg: Borg  # its program; a restore takes a fresh base folder
+    engine: Engine  # its program; a restore takes a fresh base folder
     places: Sequence[Place]
     escrow: Escrow
     log: Log
@@ -208,12 +208,12 @@ class _Restore:
         found = await survey(self._fresh(), listed, means.others, means.log, means.escrow, port=means.port)
         return found, time.monotonic() - began
 
-    def _fresh(self) -> Borg:
-        return self._means.borg.fresh(self._work / "base")
+    def _fresh(self) -> Engine:
+        return self._means.engine.fresh(self._work / "base")
 
     async def _fetched(self, made: Sequence[Candidate]) -> tuple[Candidate, Place, Snapshot, float]:
         """The first that turns out to be what its head says, and can be gone on with."""
-        say = self._means.borg.news.say
+        say = self._means.engine.progress.say
         for one in made:
             for place in one.places:
                 try:
@@ -418,5 +418,5 @@ def _not_carried(folder: str, names: list[str]) -> list[str]:
 
 def _sync_tree(folder: Path) -> None:
     """Make what was added after the fetch durable too, before the name leads to it."""
-    with Beneath(folder) as beneath:
-        beneath.sync()
+    with ContainedWriter(folder) as contained:
+        contained.sync()

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.borg.verbs import Created
 from holdfast.backup.chain.heads import NAME as HEADS
 from holdfast.backup.chain.heads import parse_lines
+from holdfast.backup.engine import Created
 from holdfast.backup.places import place_state
-from holdfast.backup.places.companion_files import read_beside
-from holdfast.backup.places.manage import BackupPlaces
+from holdfast.backup.places.backup_places import BackupPlaces
+from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.place_errors import place_error
 from holdfast.backup.places.place_state import OK
 from holdfast.backup.places.places import Place
@@ -48,21 +48,21 @@ class PlaceSnapshots:
         self._checks = checks
         self._clock = clock
         self._folder = folder
-        self._news = places.borg.news
+        self._progress = places.engine.progress
 
     async def make(
         self, place: Place, staged: Staged, head: Signed[Head], named: Sequence[str], result: PlaceResult
     ) -> None:
-        repository, borg, archive = (self._places.repository(place), self._places.borg, head.record.archive)
+        repository, engine, archive = (self._places.repository(place), self._places.engine, head.record.archive)
         await self._places.check_speaks(place)
         what = f"place {place.name}: sending"
 
         async def create() -> Created:
-            return await borg.create(
+            return await engine.create(
                 repository,
                 archive,
                 staged.folder,
-                on_progress=lambda at: self._news.far(
+                on_progress=lambda at: self._progress.reached(
                     what, Amount(files=at.files, bytes=at.bytes, files_all=staged.files, bytes_all=staged.bytes)
                 ),
             )
@@ -74,12 +74,12 @@ class PlaceSnapshots:
                 raise
             created = await create()
         before = self._places.states.read()
-        listing = await borg.list_archives(repository)
+        listing = await engine.list_archives(repository)
         names = {one.name for one in listing.archives}
         if archive not in names:
             raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
         record_listing(self._places.states, place.name, listed=names, named=named, before=before)
-        refused = await self._places.refresh_beside((place.name,))
+        refused = await self._places.refresh_companions((place.name,))
         if place.name in refused:
             raise _told(refused[place.name], place)
         self._places.states.change(
@@ -88,26 +88,26 @@ class PlaceSnapshots:
         result.made = True
         result.stored_bytes = created.stored_bytes
         result.backup_s = round(created.seconds, 3)
-        self._news.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
+        self._progress.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
 
     async def _compacted(self, place: Place, named: Sequence[str]) -> bool:
         """Make room at a place that has none, if nothing is missing there: compacting would
         destroy for good what somebody else removed."""
         before = self._places.states.read()
-        repository, borg = self._places.repository(place), self._places.borg
+        repository, engine = self._places.repository(place), self._places.engine
         try:
-            names = {one.name for one in (await borg.list_archives(repository)).archives}
+            names = {one.name for one in (await engine.list_archives(repository)).archives}
             state = record_listing(self._places.states, place.name, listed=names, named=named, before=before)
             if state.missing or place.append_only:
                 return False
-            await borg.compact(repository)
+            await engine.compact(repository)
         except HoldfastError:  # that it is full is what there is to say
             return False
         return True
 
     async def check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
         """The test restore, and that what paper needs lies beside."""
-        files = await read_beside(self._places.borg, place)
+        files = await read_companions(self._places.engine, place)
         known = parse_lines(files.get(HEADS, b""), where=HEADS)
         if head.digest not in {one.digest for one in known.heads}:
             raise BackupDamaged(f"place {place.name}: its {HEADS} lacks head {head.record.seq}")
@@ -117,12 +117,12 @@ class PlaceSnapshots:
         self._places.states.change(place.name, lambda state: _after_verify(state, found, self._clock.wall_ms()))
         result.verified = True
         result.verify_s = round(found.fetch_s + found.check_s, 3)
-        self._news.say(f"{place.name}: restored for a test, {found.files:,} files equal")
+        self._progress.say(f"{place.name}: restored for a test, {found.files:,} files equal")
 
     async def _restored(self, place: Place, head: Signed[Head]) -> Verified:
         scratch = self._folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
         repository = self._places.repository(place)  # the passphrase anew, from the escrow
-        return await verify(self._places.borg, repository, head, scratch, keys=self._keys, checks=self._checks)
+        return await verify(self._places.engine, repository, head, scratch, keys=self._keys, checks=self._checks)
 
     async def verify(
         self, place: Place, held: Sequence[Signed[Head]], archive: str, *, error: HoldfastError | None

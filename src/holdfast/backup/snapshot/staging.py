@@ -37,7 +37,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from holdfast.backup.archive.contained_writer import Beneath
+from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.manifest import (
     DEPTH_MAX,
     ENTRIES_MAX,
@@ -117,18 +117,18 @@ def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> 
     """
     try:
         os.chmod(staging, FOLDER_MODE)  # without a set-group bit that it has from above
-        with Beneath(staging) as beneath:
-            beneath.make_folder(STATE)
-            return _Stage(subject, staging, beneath, on_file).run()
+        with ContainedWriter(staging) as contained:
+            contained.make_folder(STATE)
+            return _Stage(subject, staging, contained, on_file).run()
     except OSError as error:
         raise disk_error(error, staging) from error
 
 
 class _Stage:
-    def __init__(self, subject: Subject, staging: Path, beneath: Beneath, on_file: OnFile | None) -> None:
+    def __init__(self, subject: Subject, staging: Path, contained: ContainedWriter, on_file: OnFile | None) -> None:
         self._subject = subject
         self._staging = staging
-        self._beneath = beneath
+        self._contained = contained
         self._on_file = on_file
         self._files = self._bytes = 0
         self._folders: list[tuple[str, int]] = []  # with their times, which the copying changes
@@ -218,7 +218,7 @@ class _Stage:
         if wanted:
             raise SnapshotFailed(f"the journal in {self._subject.folder} is gone")
         for path, mtime_us in reversed(self._folders):
-            self._beneath.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
+            self._contained.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
 
     def _forget(self, path: str) -> None:
         """What a try left before the file was gone: no manifest would name it."""
@@ -238,9 +238,9 @@ class _Stage:
             match kind:
                 case Covered.FOLDER:
                     status = self._stat(path)
-                    self._beneath.make_folder(f"{STATE}/{path}")
+                    self._contained.make_folder(f"{STATE}/{path}")
                     mode = self._usable(path, stat.S_IMODE(status.st_mode) & MODE_MAX, writer)
-                    self._beneath.set_mode(f"{STATE}/{path}", mode)
+                    self._contained.set_mode(f"{STATE}/{path}", mode)
                     self._folders.append((path, mtime_us_of(status.st_mtime_ns)))
                     return Entry(kind=Kind.FOLDER, mode=mode, mtime_us=mtime_us_of(status.st_mtime_ns), path=path)
                 case Covered.LINK:
@@ -306,15 +306,15 @@ class _Stage:
             return None
         before = seen(path, status).mark
         where = f"{STATE}/{path}"
-        out = self._beneath.new_file(where) if fresh else self._again(where)
+        out = self._contained.new_file(where) if fresh else self._again(where)
         try:
             size, sha256 = _pour(fd, out, bytes_max=before.size, on_piece=self._tell)
         finally:
             os.close(out)
         mode, mtime_us = stat.S_IMODE(status.st_mode), mtime_us_of(status.st_mtime_ns)
-        self._beneath.set_mtime(where, mtime_us * 1000)
+        self._contained.set_mtime(where, mtime_us * 1000)
         if mode & MODE_MAX != FILE_MODE:
-            self._beneath.set_mode(where, mode & MODE_MAX)
+            self._contained.set_mode(where, mode & MODE_MAX)
         entry = Entry(kind=Kind.FILE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
         whole = self._look(fd, path) == before and size == before.size
         hiding = may_hide_a_change(before, began_ns=began_ns, ended_ns=time.time_ns())
@@ -324,9 +324,9 @@ class _Stage:
         return seen(path, os.fstat(fd)).mark
 
     def _again(self, where: str) -> int:
-        self._beneath.set_mode(where, FILE_MODE)
+        self._contained.set_mode(where, FILE_MODE)
         os.unlink(self._staging / where)
-        return self._beneath.new_file(where)
+        return self._contained.new_file(where)
 
     def _without_odd_bits(self, entry: Entry, writer: ManifestWriter) -> Entry:
         if entry.mode <= MODE_MAX:
@@ -337,19 +337,19 @@ class _Stage:
     def _database(self, path: str) -> Entry:
         """A database's copy by SQLite itself, whole and checked."""
         where = f"{STATE}/{path}"
-        os.close(self._beneath.new_file(where))
+        os.close(self._contained.new_file(where))
         copy = self._staging / where
         status = self._stat(path)
         mode, mtime_us = stat.S_IMODE(status.st_mode) & MODE_MAX, mtime_us_of(status.st_mtime_ns)
         copy_database(self._subject.folder / path, copy)
-        fd = self._beneath.read(where)
+        fd = self._contained.read(where)
         try:
             size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size, on_piece=self._tell)
         finally:
             os.close(fd)
-        self._beneath.set_mtime(where, mtime_us * 1000)
+        self._contained.set_mtime(where, mtime_us * 1000)
         if mode != FILE_MODE:
-            self._beneath.set_mode(where, mode)
+            self._contained.set_mode(where, mode)
         return Entry(kind=Kind.DATABASE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
 
     def _stat(self, path: str) -> os.stat_result:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from holdfast.backup.archive.piped import read_through
 from holdfast.backup.archive.reader import Snapshot, read_snapshot
-from holdfast.backup.borg.verbs import Borg, Repository
+from holdfast.backup.engine import Engine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.backup.snapshot.databases import read_mark
 from holdfast.core.ports import KeyRing
@@ -53,7 +53,7 @@ class Verified:
 
 
 async def fetch(
-    borg: Borg,
+    engine: Engine,
     repository: Repository,
     head: Signed[Head],
     work: Path,
@@ -70,10 +70,10 @@ async def fetch(
     whole = Amount(files_all=head.record.files, bytes_all=head.record.bytes)
 
     def on_bytes(files: int, size: int) -> None:
-        borg.news.far(what, replace(whole, files=files, bytes=size))
+        engine.progress.reached(what, replace(whole, files=files, bytes=size))
 
     try:
-        async with borg.export_tar(repository, archive, rescue=True) as pieces:
+        async with engine.export_tar(repository, archive, rescue=True) as pieces:
             return await read_through(
                 pieces, lambda stream: read_snapshot(stream, head, work, durable=durable, on_bytes=on_bytes)
             )
@@ -82,7 +82,7 @@ async def fetch(
 
 
 async def verify(
-    borg: Borg,
+    engine: Engine,
     repository: Repository,
     head: Signed[Head],
     scratch: Path,
@@ -96,7 +96,7 @@ async def verify(
     try:
         ensure_private_folder(work)
         began = time.monotonic()
-        snapshot = await fetch(borg.fresh(scratch / "base"), repository, head, work, doing="restoring for a test")
+        snapshot = await fetch(engine.fresh(scratch / "base"), repository, head, work, doing="restoring for a test")
         fetched = time.monotonic()
         await asyncio.to_thread(check_snapshot, snapshot, keys, checks)
     finally:

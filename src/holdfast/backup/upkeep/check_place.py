@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from holdfast.backup.chain.heads import NAME as HEADS
 from holdfast.backup.chain.heads import parse_copy
-from holdfast.backup.places.companion_files import read_beside
-from holdfast.backup.places.manage import BackupPlaces
+from holdfast.backup.places.backup_places import BackupPlaces
+from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import ABOUT, Place
 from holdfast.backup.record import find_missing, own_heads, record_listing
 from holdfast.errors import BackupDamaged, HoldfastError
@@ -48,9 +48,9 @@ async def check_place(places: BackupPlaces, name: str, *, deep: bool = False) ->
 
 
 async def _beside(places: BackupPlaces, place: Place) -> tuple[str, ...]:
-    wanted = places.files_beside(place)
+    wanted = places.companions_of(place)
     try:
-        there = await read_beside(places.borg, place)
+        there = await read_companions(places.engine, place)
     except HoldfastError as error:
         return (error.message,)
     found: list[str] = []

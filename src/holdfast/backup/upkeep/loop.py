@@ -3,7 +3,7 @@
 The worker's process only looks at two small files. Staging, Borg and test restores run in a child
 (`holdfast backup due`): they take neither the worker's event loop nor its memory, and nothing that
 goes wrong in them reaches its tasks. When the worker stops, the child is asked to stop as well,
-ends its Borg, and leaves nothing that counts.
+ends its Engine, and leaves nothing that counts.
 """
 
 from __future__ import annotations

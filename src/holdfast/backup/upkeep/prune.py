@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from holdfast.backup.chain.chain import valid_heads
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places import place_state
-from holdfast.backup.places.manage import BackupPlaces
+from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.backup.places.place_errors import place_error
 from holdfast.backup.places.places import Place, check_there
 from holdfast.backup.record import record_listing
@@ -84,7 +84,7 @@ async def _prune_one(
     await asyncio.to_thread(check_there, place)  # a dead network mount may hang
     repository = places.repository(place)
     before = places.states.read()
-    listing = await places.borg.list_archives(repository)
+    listing = await places.engine.list_archives(repository)
     named = [one.archive for one in sorted(heads, key=lambda one: one.order)]
     state = record_listing(
         places.states, place.name, listed={one.name for one in listing.archives}, named=named, before=before
@@ -110,9 +110,9 @@ async def _prune_one(
         )
     if decided.remove and not dry_run:
         places.states.change(place.name, lambda state: place_state.removed(state, decided.remove))
-        await places.borg.delete(repository, decided.remove)
+        await places.engine.delete(repository, decided.remove)
     if not dry_run and (decided.remove or not place.append_only):
         # Also where nothing goes: what a killed run or superseded lists left is freed, and the
         # place says so where it has no room even for that.
-        await places.borg.compact(repository)
+        await places.engine.compact(repository)
     return decided

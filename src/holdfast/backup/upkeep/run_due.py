@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from holdfast.backup.places.manage import states_of
+from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import read_places
 from holdfast.backup.record import OLDER_HINT

@@ -12,7 +12,7 @@ from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
     from holdfast.backup.backups import Backups
-    from holdfast.backup.progress import News
+    from holdfast.backup.progress import Progress as ProgressPort
     from holdfast.backup.report import ListReport, PlaceResult, PlaceShape
 
 
@@ -212,11 +212,11 @@ def run_verify(args: argparse.Namespace) -> int:
     return run_async(work())
 
 
-async def _opened(args: argparse.Namespace, news: News) -> Backups:
+async def _opened(args: argparse.Namespace, news: ProgressPort) -> Backups:
     from holdfast.backup.backups import open_backups
     from holdfast.layout.agent_home import home_folder, load_home
 
-    return await open_backups(load_home(home_folder(args.home)), news=news)
+    return await open_backups(load_home(home_folder(args.home)), progress=news)
 
 
 def _print_places(report: ListReport) -> None:

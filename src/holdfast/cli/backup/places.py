@@ -10,7 +10,7 @@ from holdfast.cli.command import Commands, add_home_option, add_json_option, add
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
-    from holdfast.backup.places.manage import BackupPlaces
+    from holdfast.backup.places.backup_places import BackupPlaces
     from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import Place
 
@@ -182,13 +182,13 @@ def run_opened(args: argparse.Namespace, work: Callable[[BackupPlaces, argparse.
     """Run the work over the agent's places, its vault open."""
 
     async def main() -> int:
-        from holdfast.backup.places.manage import open_places
+        from holdfast.backup.places.backup_places import open_places
         from holdfast.cli.screen.progress import Progress
         from holdfast.layout.agent_home import home_folder, load_home
 
         home = load_home(home_folder(args.home))
         with Progress() as news:
-            return await work(await open_places(home, news=news), args)
+            return await work(await open_places(home, progress=news), args)
 
     return run_async(main())
 
@@ -198,7 +198,7 @@ def run_add(args: argparse.Namespace) -> int:
 
 
 async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.backup.places.manage import Request
+    from holdfast.backup.places.backup_places import Request
     from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import shared_domains
     from holdfast.cli.screen.screen import print_json, talk
@@ -210,7 +210,7 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
             domain=args.domain,
             append_only=args.append_only,
             rsh=args.rsh,
-            remote_borg=args.remote_borg,
+            remote_program=args.remote_borg,
             beside=args.beside,
         )
     )
@@ -233,7 +233,7 @@ APPEND_ONLY = (
 
 
 def run_list(args: argparse.Namespace) -> int:
-    from holdfast.backup.places.manage import states_of
+    from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.place_state import PlaceState, missing_text, shown
     from holdfast.backup.places.places import read_places, shared_domains
     from holdfast.cli.screen.screen import print_json, print_table, talk
@@ -321,7 +321,7 @@ def run_move(args: argparse.Namespace) -> int:
 
 
 async def _move(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.backup.places.manage import states_of
+    from holdfast.backup.places.backup_places import states_of
     from holdfast.cli.screen.screen import print_json, talk
 
     place = await places.move(args.name, args.address)

@@ -10,7 +10,7 @@ from holdfast.cli.command import Commands, add_home_option, add_json_option, new
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
-    from holdfast.backup.places.manage import BackupPlaces
+    from holdfast.backup.places.backup_places import BackupPlaces
     from holdfast.backup.upkeep.prune import Pruned
     from holdfast.layout.agent_home import AgentHome
 
@@ -147,7 +147,7 @@ async def _due(args: argparse.Namespace) -> int:
 
 def _print_due(home: AgentHome, names: Sequence[str]) -> None:
     """What was due, and how every place stands now."""
-    from holdfast.backup.places.manage import states_of
+    from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.places import read_places
     from holdfast.cli.backup.places import place_shape
     from holdfast.cli.screen.screen import print_json

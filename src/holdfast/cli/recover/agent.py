@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.borg.verbs import open_borg
+from holdfast.backup.open_engine import open_engine
 from holdfast.backup.restore.restore_choice import Wish
 from holdfast.backup.restore.restore_home import restore_to
 from holdfast.cli.input.agent_places import default_place, path_of, paths_of, second_place
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     at = None if args.at is None else _moment(args.at)
     with _borg_base() as base, Progress() as news:
         have = _have(args, vault)
-        borg = run_async(open_borg(base=base, news=news))
-        view = run_async(look(have, folder, borg=borg, port=Sodium(), at=at))
+        engine = run_async(open_engine(base=base, progress=news))
+        view = run_async(look(have, folder, engine=engine, port=Sodium(), at=at))
         if not args.json:
             show_view(view)
         if args.dry_run:

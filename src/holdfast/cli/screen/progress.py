@@ -59,7 +59,7 @@ class Progress:
             self._going.clear()  # mostly it says that something has ended; what goes on comes back
             talk(text)
 
-    def far(self, what: str, amount: Amount, /) -> None:
+    def reached(self, what: str, amount: Amount, /) -> None:
         now = self._clock()
         with self._turn, self._unheard():
             if self._terminal:

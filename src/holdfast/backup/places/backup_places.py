@@ -17,10 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.borg.verbs import Borg, Listing, Repository, check_id, open_borg
+from holdfast.backup.engine import Engine, Listing, Repository
+from holdfast.backup.open_engine import BASE, open_engine
 from holdfast.backup.places.address import Address, Kind, check_place_name, parse_address
-from holdfast.backup.places.companion_files import digest, put_beside, read_beside
-from holdfast.backup.places.found_places import copy_beside
+from holdfast.backup.places.companion_files import digest, put_companions, read_companions
+from holdfast.backup.places.found_places import log_in_companions
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import (
     ABOUT,
@@ -37,7 +38,7 @@ from holdfast.backup.places.places import (
     repository_of,
     write_places,
 )
-from holdfast.backup.progress import SILENT, News
+from holdfast.backup.progress import SILENT, Progress
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import (
     BadPlace,
@@ -61,7 +62,7 @@ from holdfast.layout.moved import check_not_moved
 
 THIS_MACHINE = "this machine"
 HEADS = "heads.jsonl"
-_KEY = "borg-key"  # in the vault: borg-key/PLACE/EPOCH
+_KEY = "borg-key"  # stored in the vault: borg-key/PLACE/EPOCH
 PLACE_ID_BYTES = 16
 
 
@@ -74,19 +75,25 @@ class Request:
     domain: str = ""
     append_only: bool = False
     rsh: str = ""
-    remote_borg: str = ""
+    remote_program: str = ""
     beside: str = ""
 
 
 class BackupPlaces:
-    """The places of one agent, with its vault open and a Borg at hand."""
+    """The places of one agent, with its vault open and the backup engine at hand."""
 
     def __init__(
-        self, home: AgentHome, *, vault: Vault, borg: Borg, clock: Clock | None = None, entropy: Entropy | None = None
+        self,
+        home: AgentHome,
+        *,
+        vault: Vault,
+        engine: Engine,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
     ) -> None:
         self.home = home
         self.vault = vault
-        self.borg = borg
+        self.engine = engine
         self.states = states_of(home)
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -120,7 +127,7 @@ class BackupPlaces:
         place = msgspec.structs.replace(place, repository_id=listing.repository_id)
         await self._keep_key(place)
         write_places(self.home.places_file, [*places, place])
-        await self.refresh_beside()
+        await self.refresh_companions()
         return place
 
     def remove(self, name: str) -> Place:
@@ -145,13 +152,13 @@ class BackupPlaces:
             place_id = find_place_id(root) or self._new_id()
             new = msgspec.structs.replace(new, place_id=place_id)
         repository = self.repository(new)
-        listing = await self.borg.list_archives(repository, rescue=True)
-        check_id(repository, listing.repository_id)
+        listing = await self.engine.list_archives(repository, rescue=True)
+        repository.check_id(listing.repository_id)
         if new.kind is Kind.FOLDER and find_place_id(Path(new.address)) is None:
             mark_place(Path(new.address), new.place_id)
         self._change_escrow(lambda escrow: _with_own(_without_place(escrow, str(old.own)), new))
         write_places(self.home.places_file, [new if one == old else one for one in places])
-        await self.refresh_beside()
+        await self.refresh_companions()
         return new
 
     async def check(self, name: str, *, deep: bool = False) -> Listing:
@@ -162,9 +169,9 @@ class BackupPlaces:
         place = self.get(name)
         await asyncio.to_thread(check_there, place)
         repository = self.repository(place)
-        listing = await self.borg.list_archives(repository)
+        listing = await self.engine.list_archives(repository)
         if deep:
-            await self.borg.check(repository)
+            await self.engine.check(repository)
         return listing
 
     def mark(self, name: str) -> None:
@@ -182,20 +189,14 @@ class BackupPlaces:
         if kept is None:
             raise RepositoryKeyMissing(
                 f"the vault has no key block of {name}",
-                hint=f"another place may: AGENT/{KEYS}/{name}.key; `borg key import` takes it",
+                hint=f"another place may: AGENT/{KEYS}/{name}.key; `{self.engine.key_command}` reads it",
             )
-        ensure_private_folder(self.borg.base)
-        path = self.borg.base / f"{name}.key"
-        write_atomically(path, kept.encode())
-        try:
-            await self.borg.import_key(self.repository(place), path)
-        finally:
-            path.unlink(missing_ok=True)
+        await self.engine.import_key(self.repository(place), kept)
 
     async def break_lock(self, name: str) -> None:
-        await self.borg.break_lock(self.repository(self.get(name)))
+        await self.engine.break_lock(self.repository(self.get(name)))
 
-    async def refresh_beside(self, names: tuple[str, ...] = ()) -> dict[str, Exception]:
+    async def refresh_companions(self, names: tuple[str, ...] = ()) -> dict[str, Exception]:
         """Put what lies beside the repositories where it is not what it should be.
 
         For all places, or these. A place that is away keeps what it has until a later run; what
@@ -218,7 +219,7 @@ class BackupPlaces:
         heads = _joined(there.get(HEADS, b""), files.get(HEADS, b""))
         if heads:
             files[HEADS] = heads
-        await put_beside(self.borg, place, files)
+        await put_companions(self.engine, place, files)
         self.states.change(place.name, lambda state: msgspec.structs.replace(state, beside=whole))
 
     async def check_speaks(self, place: Place) -> dict[str, bytes]:
@@ -228,14 +229,14 @@ class BackupPlaces:
         later must not write over what the living one has, nor make snapshots that look newest.
         """
         try:
-            files = await read_beside(self.borg, place)
+            files = await read_companions(self.engine, place)
         except PlaceMissing:
             return {}
         port = Sodium()
         own = find_own_log(self.home.folder, port)
         if own is None:
             return files
-        copy = copy_beside(files)
+        copy = log_in_companions(files)
         named = {key for entry in own.entries() for keys in entry.needs for key in keys.members}
         seen = merged(own, (copy,), id=own.id, port=port, asked=frozenset(named))
         if seen is not None and seen.position > own.position:
@@ -247,7 +248,7 @@ class BackupPlaces:
             )
         return files
 
-    def files_beside(self, place: Place) -> dict[str, bytes]:
+    def companions_of(self, place: Place) -> dict[str, bytes]:
         """What should lie beside this place's repository now."""
         return self._files(place, self.read(), read_escrow(self.vault))
 
@@ -286,7 +287,7 @@ class BackupPlaces:
             domain=domain,
             append_only=request.append_only,
             rsh=request.rsh,
-            remote_borg=request.remote_borg,
+            remote_program=request.remote_program,
             beside=request.beside,
         )
         return msgspec.structs.replace(draft, epoch=self._epoch(draft))
@@ -317,18 +318,18 @@ class BackupPlaces:
             ensure_private_folder(place.own)
         repository = self.repository(place)
         try:
-            await self.borg.init(repository)
+            await self.engine.init(repository)
         except PlaceTaken:
             try:
-                return await self.borg.list_archives(repository)
+                return await self.engine.list_archives(repository)
             except PassphraseRefused as error:
                 raise PlaceTaken(f"at {place.repository} lies a repository that this agent cannot open") from error
         if place.kind is Kind.FOLDER:
             write_atomically(place.own / ABOUT, about(place))
-        return await self.borg.list_archives(repository)
+        return await self.engine.list_archives(repository)
 
     async def _keep_key(self, place: Place) -> None:
-        key = await self.borg.export_key(self.repository(place))
+        key = await self.engine.export_key(self.repository(place))
         self._change_escrow(
             lambda escrow: _with_own(replace(escrow, others={**escrow.others, key_name(place): key}), place)
         )
@@ -352,7 +353,7 @@ class BackupPlaces:
 
 
 async def open_places(
-    home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None, news: News = SILENT
+    home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None, progress: Progress = SILENT
 ) -> BackupPlaces:
     """The agent's places, for changing and running them.
 
@@ -365,11 +366,8 @@ async def open_places(
                 hint="`holdfast init NAME` makes an agent with one",
             )
         vault = open_vault(home.vault, ask=ask or terminal_prompt())
-    settings = home.settings.backup
-    borg = await open_borg(
-        base=home.instance / "borg", program=settings.borg, accept_old=settings.accept_old_borg, news=news
-    )
-    return BackupPlaces(home, vault=vault, borg=borg)
+    engine = await open_engine(home.settings.backup, base=home.instance / BASE, progress=progress)
+    return BackupPlaces(home, vault=vault, engine=engine)
 
 
 def states_of(home: AgentHome) -> PlaceStates:

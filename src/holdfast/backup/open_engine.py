@@ -1,0 +1,36 @@
+"""The one place that binds the engine port to an engine: Borg."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.backup.borg.program import ask_version, check_version, find_program
+from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Engine
+from holdfast.backup.progress import SILENT, Progress
+from holdfast.layout.agent_settings import BackupSettings
+
+BASE = "borg"  # the engine's folder in an agent's instance folder
+
+
+async def open_engine(settings: BackupSettings | None = None, *, base: Path, progress: Progress = SILENT) -> Engine:
+    """The engine of this machine, if its version is one we rely on.
+
+    Raises EngineMissing, EngineTooOld.
+    """
+    settings = settings or BackupSettings()
+    program = find_program(settings.borg)
+    version = await ask_version(program)
+    check_version(version, accept_old=settings.accept_old_borg)
+    return Borg(program, base=base, version=version, progress=progress)
+
+
+async def describe_engine(settings: BackupSettings) -> str:
+    """Name, version and path, for `holdfast doctor`. Raises EngineMissing, EngineTooOld.
+
+    A version that the settings accept and we do not is too old here too.
+    """
+    program = find_program(settings.borg)
+    version = await ask_version(program)
+    check_version(version, accept_old=False)
+    return f"Borg {'.'.join(map(str, version))} ({program})"
