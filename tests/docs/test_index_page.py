@@ -122,7 +122,7 @@ def render() -> str:
     for heading, names in sections().items():
         lines += ["", f"## {heading}", ""]
         if heading == "For contributors":
-            lines += ["You need none of these to use Holdfast.", ""]
+            lines += ["You need none of these to use Holdfast; the formats are exact enough to write another one.", ""]
         for name in names:
             title, purpose = read_page(name)
             lines.append(f"- [{title}]({name}.md): {purpose}")
