@@ -17,14 +17,11 @@ import asyncio
 import random
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
-
-import msgspec
 
 from holdfast.backup.archive import reader
 from holdfast.backup.archive.reader import read_snapshot
@@ -41,10 +38,9 @@ from holdfast_proofs.backup_lab import SODIUM, Owner, archive, snapshot, tree_me
 from holdfast_proofs.backup_lab.flips import flip
 from holdfast_proofs.backup_lab.trees import Tree, tree_of
 from holdfast_proofs.backup_lab.world import World, make_world, write_files
-from holdfast_proofs.support.options import at_least_one
+from holdfast_proofs.runner import Proof, Result, at_least_one, fast_folder
 
 SHARES = {"repository": 0.2, "staging": 0.3, "stream": 0.3, "heads": 0.2}
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 
 
 @dataclass
@@ -66,36 +62,11 @@ class Figures:
             self.silent.append(what)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m holdfast_proofs.backup_flips")
-    parser.add_argument("--flips", type=at_least_one, default=2_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--self-test", action="store_true", help="a reader that does not compare")
-    parser.add_argument("--report", type=Path, default=None)
-    given = parser.parse_args(arguments)
-    figures = run(given.flips, given.seed, weak=given.self_test)
-    raw = msgspec.json.format(msgspec.json.encode(figures), indent=1)
-    if given.report is not None:
-        given.report.parent.mkdir(parents=True, exist_ok=True)
-        given.report.write_bytes(raw + b"\n")
-    print(raw.decode())
-    silent = sum(len(one.silent) for one in figures.values())
-    print(
-        f"{sum(one.flips for one in figures.values()):,} flips: "
-        f"{sum(one.found for one in figures.values()):,} found, "
-        f"{sum(one.equal for one in figures.values()):,} changed nothing, {silent} silent",
-        file=sys.stderr,
-    )
-    return 0 if bool(silent) == given.self_test else 1
-
-
-def run(flips: int, seed: int, *, weak: bool = False, repositories: bool = True) -> dict[str, Figures]:
+def flip_all(flips: int, seed: int, *, weak: bool = False, repositories: bool = True) -> dict[str, Figures]:
     """The figures by kind. `repositories` asks real Borg, which takes half a second each."""
     chance = random.Random(seed)
-    memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     figures = {name: Figures() for name in SHARES}
-    with tempfile.TemporaryDirectory(prefix="holdfast-flips-", dir=memory) as folder:
-        root = Path(folder)
+    with fast_folder("flips") as root:
         counts = {name: max(1, round(flips * share)) for name, share in SHARES.items()}
         with _weakened(weak):
             _flip_lab(root / "lab", counts, chance, figures)
@@ -220,5 +191,29 @@ def _weakened(weak: bool) -> AbstractContextManager[object]:
     return patch.object(reader, "_compare_one", careless) if weak else nullcontext()
 
 
+def _run(given: argparse.Namespace) -> Result:
+    figures = flip_all(given.flips, given.seed, weak=given.self_test)
+    silent = [f"{name}: {one}" for name, kind in figures.items() for one in kind.silent]
+    kinds = figures.values()
+    return Result(
+        green=bool(silent) == given.self_test,
+        figures=figures,
+        findings=() if given.self_test else silent,
+        summary=f"{sum(one.flips for one in kinds):,} flips: {sum(one.found for one in kinds):,} found, "
+        f"{sum(one.equal for one in kinds):,} changed nothing, {len(silent)} silent",
+    )
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--flips", type=at_least_one, default=2_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--self-test", action="store_true", help="a reader that does not compare")
+
+
+PROOF = Proof(
+    name="backup_flips", purpose="One wrong bit, and what a restore makes of it.", add_options=_options, run=_run
+)
+main = PROOF.main
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast_proofs.backup_flips import run
+from holdfast_proofs.backup_flips import flip_all
 
 
 def test_killed_anywhere_nothing_half_counts(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_killed_anywhere_nothing_half_counts(tmp_path: Path) -> None:
 
 
 def test_no_wrong_bit_gives_a_wrong_file_in_silence() -> None:
-    figures = run(30, seed=3)
+    figures = flip_all(30, seed=3)
     assert {name: one.silent for name, one in figures.items()} == {
         "repository": [],
         "staging": [],
@@ -52,5 +52,5 @@ def test_no_wrong_bit_gives_a_wrong_file_in_silence() -> None:
 
 
 def test_a_reader_that_does_not_compare_is_caught() -> None:
-    figures = run(20, seed=4, weak=True, repositories=False)
+    figures = flip_all(20, seed=4, weak=True, repositories=False)
     assert figures["staging"].silent

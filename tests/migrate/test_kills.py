@@ -10,21 +10,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_proofs.moves.__main__ import Figures
+from holdfast_proofs.moves.trials import Figures
 
 WEAK = """
 import sys
 import holdfast.app.agent_lease_gate as acting
 import holdfast.app.binder as places
 acting.check_not_moved = places.check_not_moved = lambda _: None
-from holdfast_proofs.moves.__main__ import main
-sys.exit(main(sys.argv[1:]))
+from holdfast_proofs.moves.trials import main
+main(sys.argv[1:])
 """
 
 
 def swept(tmp_path: Path, *words: str, program: tuple[str, ...]) -> Figures:
     report = tmp_path / "report.json"
-    line = [sys.executable, *program, *words, "--build", str(tmp_path), "--report", str(report)]
+    line = [sys.executable, *program, *words, "--report", str(report)]
     subprocess.run(line, env=os.environ, stdout=subprocess.DEVNULL, timeout=300, check=False)
     return msgspec.json.decode(report.read_bytes(), type=Figures)
 
@@ -46,7 +46,7 @@ def test_without_the_mark_both_run_and_the_suite_says_so(tmp_path: Path) -> None
     folder = tmp_path / "world"
     folder.mkdir(mode=0o700)
     done = subprocess.run(
-        [sys.executable, "-c", WEAK, "--inside", str(folder), "--points", "1", "--no-arbiter"],
+        [sys.executable, "-c", WEAK, str(folder), "1", "alone"],
         env=os.environ | preloaded(library),
         stdout=subprocess.PIPE,
         timeout=300,

@@ -1,8 +1,7 @@
 """`python -m holdfast_proofs.crash`: kill a task at every call it makes, and count.
 
-Runs the chosen suites, two jobs at a time; prints a table for each and leaves every figure in
-build/crash.json. Ends with 1 where anything is red, and then names the command that runs each
-finding's trial alone.
+Runs the chosen suites, two jobs at a time; prints a table for each, and where anything is red
+the command that runs each finding's trial alone.
 """
 
 from __future__ import annotations
@@ -16,33 +15,20 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
-
-from holdfast.errors import HoldfastError
 from holdfast_proofs.crash.jobs import Job, run_job
 from holdfast_proofs.crash.report import Figures, Report, SuiteReport, table
 from holdfast_proofs.crash.subjects import CLASSES
 from holdfast_proofs.crash.suites import MATRIX, SECONDS, SUITES, Kills, Options
+from holdfast_proofs.runner import BUILD, Proof, Result, at_least_one
 from holdfast_proofs.shim import Mode, build
-from holdfast_proofs.support.options import at_least_one
 
-BUILD = Path("build")
-REPORT = BUILD / "crash.json"
 AT_ONCE = 2
 STEPS_MAX = 100
 _SIDES = {"before": Mode.KILL_BEFORE, "after": Mode.KILL_AFTER}
 _KILL = re.compile(r"(before|after):([0-9]{1,6})")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return _main(_parse(arguments))
-    except HoldfastError as error:
-        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
-        return 2
-
-
-def _main(given: argparse.Namespace) -> int:
+def _prove(given: argparse.Namespace) -> Result:
     options = Options(
         classes=given.classes or CLASSES,
         steps=given.steps,
@@ -60,8 +46,13 @@ def _main(given: argparse.Namespace) -> int:
     for name in given.suites or _suites_for(options):
         suites[name] = _run(name, options, library, quiet=given.json)
     report = Report.over(suites, seconds=time.monotonic() - began)
-    _write(report, given.report, as_json=given.json)
-    return 0 if report.green else 1
+    return Result(
+        green=report.green,
+        figures=report,
+        summary=f"{report.points:,} trials at {report.distinct:,} "
+        f"distinct points, {report.duplicates} duplicates, {report.lost} lost, {report.silent} "
+        f"silent, {report.needless_parks} needless parks, {report.seconds:.0f} s",
+    )
 
 
 def _suites_for(options: Options) -> list[str]:
@@ -105,60 +96,30 @@ def _show_findings(suite: str, figures: Figures, options: Options) -> None:
         print(f"  again: python -m holdfast_proofs.crash --suites {suite} {which}--seed {options.seed} {again}")
 
 
-def _write(report: Report, path: Path, *, as_json: bool) -> None:
-    raw = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw + b"\n")
-    if as_json:
-        print(raw.decode())
-        return
-    print(
-        f"{'green' if report.green else 'RED'}: {report.points:,} trials at {report.distinct:,} "
-        f"distinct points, {report.duplicates} duplicates, {report.lost} lost, {report.silent} "
-        f"silent, {report.needless_parks} needless parks, {report.seconds:.0f} s; figures in {path}"
-    )
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m holdfast_proofs.crash", description=__doc__)
-    parser.add_argument(
-        "--suites", nargs="+", choices=list(SUITES), metavar="SUITE", help=f"only these: {', '.join(SUITES)}"
-    )
-    parser.add_argument(
-        "--points", type=at_least_one, metavar="N", help="a sample of about N kills per class; default: all"
-    )
-    parser.add_argument("--classes", nargs="+", choices=CLASSES, metavar="CLASS")
-    parser.add_argument(
-        "--steps",
-        nargs="+",
-        type=_steps,
-        default=list(MATRIX),
-        metavar="N",
-        help="how many steps the tasks of the matrix have",
-    )
-    parser.add_argument(
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--suites", nargs="+", choices=list(SUITES), metavar="SUITE", help=f"only these: {', '.join(SUITES)}")
+    add("--points", type=at_least_one, metavar="N", help="a sample of about N kills per class; default: all")
+    add("--classes", nargs="+", choices=CLASSES, metavar="CLASS")
+    add("--steps", nargs="+", type=_steps, default=list(MATRIX), metavar="N", help="how many steps the tasks have")
+    add(
         "--seconds",
         type=at_least_one,
         default=SECONDS,
         metavar="N",
         help="pairs: second kills drawn for each first one",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
-    parser.add_argument(
+    add("--seed", type=int, default=1, help="of what is drawn")
+    add(
         "--at",
         type=_kills,
         default=(),
         metavar="SIDE:CALL[,SIDE:CALL]",
         help="one trial alone, such as after:147 or after:147,before:12",
     )
-    parser.add_argument("--flip", default="", metavar="FILE:OFFSET:BIT", help="one flipped bit alone")
-    parser.add_argument("--origin", default="", metavar="FOLDER", help="the journal of that flip")
-    parser.add_argument(
-        "--fault", default="", metavar="FAULT", help="one trial alone of power, syncs or full, as a finding names it"
-    )
-    parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    return parser.parse_args(arguments)
+    add("--flip", default="", metavar="FILE:OFFSET:BIT", help="one flipped bit alone")
+    add("--origin", default="", metavar="FOLDER", help="the journal of that flip")
+    add("--fault", default="", metavar="FAULT", help="one trial alone of power, syncs or full, as a finding names it")
 
 
 def _steps(text: str) -> int:
@@ -175,6 +136,14 @@ def _kills(text: str) -> Kills:
         raise argparse.ArgumentTypeError("such as after:147 or after:147,before:12")
     return tuple((_SIDES[one[1]], int(one[2])) for one in found if one)
 
+
+PROOF = Proof(
+    name="crash",
+    purpose="Kill a task at every call it makes, flip bits, cut the power, fill the disk, and count.",
+    add_options=_options,
+    run=_prove,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,34 +9,38 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
-import msgspec
-
+from holdfast.errors import BadInput
 from holdfast_proofs.explore.catalogue import CONFIGURATIONS, SMALL, find
 from holdfast_proofs.explore.report import HEADER, Explored, Report, judged, line, numbered, summed
 from holdfast_proofs.explore.search import explore
 from holdfast_proofs.explore.setup import Configuration
+from holdfast_proofs.runner import Proof, Result
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    chosen = _chosen(options)
+def _prove(given: argparse.Namespace) -> Result:
+    chosen = _chosen(given)
     if not chosen:
-        parser.error(f"no configuration is called {options.only!r}; --list shows them")
-    if options.list:
-        for one in chosen:
-            print(f"{one.kind:<9}{one.name}")
-        return 0
-    report = _run(chosen, say=not options.json, traces=bool(options.only) or options.traces)
-    raw = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    if options.report is not None:
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_bytes(raw + b"\n")
-    print(raw.decode() if options.json else _summary(report))
-    return 0 if report.green else 1
+        raise BadInput(f"no configuration is called {given.only!r}", hint="--list shows them")
+    if given.list:
+        names = [f"{one.kind:<9}{one.name}" for one in chosen]
+        return Result(green=True, figures=names, findings=names, summary=f"{len(names)} configurations")
+    report = _run(chosen, say=not given.json, traces=bool(given.only) or given.traces)
+    totals = report.totals
+    return Result(
+        green=report.green,
+        figures=report,
+        findings=[_wrong(one) for one in report.configurations if not one.ok],
+        again='--only "NAME"',
+        summary=f"{totals.holds} hold, {totals.caught} weakened ones "
+        f"caught, {totals.survives} survive; {totals.states:,} states, {totals.edges:,} edges, "
+        f"{totals.seconds:.0f} s ({totals.cpu_seconds:.0f} s of processor time)",
+    )
+
+
+def _wrong(one: Explored) -> str:
+    expected = "holds" if one.kind != "caught" else "is caught for its own rule"
+    return f"{one.name}: expected that it {expected}; {one.finding or 'nothing'} found"
 
 
 def _chosen(options: argparse.Namespace) -> list[Configuration]:
@@ -77,34 +81,21 @@ def _clear_line() -> None:
         print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-def _summary(report: Report) -> str:
-    totals = report.totals
-    lines = [
-        f"{'green' if report.green else 'RED'}: {totals.holds} hold, {totals.caught} weakened ones "
-        f"caught, {totals.survives} survive; {totals.states:,} states, {totals.edges:,} edges, "
-        f"{totals.seconds:.0f} s ({totals.cpu_seconds:.0f} s of processor time)"
-    ]
-    for one in report.configurations:
-        if not one.ok:
-            expected = "holds" if one.kind != "caught" else "is caught for its own rule"
-            lines.append(f"{one.name}: expected that it {expected}; {one.finding or 'nothing'} found")
-            lines.append(f'  python -m holdfast_proofs.explore --only "{one.name}"')
-    return "\n".join(lines)
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--only", metavar="NAME", help="this configuration, or all whose names contain it")
+    add("--small", action="store_true", help="the set that `make test` runs")
+    add("--list", action="store_true", help="name the configurations and stop")
+    add("--traces", action="store_true", help="show the way to every breach")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.explore",
-        description="Search every interleaving of small worlds over production's transitions.",
-    )
-    parser.add_argument("--only", metavar="NAME", help="this configuration, or all whose names contain it")
-    parser.add_argument("--small", action="store_true", help="the set that `make test` runs")
-    parser.add_argument("--list", action="store_true", help="name the configurations and stop")
-    parser.add_argument("--traces", action="store_true", help="show the way to every breach")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--report", type=Path, help="write the report to this file too")
-    return parser
-
+PROOF = Proof(
+    name="explore",
+    purpose="Search every interleaving of small worlds over production's transitions.",
+    add_options=_options,
+    run=_prove,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

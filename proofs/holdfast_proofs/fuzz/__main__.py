@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from holdfast_proofs.fuzz.campaign import Report, find_engine, run_campaign
+from holdfast.errors import BadInput
+from holdfast_proofs.fuzz.campaign import find_engine, run_campaign
 from holdfast_proofs.fuzz.targets import TARGETS
 from holdfast_proofs.fuzz.watch import Watch
+from holdfast_proofs.runner import Proof, Result, at_least_one
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
-    if options.input is not None:
-        return _run_one(options)
+def _run(given: argparse.Namespace) -> Result:
+    if given.input is not None:
+        return _run_one(given)
     report = run_campaign(
-        options.target or TARGETS,
-        runs=options.runs,
-        seed=options.seed,
-        engine=options.engine or find_engine(),
-        each=_progress,
+        given.target or TARGETS, runs=given.runs, seed=given.seed, engine=given.engine or find_engine(), each=_progress
     )
-    _tell(report, options)
-    return 1 if report.findings else 0
+    shown = report.to_json()
+    return Result(
+        green=not report.findings,
+        figures=shown,
+        findings=[f"{one.target}: {one.kind}: {one.what} {one.where}\n    {one.command}" for one in report.findings],
+        summary=f"{shown['executions']} executions of {len(report.targets)} borders in {shown['seconds']} "
+        f"s by {report.engine} ({shown['executions_per_s']} per second), slowest "
+        f"{shown['slowest_ms']} ms, at most {shown['memory_mib']} MiB: {len(report.findings)} findings",
+    )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.fuzz", description="Give every border what nobody would send on purpose."
-    )
-    parser.add_argument("--runs", type=int, default=1_000_000, help="executions in all (1000000)")
-    parser.add_argument(
-        "--target",
-        action="append",
-        choices=[*TARGETS],
-        metavar="NAME",
-        help=f"only this border, may be repeated: {', '.join(TARGETS)}",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the mutations")
-    parser.add_argument(
-        "--engine",
-        choices=("atheris", "mutations"),
-        help="atheris follows the branches, where it is installed; else our own mutations",
-    )
-    parser.add_argument("--input", metavar="HEX", help="one input, as a finding shows it")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--report", type=Path, help="write the JSON object to this file too")
-    return parser
-
-
-def _run_one(options: argparse.Namespace) -> int:
-    if not options.target or len(options.target) != 1:
-        raise SystemExit("--input goes with one --target")
-    watch = Watch(TARGETS[options.target[0]])
-    print(watch.run(bytes.fromhex(options.input)))
-    for finding in watch.findings.values():
-        print(f"{finding.kind}: {finding.what} at {finding.where}")
-    return 1 if watch.findings else 0
+def _run_one(given: argparse.Namespace) -> Result:
+    if not given.target or len(given.target) != 1:
+        raise BadInput("--input goes with one --target")
+    watch = Watch(TARGETS[given.target[0]])
+    ended = str(watch.run(bytes.fromhex(given.input)))
+    found = [f"{one.kind}: {one.what} at {one.where}" for one in watch.findings.values()]
+    return Result(green=not found, figures={"ended": ended, "findings": found}, findings=found, summary=ended)
 
 
 def _progress(found: dict[str, Any]) -> None:
@@ -71,23 +48,29 @@ def _progress(found: dict[str, Any]) -> None:
     )
 
 
-def _tell(report: Report, options: argparse.Namespace) -> None:
-    shown = report.to_json()
-    if options.report is not None:
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(json.dumps(shown, indent=2) + "\n")
-    for one in report.findings:
-        print(f"{one.target}: {one.kind}: {one.what} {one.where}\n  {one.command}", file=sys.stderr)
-    if options.json:
-        print(json.dumps(shown))
-        return
-    print(
-        f"{shown['executions']} executions of {len(report.targets)} borders in {shown['seconds']} "
-        f"s by {report.engine} ({shown['executions_per_s']} per second), slowest "
-        f"{shown['slowest_ms']} ms, at most {shown['memory_mib']} MiB: "
-        f"{len(report.findings)} findings"
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--runs", type=at_least_one, default=1_000_000, help="executions in all (1000000)")
+    add(
+        "--target",
+        action="append",
+        choices=[*TARGETS],
+        metavar="NAME",
+        help=f"only this border, may be repeated: {', '.join(TARGETS)}",
     )
+    add("--seed", type=int, default=0, help="of the mutations")
+    add(
+        "--engine",
+        choices=("atheris", "mutations"),
+        help="atheris follows the branches, where it is installed; else our own mutations",
+    )
+    add("--input", metavar="HEX", help="one input, as a finding shows it")
 
+
+PROOF = Proof(
+    name="fuzz", purpose="Give every border what no program sends on purpose.", add_options=_options, run=_run
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -25,14 +24,13 @@ from holdfast_proofs.handoff_kills.app import TRUTH
 from holdfast_proofs.handoff_kills.judge import judge
 from holdfast_proofs.handoff_kills.person import Person
 from holdfast_proofs.handoff_kills.truth import Truth
-from holdfast_proofs.support.options import at_least_one
+from holdfast_proofs.runner import Proof, Result, at_least_one
 
 APP = "holdfast_proofs.handoff_kills.app:app"
 FILES = ("handoff.md", "HEARTBEAT.md", "MEMORY.md")
 KILLS_PER_HOME = 25
 LIFE_S_MAX = 1.5
 START_S_MAX = 60.0
-BUILD = Path("build")
 
 
 @dataclass(slots=True)
@@ -48,17 +46,6 @@ class Figures:
     @property
     def green(self) -> bool:
         return not self.findings and self.points > 0 and self.facts > 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parse(arguments)
-    begun = time.monotonic()
-    figures = asyncio.run(sweep(given.points, seed=given.seed, lag_ms=given.lag_ms))
-    figures.seconds = round(time.monotonic() - begun, 1)
-    given.report.parent.mkdir(parents=True, exist_ok=True)
-    given.report.write_text(json.dumps(asdict(figures), indent=1) + "\n")
-    print(json.dumps(asdict(figures)) if given.json else _shown(figures))
-    return 0 if figures.green else 1
 
 
 async def sweep(points: int, *, seed: int, lag_ms: int) -> Figures:
@@ -155,38 +142,44 @@ def _mtime(path: Path) -> int:
         return 0
 
 
-def _shown(figures: Figures) -> str:
-    lags = sorted(figures.lags_ms)
-    lines = [f"  {finding}" for finding in figures.findings[:50]]
-    lines.append(
-        f"{'green' if figures.green else 'RED'}: {figures.points:,} kills, "
+def _run(given: argparse.Namespace) -> Result:
+    begun = time.monotonic()
+    figures = asyncio.run(sweep(given.points, seed=given.seed, lag_ms=given.lag_ms))
+    figures.seconds = round(time.monotonic() - begun, 1)
+    lags = sorted(figures.lags_ms) or [0]
+    return Result(
+        green=figures.green,
+        figures=asdict(figures),
+        findings=figures.findings[:50],
+        summary=f"{figures.points:,} kills, "
         f"{figures.correct:,} answered correctly from the files alone; {figures.facts:,} facts "
         f"looked for; the oldest fact not yet in the file: {lags[len(lags) // 2]} ms (median), "
-        f"{lags[-1]} ms (worst); longest stall of this machine {max(figures.stalls_ms)} ms; "
-        f"{figures.seconds:.0f} s"
+        f"{lags[-1]} ms (worst); longest stall of this machine {max(figures.stalls_ms, default=0)} ms; "
+        f"{figures.seconds:.0f} s",
     )
-    return "\n".join(lines)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.handoff_kills",
-        description="Kill a working agent at random moments; its files alone must then say where "
-        "it is, what is pending, what is decided and what changed.",
-    )
-    parser.add_argument("--points", type=at_least_one, default=200, metavar="N", help="kills (200)")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments and the person (1)")
-    parser.add_argument(
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--points", type=at_least_one, default=200, metavar="N", help="kills (200)")
+    add("--seed", type=int, default=1, help="of the moments and the person (1)")
+    add(
         "--lag-ms",
         type=at_least_one,
         default=1_000,
         metavar="MS",
         help="a fact that is older must be in the files (1000)",
     )
-    parser.add_argument("--report", type=Path, default=BUILD / "handoff-kills.json", metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    return parser.parse_args(arguments)
 
+
+PROOF = Proof(
+    name="handoff_kills",
+    purpose="Kill a working agent at random moments; its files alone must then say where "
+    "it is, what is pending, what is decided and what changed.",
+    add_options=_options,
+    run=_run,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

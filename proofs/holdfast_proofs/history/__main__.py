@@ -23,12 +23,13 @@ from holdfast.app.binder import open_file_journal
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.downstream.ledger import Done, Page
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput
 from holdfast.host.sqlite import open_db
 from holdfast.journal.contract import Filter
-from holdfast_proofs.history.check import Breach, check, told
+from holdfast_proofs.history.check import check, told
 from holdfast_proofs.history.reading import make_story, of_task, read_records
 from holdfast_proofs.history.story import Held, Story
+from holdfast_proofs.runner import Proof, Result
 
 TASKS_MAX = 1_000_000
 BOOKS_S_MAX = 30.0
@@ -42,21 +43,6 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     effects: int
     breaches: dict[str, list[str]]  # by task id
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parse(arguments)
-    try:
-        stories = asyncio.run(read_stories(given.journal, given.books, given.logs, only=given.task))
-    except (HoldfastError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    found = {story.task_id: breaches for story in stories if (breaches := check(story))}
-    if given.order:
-        for story in stories:
-            print(f"task {story.task_id}", *told(story), sep="\n  ")
-    _print(stories, found, as_json=given.json)
-    return 1 if found else 0
 
 
 async def read_stories(journal: Path, books: Sequence[str], logs: Sequence[Path], *, only: str = "") -> list[Story]:
@@ -121,31 +107,37 @@ def _holders(logs: Sequence[Path]) -> dict[str, tuple[Held, ...]]:
     return held
 
 
-def _print(stories: list[Story], found: dict[str, list[Breach]], *, as_json: bool) -> None:
+def _run(given: argparse.Namespace) -> Result:
+    try:
+        stories = asyncio.run(read_stories(given.journal, given.books, given.logs, only=given.task))
+    except (OSError, ValueError) as error:
+        raise BadInput(str(error)) from error
+    found = {story.task_id: breaches for story in stories if (breaches := check(story))}
+    if given.order:
+        for story in stories:
+            print(f"task {story.task_id}", *told(story), sep="\n  ")
     records = sum(len(story.records) for story in stories)
     effects = sum(len(story.effects) for story in stories)
-    if as_json:
-        breaches = {task: [str(one) for one in broken] for task, broken in found.items()}
-        report = Checked(green=not found, tasks=len(stories), records=records, effects=effects, breaches=breaches)
-        print(msgspec.json.format(msgspec.json.encode(report), indent=1).decode())
-        return
-    for task, broken in found.items():
-        for one in broken:
-            print(f"task {task}: {one}")
-    verdict = "RED" if found else "green"
-    print(f"{verdict}: {len(stories):,} tasks, {records:,} records, {effects:,} effects")
+    breaches = {task: [str(one) for one in broken] for task, broken in found.items()}
+    return Result(
+        green=not found,
+        figures=Checked(green=not found, tasks=len(stories), records=records, effects=effects, breaches=breaches),
+        findings=[f"task {task}: {one}" for task, broken in breaches.items() for one in broken],
+        summary=f"{len(stories):,} tasks, {records:,} records, {effects:,} effects",
+    )
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m holdfast_proofs.history", description=__doc__)
-    parser.add_argument("journal", type=Path, metavar="JOURNAL")
-    parser.add_argument("--books", nargs="+", default=(), metavar="FILE|URL", help="of far ends")
-    parser.add_argument("--logs", nargs="+", type=Path, default=(), metavar="FILE", help="workers' events")
-    parser.add_argument("--task", default="", metavar="ID", help="only this task")
-    parser.add_argument("--order", action="store_true", help="print each task's one order")
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments)
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("journal", type=Path, metavar="JOURNAL")
+    add("--books", nargs="+", default=(), metavar="FILE|URL", help="of far ends")
+    add("--logs", nargs="+", type=Path, default=(), metavar="FILE", help="workers' events")
+    add("--task", default="", metavar="ID", help="only this task")
+    add("--order", action="store_true", help="print each task's one order")
 
+
+PROOF = Proof(name="history", purpose=str(__doc__), add_options=_options, run=_run)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,69 +1,51 @@
-"""`python -m holdfast_proofs.identity_kills`: cut an identity's life short at every call.
-
-Ends with 1 where something was left that must not be.
-"""
+"""`python -m holdfast_proofs.identity_kills`: every act of an identity's life, cut short at every call."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast_proofs.identity_kills.lives import LIVES
-from holdfast_proofs.shim import build, preloaded
-from holdfast_proofs.support.options import at_least_one
-
-FAST = Path("/dev") / "shm"  # a sync there costs nothing; what is tried is the order of calls
+from holdfast_proofs.runner import BUILD, Proof, Result, at_least_one, fast_folder, run_with_shim
+from holdfast_proofs.shim import build
 
 
-def sweep(life: str, *, points: int = 0, folder: Path | None = None) -> dict[str, Any]:
+def sweep(life: str, *, points: int = 0) -> dict[str, Any]:  # Any: JSON
     """All trials of a life, or so many of each kind, in a process with the shim."""
-    place = folder or (FAST if FAST.is_dir() else None)
-    made = Path(tempfile.mkdtemp(dir=place))
-    try:
-        library = build(made / "shim")
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast_proofs.identity_kills.trials", life, str(made), str(points)],
-            env=os.environ | preloaded(library),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            return {"life": life, "wrong": [done.stderr[-2_000:]], "trials": {}, "calls": 0}
-        return json.loads(done.stdout)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    library = build(BUILD / "shim")
+    with fast_folder("identity") as folder:
+        return json.loads(run_with_shim("identity_kills.trials", life, str(folder), str(points), library=library))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.identity_kills",
-        description="Kill and fail every act of an identity's life at every call.",
+def _run(given: argparse.Namespace) -> Result:
+    reports: list[dict[str, Any]] = []
+    for life in given.life or LIVES:
+        reports.append(sweep(life, points=given.points or 0))
+        print(f"{life}: {reports[-1]['calls']} calls, trials {reports[-1]['trials']}", file=sys.stderr, flush=True)
+    wrong = [f"{one['life']}: {finding}" for one in reports for finding in one["wrong"]]
+    trials = sum(sum(one["trials"].values()) for one in reports)
+    return Result(
+        green=trials > 0 and not wrong,
+        figures=reports,
+        findings=wrong,
+        summary=f"{trials:,} kills and failures over {len(reports)} acts, {len(wrong)} wrong",
     )
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--life", choices=tuple(LIVES), action="append", help="only these")
     parser.add_argument("--points", type=at_least_one, help="so many points of each kind")
-    parser.add_argument("--report", type=Path, help="write the figures to this file as JSON")
-    options = parser.parse_args(arguments)
-    reports: list[dict[str, Any]] = []
-    for life in options.life or LIVES:
-        report = sweep(life, points=options.points or 0)
-        reports.append(report)
-        print(f"{life}: {report['calls']} calls, trials {report['trials']}", flush=True)
-        for one in report["wrong"]:
-            print(f"red: {life}: {one}", file=sys.stderr)
-    if options.report is not None:
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(json.dumps(reports, indent=1) + "\n")
-    return 1 if any(report["wrong"] for report in reports) else 0
 
+
+PROOF = Proof(
+    name="identity_kills",
+    purpose="Kill and fail every act of an identity's life at every call.",
+    add_options=_options,
+    run=_run,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

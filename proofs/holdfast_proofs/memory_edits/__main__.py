@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.app.binder import open_file_journal
@@ -20,6 +19,7 @@ from holdfast.memory.entries import entry_id, key_of
 from holdfast.memory.projection import project_now
 from holdfast.memory.writing import Written
 from holdfast_proofs.memory_edits.editor import WAYS, line_of
+from holdfast_proofs.runner import Proof, Result, at_least_one
 
 EDITS = 10_000
 
@@ -94,32 +94,43 @@ async def pair(folder: Path, how: str, *, edits: int, seed: int) -> Outcome:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m holdfast_proofs.memory_edits")
-    parser.add_argument("--edits", type=int, default=EDITS, help="in all, over all ways of saving")
-    parser.add_argument("--how", choices=[*WAYS, "all"], default="all")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--report", type=Path)
-    given = parser.parse_args()
+def _run(given: argparse.Namespace) -> Result:
     ways = list(WAYS) if given.how == "all" else [given.how]
     outcomes: list[Outcome] = []
     for how in ways:
         with tempfile.TemporaryDirectory(prefix="holdfast-edits-") as name:
-            outcome = asyncio.run(pair(Path(name), how, edits=given.edits // len(ways), seed=given.seed))
-        outcomes.append(outcome)
+            one = asyncio.run(pair(Path(name), how, edits=given.edits // len(ways), seed=given.seed))
+        outcomes.append(one)
         print(
-            f"{how:9} {outcome.agent_edits + outcome.editor_edits:6} edits: lost "
-            f"{outcome.lost_of_agent} of the agent's, {outcome.lost_of_editor} of the editor's, "
-            f"doubled {outcome.doubled}; {outcome.saves_between} saves came between, "
-            f"{outcome.put_back} lines put back, {outcome.seconds} s",
+            f"{how:9} {one.agent_edits + one.editor_edits:6} edits: lost {one.lost_of_agent} of the agent's, "
+            f"{one.lost_of_editor} of the editor's, doubled {one.doubled}; {one.saves_between} saves came "
+            f"between, {one.put_back} lines put back, {one.seconds} s",
+            file=sys.stderr,
             flush=True,
         )
-    if given.report is not None:
-        given.report.parent.mkdir(parents=True, exist_ok=True)
-        shown = {"outcomes": [asdict(one) for one in outcomes]}
-        given.report.write_text(json.dumps(shown, indent=2) + "\n")
-    return 0 if all(one.well for one in outcomes) else 1
+    edits = sum(one.agent_edits + one.editor_edits for one in outcomes)
+    lost = sum(one.lost_of_agent + one.lost_of_editor for one in outcomes)
+    doubled = sum(one.doubled for one in outcomes)
+    return Result(
+        green=edits > 0 and all(one.well for one in outcomes),
+        figures={"outcomes": outcomes},
+        summary=f"{edits:,} edits in {len(ways)} ways: {lost} lines lost, {doubled} doubled",
+    )
 
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--edits", type=at_least_one, default=EDITS, help="in all, over all ways of saving")
+    parser.add_argument("--how", choices=[*WAYS, "all"], default="all")
+    parser.add_argument("--seed", type=int, default=1)
+
+
+PROOF = Proof(
+    name="memory_edits",
+    purpose="An agent and an editor write one memory file at once: no line may be lost.",
+    add_options=_options,
+    run=_run,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -1,193 +1,42 @@
-"""The command line: `python -m holdfast_proofs.moves`.
-
-This process starts itself again with the crash shim loaded; that one forks a child for each trial:
-the export, the import, or taking the move back, killed before one of its calls. Then the parent
-looks who could run, finishes the move as a person would, and looks again.
-"""
+"""`python -m holdfast_proofs.moves`: an agent's move to another host, killed before every call."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import HoldfastError, MoveRefused
-from holdfast.recovery.move_in import TAKEN
-from holdfast_proofs.crash.forks import fork
-from holdfast_proofs.moves.world import Moves
-from holdfast_proofs.shim import Mode, Trace, arm, build, preloaded
-from holdfast_proofs.support.options import at_least_one
-
-BUILD = Path("build")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
-TRACE_CALLS = 20_000
-ACTS = ("export", "import", "cancel")
-MOVED = "moved-away"
+from holdfast_proofs.moves.trials import Figures
+from holdfast_proofs.runner import Proof, Result, at_least_one, fast_folder, run_with_shim
 
 
-class Figures(msgspec.Struct, kw_only=True):
-    acts: dict[str, int] = {}  # calls of each, undisturbed
-    kills: int = 0
-    both: int = 0  # both copies could run
-    neither_for_good: int = 0  # the next command did not bring one back
-    seconds: float = 0.0
-    findings: list[str] = []
-
-    @property
-    def green(self) -> bool:
-        return self.kills > 0 and not self.findings
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parse(arguments)
-    if given.inside is not None:
-        figures = sweep(given.inside, given.points, arbiter=not given.no_arbiter)
-        sys.stdout.buffer.write(msgspec.json.encode(figures))
-        return 0
-    library = build(BUILD / "shim" if given.build is None else given.build)
-    memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="holdfast-moves-", dir=memory) as folder:
-        words = [sys.executable, "-m", "holdfast_proofs.moves", "--inside", folder]
-        words += ["--points", str(given.points), *(["--no-arbiter"] if given.no_arbiter else [])]
-        done = subprocess.run(words, env=os.environ | preloaded(library), stdout=subprocess.PIPE)
-    if done.returncode:
-        return 2
-    figures = msgspec.json.decode(done.stdout, type=Figures)
-    raw = msgspec.json.format(msgspec.json.encode(figures), indent=1)
-    if given.report is not None:
-        given.report.parent.mkdir(parents=True, exist_ok=True)
-        given.report.write_bytes(raw + b"\n")
-    print(raw.decode() if given.json else _shown(figures))
-    return 0 if figures.green else 1
-
-
-def sweep(folder: Path, points: int, *, arbiter: bool = True) -> Figures:
-    """About so many kills of each act, spread over its calls."""
-    began = time.monotonic()
-    figures = Figures()
-    moves = Moves(folder / "world", arbiter)
-    moves.make()
-    _keep(moves, folder / "export")
-    moves.export()
-    for act in ("import", "cancel"):
-        _keep(moves, folder / act)
-    for act in ACTS:
-        total = _trial(moves, folder, act, 0, figures)
-        figures.acts[act] = total
-        stride = max(1, total // points)
-        for at in range(1 + stride // 2, total + 1, stride):
-            _trial(moves, folder, act, at, figures)
-    figures.seconds = round(time.monotonic() - began, 1)
-    return figures
-
-
-def _trial(moves: Moves, folder: Path, act: str, at: int, figures: Figures) -> int:
-    """Kill the act before its `at`-th call; 0 leaves it in peace and counts them."""
-    shutil.rmtree(moves.root)
-    shutil.copytree(folder / act, moves.root, symlinks=True)
-    trace = Trace.shared(TRACE_CALLS)
-    work: dict[str, Callable[[], object]] = {"export": moves.export, "import": moves.take, "cancel": moves.cancel}
-
-    async def live() -> None:
-        await asyncio.to_thread(work[act])
-
-    mode = Mode.KILL_BEFORE if at else Mode.TRACE
-    child = fork(live, before=lambda: arm(trace, mode, at=at, root=moves.root))
-    while not child.ended():
-        time.sleep(0.01)
-    where = f"{act} at {at}"
-    if at == 0:
-        if child.code != 0:
-            figures.findings.append(f"{where}: nobody was killed, and it ended with {child.code}")
-    else:
-        figures.kills += 1
-    if at == 0 or trace.reached:
-        try:
-            _check(moves, act, where, figures)
-        except HoldfastError as error:
-            figures.findings.append(f"{where}: {error.code}: {error.message}")
-    return trace.count
-
-
-def _check(moves: Moves, act: str, where: str, figures: Figures) -> None:
-    runs = {host: moves.runs(host) for host in ("a", "b")}
-    if list(runs.values()).count("") > 1:
-        figures.both += 1
-        figures.findings.append(f"{where}: both can run")
-    if act == "cancel":
-        _finish_cancel(moves)
-    else:
-        _finish_move(moves)
-    after = {host: moves.runs(host) for host in ("a", "b")}
-    wanted = "a" if act == "cancel" else "b"
-    other = "b" if act == "cancel" else "a"
-    if after[wanted] != "" or after[other] == "":
-        figures.neither_for_good += 1
-        figures.findings.append(f"{where}: then {runs}, in the end {after}")
-
-
-def _finish_move(moves: Moves) -> None:
-    """What a person does next: the command again, until the agent is on b."""
-    if not moves.home("b").exists():
-        if not moves.package.exists():
-            moves.export()
-        moves.take()
-    elif moves.package.exists():
-        with contextlib.suppress(MoveRefused):  # all was done but the package's new name
-            moves.take()
-    taken = moves.package.with_name(f"{moves.package.name}{TAKEN}")
-    if taken.exists():
-        taken.rename(moves.package)
-    try:
-        moves.take()
-    except MoveRefused:
-        return
-    raise MoveRefused("a package was taken twice")
-
-
-def _finish_cancel(moves: Moves) -> None:
-    if moves.runs("a") == MOVED:
-        moves.cancel()
-
-
-def _keep(moves: Moves, copy: Path) -> None:
-    shutil.copytree(moves.root, copy, symlinks=True)
-
-
-def _shown(figures: Figures) -> str:
-    lines = [f"  {finding}" for finding in figures.findings]
-    lines.append(
-        f"{'green' if figures.green else 'RED'}: {figures.kills} kills over {figures.acts} calls: "
-        f"{figures.both} left both copies able to run, {figures.neither_for_good} left none that "
-        f"the next command brought back, {figures.seconds:.0f} s"
+def _run(given: argparse.Namespace) -> Result:
+    arbiter = "alone" if given.no_arbiter else "arbiter"
+    with fast_folder("moves") as folder:
+        raw = run_with_shim("moves.trials", str(folder), str(given.points), arbiter)
+    figures = msgspec.json.decode(raw, type=Figures)
+    return Result(
+        green=figures.green,
+        figures=figures,
+        findings=figures.findings,
+        summary=f"{figures.kills} kills over {figures.acts} calls: {figures.both} left both copies able to run, "
+        f"{figures.neither_for_good} left none that the next command brought back, {figures.seconds:.0f} s",
     )
-    return "\n".join(lines)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.moves",
-        description="Kill an agent's move to another host before each of its calls, and look who could run.",
-    )
-    add = parser.add_argument
-    add("--points", type=at_least_one, default=1_000_000, metavar="N", help="of each act (all)")
-    add("--no-arbiter", action="store_true", help="the mark alone keeps the old copy from running")
-    add("--build", type=Path, help=argparse.SUPPRESS)
-    add("--inside", type=Path, help=argparse.SUPPRESS)
-    add("--json", action="store_true", help="print one JSON object")
-    add("--report", type=Path, help="write the JSON object to this file too")
-    return parser.parse_args(arguments)
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--points", type=at_least_one, default=1_000_000, metavar="N", help="of each act (all)")
+    parser.add_argument("--no-arbiter", action="store_true", help="the mark alone keeps the old copy from running")
 
+
+PROOF = Proof(
+    name="moves",
+    purpose="Kill an agent's move to another host before each of its calls, and look who could run.",
+    add_options=_options,
+    run=_run,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

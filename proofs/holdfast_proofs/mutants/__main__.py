@@ -3,93 +3,96 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
-from holdfast_proofs.mutants.campaign import Result, command, run_module
+from holdfast.errors import BadInput
+from holdfast_proofs.mutants.campaign import Result as Score
+from holdfast_proofs.mutants.campaign import command, run_module
 from holdfast_proofs.mutants.defences import Outcome, read_defences, run_defences
 from holdfast_proofs.mutants.modules import MODULES, read_explained
 from holdfast_proofs.mutants.operators import Mutant, find_mutants, mutated
 from holdfast_proofs.mutants.run import Child, Ending, load_tools
+from holdfast_proofs.runner import Proof, Result
 
 SCORE_WANTED = 0.95
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+def _run(given: argparse.Namespace) -> Result:
     if not Path("tests/unit").is_dir():
-        raise SystemExit("run this in a clone of the project: the tests are what is tried")
-    if options.defences:
-        return _defences(options)
+        raise BadInput("run this in a clone of the project: the tests are what is tried")
+    if given.defences:
+        return _defences(given)
     load_tools()
-    names: list[str] = options.module or [*MODULES]
-    if options.mutant is not None:
-        return _show(names, options.mutant)
+    names: list[str] = given.module or [*MODULES]
+    if given.mutant is not None:
+        return _show(names, given.mutant)
     explained = read_explained()
     began = time.monotonic()
-    results: list[Result] = []
+    results: list[Score] = []
     for name in names:
         result = run_module(
-            MODULES[name], explained.get(name, {}), jobs=options.jobs, each=_each if options.verbose else _quiet
+            MODULES[name], explained.get(name, {}), jobs=given.jobs, each=_each if given.verbose else _quiet
         )
         results.append(result)
         _tell(result)
-    green = all(_is_green(result) for result in results)
-    shown: dict[str, object] = {
-        "mutants": sum(one.mutants for one in results),
-        "killed": sum(one.killed + one.timed_out for one in results),
-        "survived": sum(len(one.survivors) for one in results),
-        "explained": sum(one.explained for one in results),
-        "seconds": round(time.monotonic() - began, 1),
-        "modules": [one.to_json() for one in results],
-    }
-    _report(shown, options)
-    return 0 if green else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.mutants",
-        description="Change the deciding modules in small wrong ways; some test must notice.",
+    mutants = sum(one.mutants for one in results)
+    killed = sum(one.killed + one.timed_out for one in results)
+    survivors = [f"{one.module} line {mutant.line}: {mutant.key}" for one in results for mutant in one.survivors]
+    stale = [f"explained, but no mutant any more: {key}" for one in results for key in one.stale]
+    explained_count = sum(one.explained for one in results)
+    return Result(
+        green=all(_is_green(result) for result in results),
+        figures={
+            "mutants": mutants,
+            "killed": killed,
+            "survived": len(survivors),
+            "explained": explained_count,
+            "seconds": round(time.monotonic() - began, 1),
+            "modules": [one.to_json() for one in results],
+        },
+        findings=[*survivors, *stale],
+        summary=f"{mutants} mutants, {killed} killed, {explained_count} explained, {len(survivors)} survived",
     )
-    parser.add_argument(
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
         "--module",
         action="append",
         choices=[*MODULES],
         metavar="NAME",
         help=f"only this module, may be repeated: {', '.join(MODULES)}",
     )
-    parser.add_argument("--mutant", type=int, metavar="N", help="one mutant, with its tests' words")
-    parser.add_argument(
+    add("--mutant", type=int, metavar="N", help="one mutant, with the output of its tests")
+    add(
         "--defences",
         action="store_true",
         help="take out each defence of the attack table; the test of its row must fail",
     )
-    parser.add_argument("--row", action="append", type=int, metavar="N", help="only these defences")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
-    parser.add_argument("--verbose", action="store_true", help="say how each mutant ended")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--report", type=Path, help="write the JSON object to this file too")
-    return parser
+    add("--row", action="append", type=int, metavar="N", help="only these defences")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
+    add("--verbose", action="store_true", help="say how each mutant ended")
 
 
-def _defences(options: argparse.Namespace) -> int:
-    chosen = [one for one in read_defences() if not options.row or one.row in options.row]
+def _defences(given: argparse.Namespace) -> Result:
+    chosen = [one for one in read_defences() if not given.row or one.row in given.row]
     began = time.monotonic()
     outcomes = run_defences(chosen, root=Path.cwd(), each=_tell_defence)
     red = sum(one.verdict == "red" for one in outcomes)
-    sys.stderr.write(f"{red} of {len(outcomes)} defences are missed by the test of their row\n")
-    shown: dict[str, object] = {
-        "defences": len(outcomes),
-        "red": red,
-        "seconds": round(time.monotonic() - began, 1),
-        "outcomes": [one.to_json() for one in outcomes],
-    }
-    _report(shown, options)
-    return 0 if outcomes and red == len(outcomes) else 1
+    return Result(
+        green=bool(outcomes) and red == len(outcomes),
+        figures={
+            "defences": len(outcomes),
+            "red": red,
+            "seconds": round(time.monotonic() - began, 1),
+            "outcomes": [one.to_json() for one in outcomes],
+        },
+        summary=f"{red} of {len(outcomes)} defences, taken out, turn the test of their row red",
+    )
 
 
 def _tell_defence(outcome: Outcome) -> None:
@@ -99,19 +102,11 @@ def _tell_defence(outcome: Outcome) -> None:
         sys.stderr.write(f"        {one.test}: {outcome.said}\n")
 
 
-def _report(shown: dict[str, object], options: argparse.Namespace) -> None:
-    if options.report is not None:
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(json.dumps(shown, indent=2) + "\n")
-    if options.json:
-        print(json.dumps(shown))
-
-
-def _is_green(result: Result) -> bool:
+def _is_green(result: Score) -> bool:
     return result.score >= SCORE_WANTED and not result.stale
 
 
-def _tell(result: Result) -> None:
+def _tell(result: Score) -> None:
     say = sys.stderr.write
     say(
         f"{result.module:<18} {result.mutants:>4} mutants, {result.killed + result.timed_out} "
@@ -134,9 +129,9 @@ def _quiet(mutant: Mutant, ending: Ending) -> None:
     """Only the results count."""
 
 
-def _show(names: list[str], number: int) -> int:
+def _show(names: list[str], number: int) -> Result:
     if len(names) != 1:
-        raise SystemExit("--mutant goes with one --module")
+        raise BadInput("--mutant goes with one --module")
     module = MODULES[names[0]]
     source = module.path.read_text()
     mutant = find_mutants(module.name, source)[number]
@@ -151,9 +146,16 @@ def _show(names: list[str], number: int) -> int:
         show=True,
     )
     ending = child.wait()
-    print(ending)
-    return 1 if ending == "survived" else 0
+    return Result(green=ending != "survived", figures={"ending": ending}, summary=ending)
 
+
+PROOF = Proof(
+    name="mutants",
+    purpose="Change the deciding modules in small wrong ways; some test must notice.",
+    add_options=_options,
+    run=_run,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,7 +26,7 @@ from holdfast_proofs.rewind.cases import Case, Kind, Planned, cases
 from holdfast_proofs.rewind.judge import Figures, judge
 from holdfast_proofs.rewind.life import COPY, FOUND, JOURNAL, MODEL_URL, PLAN, SUBMITTED, Found, first_life, second_life
 from holdfast_proofs.rewind.tools import FAR_ENDS, variable
-from holdfast_proofs.support.options import at_least_one
+from holdfast_proofs.runner import Proof, Result, at_least_one
 from holdfast_proofs.weakened import Weakness, weaken
 
 LIFE_S_MAX = 90.0
@@ -36,20 +36,6 @@ USAGE = ScriptedUsage(input=100, output=10)
 
 FarEnds = Mapping[str, BlockingFarEnd]
 Pages = dict[str, list[Done]]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parse(arguments)
-    chosen = cases(given.seed, given.cases)
-    if given.only is not None:
-        chosen = chosen[given.only : given.only + 1]
-    figures = play(chosen)
-    raw = msgspec.json.format(msgspec.json.encode(figures), indent=1)
-    if given.report is not None:
-        given.report.parent.mkdir(parents=True, exist_ok=True)
-        given.report.write_bytes(raw + b"\n")
-    print(raw.decode() if given.json else _shown(figures, given.seed))
-    return 0 if figures.green else 1
 
 
 def play(chosen: Sequence[Case], *, weakness: Weakness | None = None) -> Figures:
@@ -138,37 +124,40 @@ def _script(turns: Sequence[Sequence[Planned]]) -> Script:
     return Script(answers=(*answers, Answer(text="Done.", usage=USAGE)))
 
 
-def _shown(figures: Figures, seed: int) -> str:
-    lines = [f"  {finding}" for finding in figures.findings]
-    if figures.findings:
-        lines.append(f"  again: python -m holdfast_proofs.rewind --seed {seed} --only NUMBER")
-    lines.append(
-        f"{'green' if figures.green else 'RED'}: {figures.cases} restores, {figures.copies} of "
+def _run(given: argparse.Namespace) -> Result:
+    chosen = cases(given.seed, given.cases)
+    if given.only is not None:
+        chosen = chosen[given.only : given.only + 1]
+    figures = play(chosen)
+    return Result(
+        green=figures.green,
+        figures=figures,
+        findings=figures.findings,
+        again=f"--seed {given.seed} --only NUMBER",
+        summary=f"{figures.cases} restores, {figures.copies} of "
         f"them with effects that the copy does not know ({figures.lost}): {figures.adopted} "
-        f"adopted, {figures.told_other} of them told as done with other arguments, "
+        f"adopted, {figures.told_other} of them reported as done with other arguments, "
         f"{figures.unreached} behind a parked step or written again; {figures.duplicates} "
-        f"duplicates, {figures.untold} untold, {figures.shared} answering two calls, "
-        f"{figures.sent_unasked} sent unasked, "
-        f"{figures.parked} parked {figures.parked_by_tool}, {figures.wrong_state} in a wrong "
-        f"state, {figures.seconds:.0f} s"
+        f"duplicates, {figures.untold} not reported, {figures.shared} answering two calls, "
+        f"{figures.sent_unasked} sent unasked, {figures.parked} parked {figures.parked_by_tool}, "
+        f"{figures.wrong_state} in a wrong state, {figures.seconds:.0f} s",
     )
-    return "\n".join(lines)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.rewind",
-        description="Restore an older copy of the journal after effects were made, plan "
-        "otherwise, and count at the far ends.",
-    )
+def _options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--cases", type=at_least_one, default=200, metavar="N", help="how many (200)")
     add("--seed", type=int, default=1, help="of the cases (1)")
     add("--only", type=int, metavar="NUMBER", help="one case alone, as a finding names it")
-    add("--json", action="store_true", help="print one JSON object")
-    add("--report", type=Path, help="write the JSON object to this file too")
-    return parser.parse_args(arguments)
 
+
+PROOF = Proof(
+    name="rewind",
+    purpose="Restore an older copy of the journal after effects were made, plan otherwise, and count at the far ends.",
+    add_options=_options,
+    run=_run,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

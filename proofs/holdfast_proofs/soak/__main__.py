@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 import tempfile
@@ -12,6 +11,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.errors import BadInput
+from holdfast_proofs.runner import Proof, Result, at_least_one
 from holdfast_proofs.soak.judge import Verdict, judge
 from holdfast_proofs.soak.load import Plan, Ran, run_load
 
@@ -19,38 +20,27 @@ RATIO_WANTED = 0.7
 TELL_EVERY_S = 10.0
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
-    plan = _plan(options)
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-soak-", dir=options.folder))
+def _prove(given: argparse.Namespace) -> Result:
+    plan = _plan(given)
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-soak-", dir=given.folder))
     calm: dict[str, object] | None = None
-    green = True
-    if options.calm_tasks:
-        quiet = replace(plan, tasks=options.calm_tasks, kill_every_s=0.0, lost_replies=0.0)
-        calm, sound = _run("calm", quiet, folder / "calm", options)
-        green &= sound
-    report, sound = _run("with faults", plan, folder / "faults", options)
-    green &= sound
+    findings: list[str] = []
+    if given.calm_tasks:
+        quiet = replace(plan, tasks=given.calm_tasks, kill_every_s=0.0, lost_replies=0.0)
+        calm = _run("calm", quiet, folder / "calm", findings)
+    report = _run("with faults", plan, folder / "faults", findings)
     report["calm"] = calm
     report["ratio"] = _ratio(report, calm)
-    _tell(report, options)
-    if green and not options.keep:
-        shutil.rmtree(folder)
-    else:
+    if findings or given.keep:
         print(f"journal, books and worker logs are kept in {folder}", file=sys.stderr)
-    if not green:
-        print(f"again: python -m holdfast_proofs.soak {_again(options)}", file=sys.stderr)
-    return 0 if green else 1
+    else:
+        shutil.rmtree(folder)
+    return Result(green=not findings, figures=report, findings=findings, again=_again(given), summary=_summary(report))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast_proofs.soak",
-        description="Many tasks on real workers and far ends, while workers are killed and "
-        "replies are lost; then everything is counted.",
-    )
+def _options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--tasks", type=int, default=10_000, help="how many tasks (10000)")
+    add("--tasks", type=at_least_one, default=10_000, help="how many tasks (10000)")
     add("--steps", type=int, default=10, help="effects in each (10)")
     add("--workers", type=int, default=4, help="worker processes on the one journal (4)")
     add("--concurrency", type=int, default=16, help="tasks that each runs at a time (16)")
@@ -61,16 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="of the lost replies and the choice of victims")
     add("--folder", type=Path, help="make the journals in this folder (a temporary one)")
     add("--keep", action="store_true", help="keep the folder also where all is well")
-    add("--json", action="store_true", help="print one JSON object")
-    add("--report", type=Path, help="write the JSON object to this file too")
-    return parser
 
 
 def _plan(options: argparse.Namespace) -> Plan:
     if options.calm_tasks is None:
         options.calm_tasks = options.tasks
     if options.workers < 2:
-        raise SystemExit("two workers or more: somebody must be left to resume")
+        raise BadInput("two workers or more: one must be left to resume")
     return Plan(
         tasks=options.tasks,
         steps=options.steps,
@@ -84,7 +71,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _run(name: str, plan: Plan, folder: Path, options: argparse.Namespace) -> tuple[dict[str, object], bool]:
+def _run(name: str, plan: Plan, folder: Path, findings: list[str]) -> dict[str, object]:
     last = 0.0
 
     def tell(line: str) -> None:
@@ -95,9 +82,10 @@ def _run(name: str, plan: Plan, folder: Path, options: argparse.Namespace) -> tu
 
     ran = asyncio.run(run_load(plan, folder, tell))
     verdict = asyncio.run(judge(plan, ran, folder))
-    for finding in verdict.findings:
-        print(f"{name}: {finding}", file=sys.stderr)
-    return _shown(plan, ran, verdict), verdict.green
+    findings += [f"{name}: {finding}" for finding in verdict.findings]
+    if not verdict.green and not verdict.findings:
+        findings.append(f"{name}: red")
+    return _shown(plan, ran, verdict)
 
 
 def _shown(plan: Plan, ran: Ran, verdict: Verdict) -> dict[str, object]:
@@ -132,25 +120,16 @@ def _ratio(report: dict[str, object], calm: dict[str, object] | None) -> float |
     return round(float(str(report["effects_per_s"])) / float(str(calm["effects_per_s"])), 3)
 
 
-def _tell(report: dict[str, object], options: argparse.Namespace) -> None:
-    if options.report is not None:
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(json.dumps(report, indent=2) + "\n")
-    if options.json:
-        print(json.dumps(report))
-        return
-    print(
+def _summary(report: dict[str, object]) -> str:
+    ratio = "" if report["ratio"] is None else f", throughput {report['ratio']} of the calm run (wanted {RATIO_WANTED})"
+    return (
         f"{report['effects']} effects in {report['seconds']} s ({report['effects_per_s']} per "
-        f"second), {report['kills']} workers killed, {report['lost_replies']} replies lost"
-    )
-    print(
+        f"second), {report['kills']} workers killed, {report['lost_replies']} replies lost; "
         f"duplicates {report['duplicates']}, lost {report['lost']}, silent {report['silent']}, "
         f"breaches {report['breaches']}, parked {report['parked']} (needless "
-        f"{report['needless_parks']}), poisoned {report['poisoned']}"
+        f"{report['needless_parks']}), poisoned {report['poisoned']}; first step after ms: "
+        f"{report['first_step_ms']}; longest stall ms: {report['stall_ms']}{ratio}"
     )
-    print(f"first step after ms: {report['first_step_ms']}; longest stall ms: {report['stall_ms']}")
-    if report["ratio"] is not None:
-        print(f"throughput {report['ratio']} of the calm run (wanted {RATIO_WANTED})")
 
 
 def _again(options: argparse.Namespace) -> str:
@@ -161,6 +140,14 @@ def _again(options: argparse.Namespace) -> str:
         f"--lost {options.lost} --calm-tasks {options.calm_tasks} --seed {options.seed}{kills}"
     )
 
+
+PROOF = Proof(
+    name="soak",
+    purpose="Many tasks on real workers and far ends, while workers are killed and replies are lost; then count.",
+    add_options=_options,
+    run=_prove,
+)
+main = PROOF.main
 
 if __name__ == "__main__":
     sys.exit(main())

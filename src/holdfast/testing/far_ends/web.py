@@ -7,7 +7,6 @@ so no other request sees half of it; it may be made to wait before or after that
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from abc import abstractmethod
@@ -17,8 +16,7 @@ from email.utils import formatdate
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-import h11
-
+from holdfast.downstream.http_server import Connection, Cut, Request
 from holdfast.testing.far_ends.door import Door
 
 # Any in this file: JSON, as it came.
@@ -117,52 +115,19 @@ class WebFarEnd(Door):
         return answer
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, h11.ProtocolError, asyncio.CancelledError):
-            parser = h11.Connection(h11.SERVER)
-            ask = await _read(parser, reader)
-            answer = None if ask is None else await self.handle(ask)
-            if ask is not None and answer is not None:
-                writer.write(_raw(parser, answer, self.skew_s, bare=ask.method == "HEAD"))
-                await writer.drain()
+        await Connection(reader, writer).serve(self._answer)
 
-
-async def _read(parser: h11.Connection, reader: asyncio.StreamReader) -> Ask | None:
-    head: h11.Request | None = None
-    body = bytearray()
-    while True:
-        event = parser.next_event()
-        if event is h11.NEED_DATA:
-            parser.receive_data(await reader.read(1 << 16))
-        elif isinstance(event, h11.Request):
-            head = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-        elif isinstance(event, h11.EndOfMessage) and head is not None:
-            headers = {n.decode("ascii"): v.decode("latin-1") for n, v in head.headers}
-            return Ask(
-                method=head.method.decode("ascii"),
-                target=head.target.decode("ascii"),
-                headers=headers,
-                body=bytes(body),
-            )
-        else:
-            return None
-
-
-def _raw(parser: h11.Connection, answer: Answer, skew_s: float, *, bare: bool) -> bytes:
-    body = answer.body
-    raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
-    headers = {
-        "content-type": kind,
-        "date": formatdate(time.time() + skew_s, usegmt=True),
-        **answer.headers,
-        "content-length": str(len(raw)),
-        "connection": "close",
-    }
-    events: tuple[h11.Event, ...] = (
-        h11.Response(status_code=answer.status, headers=list(headers.items())),
-        h11.Data(data=b"" if bare else raw),
-        h11.EndOfMessage(),
-    )
-    return b"".join(parser.send(event) or b"" for event in events)
+    async def _answer(self, request: Request, connection: Connection) -> None:
+        ask = Ask(method=request.method, target=request.target, headers=dict(request.headers), body=request.body)
+        answer = await self.handle(ask)
+        if answer is None:
+            raise Cut
+        body = answer.body
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        headers = {
+            "content-type": "application/octet-stream" if isinstance(body, bytes) else "application/json",
+            "date": formatdate(time.time() + self.skew_s, usegmt=True),
+            **answer.headers,
+            "connection": "close",
+        }
+        await connection.whole(answer.status, raw, headers.items(), bare=ask.method == "HEAD")

@@ -1,0 +1,143 @@
+"""HTTP/1.1 on a loopback socket, for far ends and scripted servers: h11 parses, a task per connection.
+
+A handler gets each whole request and the connection to answer on: with `whole` at once, or with
+`send` piece by piece. It raises `Reset` to reset the connection, and `Cut` to close it after what
+was sent has gone out; a reset may overtake the bytes before it, so the two are different faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import h11
+
+BODY_BYTES_MAX = 64 * 1024 * 1024
+READ_BYTES = 64 * 1024
+BACKLOG = 1024
+
+
+class Reset(Exception):
+    """The connection is reset now."""
+
+
+class Cut(Exception):
+    """The connection is closed now, after what was sent has gone out."""
+
+
+class _BodyTooLarge(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...]  # names in lower case
+    body: bytes
+
+
+Handler = Callable[[Request, "Connection"], Awaitable[None]]
+
+
+async def listen(handle: Handler, *, port: int, body_bytes_max: int = BODY_BYTES_MAX) -> tuple[asyncio.Server, int]:
+    """Listen on 127.0.0.1; returns the server and its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Connection(reader, writer, body_bytes_max=body_bytes_max).serve(handle)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port, backlog=BACKLOG)
+    name: tuple[str, int] = server.sockets[0].getsockname()
+    return server, name[1]
+
+
+class Connection:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, body_bytes_max: int = BODY_BYTES_MAX
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._body_bytes_max = body_bytes_max
+        self._parser = h11.Connection(h11.SERVER)
+
+    async def serve(self, handle: Handler) -> None:
+        """Answer requests until the client or a handler ends the connection."""
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # the client went away; the server ends
+            try:
+                while await self._serve_one(handle):
+                    self._parser.start_next_cycle()
+            except h11.RemoteProtocolError as error:
+                await self._refuse(error.error_status_hint, str(error))
+            except _BodyTooLarge:
+                await self._refuse(413, f"the body is over {self._body_bytes_max} bytes")
+            except Reset:
+                self._reset()
+            except Cut:
+                pass
+            finally:
+                self._writer.close()
+
+    async def whole(
+        self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), *, bare: bool = False
+    ) -> None:
+        """A whole answer in one piece; `bare` leaves the body out and keeps its length."""
+        head = h11.Response(status_code=status, headers=[*headers, ("Content-Length", str(len(body)))])
+        await self.send(head, h11.Data(data=b"" if bare else body), h11.EndOfMessage())
+
+    async def send(self, *events: h11.Event) -> None:
+        self._writer.write(b"".join(self._parser.send(event) or b"" for event in events))
+        await self._writer.drain()
+
+    async def send_raw(self, raw: bytes) -> None:
+        """Bytes that need not be HTTP."""
+        self._writer.write(raw)
+        await self._writer.drain()
+
+    async def _serve_one(self, handle: Handler) -> bool:
+        """Answer one request; False ends the connection."""
+        request = await self._receive()
+        if request is None:
+            return False
+        await handle(request, self)
+        return self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE
+
+    async def _receive(self) -> Request | None:
+        head = await self._next_event()
+        if not isinstance(head, h11.Request):
+            return None
+        if self._parser.they_are_waiting_for_100_continue:
+            await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+        body = bytearray()
+        while isinstance(event := await self._next_event(), h11.Data):
+            body += event.data
+            if len(body) > self._body_bytes_max:
+                raise _BodyTooLarge
+        return Request(
+            method=head.method.decode("ascii"),
+            target=head.target.decode("ascii"),
+            headers=tuple((name.decode("ascii"), value.decode("latin-1")) for name, value in head.headers),
+            body=bytes(body),
+        )
+
+    async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
+        while (event := self._parser.next_event()) is h11.NEED_DATA:
+            self._parser.receive_data(await self._reader.read(READ_BYTES))
+        assert not isinstance(event, type) or event is h11.PAUSED
+        return event
+
+    async def _refuse(self, status: int, why: str) -> None:
+        if self._parser.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            kind = ("Content-Type", "application/problem+json")
+            await self.whole(
+                status, json.dumps({"title": why, "status": status}).encode(), [kind, ("Connection", "close")]
+            )
+
+    def _reset(self) -> None:
+        raw: socket.socket = self._writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
