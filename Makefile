@@ -15,15 +15,15 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv with the locked packages and tools
 	@scripts/setup dev
 
-demo: ## five minutes: an agent is killed inside a payment, another worker resumes (ARGS=--json)
+demo: ## an agent is killed inside a payment, another worker resumes (ARGS=--json)
 	@scripts/setup runtime
 	@$(BIN)/holdfast demo $(ARGS)
 
@@ -35,13 +35,17 @@ check: setup ## format, lint, types, layers
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m holdfast_proofs.house --rooms
 
 format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+proofs: setup ## every proof at its full size, in order; hours; one table in build/proofs.md (ARGS=NAMES)
+	$(BIN)/python -m holdfast_proofs $(ARGS)
+
 crash: setup ## kill a task at every call it makes to the system (POINTS=n for a sample, ARGS=...)
-	$(BIN)/python -m holdfast_proofs.crash $(if $(POINTS),--points $(POINTS)) $(ARGS)
+	$(BIN)/python -m holdfast_proofs.crash $(if $(POINTS),--points $(POINTS)) --report build/crash.json $(ARGS)
 
 agent-kills: setup ## kill the example agents at every call, resume them on another disk (POINTS=n)
 	@for example in travel research; do \
@@ -76,6 +80,7 @@ backup-kills: setup ## kill backups, test restores and restores at every call (P
 
 backup-flips: setup ## one wrong bit in repositories, staging, streams and heads (FLIPS=2000)
 	$(BIN)/python -m holdfast_proofs.backup_flips $(if $(FLIPS),--flips $(FLIPS)) --report build/backup-flips.json
+
 memory-edits: setup ## the agent and an editor write one memory file at once: no line may be lost (EDITS=10000)
 	$(BIN)/python -m holdfast_proofs.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json
 

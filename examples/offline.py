@@ -22,8 +22,8 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.downstream.process import FarEnd
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import ENDED, TaskState
+from holdfast.testing.offline import KEY, SECRET, Stage, set_up
 from holdfast.views.approvals import list_approvals
-from holdfast_proofs.agent_kills.stage import KEY, SECRET, Stage, set_up
 
 HERE = Path(__file__).parent
 

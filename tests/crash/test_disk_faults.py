@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_proofs.crash.disk_jobs import FullDisk, Power, SyncError
-from holdfast_proofs.crash.disk_lives import Synchronous
-from holdfast_proofs.crash.full_disk import RESUMED_S_MAX
+from holdfast_proofs.crash.disk_faults.disk_jobs import FullDisk, Power, SyncError
+from holdfast_proofs.crash.disk_faults.disk_lives import Synchronous
+from holdfast_proofs.crash.disk_faults.full_disk import RESUMED_S_MAX
 from holdfast_proofs.crash.jobs import run_job
 from holdfast_proofs.crash.subjects import ClassName
 

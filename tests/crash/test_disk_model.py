@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from holdfast_proofs.crash.disk import SECTOR, Image, Loss, after_power_loss, as_entries
-from holdfast_proofs.crash.full_disk import answers_when_full, unrecorded_sends
-from holdfast_proofs.crash.power import may_be_open, sent
-from holdfast_proofs.crash.sync_error import retried
+from holdfast_proofs.crash.disk_faults.disk import SECTOR, Image, Loss, after_power_loss, as_entries
+from holdfast_proofs.crash.disk_faults.full_disk import answers_when_full, unrecorded_sends
+from holdfast_proofs.crash.disk_faults.power import may_be_open, sent
+from holdfast_proofs.crash.disk_faults.sync_error import retried
 from holdfast_proofs.shim import PAGE, Made, Phase
 from holdfast_proofs.shim.disk_log import Act, Entry
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_proofs.crash.flips import Flip
+from holdfast_proofs.crash.bit_flips.flips import Flip
 from holdfast_proofs.crash.jobs import Flips, run_job
 from holdfast_proofs.crash.report import Figures
 

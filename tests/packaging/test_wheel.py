@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
 import zipfile
@@ -19,6 +20,7 @@ PACKAGE = PROJECT / "src" / "holdfast"
 
 # Commands of this file end in seconds; a slow registry may take longer, a hang must not.
 COMMAND_TIMEOUT_S = 180
+WHEEL_LINES_MAX = 67_000
 
 pytestmark = [
     pytest.mark.slow,
@@ -76,6 +78,49 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     strangers = {name for name in names if not name.startswith("holdfast/")}
     leftovers = {name for name in names if name.endswith((".c", ".so", ".o", ".pyc", ".db"))}
     assert strangers | leftovers == set()
+
+
+def test_wheel_holds_no_proofs(wheel: Path) -> None:
+    """What proves Holdfast itself stays in the repository; the wheel is for users."""
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in names if "proofs" in name or name.startswith("tests")]
+    lines = sum(zipfile.ZipFile(wheel).read(name).count(b"\n") for name in names if name.endswith(".py"))
+    assert lines <= WHEEL_LINES_MAX
+
+
+def test_sdist_holds_what_a_packager_needs(tmp_path: Path) -> None:
+    """Sources, proofs with their C, tests, locks and pages; nothing that was built."""
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, PROJECT)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for wanted in (
+        "src/holdfast/py.typed",
+        "src/holdfast/journal/sqlite/schema_1.sql",
+        "proofs/holdfast_proofs/shim/crash_shim.c",
+        "proofs/README.md",
+        "tests/conftest.py",
+        "requirements/runtime.lock",
+        "docs/README.md",
+        "Makefile",
+        "scripts/setup",
+        "LICENSE",
+    ):
+        assert wanted in names
+    assert not [name for name in names if name.endswith((".so", ".o", ".pyc", ".db")) or name.startswith("build/")]
+
+
+def test_testing_works_from_the_wheel(installed: Path) -> None:
+    """Every module of holdfast.testing loads without the repository, and no module needs the proofs."""
+    program = (
+        "import importlib, pkgutil, sys, holdfast.testing as t\n"
+        "names = [m.name for m in pkgutil.walk_packages(t.__path__, 'holdfast.testing.') if '__main__' not in m.name]\n"
+        "[importlib.import_module(n) for n in names if 'contract' not in n]\n"
+        "print(len(names), 'holdfast_proofs' in sys.modules)"
+    )
+    count, proofs = run(installed.resolve().with_name("python"), "-P", "-c", program).split()
+    assert int(count) > 10
+    assert proofs == "False"
 
 
 def test_wheel_carries_the_licence(wheel: Path) -> None:

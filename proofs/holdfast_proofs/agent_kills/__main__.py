@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.testing.offline import set_up
 from holdfast_proofs.agent_kills.judge import Figures
 from holdfast_proofs.agent_kills.server import Choice, Order
-from holdfast_proofs.agent_kills.stage import set_up
 from holdfast_proofs.runner import Proof, Result, at_least_one, fast_folder, run_with_shim
 
 _KILL = re.compile(r"(before|after):([0-9]{1,6})")

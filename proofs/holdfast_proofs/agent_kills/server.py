@@ -20,9 +20,9 @@ from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.sqlite.host import reserve
+from holdfast.testing.offline import KEY, SECRET, Stage
 from holdfast_proofs.agent_kills.judge import Figures, count_effects, judge
 from holdfast_proofs.agent_kills.life import JOURNAL, Found, live
-from holdfast_proofs.agent_kills.stage import KEY, SECRET, Stage
 from holdfast_proofs.crash.forks import Trial, fork, run_trials
 from holdfast_proofs.crash.sweep import MODES, UNREACHED_MAX, side_of
 from holdfast_proofs.shim import Mode, Point, Trace, arm, point_at

@@ -21,7 +21,7 @@ from holdfast.downstream.faults import Fault
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.errors import HoldfastError
 from holdfast.layout.engine_settings import Settings
-from holdfast_proofs.crash.disk_jobs import DiskJob
+from holdfast_proofs.crash.disk_faults.disk_jobs import DiskJob
 from holdfast_proofs.crash.report import Figures
 from holdfast_proofs.crash.subjects import STEPS, TIMEOUT_S, ClassName, make_subject
 from holdfast_proofs.shim import Mode, preloaded

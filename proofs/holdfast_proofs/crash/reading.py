@@ -14,7 +14,7 @@ from holdfast.app.binder import open_file_journal
 from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Filter, InboxItem, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
-from holdfast_proofs.crash.furnished import SETTINGS, TASKS, is_at_rest
+from holdfast_proofs.crash.bit_flips.furnished import SETTINGS, TASKS, is_at_rest
 
 WORK_S_MAX = 4.0
 NOTICES_MAX = 100

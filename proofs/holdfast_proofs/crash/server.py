@@ -14,12 +14,12 @@ import msgspec
 from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite.host import reserve
+from holdfast_proofs.crash.bit_flips.flips import Flip, FlipPlan, run_flips
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.child_tools import make_blocking_subject
 from holdfast_proofs.crash.children import ChildPlan, Killed, run_children
-from holdfast_proofs.crash.disk_jobs import DiskJob, FullDisk, Power, SyncError
-from holdfast_proofs.crash.disk_server import do_disk
-from holdfast_proofs.crash.flips import Flip, FlipPlan, run_flips
+from holdfast_proofs.crash.disk_faults.disk_jobs import DiskJob, FullDisk, Power, SyncError
+from holdfast_proofs.crash.disk_faults.disk_server import do_disk
 from holdfast_proofs.crash.jobs import Children, Flips, Job, Order, Pairs, Place, Races, Sweep, Zombies, divided
 from holdfast_proofs.crash.judge import Books, Verdict, judge
 from holdfast_proofs.crash.lives import Life, work

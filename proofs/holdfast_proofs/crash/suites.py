@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast_proofs.crash.disk_suites import full_jobs, power_jobs, sync_jobs
+from holdfast_proofs.crash.disk_faults.disk_suites import full_jobs, power_jobs, sync_jobs
 from holdfast_proofs.crash.jobs import Children, Flips, Job, Pairs, Races, Sweep, Zombies
 from holdfast_proofs.crash.subjects import STEPS, ClassName
 from holdfast_proofs.crash.sweep import MODES

@@ -31,7 +31,6 @@ def _prove(given: argparse.Namespace) -> Result:
         green=report.green,
         figures=report,
         findings=[_wrong(one) for one in report.configurations if not one.ok],
-        again='--only "NAME"',
         summary=f"{totals.holds} hold, {totals.caught} weakened ones "
         f"caught, {totals.survives} survive; {totals.states:,} states, {totals.edges:,} edges, "
         f"{totals.seconds:.0f} s ({totals.cpu_seconds:.0f} s of processor time)",
@@ -40,7 +39,8 @@ def _prove(given: argparse.Namespace) -> Result:
 
 def _wrong(one: Explored) -> str:
     expected = "holds" if one.kind != "caught" else "is caught for its own rule"
-    return f"{one.name}: expected that it {expected}; {one.finding or 'nothing'} found"
+    again = f'python -m holdfast_proofs.explore --only "{one.name}"'
+    return f"{one.name}: expected that it {expected}; {one.finding or 'nothing'} found\n    {again}"
 
 
 def _chosen(options: argparse.Namespace) -> list[Configuration]:

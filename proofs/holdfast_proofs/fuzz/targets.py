@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast_proofs.fuzz import (
+from holdfast_proofs.fuzz import seeds
+from holdfast_proofs.fuzz.borders import (
     contracts,
     home,
     identity,
@@ -20,7 +21,6 @@ from holdfast_proofs.fuzz import (
     paper,
     places,
     schemas,
-    seeds,
     signer,
     snapshots,
     spoken,

@@ -37,8 +37,8 @@ from holdfast.runtime.step.sending import Sender
 from holdfast.runtime.step.steps import Steps
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.tool.tool import Call, Tool
-from holdfast_proofs.simulate import ledger
 from holdfast_proofs.simulate.campaign import mode_of
+from holdfast_proofs.simulate.parts import ledger
 from holdfast_proofs.simulate.run import Stage, Verdict, simulate
 
 # Any in this file: the replaced functions' own arguments, handed through unread.

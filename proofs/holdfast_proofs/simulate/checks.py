@@ -16,8 +16,8 @@ from holdfast.journal.memory.contents import TaskCell
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.task.task import SCOPE_NAME
 from holdfast_proofs.simulate.faults import DELAY_S, LEASE_TTL_S, TIMEOUT_S, WINDOW_S
-from holdfast_proofs.simulate.gated import limit_breaches
-from holdfast_proofs.simulate.tools import TOOLS
+from holdfast_proofs.simulate.parts.gated import limit_breaches
+from holdfast_proofs.simulate.parts.tools import TOOLS
 from holdfast_proofs.simulate.workload import recorded_result, recorded_results, work
 from holdfast_proofs.simulate.world import World
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from holdfast_proofs.simulate.checks import final_breaches, needless_parks
 from holdfast_proofs.simulate.faults import DELAY_S, LEASE_TTL_S, Dice, Profile, draw_profile
-from holdfast_proofs.simulate.gated import gated
-from holdfast_proofs.simulate.person import Person
+from holdfast_proofs.simulate.parts.gated import gated
+from holdfast_proofs.simulate.parts.person import Person
 from holdfast_proofs.simulate.workload import Plan, draw_plan
 from holdfast_proofs.simulate.world import World
 

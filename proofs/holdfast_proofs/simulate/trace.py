@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from holdfast_proofs.simulate.loop import VirtualLoop
+from holdfast_proofs.simulate.parts.loop import VirtualLoop
 
 
 class Happened(NamedTuple):

@@ -18,7 +18,7 @@ from holdfast.journal.records import TaskView
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import task
 from holdfast_proofs.simulate.faults import Dice
-from holdfast_proofs.simulate.tools import TOOLS
+from holdfast_proofs.simulate.parts.tools import TOOLS
 
 Plan = list[Any]  # Any: JSON, read back by the interpreter below
 

@@ -13,17 +13,17 @@ from typing import Literal
 from holdfast.core.ordinal import base
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.layout.engine_settings import Settings
-from holdfast_proofs.simulate.clock import SimClock
-from holdfast_proofs.simulate.far_end import FarEnd, Request
 from holdfast_proofs.simulate.faults import LEASE_TTL_S, Dice, Profile
-from holdfast_proofs.simulate.foreign import Foreign
-from holdfast_proofs.simulate.ledger import Ledger
-from holdfast_proofs.simulate.loop import VirtualLoop
-from holdfast_proofs.simulate.process import Process
-from holdfast_proofs.simulate.store import Copy, SimStore
-from holdfast_proofs.simulate.tools import TOOLS
+from holdfast_proofs.simulate.parts.clock import SimClock
+from holdfast_proofs.simulate.parts.far_end import FarEnd, Request
+from holdfast_proofs.simulate.parts.foreign import Foreign
+from holdfast_proofs.simulate.parts.ledger import Ledger
+from holdfast_proofs.simulate.parts.loop import VirtualLoop
+from holdfast_proofs.simulate.parts.process import Process
+from holdfast_proofs.simulate.parts.store import Copy, SimStore
+from holdfast_proofs.simulate.parts.tools import TOOLS
+from holdfast_proofs.simulate.parts.worker import Worker
 from holdfast_proofs.simulate.trace import Trace
-from holdfast_proofs.simulate.worker import Worker
 
 RESTART_S = (0.05, 2.0)
 PAUSES_S = ((0.2, LEASE_TTL_S), (LEASE_TTL_S, 2.5 * LEASE_TTL_S))  # within a lease, beyond it

@@ -23,9 +23,9 @@ from holdfast.identity.vault.age_keys import AgeIdentity
 from holdfast.identity.vault.import_key import read_key_file
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast_proofs.fuzz.borders.identity import LINES, LOG
+from holdfast_proofs.fuzz.borders.texts import folder
 from holdfast_proofs.fuzz.feed import as_text, law
-from holdfast_proofs.fuzz.identity import LINES, LOG
-from holdfast_proofs.fuzz.texts import folder
 
 _KEY = file_key(Path("/unlock"), new_unlock_text(SeededEntropy(1)))
 _IDENTITY = AgeIdentity.new(SeededEntropy(2))

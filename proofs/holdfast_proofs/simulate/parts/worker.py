@@ -16,9 +16,9 @@ from holdfast.core.clock import SeededEntropy
 from holdfast.errors import HoldfastError, InvariantViolated, SessionLost
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.session.deadman import DeadMan
-from holdfast_proofs.simulate.journal import SimJournal
-from holdfast_proofs.simulate.process import Process
-from holdfast_proofs.simulate.tools import TOOLS
+from holdfast_proofs.simulate.parts.journal import SimJournal
+from holdfast_proofs.simulate.parts.process import Process
+from holdfast_proofs.simulate.parts.tools import TOOLS
 from holdfast_proofs.simulate.workload import work
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from holdfast.core.step import StepState
 from holdfast.journal.records import StepView, TaskView
 from holdfast.runtime.gate.gate import Gate
 from holdfast.runtime.gate.limits import Above, Limit
-from holdfast_proofs.simulate.tools import TOOLS
+from holdfast_proofs.simulate.parts.tools import TOOLS
 from holdfast_proofs.simulate.workload import work
 
 BARRED = "at_least_once"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast_proofs.simulate.loop import OWNER, Owner
+from holdfast_proofs.simulate.parts.loop import OWNER, Owner
 
 if TYPE_CHECKING:
     from holdfast_proofs.simulate.world import World

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast_proofs.crash.disk_lives import Synchronous
-from holdfast_proofs.crash.full_disk import KINDS, Filling
-from holdfast_proofs.crash.power import Cut
+from holdfast_proofs.crash.disk_faults.disk_lives import Synchronous
+from holdfast_proofs.crash.disk_faults.full_disk import KINDS, Filling
+from holdfast_proofs.crash.disk_faults.power import Cut
+from holdfast_proofs.crash.disk_faults.sync_error import SYNCS, Fault, Story
 from holdfast_proofs.crash.subjects import STEPS, TIMEOUT_S, ClassName
-from holdfast_proofs.crash.sync_error import SYNCS, Fault, Story
 from holdfast_proofs.shim import Mode
 
 

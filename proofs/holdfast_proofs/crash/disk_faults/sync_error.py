@@ -26,12 +26,12 @@ from pathlib import Path, PurePosixPath
 import holdfast
 from holdfast.errors import HoldfastError
 from holdfast_proofs.crash.board import Board
-from holdfast_proofs.crash.disk import Loss, after_power_loss
-from holdfast_proofs.crash.disk_lives import boot_anew, put_image, sample, work_and_check
+from holdfast_proofs.crash.disk_faults.disk import Loss, after_power_loss
+from holdfast_proofs.crash.disk_faults.disk_lives import boot_anew, put_image, sample, work_and_check
+from holdfast_proofs.crash.disk_faults.power import may_be_open
 from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
 from holdfast_proofs.crash.found import Found
 from holdfast_proofs.crash.lives import JOURNAL, REQUEST, Life, work
-from holdfast_proofs.crash.power import may_be_open
 from holdfast_proofs.crash.subjects import Subject
 from holdfast_proofs.crash.sweep import SETTINGS
 from holdfast_proofs.shim import Mode, Point, Trace, arm, point_at

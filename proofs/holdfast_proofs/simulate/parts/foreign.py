@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.app.open import Holdfast
 from holdfast.errors import HoldfastError, StepFailed
-from holdfast_proofs.simulate.tools import TOOLS
+from holdfast_proofs.simulate.parts.tools import TOOLS
 
 if TYPE_CHECKING:
     from holdfast_proofs.simulate.world import World

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast_proofs.crash.disk_jobs import DiskJob, FullDisk, Power, SyncError
-from holdfast_proofs.crash.full_disk import RESUMED_S_MAX, Filled, FullPlan, fill_disks
+from holdfast_proofs.crash.disk_faults.disk_jobs import DiskJob, FullDisk, Power, SyncError
+from holdfast_proofs.crash.disk_faults.full_disk import RESUMED_S_MAX, Filled, FullPlan, fill_disks
+from holdfast_proofs.crash.disk_faults.power import PowerCut, PowerPlan, cut_power
+from holdfast_proofs.crash.disk_faults.sync_error import SyncFailed, SyncPlan, fail_syncs
 from holdfast_proofs.crash.judge import Books, Verdict, judge
-from holdfast_proofs.crash.power import PowerCut, PowerPlan, cut_power
 from holdfast_proofs.crash.report import Figures
 from holdfast_proofs.crash.subjects import Subject
-from holdfast_proofs.crash.sync_error import SyncFailed, SyncPlan, fail_syncs
 
 
 def do_disk(job: DiskJob, subject: Subject, *, url: str, folder: Path, books: Callable[[], Books]) -> Figures:

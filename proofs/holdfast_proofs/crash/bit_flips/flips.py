@@ -27,10 +27,10 @@ import msgspec
 
 from holdfast.app.doctor import examine
 from holdfast.app.findings import Level
-from holdfast_proofs.crash import furnished
-from holdfast_proofs.crash.flip_places import Place, places
+from holdfast_proofs.crash.bit_flips import furnished
+from holdfast_proofs.crash.bit_flips.flip_places import Place, places
+from holdfast_proofs.crash.bit_flips.furnished import JOURNAL, SETTINGS, FarEnd, effects
 from holdfast_proofs.crash.forks import Child, Trial, Work, fork, run_trials
-from holdfast_proofs.crash.furnished import JOURNAL, SETTINGS, FarEnd, effects
 from holdfast_proofs.crash.reading import Answers, read_and_run
 from holdfast_proofs.crash.report import Figures
 

@@ -17,9 +17,9 @@ from typing import Any
 from holdfast.core.effect import Fenced, Idempotent, Keyed, Queryable, Read, Transactional, Unrepeatable
 from holdfast.errors import NotSent
 from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, Many, Tool, Unsure, tool
-from holdfast_proofs.simulate.far_end import Kind, Request
 from holdfast_proofs.simulate.faults import DELAY_S, TIMEOUT_S, WINDOW_S
-from holdfast_proofs.simulate.process import current
+from holdfast_proofs.simulate.parts.far_end import Kind, Request
+from holdfast_proofs.simulate.parts.process import current
 
 NETWORK_S = 0.03
 EARLY = 0.9  # a slow network takes at most this share of DELAY_S

@@ -18,8 +18,8 @@ from holdfast.core.step import StepState
 from holdfast.errors import ApprovalNotFound, HoldfastError, NotNow, NotSettleable
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.task.task import TaskType
-from holdfast_proofs.simulate.far_end import Request
-from holdfast_proofs.simulate.journal import ClientJournal
+from holdfast_proofs.simulate.parts.far_end import Request
+from holdfast_proofs.simulate.parts.journal import ClientJournal
 from holdfast_proofs.simulate.workload import Plan, work
 
 if TYPE_CHECKING:

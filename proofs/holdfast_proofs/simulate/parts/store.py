@@ -17,7 +17,7 @@ from holdfast.core.ports import Notice
 from holdfast.journal.memory.contents import InboxCell, TaskCell, encode_body
 from holdfast.journal.memory.journal import MemoryStore
 from holdfast.journal.records import ENDED, Entry, Kind, Record, TaskState
-from holdfast_proofs.simulate.ledger import Ledger
+from holdfast_proofs.simulate.parts.ledger import Ledger
 from holdfast_proofs.simulate.trace import Trace
 
 

@@ -25,7 +25,7 @@ from holdfast.host.sqlite import Db, open_db
 from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.opening import open as opening
 from holdfast_proofs.crash.board import Board
-from holdfast_proofs.crash.disk import Image
+from holdfast_proofs.crash.disk_faults.disk import Image
 from holdfast_proofs.crash.lives import JOURNAL, Life, work
 
 T = TypeVar("T")

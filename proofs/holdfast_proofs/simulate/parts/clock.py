@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast_proofs.simulate.loop import VirtualLoop
+from holdfast_proofs.simulate.parts.loop import VirtualLoop
 
 WALL_START_MS = 1_800_000_000_000
 BOOT_START_S = 1_000.0

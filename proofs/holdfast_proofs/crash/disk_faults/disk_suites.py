@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import HoldfastError
-from holdfast_proofs.crash.disk import Loss
-from holdfast_proofs.crash.disk_jobs import FullDisk, Power, SyncError
-from holdfast_proofs.crash.full_disk import Filling
-from holdfast_proofs.crash.power import Cut
+from holdfast_proofs.crash.disk_faults.disk import Loss
+from holdfast_proofs.crash.disk_faults.disk_jobs import FullDisk, Power, SyncError
+from holdfast_proofs.crash.disk_faults.full_disk import Filling
+from holdfast_proofs.crash.disk_faults.power import Cut
+from holdfast_proofs.crash.disk_faults.sync_error import Fault, Story
 from holdfast_proofs.crash.subjects import STEPS, ClassName
-from holdfast_proofs.crash.sync_error import Fault, Story
 from holdfast_proofs.shim import Mode
 
 SOME = 300  # cuts by class, drawn by the seed

@@ -14,7 +14,7 @@ from typing import Literal
 
 from holdfast.errors import Busy, KeyReused, Refused
 from holdfast_proofs.simulate.faults import DELAY_S, WINDOW_S, Dice, Profile
-from holdfast_proofs.simulate.loop import VirtualLoop
+from holdfast_proofs.simulate.parts.loop import VirtualLoop
 from holdfast_proofs.simulate.trace import Trace
 
 BUSY_S = 0.3

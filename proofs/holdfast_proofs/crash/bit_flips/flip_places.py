@@ -14,7 +14,7 @@ from typing import NamedTuple
 import apsw
 
 from holdfast.host.sqlite import open_db
-from holdfast_proofs.crash.furnished import JOURNAL
+from holdfast_proofs.crash.bit_flips.furnished import JOURNAL
 
 FILE_HEADER_BYTES = 100
 LOG_HEADER_BYTES = 32

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.identity.records.encodings import key_bytes
 from holdfast.layout.moved import MOVED, MOVING, Mark, parse_mark
 from holdfast.recovery.move_package import INTRO, Cover, head_of, key_of, read_cover
+from holdfast_proofs.fuzz.borders.snapshots import HEADS
 from holdfast_proofs.fuzz.feed import law
-from holdfast_proofs.fuzz.snapshots import HEADS
 
 WHERE = Path("ada.move")
 COVERS = (INTRO + msgspec.json.encode(Cover(head=HEADS[0].decode(), seed="07" * 32)) + b"\n",)

@@ -21,8 +21,8 @@ from holdfast.identity.statements.certificate import Role, parse_certificate
 from holdfast.identity.statements.head import parse_head
 from holdfast.identity.statements.profile import parse_profile
 from holdfast.identity.vault.vault import Vault
+from holdfast_proofs.fuzz.borders.identity import LOG
 from holdfast_proofs.fuzz.feed import law
-from holdfast_proofs.fuzz.identity import LOG
 from holdfast_proofs.identity_schedules.fake import PORT, signer
 
 _PARSERS = {"certify": parse_certificate, "answer": parse_answer, "profile": parse_profile, "head": parse_head}

@@ -22,7 +22,7 @@ from holdfast.journal.sqlite.host.stamp import noted
 from holdfast.journal.sqlite.host.stop_flag import find_stopped
 from holdfast.journal.sqlite.rows import open_record, task_row, verify_link
 from holdfast.journal.sqlite.verbs.inbox import open_item
-from holdfast_proofs.fuzz import texts
+from holdfast_proofs.fuzz.borders import texts
 from holdfast_proofs.fuzz.feed import Feed, as_text, law
 
 TASK = bytes(range(16))

@@ -1,4 +1,4 @@
-"""The stage of an example: its folder, and the far ends it talks to.
+"""An agent offline: its folder, a scripted model, and far ends that count.
 
 An example's folder holds `app.py` with `app`, `request.json` with what is submitted, and
 `model.json`, the script of the offline model. Its far ends are found by environment variables.

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast_proofs.crash.board import Board
-from holdfast_proofs.crash.disk import Image, Loss, after_power_loss, as_entries
-from holdfast_proofs.crash.disk_lives import (
+from holdfast_proofs.crash.disk_faults.disk import Image, Loss, after_power_loss, as_entries
+from holdfast_proofs.crash.disk_faults.disk_lives import (
     Intents,
     Synchronous,
     boot_anew,

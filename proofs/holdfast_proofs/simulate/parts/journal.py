@@ -27,7 +27,7 @@ from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.records import Entry
 
 if TYPE_CHECKING:
-    from holdfast_proofs.simulate.process import Process
+    from holdfast_proofs.simulate.parts.process import Process
     from holdfast_proofs.simulate.world import World
 
 COMMIT_S = 0.003

@@ -1,0 +1,1 @@
+"""One flipped bit anywhere in a journal and what lies beside it."""

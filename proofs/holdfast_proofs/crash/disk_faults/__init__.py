@@ -1,0 +1,1 @@
+"""Power cuts, failed syncs and full disks, around the tasks of the crash suites."""

@@ -1,0 +1,1 @@
+"""The parts of a simulated world: clock, loop, workers, far ends, people."""
