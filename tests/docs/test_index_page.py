@@ -15,7 +15,14 @@ PAGE = DOCS / "README.md"
 
 # The order of reading; a page that no group names makes the test fail.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start here": ("concepts", "tutorial/first-task", "tutorial/first-agent", "why-not", "glossary"),
+    "Start here": (
+        "concepts",
+        "tutorial/first-task",
+        "tutorial/first-agent",
+        "../examples/README",
+        "why-not",
+        "glossary",
+    ),
     "Write tools, tasks and agents": (
         "how-to/write-a-tool",
         "how-to/retries-and-refusals",
