@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.backup.archive.manifest import Entry, Kind, ManifestReader, Note
 from holdfast.backup.snapshot import staging as module
-from holdfast.backup.snapshot.databases import copy_database, open_alone
+from holdfast.backup.snapshot.databases import copy_database
 from holdfast.backup.snapshot.staging import Staged, Subject, stage
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.host.private_files import ensure_private_folder
-from holdfast.host.sqlite import Db, open_db
+from holdfast.host.sqlite import Db, open_alone, open_db
 from holdfast.host.tree import Found as Seen
 from holdfast.host.tree import Mark, may_hide_a_change
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,15 +12,17 @@ import pytest
 
 from holdfast.core.clock import ManualClock, SystemEntropy
 from holdfast.core.ids import TaskId, task_id_bytes
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Session
-from holdfast.journal.sqlite.opening.open import open_journal
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession
-from holdfast.testing.journal_contract import JournalContract, World
+from holdfast.testing.journal_contract import Administered, JournalContract, World
 
 
 class FixedKeys:
-    k_effect = b"e" * 32
     current_journal_key = 1
+
+    def __init__(self, effect: bytes = b"e") -> None:
+        self.k_effect = effect * 32
 
     def journal_key(self, key_id: int) -> bytes:
         return bytes([key_id]) * 32
@@ -31,15 +34,17 @@ class SqliteWorld(World):
         self.folder = folder
         self.path = folder / "journal.db"
         self.opened: list[Journal] = []
+        self.administered = Administered(
+            keys=FixedKeys(),
+            other_keys=FixedKeys(b"o"),
+            place=self.path,
+            at=journal_at,
+            put_back=self._put_back,
+            lose=self._lose,
+        )
 
     async def connect(self) -> Journal:
-        journal = await open_journal(
-            self.path,
-            keys=FixedKeys(),
-            clock=self.clock,
-            entropy=SystemEntropy(),
-            instance_folder=self.folder / "instance",
-        )
+        journal = await journal_at(self.path).open(keys=FixedKeys(), clock=self.clock, entropy=SystemEntropy())
         self.opened.append(journal)
         return journal
 
@@ -73,6 +78,14 @@ class SqliteWorld(World):
         db = apsw.Connection(str(self.path))
         db.set_busy_timeout(5_000)
         return db
+
+    def _put_back(self, copy: Path) -> None:
+        self._lose()
+        shutil.copy(copy, self.path)
+
+    def _lose(self) -> None:
+        for path in self.folder.glob("journal.db*"):
+            path.unlink()
 
     async def close(self) -> None:
         for journal in self.opened:

@@ -14,8 +14,7 @@ from holdfast.core.clock import ManualClock, SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.errors import JournalBusy, JournalOlderCopy, RunFenced
 from holdfast.journal.contract import Session
-from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
-from holdfast.journal.sqlite.opening.restore import restore_journal
+from holdfast.journal.sqlite.opening.restore import raise_incarnation, read_incarnation, restore_journal
 from holdfast.runtime.session.lease import BoundLease, Lease
 
 

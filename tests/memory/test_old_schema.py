@@ -122,7 +122,7 @@ async def test_whoever_comes_second_finds_it_raised_already(old: Path, monkeypat
 
 
 async def test_the_full_check_of_an_old_journal_asks_for_no_remarks(old: Path) -> None:
-    assert check.find_damage(str(old / "journal.db"), opening.KeyWraps(FixedKeys())) == []
+    assert check.find_damage(old / "journal.db", opening.KeyWraps(FixedKeys())) == []
 
 
 async def test_an_old_journal_can_be_restored_from(old: Path) -> None:
@@ -160,7 +160,7 @@ async def test_damage_of_remarks_is_found(old: Path) -> None:
             db.execute(made)
         db.execute("COMMIT")
         db.close()
-        return check.find_damage(str(old / "journal.db"), opening.KeyWraps(FixedKeys()))
+        return check.find_damage(old / "journal.db", opening.KeyWraps(FixedKeys()))
 
     kept = (old / "journal.db").read_bytes()
     for sql, word in (

@@ -7,7 +7,6 @@ import os
 import stat
 from pathlib import Path
 
-from holdfast.backup.snapshot.databases import open_alone
 from holdfast.host.sqlite import Db
 from holdfast.layout.covered import Kind, covered_files
 
@@ -43,7 +42,7 @@ def _digest(path: Path) -> str:
 def _rows(path: Path) -> str:
     import apsw
 
-    from holdfast.host.sqlite import open_db
+    from holdfast.host.sqlite import open_alone, open_db
 
     beside = path.with_name(path.name + "-wal").exists()
     db: Db = open_db(str(path), flags=apsw.SQLITE_OPEN_READONLY) if beside else open_alone(path)

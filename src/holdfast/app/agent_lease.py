@@ -42,7 +42,7 @@ from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.head import parse_head
 from holdfast.identity.witness.publishing import ask
 from holdfast.identity.witness.witness_places import reach
-from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 
 FORMAT = 1
@@ -81,6 +81,7 @@ class AgentLease:
         ensure_private_folder(home.instance)
         self._home = home
         self._journal = journal
+        self._admin = journal_at(journal, instance=home.instance)
         self._clock = clock
         self._entropy = entropy
         self._keys = keys
@@ -213,18 +214,13 @@ class AgentLease:
         return self._keeper
 
     def _incarnation(self) -> int:
-        return self._bound or read_incarnation(self._journal)
+        return self._bound or self._admin.incarnation()
 
     def _raise(self, e: int) -> None:
         if os.path.lexists(self._journal):
             asyncio.run(
-                raise_incarnation(
-                    self._journal,
-                    to=e,
-                    keys=self._keys(),
-                    clock=self._clock,
-                    instance_folder=self._home.instance,
-                    wait_s=min(self.life_s / 4, 5.0),
+                self._admin.raise_incarnation(
+                    to=e, keys=self._keys(), clock=self._clock, wait_s=min(self.life_s / 4, 5.0)
                 )
             )
 

@@ -21,8 +21,8 @@ from holdfast.core.ports import KeyRing, Notice, Notices
 from holdfast.errors import AgentElsewhere, AgentQuarantined
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
-from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.layout.agent_home import load_home, peek_home
 from holdfast.layout.moved import check_not_moved
 
@@ -96,10 +96,10 @@ async def open_as(
     entropy: Entropy,
     allow_network_fs: bool,
     create: bool = True,
-) -> tuple[SqliteJournal, KeyRing]:
+) -> tuple[Journal, KeyRing]:
     """The journal, under the incarnation of the lease."""
 
-    async def opened() -> tuple[SqliteJournal, KeyRing]:
+    async def opened() -> tuple[Journal, KeyRing]:
         return await open_file_journal(
             journal, clock=clock, entropy=entropy, create=create, allow_network_fs=allow_network_fs
         )
@@ -108,10 +108,8 @@ async def open_as(
     if lease is None:
         return found, keys
     if found.incarnation < lease.e:  # made just now
-        from holdfast.journal.sqlite.opening.incarnation import raise_incarnation
-
         await found.close()
-        await raise_incarnation(journal, to=lease.e, keys=keys, clock=clock, instance_folder=journal.parent / INSTANCE)
+        await journal_at(journal).raise_incarnation(to=lease.e, keys=keys, clock=clock)
         found, keys = await opened()
     lease.bind(found.incarnation)
     return found, keys

@@ -15,16 +15,14 @@ from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
+from holdfast.journal.bind import INSTANCE, journal_at
 from holdfast.journal.contract import Journal
-from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.opening.open import check_never_here, open_journal
 from holdfast.layout.agent_home import find_home
 from holdfast.layout.journal_location import journal_path
 from holdfast.layout.moved import check_not_moved
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 KEYS = "keys.json"
-INSTANCE = "instance"
 SCRATCH = "scratch"
 
 __all__ = [
@@ -90,7 +88,7 @@ async def open_file_journal(
     allow_network_fs: bool = False,
     synchronous: str = "FULL",
     moving: bool = False,
-) -> tuple[SqliteJournal, KeyRing]:
+) -> tuple[Journal, KeyRing]:
     """The journal at this path with its keys; both are made where there is none.
 
     Raises MovedAway where the agent was moved to another host; `moving` is for the move itself.
@@ -100,9 +98,9 @@ async def open_file_journal(
         check_not_moved(instance)
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
-    exists = os.path.lexists(path)
+    exists, admin = os.path.lexists(path), journal_at(path)
     if not exists and not create:
-        check_never_here(path, path.parent / INSTANCE)
+        admin.check_not_lost()
         raise NotAJournal(
             f"there is no journal at {path}", hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one"
         )
@@ -110,12 +108,10 @@ async def open_file_journal(
         raise NotAJournal(f"the folder {path.parent} does not exist", hint="make it first")
     check_place(path, allow_network_fs=allow_network_fs)
     keys = load_or_create(path.parent / KEYS, journal_exists=exists, entropy=entropy)
-    journal = await open_journal(
-        path,
+    journal = await admin.open(
         keys=keys,
         clock=clock,
         entropy=entropy,
-        instance_folder=path.parent / INSTANCE,
         create=create,
         allow_network_fs=allow_network_fs,
         synchronous=synchronous,

@@ -13,8 +13,6 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import apsw
-
 from holdfast.app.binder import INSTANCE, KEYS, open_file_journal
 from holdfast.app.doctor_backup import examine_backups
 from holdfast.app.findings import Finding, Level
@@ -24,14 +22,10 @@ from holdfast.errors import EXIT_JOURNAL, HoldfastError, JournalDamaged
 from holdfast.host.private_files import check_place, check_private_file, check_private_folder
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
-from holdfast.journal.contract import Filter
+from holdfast.journal.admin import JournalAdmin
+from holdfast.journal.bind import journal_at
+from holdfast.journal.contract import Filter, Journal
 from holdfast.journal.records import TaskState
-from holdfast.journal.sqlite.host.high_water import high_water
-from holdfast.journal.sqlite.host.reserve import Reserve
-from holdfast.journal.sqlite.host.stop_flag import find_stopped
-from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.opening.open import check_never_here, peek
-from holdfast.journal.sqlite.writer import translated
 from holdfast.layout.agent_home import find_home
 from holdfast.layout.engine_settings import Settings
 
@@ -47,7 +41,8 @@ PARKED_SHOWN_MAX = 20
 
 async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """Every finding about the journal at this path, in the order a person would look."""
-    yield _versions()
+    admin = journal_at(path)
+    yield _versions(admin)
     async for finding in examine_backups(path.parent):
         yield finding
     if sys.platform != "linux":
@@ -58,7 +53,7 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
         )
     if not os.path.lexists(path):
         try:
-            check_never_here(path, path.parent / INSTANCE)
+            admin.check_not_lost()
         except HoldfastError as error:
             yield _failed(error)
             return
@@ -68,20 +63,16 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
         yield _place(path, settings)
         yield _keys(path)
         yield _secrets(path)
-        folder = path.parent / INSTANCE / peek(path)
-        stopped = find_stopped(folder) if folder.is_dir() else None
+        stopped = admin.find_stopped()
         if stopped is not None:
-            yield _stopped(stopped.reason)
+            yield _stopped(stopped)
             return
         journal, _ = await open_file_journal(path, create=False, allow_network_fs=settings.allow_network_fs)
     except HoldfastError as error:
         yield _failed(error)
         return
-    except apsw.Error as error:
-        yield _failed(translated(error))
-        return
     try:
-        async for finding in _examine_open(journal, folder, settings, deep=deep):
+        async for finding in _examine_open(path, admin, journal, settings, deep=deep):
             yield finding
     except HoldfastError as error:
         yield _failed(error)
@@ -90,23 +81,22 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
 
 
 async def _examine_open(
-    journal: SqliteJournal, folder: Path, settings: Settings, *, deep: bool
+    path: Path, admin: JournalAdmin, journal: Journal, settings: Settings, *, deep: bool
 ) -> AsyncIterator[Finding]:
-    mark = high_water(folder)
     yield Finding(
         check="journal",
         level=Level.OK,
         text=f"journal {journal.journal_id}, incarnation {journal.incarnation}, not older than "
-        f"what this machine has committed (record {mark.sequence})",
+        f"what this machine has committed (record {admin.high_water().sequence})",
     )
-    for finding in (_space(folder), _reserve(folder), _clock(journal)):
+    for finding in (_space(path.parent / INSTANCE), _reserve(admin), _clock(journal)):
         yield finding
     async for finding in _sessions(journal):
         yield finding
     async for finding in _parked(journal):
         yield finding
     yield await _notices(journal, settings)
-    memory = await _memory(journal)
+    memory = await _memory(path.parent, journal)
     if memory is not None:
         yield memory
     if deep:
@@ -128,11 +118,11 @@ def _no_journal(path: Path) -> Finding:
     )
 
 
-def _versions() -> Finding:
+def _versions(admin: JournalAdmin) -> Finding:
     return Finding(
         check="versions",
         level=Level.OK,
-        text=f"Holdfast {find_version()}, Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}",
+        text=f"Holdfast {find_version()}, Python {platform.python_version()}, {admin.engine}",
     )
 
 
@@ -188,8 +178,8 @@ def _space(folder: Path) -> Finding:
     )
 
 
-def _reserve(folder: Path) -> Finding:
-    if Reserve(folder).held:
+def _reserve(admin: JournalAdmin) -> Finding:
+    if admin.has_reserve():
         return Finding(check="reserve", level=Level.OK, text="space is set aside for the results of calls under way")
     return Finding(
         check="reserve",
@@ -199,7 +189,7 @@ def _reserve(folder: Path) -> Finding:
     )
 
 
-def _clock(journal: SqliteJournal) -> Finding:
+def _clock(journal: Journal) -> Finding:
     behind = journal.clock_behind_ms
     if behind < CLOCK_BEHIND_MS_MAX:
         return Finding(check="clock", level=Level.OK, text="not behind the newest record")
@@ -212,7 +202,7 @@ def _clock(journal: SqliteJournal) -> Finding:
     )
 
 
-async def _sessions(journal: SqliteJournal) -> AsyncIterator[Finding]:
+async def _sessions(journal: Journal) -> AsyncIterator[Finding]:
     sessions = await journal.list_sessions()
     alive = [one for one in sessions if one.alive]
     names = ", ".join(one.worker for one in alive) or "none"
@@ -235,7 +225,7 @@ async def _sessions(journal: SqliteJournal) -> AsyncIterator[Finding]:
         )
 
 
-async def _parked(journal: SqliteJournal) -> AsyncIterator[Finding]:
+async def _parked(journal: Journal) -> AsyncIterator[Finding]:
     states = frozenset((TaskState.PARKED,))
     count = (await journal.count_tasks()).get(TaskState.PARKED, 0)
     if not count:
@@ -264,7 +254,7 @@ async def _parked(journal: SqliteJournal) -> AsyncIterator[Finding]:
         )
 
 
-async def _notices(journal: SqliteJournal, settings: Settings) -> Finding:
+async def _notices(journal: Journal, settings: Settings) -> Finding:
     untold = await journal.pending_notices(limit=NOTICES_MAX)
     if not untold:
         return Finding(check="notices", level=Level.OK, text="all told")
@@ -287,9 +277,8 @@ async def _notices(journal: SqliteJournal, settings: Settings) -> Finding:
     )
 
 
-async def _memory(journal: SqliteJournal) -> Finding | None:
+async def _memory(folder: Path, journal: Journal) -> Finding | None:
     """Whether lines wait for the memory files of the agent whose journal this is."""
-    folder = Path(journal.path).parent
     if find_home(folder) is None:
         return None
     from holdfast.layout.memory_place import MemoryPlace
@@ -309,7 +298,7 @@ async def _memory(journal: SqliteJournal) -> Finding | None:
     )
 
 
-async def _deep(journal: SqliteJournal) -> AsyncIterator[Finding]:
+async def _deep(journal: Journal) -> AsyncIterator[Finding]:
     sound = True
     async for finding in journal.check():
         sound = False

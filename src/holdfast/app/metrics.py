@@ -13,8 +13,8 @@ from holdfast.app.health import Health
 from holdfast.core.step import StepState
 from holdfast.core.version import find_version
 from holdfast.errors import HoldfastError
+from holdfast.journal.contract import Journal
 from holdfast.journal.records import TaskState
-from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.runtime.engine.engine import Engine
 
 NOTICES_COUNTED_MAX = 1_000
@@ -43,7 +43,7 @@ METRICS: dict[str, tuple[str, str]] = {
 class Gauges:
     """Reads the figures of one engine and its journal."""
 
-    def __init__(self, *, engine: Engine, journal: SqliteJournal) -> None:
+    def __init__(self, *, engine: Engine, journal: Journal) -> None:
         self._engine = engine
         self._journal = journal
         self._version = find_version()

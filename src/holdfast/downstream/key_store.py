@@ -23,10 +23,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import cast
 
-import apsw
-
 from holdfast.host.private_files import FILE_MODE, ensure_private_folder
-from holdfast.host.sqlite import Db, open_db
+from holdfast.host.sqlite import log_ahead, open_or_create
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS asked (
@@ -46,7 +44,6 @@ CREATE UNIQUE INDEX IF NOT EXISTS asked_step ON asked (scope, task, step) WHERE 
 CREATE INDEX IF NOT EXISTS asked_age ON asked (first_ms);
 """
 _FORGET_AT_ONCE = 100  # rows past their retention that one request cleans away
-_BUSY_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +86,9 @@ class KeyStore:
         self.owner = os.urandom(8).hex()
         self._mine: set[tuple[bytes, str]] = set()  # what this process is working on
         self._lock_fd = _lock(self._owners / self.owner)
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOFOLLOW
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE))
-        self._db: Db = open_db(str(path.resolve()), flags=flags)
-        self._db.set_busy_timeout(_BUSY_MS)
-        self._db.pragma("journal_mode", "wal")
-        self._db.pragma("synchronous", "FULL")
+        self._db = open_or_create(path.resolve())
+        log_ahead(self._db)
         self._db.execute(_SCHEMA)
 
     def close(self) -> None:

@@ -1,15 +1,23 @@
-"""The border to apsw: the part of a connection that we use, with types of our own.
+"""The border to SQLite: how a database is opened and copied, and the part of a connection that we use.
 
-apsw's own stubs leave row values half unknown; rows are read by position and checked where they
-become values of ours.
+Every connection of the package is opened here, with the flags and pragmas of its purpose. Opening to
+look changes nothing: SQLite would otherwise move a database's log into its file when the last
+connection is closed. apsw's own stubs leave row values half unknown; rows are read by position and
+checked where they become values of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, cast
+from urllib.parse import quote
 
 import apsw
+
+BUSY_MS = 10_000  # how long a lock of another process is waited for
+READ = apsw.SQLITE_OPEN_READONLY
+WRITE = apsw.SQLITE_OPEN_READWRITE
 
 Row = tuple[Any, ...]  # Any: SQLite's five value types, told apart where a row is parsed
 Bindings = Sequence[Any] | Mapping[str, Any]  # Any: as above, on the way in
@@ -43,5 +51,85 @@ class Db(Protocol):
     def close(self) -> None: ...
 
 
-def open_db(path: str, *, flags: int) -> Db:
-    return cast(Db, apsw.Connection(path, flags=flags))
+def open_existing(path: Path, *, busy_ms: int = BUSY_MS) -> Db:
+    """A database that is there, for writing. Closing it leaves its log as it is."""
+    db = open_db(str(path), flags=WRITE | apsw.SQLITE_OPEN_NOFOLLOW, busy_ms=busy_ms)
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    return db
+
+
+def open_or_create(path: Path) -> Db:
+    """A database of our own, made where there is none."""
+    return open_db(str(path), flags=WRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOFOLLOW, busy_ms=BUSY_MS)
+
+
+def open_to_read(path: Path) -> Db:
+    """A database that others may write meanwhile."""
+    return open_db(str(path), flags=READ, busy_ms=BUSY_MS)
+
+
+def open_alone(path: Path, *, follow_links: bool = True) -> Db:
+    """A database that no other process has open, read without its log and without making any file."""
+    flags = READ | apsw.SQLITE_OPEN_URI | (0 if follow_links else apsw.SQLITE_OPEN_NOFOLLOW)
+    return open_db(f"file:{quote(str(path))}?immutable=1", flags=flags)
+
+
+def open_quietly(path: Path) -> Db:
+    """For reading a live database. A log that needs recovery must be opened for writing; it is not moved."""
+    try:
+        db = open_db(str(path), flags=READ | apsw.SQLITE_OPEN_NOFOLLOW, busy_ms=BUSY_MS)
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        return db
+    except (apsw.CantOpenError, apsw.ReadOnlyError):
+        return open_existing(path)
+
+
+def open_in_memory() -> Db:
+    return open_db(":memory:", flags=WRITE | apsw.SQLITE_OPEN_CREATE)
+
+
+def open_db(name: str, *, flags: int, busy_ms: int = 0) -> Db:
+    db = cast(Db, apsw.Connection(name, flags=flags))
+    if busy_ms:
+        db.set_busy_timeout(busy_ms)
+    return db
+
+
+def log_ahead(db: Db, *, synchronous: str = "FULL") -> None:
+    """Commits go to a log first; with FULL each one is synced before it returns."""
+    db.pragma("journal_mode", "wal")
+    db.pragma("synchronous", synchronous)
+
+
+def copy_whole(source: Path, copy: Path) -> str:
+    """Copy a live database into the empty file `copy`, in one step, and check the copy.
+
+    Returns what is wrong with the copy, empty where it is sound. Raises apsw.Error.
+    The copy is the state after some commit: one step holds one read lock, and in WAL mode that stops
+    no writer. Copying the file instead would lose what is in its log, and would still look healthy.
+    """
+    origin = open_quietly(source)
+    try:
+        made = open_db(str(copy), flags=WRITE)
+        try:
+            made.pragma("synchronous", 0)  # a copy that a crash cuts off is no copy
+            with cast(apsw.Connection, made).backup("main", cast(apsw.Connection, origin), "main") as act:
+                while not act.done:
+                    act.step()
+        finally:
+            made.close()
+    finally:
+        origin.close()
+    found = _first_damage(copy)
+    for suffix in ("-wal", "-shm", "-journal"):
+        copy.with_name(copy.name + suffix).unlink(missing_ok=True)
+    return found
+
+
+def _first_damage(copy: Path) -> str:
+    db = open_alone(copy)
+    try:
+        found = db.execute("PRAGMA integrity_check(1)").fetchone()
+    finally:
+        db.close()
+    return "" if found is not None and found[0] == "ok" else str(found)

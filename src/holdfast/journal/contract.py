@@ -60,6 +60,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool
     statements: bool  # applies Transactional tools' statements in the closing commit
     shared: bool  # other processes may open the same journal
+    administered: bool  # outlives its processes: `admin.JournalAdmin` serves it
 
 
 class Outcome(StrEnum):
@@ -244,6 +245,24 @@ class Session(Protocol):
 class Journal(Protocol):
     capabilities: Capabilities
     journal_id: str
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def commits(self) -> int:
+        """Durable commits of this process so far."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """True while space is short: no new step begins."""
+        ...
+
+    @property
+    def broken(self) -> str:
+        """Why this process writes no more; empty while it does."""
+        ...
 
     # sessions
     async def open_session(self, *, worker: str, ttl_ms: int) -> Session:

@@ -60,9 +60,7 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head
 from holdfast.identity.vault.vault import Vault
-from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.opening.check import find_damage
-from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import MOVED, STAGING, find_mark, remove_mark
 from holdfast.layout.settings import NAME as SETTINGS
@@ -236,12 +234,8 @@ class _Arrival:
                 lease.check_heir(key.public, mark.incarnation)
             keys = self._keys(state)
             await asyncio.to_thread(check_journal_of, state, keys)
-            await raise_incarnation(
-                state / "journal.db",
-                to=mark.incarnation + 1,
-                keys=keys,
-                clock=means.clock,
-                instance_folder=state / INSTANCE,
+            await journal_at(state / "journal.db").raise_incarnation(
+                to=mark.incarnation + 1, keys=keys, clock=means.clock
             )
             made = Instance(id=record.id, key=key.public, site=site_of(state / INSTANCE, means.clock))
             InstanceFile(state / INSTANCE, id=record.id, clock=means.clock, entropy=means.entropy).adopt(made, key)
@@ -370,7 +364,7 @@ def find_ready(work: Path) -> Ready | None:
 
 def check_journal_of(state: Path, keys: KeyRing) -> None:
     """Chains, seals and rows of the journal that came. Raises BackupDamaged."""
-    findings = find_damage(str(state / "journal.db"), KeyWraps(keys))
+    findings = journal_at(state / "journal.db").find_damage(keys)
     if findings:
         raise BackupDamaged(f"the journal in the package is damaged: {findings[0]}")
 
@@ -416,7 +410,7 @@ async def _taken_back(home: AgentHome, means: Means, incarnation: int) -> tuple[
         return done.incarnation, done.open_tasks
     async with lease:
         if lease.check_not_taken(incarnation):  # taken back before, by a run that was cut short
-            return read_incarnation(home.journal), 0
+            return journal_at(home.journal).incarnation(), 0
         done = await recover_journal(home.journal)
 
         def keys() -> KeyRing:

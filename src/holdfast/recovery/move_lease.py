@@ -33,7 +33,7 @@ from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.claim import How, Yield
 from holdfast.identity.statements.head import parse_head
 from holdfast.identity.witness.witness import copy_of
-from holdfast.journal.sqlite.opening.incarnation import raise_incarnation, read_incarnation
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 
 ASK_AGAIN_S = 0.5
@@ -46,7 +46,8 @@ class MoveLease:
         self, home: AgentHome, arbiter: Path, state: Path, speaker: Speaker, *, clock: Clock, entropy: Entropy
     ) -> None:
         self._life_ms = int(home.settings.identity.lease_s * 1000)
-        instance, self._journal = state / home.instance.name, state / home.journal.name
+        instance = state / home.instance.name
+        self._journal = journal_at(state / home.journal.name, instance=instance)
         self._state_root = state_root_of(state)
         self._speaker = speaker
         self._clock = clock
@@ -107,7 +108,7 @@ class MoveLease:
         """The line by which the holder gives its lease away."""
         log = self._speaker.log()
         self._file.open(log.position)
-        said = Yield(id=log.id, e=read_incarnation(self._journal), to=to, state_root=state_root, handoff=handoff)
+        said = Yield(id=log.id, e=self._journal.incarnation(), to=to, state_root=state_root, handoff=handoff)
         return sealed(said, said.to_json(), Family.LEASE, (self._file.signer,)).line().decode()
 
     def give(self, line: str, *, incarnation: int) -> None:
@@ -164,7 +165,7 @@ class MoveLease:
             if seen is None:
                 return await self._claimed(keeper)
             self.check_not_taken(incarnation)
-            e = max(read_incarnation(self._journal), seen.e + 1)
+            e = max(self._journal.incarnation(), seen.e + 1)
             ask = Ask(e=e, after_e=seen.e, how=How.EXPIRED)
             found = await asyncio.to_thread(keeper.claim, ask)
             if isinstance(found, Held):
@@ -181,16 +182,14 @@ class MoveLease:
 
     def _keeper(self, keys: Callable[[], KeyRing]) -> Keeper:
         def raise_to(e: int) -> None:
-            asyncio.run(
-                raise_incarnation(self._journal, to=e, keys=keys(), clock=self._clock, instance_folder=self._instance)
-            )
+            asyncio.run(self._journal.raise_incarnation(to=e, keys=keys(), clock=self._clock))
 
         return Keeper(
             file=self._file,
             speaker=self._speaker,
             arbiter=self._arbiter,
             clock=self._clock,
-            incarnation=lambda: read_incarnation(self._journal),
+            incarnation=self._journal.incarnation,
             raise_incarnation=raise_to,
             state_root=lambda: self._state_root,
         )

@@ -22,7 +22,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -51,8 +51,7 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.head import Head, JournalMark
 from holdfast.identity.vault.vault import Vault
-from holdfast.journal.sqlite.host.use_lock import JournalUse
-from holdfast.journal.sqlite.opening.open import check_never_here, peek
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.covered import Rules
 from holdfast.layout.moved import MOVED, MOVING, STAGING, Mark, find_mark, write_mark
@@ -117,7 +116,7 @@ class MoveOut:
         if home.folder == package or home.folder in package.parents:
             raise BadInput(f"{package} lies in the agent's folder", hint="name another place")
         if not os.path.lexists(home.journal):
-            check_never_here(home.journal, home.instance)
+            journal_at(home.journal, instance=home.instance).check_not_lost()
             raise NotAJournal(
                 f"{home.name} has no journal yet: it never ran, and nothing must be handed over",
                 hint="`holdfast backup now`, then `holdfast recover` on the other host",
@@ -137,7 +136,8 @@ class MoveOut:
     async def _leave(self, package: Path) -> tuple[MovedOut, Mark]:
         home = self._home
         self._say("waiting until nobody uses the journal")
-        (await self._exclusive()).close()
+        with await self._exclusive():
+            pass
         async with AsyncExitStack() as stack:
             lease = MoveLease.of(home, self._speaker, clock=self._clock, entropy=self._entropy)
             if lease is not None:
@@ -244,10 +244,9 @@ class MoveOut:
         heads = HeadFile(self._home.heads_file).read().heads
         return next((one.record.seq for one in heads if one.record.archive == archive), 0)
 
-    async def _exclusive(self) -> JournalUse:
-        folder = self._home.instance / peek(self._home.journal)
+    async def _exclusive(self) -> AbstractContextManager[object]:
         try:
-            return await JournalUse.exclusive(folder, timeout_s=self._wait_s)
+            return await journal_at(self._home.journal, instance=self._home.instance).use_alone(wait_s=self._wait_s)
         except JournalBusy as error:
             raise JournalBusy(
                 error.message,

@@ -52,8 +52,8 @@ from holdfast.identity.vault.slots import Key
 from holdfast.identity.vault.vault import Vault, check_free, exists, unfinished
 from holdfast.identity.witness.witness import copy_of
 from holdfast.identity.witness.witness_places import reach
-from holdfast.journal.sqlite.opening.restore import Restored as Rewound
-from holdfast.journal.sqlite.opening.restore import restore_journal
+from holdfast.journal.admin import Restored as Rewound
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, home_in, load_home
 from holdfast.layout.settings_edit import write_identity_settings
 from holdfast.recovery.recover_journal import granted_to
@@ -268,12 +268,8 @@ class _Restoring:
             remove_durably(folder / KEYS)
         journal = folder / JOURNAL
         if journal.is_file():
-            self.rewound = await restore_journal(
-                journal,
-                keys=ring_of(self._view.escrow),
-                clock=self._clock,
-                instance_folder=folder / INSTANCE,
-                above=max(self._view.above, granted_to(folder)),
+            self.rewound = await journal_at(journal).restore(
+                keys=ring_of(self._view.escrow), clock=self._clock, above=max(self._view.above, granted_to(folder))
             )
         write_mark(folder / INSTANCE, self._mark(folder))
 

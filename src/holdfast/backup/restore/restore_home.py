@@ -59,7 +59,7 @@ from holdfast.identity.log.log_state import Log
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.statements.head import Head
 from holdfast.identity.vault.ring import Escrow
-from holdfast.journal.sqlite.host.use_lock import JournalUse
+from holdfast.journal.bind import use_all_alone
 from holdfast.layout.agent_home import home_in
 
 INSTANCE = "instance"
@@ -294,9 +294,8 @@ class _Restore:
         if self._wish.files or not instance.is_dir():
             return
         held.enter_context(alone(instance / "backup"))
-        for folder in sorted(instance.iterdir()):
-            if (folder / "journal-name").is_file():
-                held.enter_context(await JournalUse.exclusive(folder, timeout_s=BUSY_WAIT_S))
+        for use in await use_all_alone(instance, wait_s=BUSY_WAIT_S):
+            held.enter_context(use)
 
     def _clear(self) -> None:
         if self._target.name:

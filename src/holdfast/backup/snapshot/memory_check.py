@@ -15,7 +15,7 @@ from holdfast.backup.snapshot.verify import JOURNAL, Check
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupDamaged, HoldfastError
-from holdfast.journal.sqlite.opening.open import open_journal
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import home_in
 from holdfast.layout.memory_place import MemoryPlace
 from holdfast.memory.projection import project_now
@@ -36,14 +36,8 @@ async def _project(state: Path, keys: KeyRing) -> None:
     place = MemoryPlace(folder=home)
     before = _lines(place)
     try:
-        journal = await open_journal(
-            home / JOURNAL,
-            keys=keys,
-            clock=SystemClock(),
-            entropy=SystemEntropy(),
-            instance_folder=state.with_name("instance"),
-            create=False,
-            allow_network_fs=True,
+        journal = await journal_at(home / JOURNAL, instance=state.with_name("instance")).open(
+            keys=keys, clock=SystemClock(), entropy=SystemEntropy(), create=False, allow_network_fs=True
         )
         try:
             await project_now(journal, place)

@@ -33,8 +33,7 @@ from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head
-from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.opening.check import find_damage
+from holdfast.journal.bind import journal_at
 
 Check = Callable[[Snapshot], None]  # raises BackupDamaged
 SHOWN_MAX = 3
@@ -133,7 +132,7 @@ def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
         )
     if keys is None:
         return
-    findings = find_damage(str(path), KeyWraps(keys))
+    findings = journal_at(path).find_damage(keys)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     if findings:

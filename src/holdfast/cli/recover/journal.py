@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cli.input.confirm import confirm
 from holdfast.cli.input.input_journal import journal_of
 from holdfast.cli.screen.screen import print_json
-from holdfast.journal.sqlite.opening.restore import Restored
+from holdfast.journal.admin import Restored
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
 
 WORD = "restore"

@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-import apsw
 import msgspec
 
 from holdfast.core.clock import Clock
@@ -19,7 +18,7 @@ from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.ports import Notice
 from holdfast.core.values import decode, encode
 from holdfast.errors import JournalDamaged, TaskNotFound
-from holdfast.host.sqlite import Db
+from holdfast.host.sqlite import open_in_memory
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link, first_remark_link, next_link, next_remark_link
 from holdfast.journal.contract import InboxItem, InboxKind, KeptRemark, Remark, Statement, TaskRow
@@ -170,7 +169,7 @@ class MemoryContents:
         self.changes = 0
         self.waiters: list[asyncio.Future[None]] = []
         self.telling = False
-        self.db = cast(Db, apsw.Connection(":memory:"))
+        self.db = open_in_memory()
 
     def kill_session(self, session_id: str) -> None:
         """The session's process dies: its lock is released, its page stays as it is."""

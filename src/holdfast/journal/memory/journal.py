@@ -97,7 +97,7 @@ class MemorySession:
 class MemoryJournal:
     """One process's handle on a MemoryStore."""
 
-    capabilities = Capabilities(durable=False, statements=True, shared=True)
+    capabilities = Capabilities(durable=False, statements=True, shared=True, administered=False)
 
     def __init__(self, store: MemoryContents, clock: Clock, entropy: Entropy) -> None:
         self._store = store
@@ -107,6 +107,16 @@ class MemoryJournal:
         self._seen = store.changes
         self._opened: list[SessionCell] = []
         self.journal_id = store.journal_id
+        self.broken = ""
+        self.full = False
+
+    @property
+    def incarnation(self) -> int:
+        return self._store.incarnation
+
+    @property
+    def commits(self) -> int:
+        return self._store.changes
 
     # sessions
 

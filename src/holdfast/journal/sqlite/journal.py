@@ -13,6 +13,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import CoroutineType
 from typing import Any, TypeVar, cast
 
@@ -60,7 +61,7 @@ POLL_S = 0.02  # how often another process's commits are looked for
 class SqliteJournal:
     """One open journal file; made by `opening.open_journal`."""
 
-    capabilities = Capabilities(durable=True, statements=True, shared=True)
+    capabilities = Capabilities(durable=True, statements=True, shared=True, administered=True)
 
     def __init__(
         self,
@@ -74,11 +75,11 @@ class SqliteJournal:
         wraps: KeyWraps,
         digest_key: bytes,
         instance: Instance,
-        path: str,
+        path: Path,
     ) -> None:
         self.journal_id = journal_id
         self.incarnation = incarnation
-        self.path = path
+        self._path = path
         self._db = db
         self._reader = reader
         self._clock = clock
@@ -382,7 +383,7 @@ class SqliteJournal:
 
     async def check(self) -> AsyncIterator[str]:
         """Runs on a thread of its own with a connection of its own."""
-        findings = await asyncio.to_thread(check.find_damage, self.path, self._wraps)
+        findings = await asyncio.to_thread(check.find_damage, self._path, self._wraps)
         for finding in findings:
             yield finding
 

@@ -11,6 +11,7 @@ they turn by hand. Where journals may differ, `Capabilities` says so and the tes
 refusal instead; nothing is skipped.
 """
 
+from holdfast.testing.journal_contract.admin import Admin
 from holdfast.testing.journal_contract.appends import Appends
 from holdfast.testing.journal_contract.claims import Claims
 from holdfast.testing.journal_contract.deaths import Deaths
@@ -19,10 +20,10 @@ from holdfast.testing.journal_contract.remarks import Remarks
 from holdfast.testing.journal_contract.sessions import Sessions
 from holdfast.testing.journal_contract.submissions import Submissions
 from holdfast.testing.journal_contract.upkeep import Upkeep
-from holdfast.testing.journal_contract.world import World
+from holdfast.testing.journal_contract.world import Administered, World
 
-__all__ = ["JournalContract", "World"]
+__all__ = ["Administered", "JournalContract", "World"]
 
 
-class JournalContract(Submissions, Claims, Deaths, Sessions, Appends, Facts, Upkeep, Remarks):
+class JournalContract(Submissions, Claims, Deaths, Sessions, Appends, Facts, Upkeep, Remarks, Admin):
     """Inherit, and supply the `world` fixture."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.clock import ManualClock
 from holdfast.core.ids import TaskId, task_id_from_bytes
+from holdfast.core.ports import KeyRing
 from holdfast.core.step import Event
+from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.contract import Change, Claimed, Hold, InboxItem, InboxKind, Journal, Session, Submission
 from holdfast.journal.records import Entry, Kind, Record, StepView, TaskState, TaskView, fold
 
@@ -21,6 +25,7 @@ class World(ABC):
     """One journal under test. Handles share it; `clock` is the clock of them all."""
 
     clock: ManualClock
+    administered: Administered | None = None  # of a journal with a second port
     _submitted = 0
 
     @abstractmethod
@@ -60,6 +65,28 @@ class World(ABC):
 
     async def submit(self, journal: Journal, *, name: str = "trip") -> TaskId:
         return (await journal.submit(self.submission(name=name))).task_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Administered:
+    """The second port of the journal under test, and the accidents that befall its place."""
+
+    keys: KeyRing
+    other_keys: KeyRing
+    place: Path
+    at: Callable[[Path], JournalAdmin]
+    put_back: Callable[[Path], None]  # an older copy takes the journal's place
+    lose: Callable[[], None]
+
+    @property
+    def at_place(self) -> JournalAdmin:
+        return self.at(self.place)
+
+    def new_place(self) -> Path:
+        """An empty file for a copy."""
+        copy = self.place.with_name("copy")
+        copy.touch(mode=0o600)
+        return copy
 
 
 @dataclass(frozen=True, kw_only=True)

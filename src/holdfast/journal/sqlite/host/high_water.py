@@ -26,39 +26,19 @@ import os
 import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from holdfast.errors import HighWaterDamaged, InvariantViolated
 from holdfast.host.private_files import TEMPORARY_SUFFIX, explained, open_private, sync_folder, write_atomically
-from holdfast.journal.sqlite.host.page_layout import (
-    INCARNATION_LIMIT,
-    SEQUENCE_LIMIT,
-    SESSIONS,
-    is_foreign_format,
-    page_ids,
-    page_path,
-    parsed,
-)
+from holdfast.journal.admin import HighWater
+from holdfast.journal.sqlite.host.page_layout import SESSIONS, is_foreign_format, page_ids, page_path, parsed
 from holdfast.journal.sqlite.host.page_reader import is_alive, read_bytes
 
 FORMAT = 1
 _FILE = "high-water.json"
 _TURN = "fold.lock"
 _LEFTOVER_AGE_S = 3_600  # longer than any write takes; a younger one may still be under way
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class HighWater:
-    """Ordered: a higher incarnation outranks any record number of a lower one."""
-
-    incarnation: int = 0
-    sequence: int = 0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.incarnation < INCARNATION_LIMIT and 0 <= self.sequence < SEQUENCE_LIMIT):
-            raise InvariantViolated("high water", f"{self.incarnation}/{self.sequence}")
 
 
 def high_water(folder: Path) -> HighWater:

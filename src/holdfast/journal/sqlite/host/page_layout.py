@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import InvariantViolated
+from holdfast.journal.admin import INCARNATION_LIMIT, SEQUENCE_LIMIT
 
 MAGIC = b"HOLDPAGE"
 FORMAT = 1
@@ -40,8 +41,6 @@ SLOT_BYTES = 16
 TAG_BYTES = 8
 CLEAR = 0xA5
 SET = 0x5A
-SEQUENCE_LIMIT = 1 << 40  # a fence keeps 40 bits for it
-INCARNATION_LIMIT = 1 << 23
 
 SESSIONS = "sessions"
 PAGE_SUFFIX = ".page"

@@ -22,13 +22,12 @@ import json
 import os
 from pathlib import Path
 from typing import cast
-from urllib.parse import quote
 
 import apsw
 
 from holdfast.errors import HighWaterDamaged, InvariantViolated, JournalOlderCopy
 from holdfast.host.private_files import open_private, write_atomically
-from holdfast.host.sqlite import Db, open_db
+from holdfast.host.sqlite import Db, open_alone
 from holdfast.journal.sqlite.host.high_water import HighWater
 
 FORMAT = 1
@@ -93,9 +92,8 @@ def noted(folder: Path) -> HighWater:
 
 def _find_alone(path: Path) -> HighWater | None:
     """Incarnation and stamp of the file as it is without its log."""
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
     try:
-        db = open_db(f"file:{quote(str(path))}?immutable=1", flags=flags)
+        db = open_alone(path, follow_links=False)
         try:
             meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         finally:

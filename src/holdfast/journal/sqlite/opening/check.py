@@ -5,13 +5,14 @@ Reads with a connection of its own and changes nothing. One line per finding.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import apsw
 
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import HoldfastError, JournalDamaged
-from holdfast.host.sqlite import Db, open_db
+from holdfast.host.sqlite import Db, open_to_read
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import InboxItem
 from holdfast.journal.records import Record, TaskView, fold
@@ -24,15 +25,14 @@ from holdfast.journal.sqlite.verbs.inbox import ITEM_COLUMNS, open_item
 FINDINGS_MAX = 100
 
 
-def find_damage(path: str, wraps: KeyWraps) -> list[str]:
+def find_damage(path: Path, wraps: KeyWraps) -> list[str]:
     """What is wrong with the journal at this path; an empty list when nothing is."""
     findings: list[str] = []
     try:
-        db = open_db(path, flags=apsw.SQLITE_OPEN_READONLY)
+        db = open_to_read(path)
     except apsw.Error as error:
         return [f"the file cannot be opened: {error}"]
     try:
-        db.set_busy_timeout(10_000)
         db.execute("BEGIN")  # one moment for the whole check
         _check_file(db, findings)
         chains = _check_chains(db, wraps, findings)

@@ -53,7 +53,7 @@ from holdfast.host.private_files import (
     sync_folder,
     write_atomically,
 )
-from holdfast.host.sqlite import Db, open_db
+from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing, open_in_memory
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.high_water import HighWater, high_water
 from holdfast.journal.sqlite.host.instance import Instance
@@ -65,7 +65,6 @@ from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES, translated, 
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 SCHEMA = 2
-OPEN_BUSY_MS = 10_000
 JOURNAL_ID_CHARS = 16
 NAME = "journal-name"
 _COMMENT = re.compile(r"--[^\n]*")
@@ -144,7 +143,7 @@ def _open(
         wraps=KeyWraps(keys),
         digest_key=fingerprint_key(keys.k_effect),
         instance=instance,
-        path=str(path),
+        path=path,
     )
     journal.remember_newest()
     return journal
@@ -214,18 +213,14 @@ def forget_name(folder: Path) -> None:
 
 
 def connect(path: Path, *, sync: str = "FULL") -> Db:
-    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
-    db.set_busy_timeout(OPEN_BUSY_MS)
-    db.pragma("journal_mode", "wal")
-    db.pragma("synchronous", sync)
+    db = open_existing(path)  # who only looks changes nothing; the writer says when its log may be moved
+    log_ahead(db, synchronous=sync)
     db.pragma("wal_autocheckpoint", WAL_PAGES)
     db.pragma("trusted_schema", 0)
     db.pragma("cell_size_check", 1)
     if sys.platform == "darwin":
         db.pragma("fullfsync", 1)
         db.pragma("checkpoint_fullfsync", 1)
-    # Who only looks changes nothing; the writer says when its log may be moved.
-    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.set_busy_timeout(BUSY_WAIT_MS)
     return db
 
@@ -247,7 +242,7 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
     except OSError as error:
         raise explained(error, path) from error
     try:
-        db = open_db(str(temporary), flags=apsw.SQLITE_OPEN_READWRITE)
+        db = open_db(str(temporary), flags=WRITE)
         db.pragma("synchronous", "FULL")
         db.execute("BEGIN IMMEDIATE")
         _run_all(db, _schema())
@@ -286,10 +281,8 @@ def peek(path: Path) -> str:
     """
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         raise ReadOnly(f"{path} or its folder cannot be written by this user")
-    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+    db = open_existing(path)
     try:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # looking changes nothing
-        db.set_busy_timeout(OPEN_BUSY_MS)
         if db.pragma("application_id") != APPLICATION_ID:
             raise NotAJournal(f"{path} is a database or an empty file, but not a Holdfast journal")
         version = cast(int, db.pragma("user_version"))
@@ -360,9 +353,8 @@ def _rewrite(path: Path) -> None:
 def _copy_readable(path: Path, fresh: Path) -> None:
     growing = path.with_name(f".{path.name}.rewriting")
     growing.unlink(missing_ok=True)
-    db = open_db(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    db = open_existing(path, busy_ms=0)  # moving its log when it is closed would sync it once more
     try:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # it would sync the log once more
         found = db.execute("PRAGMA quick_check(1)").fetchone()
         if found is None or found[0] != "ok":
             raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
@@ -383,7 +375,7 @@ def _migrate(db: Db) -> None:
     """
     if _version(db) >= SCHEMA:
         return
-    db.set_busy_timeout(OPEN_BUSY_MS)
+    db.set_busy_timeout(BUSY_MS)
     while _version(db) < SCHEMA:
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -427,7 +419,7 @@ def check_schema(db: Db) -> None:
 
 @functools.cache
 def _shipped() -> dict[str, str]:
-    db = open_db(":memory:", flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+    db = open_in_memory()
     try:
         _run_all(db, _schema())
         return _definitions(db)

@@ -1,78 +1,136 @@
-"""Making an older copy of the journal a proper restore (T14).
+"""A new incarnation of the journal: by a restore, by a grant, or with an empty file.
 
-What was committed after the copy is lost to us, but not undone outside: every slot from the
-copy's head on is *suspect*. The restore raises the incarnation above every one this machine has
-seen, so that no epoch or fence is ever issued twice, and writes into each open task that the
-timeline after its newest record is lost. From then on such a task looks up or parks before it
-sends; tasks submitted again under an old request id are treated the same, because they may have
-run in the lost timeline.
+**Restore** (T14). What was committed after an older copy was made is lost to us, but not undone
+outside: every slot from the copy's head on is *suspect*. The restore raises the incarnation above
+every one this machine has seen, so that no epoch or fence is ever issued twice, and writes into each
+open task that the timeline after its newest record is lost. From then on such a task looks up or
+parks before it sends; tasks submitted again under an old request id are treated the same, because
+they may have run in the lost timeline.
 
-One transaction, then the high-water mark. A crash in between leaves a journal of the new
-incarnation, which outranks every older mark: running the restore again is harmless.
+**Raise.** An arbiter grants incarnations; the journal of the instance that got one is raised to it
+before that instance acts, so that every epoch and fence from then on is above all that an instance
+before it can have issued. This loses nothing: it is done only to a journal that is not behind its
+high-water mark, and no task becomes suspect.
+
+Both work alone, in one transaction, then the mark. A crash in between leaves a journal of the new
+incarnation, which outranks every older mark: repeating either is harmless.
+
+**Start empty.** Where no copy is left, an empty journal is the oldest copy there can be. It is made
+under another name and gets its own as the last act but one, so a kill anywhere leaves no journal,
+which still counts as lost, or the restored one; then the old one is forgotten.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import apsw
 import msgspec
 
-from holdfast.core.clock import Clock
+from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
-from holdfast.errors import JournalDamaged
-from holdfast.host.private_files import check_place, check_private_file, ensure_private_folder
-from holdfast.host.sqlite import Db
+from holdfast.errors import InvariantViolated, JournalBusy, JournalDamaged, JournalStopped, NotAJournal, NotNow
+from holdfast.host.private_files import check_place, check_private_file, ensure_private_folder, sync_folder
+from holdfast.host.sqlite import Db, open_existing
+from holdfast.journal.admin import ALONE_WAIT_S, HighWater, Restored
 from holdfast.journal.records import Entry, Kind
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.host.high_water import HighWater, high_water, raise_stored
+from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
+from holdfast.journal.sqlite.host.stop_flag import find_stopped
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.opening import check
-from holdfast.journal.sqlite.opening.open import check_keys, connect, get_meta, peek
+from holdfast.journal.sqlite.opening.open import (
+    check_keys,
+    check_not_older,
+    connect,
+    forget_name,
+    get_meta,
+    lost_journals,
+    open_journal,
+    peek,
+    remember_name,
+)
 from holdfast.journal.sqlite.rows import Tail, add_records
 from holdfast.journal.sqlite.writer import Txn, translated
 
-ALONE_WAIT_S = 20.0
 SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
+LEFT = ("-wal", "-journal")  # of SQLite: they may hold what the file did not yet
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did, or with `dry_run` would do."""
-
-    journal_id: str
-    incarnation: int
-    sequence: int  # of the copy
-    mark_sequence: int  # what this machine had committed
-    lost_after_ms: int  # the newest record of the copy
-    open_tasks: int  # now suspect
-
-
-async def restore_journal(
-    path: Path, *, keys: KeyRing, clock: Clock, instance_folder: Path, dry_run: bool = False, above: int = 0
-) -> Restored:
-    """Take the file at this path as the journal from now on, under a new incarnation.
-
-    It is higher than every one that the file and this machine know of, and than `above`: what
-    somebody else has seen, such as the head of a newer backup, or an arbiter has granted.
-
-    Raises JournalDamaged where the copy itself is damaged; JournalBusy while anyone uses it.
-    """
+@asynccontextmanager
+async def _alone(path: Path, instance_folder: Path, wait_s: float) -> AsyncGenerator[Path]:
+    """The journal's instance folder, while no other process has the journal open."""
     check_place(path)
     check_private_file(path)
     try:
         folder = instance_folder / peek(path)
         ensure_private_folder(instance_folder)
         ensure_private_folder(folder)
-        with await JournalUse.exclusive(folder, timeout_s=ALONE_WAIT_S):
-            return _restore(path, folder, keys=keys, clock=clock, dry_run=dry_run, above=above)
+        with await JournalUse.exclusive(folder, timeout_s=wait_s):
+            yield folder
     except apsw.Error as error:
         raise translated(error) from error
 
 
+def read_incarnation(path: Path) -> int:
+    """Of the journal at this path; 0 where there is none. Changes nothing."""
+    if not os.path.lexists(path):
+        return 0
+    check_place(path)
+    check_private_file(path)
+    try:
+        db = open_existing(path, busy_ms=1_000)
+        try:
+            return int(str(get_meta(db, "incarnation")))
+        finally:
+            db.close()
+    except apsw.Error as error:
+        raise translated(error) from error
+
+
+async def raise_incarnation(
+    path: Path, *, to: int, keys: KeyRing, clock: Clock, instance_folder: Path, wait_s: float = ALONE_WAIT_S
+) -> None:
+    """See `JournalAdmin.raise_incarnation`."""
+    async with _alone(path, instance_folder, wait_s) as folder:
+        _raise(path, folder, to=to, keys=keys, clock=clock)
+
+
+def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) -> None:
+    if find_stopped(folder) is not None:
+        raise JournalStopped(f"{path} stopped at a failed sync and was not repaired yet")
+    db = connect(path)
+    try:
+        check_keys(db, keys)
+        found = int(str(get_meta(db, "incarnation")))
+        sequence = check_not_older(db, path, folder, found)
+        if found >= to:
+            return
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE meta SET value = ? WHERE key = 'incarnation'", (to,))
+        db.execute("COMMIT")
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
+    finally:
+        db.close()
+    if not raise_stored(folder, HighWater(to, sequence), at_ms=clock.wall_ms()):
+        raise JournalBusy(f"the marks of {path} are being folded")
+
+
+async def restore_journal(
+    path: Path, *, keys: KeyRing, clock: Clock, instance_folder: Path, dry_run: bool = False, above: int = 0
+) -> Restored:
+    """See `JournalAdmin.restore`."""
+    async with _alone(path, instance_folder, ALONE_WAIT_S) as folder:
+        return _restore(path, folder, keys=keys, clock=clock, dry_run=dry_run, above=above)
+
+
 def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool, above: int) -> Restored:
     wraps = KeyWraps(keys)
-    findings = check.find_damage(str(path), wraps)
+    findings = check.find_damage(path, wraps)
     if findings:
         raise JournalDamaged(f"{path} cannot be restored from: {findings[0]}")
     db = connect(path)
@@ -105,10 +163,6 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
     )
 
 
-def suspect_entry(lost_after_ms: int) -> Entry:
-    return Entry(kind=Kind.RESTORED, body={"lost_after_ms": lost_after_ms})
-
-
 def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
     rows = txn.db.execute(
         "SELECT t, task_id, epoch, seq, head, last, key_id, data_key FROM task "
@@ -119,7 +173,7 @@ def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
         add_records(
             txn,
             tail,
-            (suspect_entry(lost_after_ms),),
+            (Entry(kind=Kind.RESTORED, body={"lost_after_ms": lost_after_ms}),),
             row=t,
             task_id=raw,
             epoch=epoch,
@@ -140,3 +194,53 @@ def _newest(db: Db) -> tuple[int, int]:
 
 def _set_meta(db: Db, key: str, value: int) -> None:
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+
+
+async def start_empty(
+    path: Path,
+    *,
+    keys: Callable[[], KeyRing],
+    clock: Clock,
+    entropy: Entropy,
+    instance_folder: Path,
+    dry_run: bool = False,
+    above: int = 0,
+) -> Restored:
+    """See `JournalAdmin.start_empty`."""
+    for name in (path, *(path.with_name(path.name + end) for end in LEFT)):
+        if os.path.lexists(name):
+            raise NotNow(
+                f"{name} is there",
+                hint="`holdfast recover --journal FILE` takes it over; put aside what nothing can be made of",
+            )
+    lost = lost_journals(path, instance_folder)
+    seen = [high_water(folder) for folder in lost]
+    above = max([above, *(mark.incarnation for mark in seen)])
+    if not lost and not above:
+        raise NotAJournal(
+            f"there never was a journal at {path}",
+            hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one",
+        )
+    ring = keys()
+    sequence = max((mark.sequence for mark in seen), default=0)
+    if dry_run:
+        return Restored(
+            journal_id="", incarnation=above + 1, sequence=0, mark_sequence=sequence, lost_after_ms=0, open_tasks=0
+        )
+    aside = path.with_name(f".{path.name}.anew")
+    for end in ("", "-shm", *LEFT):
+        aside.with_name(aside.name + end).unlink(missing_ok=True)
+    for folder in lost_journals(aside, instance_folder):
+        forget_name(folder)
+    journal = await open_journal(aside, keys=ring, clock=clock, entropy=entropy, instance_folder=instance_folder)
+    await journal.close()
+    done = await restore_journal(aside, keys=ring, clock=clock, instance_folder=instance_folder, above=above)
+    for end in LEFT:
+        if os.path.lexists(aside.with_name(aside.name + end)):
+            raise InvariantViolated("I1", f"{aside} is not all of the new journal")
+    os.rename(aside, path)
+    sync_folder(path.parent)
+    remember_name(instance_folder / done.journal_id, path)
+    for folder in lost:
+        forget_name(folder)
+    return msgspec.structs.replace(done, mark_sequence=sequence)

@@ -1,0 +1,176 @@
+"""The journal's second port: what is done to a journal as a whole, from outside any session.
+
+`contract.Journal` is for those who work with tasks; this port is for those who keep the journal
+itself: open it, look at it without opening it, check it, copy it, move it to a new incarnation.
+Every journal that outlives its processes has one (`Capabilities.administered`), with these promises,
+checked by the same suite as the contract:
+
+* **Looking changes nothing.** `peek`, `incarnation`, `position`, `high_water`, `find_damage` and
+  `copy` work beside running sessions and leave the journal as it was.
+* **An incarnation only rises.** `raise_incarnation` and `restore` work alone: they raise JournalBusy
+  while any session or other process has the journal open, and nothing is changed then.
+* **An older copy is never taken for the newest.** A journal that ends before its high-water mark
+  cannot be opened or raised; `restore` alone makes it the journal again, and marks every open task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.ports import KeyRing
+from holdfast.errors import InvariantViolated
+from holdfast.journal.contract import Journal
+
+SEQUENCE_LIMIT = 1 << 40  # a fence keeps 40 bits for it
+INCARNATION_LIMIT = 1 << 23
+ALONE_WAIT_S = 20.0  # longer than the longest lease: sessions that stopped are dead by then
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HighWater:
+    """Ordered: a higher incarnation outranks any record number of a lower one."""
+
+    incarnation: int = 0
+    sequence: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.incarnation < INCARNATION_LIMIT and 0 <= self.sequence < SEQUENCE_LIMIT):
+            raise InvariantViolated("high water", f"{self.incarnation}/{self.sequence}")
+
+
+class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a journal has come."""
+
+    journal_id: str
+    incarnation: int
+    sequence: int  # the number of its newest record
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restore did, or with `dry_run` would do."""
+
+    journal_id: str
+    incarnation: int
+    sequence: int  # of the copy
+    mark_sequence: int  # what this machine had committed
+    lost_after_ms: int  # the newest record of the copy
+    open_tasks: int  # now suspect
+
+
+class JournalAdmin(Protocol):
+    """The journal at one place, whether there is one yet or not."""
+
+    @property
+    def engine(self) -> str:
+        """What keeps it, with its version, for people."""
+        ...
+
+    async def open(
+        self,
+        *,
+        keys: KeyRing,
+        clock: Clock,
+        entropy: Entropy,
+        create: bool = True,
+        allow_network_fs: bool = False,
+        synchronous: str = "FULL",
+    ) -> Journal:
+        """Open it, or make a new one where there is none.
+
+        Raises:
+            NotAJournal, JournalNewer, JournalDamaged, JournalOlderCopy, JournalStopped, JournalGone,
+            KeysWrong, ReadOnly, ModeTooWide, WrongOwner, SymlinkRefused, NetworkFileSystem.
+        """
+        ...
+
+    # looking
+
+    def peek(self) -> str:
+        """Its id, once it is known to be a journal of ours that may be written.
+
+        Raises NotAJournal, JournalNewer, JournalDamaged, ReadOnly.
+        """
+        ...
+
+    def check_not_lost(self) -> None:
+        """Raises JournalGone where there is no journal but this machine knows of one: one that was
+        lost is not the same as one that never was, because its effects have happened."""
+        ...
+
+    def incarnation(self) -> int:
+        """0 where there is no journal."""
+        ...
+
+    def newest_record(self) -> int:
+        """The number of the last record that is committed now. Raises JournalDamaged."""
+        ...
+
+    def position(self) -> JournalPosition:
+        """Of a copy that no process has open; leaves no file beside it. Raises JournalDamaged."""
+        ...
+
+    def high_water(self) -> HighWater:
+        """The highest mark that this machine has seen committed. Raises HighWaterDamaged."""
+        ...
+
+    def find_stopped(self) -> str | None:
+        """Why no new step begins since a sync failed; None where none did."""
+        ...
+
+    def has_reserve(self) -> bool:
+        """Whether space is set aside for the results of calls under way."""
+        ...
+
+    def find_damage(self, keys: KeyRing) -> list[str]:
+        """The full check: one line per finding, none when all is well. Blocks."""
+        ...
+
+    def copy(self, to: Path) -> JournalPosition:
+        """Copy it into the empty file `to`, as it was after some commit, while sessions go on.
+
+        The copy is whole and checked. Raises JournalDamaged, JournalBusy, JournalFull.
+        """
+        ...
+
+    # changing
+
+    async def use_alone(self, *, wait_s: float = 0.0) -> AbstractContextManager[object]:
+        """Keep everyone else from opening it until the block is left. Raises JournalBusy."""
+        ...
+
+    async def raise_incarnation(self, *, to: int, keys: KeyRing, clock: Clock, wait_s: float = ALONE_WAIT_S) -> None:
+        """Make its incarnation at least so high; no task becomes suspect. Safe to repeat.
+
+        Raises:
+            JournalOlderCopy: it is behind its mark: a restore is due, not this.
+            JournalBusy: another process has it open.
+        """
+        ...
+
+    async def restore(self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0) -> Restored:
+        """Take what is there as the journal from now on, under a new incarnation.
+
+        It is higher than every one that the journal and this machine know of, and than `above`: what
+        the head of a newer backup says, or an arbiter has granted. Open tasks become suspect.
+
+        Raises JournalDamaged where the journal itself is damaged; JournalBusy while it is in use.
+        """
+        ...
+
+    async def start_empty(
+        self, *, keys: Callable[[], KeyRing], clock: Clock, entropy: Entropy, dry_run: bool = False, above: int = 0
+    ) -> Restored:
+        """Put an empty journal where one is lost for good, as the oldest copy there can be.
+
+        `keys` is called once it is known that one was lost.
+
+        Raises NotNow where something of the old one is left, NotAJournal where there never was one.
+        """
+        ...

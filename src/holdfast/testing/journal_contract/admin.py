@@ -1,0 +1,181 @@
+"""The second port: looking changes nothing, an incarnation only rises, an older copy is found out."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.clock import SystemEntropy
+from holdfast.core.ids import TaskId
+from holdfast.errors import HoldfastError, JournalBusy, JournalGone, JournalOlderCopy, KeysWrong, NotAJournal, NotNow
+from holdfast.journal.admin import HighWater, JournalAdmin, Restored
+from holdfast.journal.contract import Journal
+from holdfast.journal.records import TaskState
+from holdfast.testing.journal_contract.world import Administered, World
+
+
+async def administered(world: World) -> Administered | None:
+    """How to get at the second port; None where the journal says that it has none."""
+    journal = await world.connect()
+    found = world.administered
+    assert (found is not None) == journal.capabilities.administered
+    await journal.close()
+    return found
+
+
+async def grow(world: World, tasks: int = 1) -> list[TaskId]:
+    """So many tasks, submitted by a process that then ends."""
+    journal = await world.connect()
+    made = [await world.submit(journal) for _ in range(tasks)]
+    await journal.close()
+    return made
+
+
+async def opened(port: Administered, admin: JournalAdmin, world: World, *, create: bool = False) -> Journal:
+    return await admin.open(keys=port.keys, clock=world.clock, entropy=SystemEntropy(), create=create)
+
+
+class Admin:
+    async def test_looking_works_beside_a_session_and_changes_nothing(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        process = await world.process()
+        claimed = await process.start_task()
+        before = await process.journal.read_task(claimed.hold.task_id)
+        admin = port.at_place
+        assert admin.peek() == process.journal.journal_id
+        assert admin.incarnation() == process.journal.incarnation == 1
+        assert admin.newest_record() == claimed.hold.last
+        assert admin.find_damage(port.keys) == []
+        assert admin.find_stopped() is None
+        assert admin.has_reserve()
+        admin.check_not_lost()
+        assert admin.engine
+        assert (await process.journal.read_task(claimed.hold.task_id)).seq == before.seq
+        await process.journal.renew(process.session)
+
+    async def test_the_mark_is_never_ahead_of_the_journal(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        for _ in range(3):
+            await grow(world)
+            assert HighWater() < port.at_place.high_water() <= HighWater(1, port.at_place.newest_record())
+
+    async def test_a_flipped_bit_is_named(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        (task_id,) = await grow(world)
+        await world.damage(task_id, seq=0)
+        assert any(task_id in finding for finding in port.at_place.find_damage(port.keys))
+        with pytest.raises(HoldfastError):
+            await port.at_place.restore(keys=port.keys, clock=world.clock)
+        assert port.at_place.incarnation() == 1
+
+    async def test_a_copy_is_the_state_after_some_commit(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        process = await world.process()
+        claimed = await process.start_task()
+        copy = port.new_place()
+        found = port.at_place.copy(copy)
+        assert (found.journal_id, found.incarnation) == (process.journal.journal_id, 1)
+        assert found.sequence == port.at_place.newest_record()
+        await process.rest(claimed.hold, TaskState.SUCCEEDED)
+        assert port.at(copy).position() == found
+        assert port.at(copy).find_damage(port.keys) == []
+
+    async def test_the_incarnation_only_rises_and_no_task_is_suspect(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        (task_id,) = await grow(world)
+        for to, then in ((5, 5), (5, 5), (3, 5)):
+            await port.at_place.raise_incarnation(to=to, keys=port.keys, clock=world.clock)
+            assert port.at_place.incarnation() == then
+        process = await world.process()
+        claimed = await process.take(task_id)
+        assert claimed.hold.epoch >> 32 == 5
+        assert claimed.view.restored_ms == 0
+
+    async def test_a_journal_in_use_is_neither_raised_nor_restored(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        await world.process()
+        with pytest.raises(JournalBusy):
+            await port.at_place.raise_incarnation(to=2, keys=port.keys, clock=world.clock, wait_s=0.01)
+        with pytest.raises(JournalBusy):
+            await port.at_place.use_alone()
+        assert port.at_place.incarnation() == 1
+
+    async def test_used_alone_it_is_open_to_no_one_else(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        await grow(world)
+        with await port.at_place.use_alone(), pytest.raises(JournalBusy):
+            await port.at_place.use_alone()
+        with await port.at_place.use_alone():
+            pass
+
+    async def test_other_keys_raise_and_restore_nothing(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        await grow(world)
+        with pytest.raises(KeysWrong):
+            await port.at_place.raise_incarnation(to=2, keys=port.other_keys, clock=world.clock)
+        with pytest.raises(HoldfastError):
+            await port.at_place.restore(keys=port.other_keys, clock=world.clock)
+        assert port.at_place.incarnation() == 1
+
+    async def test_an_older_copy_is_refused_until_it_is_restored(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        (task_id,) = await grow(world)
+        copy = port.new_place()
+        kept = port.at_place.copy(copy)
+        await grow(world, 3)
+        newest = port.at_place.high_water()
+        port.put_back(copy)
+        with pytest.raises(JournalOlderCopy):
+            await world.connect()
+        with pytest.raises(JournalOlderCopy):
+            await port.at_place.raise_incarnation(to=9, keys=port.keys, clock=world.clock)
+        plan = await port.at_place.restore(keys=port.keys, clock=world.clock, dry_run=True, above=6)
+        assert port.at_place.incarnation() == 1
+        done = await port.at_place.restore(keys=port.keys, clock=world.clock, above=6)
+        assert plan == done
+        assert (done.incarnation, done.sequence, done.mark_sequence) == (7, kept.sequence, newest.sequence)
+        assert done.open_tasks == 1
+        assert port.at_place.incarnation() == 7
+        assert port.at_place.high_water() >= HighWater(7, kept.sequence)
+        again = await (await world.process()).take(task_id)
+        assert again.view.restored_ms == done.lost_after_ms > 0
+
+    async def test_a_lost_journal_is_not_one_that_never_was(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        never = port.at(port.place.with_name("never"))
+        with pytest.raises(NotAJournal):
+            await opened(port, never, world)
+        assert never.incarnation() == 0
+        never.check_not_lost()
+        await grow(world)
+        newest = port.at_place.high_water()
+
+        async def start(*, dry_run: bool = False) -> Restored:
+            return await port.at_place.start_empty(
+                keys=lambda: port.keys, clock=world.clock, entropy=SystemEntropy(), dry_run=dry_run
+            )
+
+        with pytest.raises(NotNow):
+            await start()
+        port.lose()
+        with pytest.raises(JournalGone):
+            port.at_place.check_not_lost()
+        with pytest.raises(JournalGone):
+            await opened(port, port.at_place, world, create=True)
+        plan = await start(dry_run=True)
+        done = await start()
+        assert (plan.incarnation, plan.mark_sequence) == (done.incarnation, done.mark_sequence) == (2, newest.sequence)
+        port.at_place.check_not_lost()
+        journal = await world.connect()
+        assert journal.incarnation == 2
+        again = await journal.submit(world.submission(request_id="order-1"))
+        assert (await journal.read_task(again.task_id)).restored_ms > 0  # it may have run in what is lost
