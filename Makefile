@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# The caller's Python settings must not reach the project's own interpreter.
-unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONSAFEPATH VIRTUAL_ENV
+# The caller's Python settings must not reach the project's own interpreter. Bytecode is written: the
+# tests start hundreds of interpreters, and without it each of them compiles the whole package again.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONSAFEPATH PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED VIRTUAL_ENV
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHONNOUSERSITE := 1
 
