@@ -166,7 +166,7 @@ async def test_a_swapped_repository_is_named_and_the_other_place_is_taken(world:
     found = await looked(world)
     assert found.places[1].error is not None
     assert found.places[1].error.code == "repository-replaced"
-    assert "not the one that is known" in found.places[1].error.message
+    assert "is not the known one" in found.places[1].error.message
     report = await restore_to(world.root / "new", await means_of(world), dry_run=True)
     assert report.place == "place-1"
 

@@ -31,8 +31,8 @@ import msgspec
 
 from holdfast.app.binder import INSTANCE, KEYS
 from holdfast.backup.archive.contained_writer import ContainedWriter
-from holdfast.backup.archive.piped import Readable
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
+from holdfast.backup.archive.tar_stream import Readable
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.snapshot.databases import read_mark
 from holdfast.core.clock import Clock, Entropy

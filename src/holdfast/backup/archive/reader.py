@@ -31,8 +31,7 @@ from pathlib import Path
 
 from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.manifest import DEPTH_MAX, ENTRIES_MAX, NAME, About, Entry, Kind, ManifestReader, Note
-from holdfast.backup.archive.piped import Readable
-from holdfast.backup.archive.tar_stream import Member, TarStream
+from holdfast.backup.archive.tar_stream import Member, Readable, TarStream
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, write_all
 from holdfast.identity.records.canonical import LINE_BYTES_MAX

@@ -13,10 +13,11 @@ Nothing is written here, and no more than one block of a file is held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from holdfast.backup.archive.piped import Readable
 from holdfast.errors import ArchiveRefused, BackupDamaged
 from holdfast.host.manifest import PATH_BYTES_MAX, find_bad_name
 
@@ -41,6 +42,13 @@ _NAMES = {
     b"N": "an old long name",
 }
 _ZEROS = bytes(BLOCK)
+T = TypeVar("T")
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none only at the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,3 +206,32 @@ def _number(field: bytes, what: str) -> int:
 
 def _shown(raw: bytes) -> str:
     return ascii(raw.rstrip(b"\0")[:120].decode(errors="replace"))
+
+
+async def read_through(pieces: AsyncIterator[bytes], work: Callable[[Readable], T]) -> T:
+    """Do the work in a thread, reading from the pieces. What the stream raises, the work gets.
+
+    Each piece is fetched when the thread asks for it, so no more than one is ever held.
+    """
+    return await asyncio.to_thread(work, _Pieces(pieces, asyncio.get_running_loop()))
+
+
+class _Pieces:
+    def __init__(self, pieces: AsyncIterator[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        self._pieces = pieces
+        self._loop = loop
+        self._piece = b""
+        self._at = 0
+
+    def read(self, size: int, /) -> bytes:
+        while self._at >= len(self._piece):
+            fetched = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
+            if fetched is None:
+                return b""
+            self._piece, self._at = fetched, 0
+        found = self._piece[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._pieces, None)

@@ -17,9 +17,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.backup.archive.piped import Readable, read_through
 from holdfast.backup.archive.reader import HEAD_NAME
-from holdfast.backup.archive.tar_stream import TarStream
+from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
 from holdfast.backup.chain.chain import valid_heads
 from holdfast.backup.chain.heads import NAME, Held
 from holdfast.backup.chain.sources import Listed, Overview, overview

@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.backup.archive.manifest import NAME, Entry, Kind
-from holdfast.backup.archive.piped import read_through
 from holdfast.backup.archive.reader import (
     HEAD_NAME,
     STATE,
@@ -31,6 +30,7 @@ from holdfast.backup.archive.reader import (
     read_files,
     read_manifest,
 )
+from holdfast.backup.archive.tar_stream import read_through
 from holdfast.backup.engine import Engine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.errors import (

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.backup.archive.piped import read_through
 from holdfast.backup.archive.reader import Snapshot, read_snapshot
+from holdfast.backup.archive.tar_stream import read_through
 from holdfast.backup.engine import Engine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.backup.snapshot.databases import read_mark
