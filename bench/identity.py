@@ -20,12 +20,11 @@ from collections.abc import Callable
 from holdfast.core.clock import SystemEntropy
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept, accept_line
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import SeedSigner, Sodium
 from holdfast.identity.records.encodings import key_bytes
-from holdfast.identity.records.records import Keys, Why
-from holdfast.identity.records.refusal import Refusal
-from holdfast.identity.vault.slots import close_slot, open_slot, passphrase_key
+from holdfast.identity.records.records import Keys, Refusal, RotationReason
+from holdfast.identity.vault.slots import open_slot, passphrase_key, seal_slot
 
 PORT = Sodium()
 BOUNDS = {"sign_ms": (0.0, 0.2), "verify_log_s": (0.0, 0.5), "unlock_s": (0.1, 1.0)}
@@ -66,7 +65,7 @@ def main() -> int:
 def _unlocked() -> dict[str, float]:
     """A slot of a vault, opened by its passphrase with the default work."""
     key = passphrase_key("correct horse battery staple")
-    slot = close_slot(key, b"payload", vault_id="bench", entropy=SystemEntropy())
+    slot = seal_slot(key, b"payload", vault_id="bench", entropy=SystemEntropy())
     rounds: list[tuple[float, float]] = []
     for _ in range(3):
         clock, cpu = time.monotonic(), time.process_time()
@@ -90,7 +89,9 @@ def _log(records: int) -> list[bytes]:
     log = _taken(accept(None, signed, port=PORT))
     for number in range(1, records):
         op, by, nxt = _key(f"op {number}"), nxt, _key(f"next {number}")
-        signed = drafts.rotation(log, by=(by,), op=(op,), nxt=drafts.committed((nxt.public,)), why=Why.PLANNED)
+        signed = drafts.rotation(
+            log, by=(by,), op=(op,), nxt=drafts.committed((nxt.public,)), why=RotationReason.PLANNED
+        )
         lines.append(signed.line())
         log = _taken(accept(log, signed, port=PORT))
     return lines
@@ -98,7 +99,7 @@ def _log(records: int) -> list[bytes]:
 
 def _verified_s(lines: list[bytes]) -> float:
     began = time.process_time()
-    log: Log | None = None
+    log: KeyLog | None = None
     for line in lines:
         log = _taken(accept_line(log, line, port=PORT))
     return time.process_time() - began
@@ -115,7 +116,7 @@ def _key(name: str) -> SeedSigner:
     return SeedSigner(hashlib.sha256(name.encode()).digest())
 
 
-def _taken(after: Log | Refusal) -> Log:
+def _taken(after: KeyLog | Refusal) -> KeyLog:
     if isinstance(after, Refusal):
         raise SystemExit(f"a record of the bench is refused: {after.message}")
     return after

@@ -35,8 +35,9 @@ from holdfast.host import folder_swap as swap
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.slots import file_key
-from holdfast.recovery.recover_agent import Target, perform
-from holdfast.recovery.survey import Have, look
+from holdfast.layout.witness_address import WitnessFolder
+from holdfast.recovery.recover_agent import RecoveryTarget, recover_agent
+from holdfast.recovery.survey import Evidence, survey_evidence
 from holdfast_proofs.backup_lab.flips import damage
 from holdfast_proofs.backup_lab.trees import tree_of
 from holdfast_proofs.backup_lab.world import World
@@ -409,20 +410,20 @@ async def test_a_machine_that_was_evicted_writes_over_nothing(world: World) -> N
     """The agent was recovered elsewhere from words and a place; then the old machine comes back."""
     root, port = world.root, Sodium()
     key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
-    have = Have(places=(str(world.place(1)), str(world.place(2))), words=world.words)
+    evidence = Evidence(places=(str(world.place(1)), str(world.place(2))), words=world.words)
     backups = await world.backups()
-    view = await look(have, root / "new", engine=backups.places.engine, port=port)
-    target = Target(
+    survey = await survey_evidence(evidence, root / "new", engine=backups.places.engine, port=port)
+    target = RecoveryTarget(
         folder=root / "new",
         vault=root / "new-vault",
         second=root / "new-second",
         keys=key,
         second_keys=key,
-        spare_witness=root / "new-witness",
+        spare_witness=WitnessFolder(root / "new-witness"),
     )
     shutil.move(root / "witness", root / "away")
-    done = await perform(
-        view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
+    done = await recover_agent(
+        survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
     )
     living = await (await open_backups(done.home)).now(["place-1"])
     assert living.good, living

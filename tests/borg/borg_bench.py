@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.engine import Repository
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 SECRET = b"5ec2e7c0ffee" * 5
 
@@ -27,7 +27,7 @@ class Bench:
         return Borg(self.borg.program, base=self.folder / "another machine")
 
     def with_(self, *, passphrase: bytes = SECRET, address: str = "") -> Repository:
-        return Repository(name="nas", address=address or str(self.path), passphrase=Hidden(passphrase))
+        return Repository(name="nas", address=address or str(self.path), passphrase=SecretBytes(passphrase))
 
 
 async def read_tar(borg: Borg, repository: Repository, archive: str, *, rescue: bool) -> int:

@@ -20,7 +20,7 @@ from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.core.clock import SeededEntropy, SystemEntropy
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
@@ -42,7 +42,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Path:
     (source / "MEMORY.md").write_text("# Memory\n" + "a line\n" * 2_000)
     (source / "journal.db").write_bytes(SeededEntropy(7).bytes(300_000))
     borg = Borg(program, base=folder / "base")
-    repository = Repository(name="nas", address=str(folder / "repository"), passphrase=Hidden(SECRET))
+    repository = Repository(name="nas", address=str(folder / "repository"), passphrase=SecretBytes(SECRET))
 
     async def make() -> None:
         await borg.init(repository)
@@ -58,7 +58,7 @@ def bench(template: Path, tmp_path: Path, program: Path) -> Bench:
     shutil.copytree(template / "source", tmp_path / "source")
     return Bench(
         borg=Borg(program, base=tmp_path / "base"),
-        repository=Repository(name="nas", address=str(tmp_path / "repository"), passphrase=Hidden(SECRET)),
+        repository=Repository(name="nas", address=str(tmp_path / "repository"), passphrase=SecretBytes(SECRET)),
         path=tmp_path / "repository",
         source=tmp_path / "source",
         folder=tmp_path,

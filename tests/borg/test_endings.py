@@ -21,7 +21,7 @@ from holdfast.backup.borg.verbs import Borg, rsh_of
 from holdfast.backup.engine import Repository
 from holdfast.backup.progress import Amount
 from holdfast.errors import BackupInterrupted, PassphraseRefused, PlaceUnreachable, RepositoryReplaced
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.layout.agent_home import AgentHome
 from holdfast_proofs.backup_lab.hanging import COMMAND, WORDS, alive, end_it, hanging_rsh, left_of
 
@@ -56,7 +56,7 @@ async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
 ) -> None:
     heard, hanging = Heard(), hanging_rsh(tmp_path, stubborn=True)
     borg = Borg(bench.borg.program, base=bench.folder / "base", progress=heard)
-    far = Repository(name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging))
+    far = Repository(name="host", address="ssh://ada@far.example/x", passphrase=SecretBytes(SECRET), rsh=str(hanging))
     with pytest.raises(PlaceUnreachable, match=r"no answer within 1\.5 s"):
         await borg.list_archives(far, rescue=True)
     assert heard.said[0] == "asking place host ..."
@@ -65,14 +65,14 @@ async def test_a_far_host_that_does_not_answer_is_told_and_not_waited_for_twice(
     with pytest.raises(PlaceUnreachable):
         await borg.list_archives(replace(far, address="ssh://ada@far.example/x-beside"))
     assert time.monotonic() - began < 0.5, "the same host is not waited for again"
-    near = Repository(name="nas", address=str(bench.path), passphrase=Hidden(SECRET))
+    near = Repository(name="nas", address=str(bench.path), passphrase=SecretBytes(SECRET))
     assert (await borg.list_archives(near)).archives
 
 
 async def test_an_ssh_that_outlives_its_borg_is_ended(bench: Bench, tmp_path: Path) -> None:
     """Borg is killed from outside; its ssh neither notices nor listens."""
     hanging = hanging_rsh(tmp_path, stubborn=True)
-    far = Repository(name="host", address="ssh://ada@far.example/x", passphrase=Hidden(SECRET), rsh=str(hanging))
+    far = Repository(name="host", address="ssh://ada@far.example/x", passphrase=SecretBytes(SECRET), rsh=str(hanging))
     asking = asyncio.create_task(bench.borg.list_archives(far, rescue=True))
     while not alive(hanging):
         assert not asking.done()
@@ -108,23 +108,23 @@ async def test_another_repository_is_not_called_a_wrong_passphrase(bench: Bench,
     """Near and far: its key block names it, though it does not open."""
     known = (await bench.borg.list_archives(bench.repository)).repository_id
     other = bench.folder / "other"
-    theirs = Repository(name="nas", address=str(other), passphrase=Hidden(b"of somebody else"))
+    theirs = Repository(name="nas", address=str(other), passphrase=SecretBytes(b"of somebody else"))
     await bench.fresh().init(theirs)
     address = f"ssh://ada@far.example{other}" if far else str(other)
     swapped = Repository(
         name="nas",
         address=address,
-        passphrase=Hidden(SECRET),
+        passphrase=SecretBytes(SECRET),
         id=known,
         rsh=serving(bench.folder, program) if far else "",
     )
     with pytest.raises(RepositoryReplaced, match="is not the known one") as caught:
         await bench.fresh().list_archives(swapped, rescue=True)
     assert known[:16] in caught.value.message
-    unknown = Repository(name="nas", address=address, passphrase=Hidden(SECRET), rsh=swapped.rsh)
+    unknown = Repository(name="nas", address=address, passphrase=SecretBytes(SECRET), rsh=swapped.rsh)
     with pytest.raises(PassphraseRefused):
         await bench.fresh().list_archives(unknown, rescue=True)
-    same = Repository(name="nas", address=str(bench.path), passphrase=Hidden(b"wrong"), id=known)
+    same = Repository(name="nas", address=str(bench.path), passphrase=SecretBytes(b"wrong"), id=known)
     with pytest.raises(PassphraseRefused):
         await bench.fresh().list_archives(same, rescue=True)
 

@@ -18,11 +18,11 @@ from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.engine import Repository
 from holdfast.backup.borg.program import find_program
 from holdfast.errors import HoldfastError
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 disk, base, source = map(Path, sys.argv[1:4])
 borg = Borg(find_program(), base=base)
-repository = Repository(name="usb", address=str(disk / "repository"), passphrase=Hidden(b"secret"))
+repository = Repository(name="usb", address=str(disk / "repository"), passphrase=SecretBytes(b"secret"))
 
 async def tried(doing):
     try:
@@ -83,11 +83,11 @@ from holdfast.backup.borg.verbs import SEGMENT_BYTES, Borg
 from holdfast.backup.engine import Repository
 from holdfast.backup.borg.program import find_program
 from holdfast.errors import HoldfastError
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 disk, base, source = map(Path, sys.argv[1:4])
 borg = Borg(find_program(), base=base)
-repository = Repository(name="usb", address=str(disk / "repository"), passphrase=Hidden(b"secret"))
+repository = Repository(name="usb", address=str(disk / "repository"), passphrase=SecretBytes(b"secret"))
 config = disk / "repository" / "config"
 
 async def main():

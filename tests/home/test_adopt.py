@@ -21,7 +21,7 @@ from holdfast.errors import AgentExists, BadInput, NotAnAgent, OpenParent, Symli
 from holdfast.identity.files.public_file import read_identity
 from holdfast.layout.agent_home import home_folder, load_home
 from holdfast.layout.covered import covered_files
-from holdfast.recovery.adopt import prepare, survey
+from holdfast.recovery.adopt import prepare, survey_folder
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_the_listing_says_what_was_found_covered_and_left_out(clawd: Path, capsy
 def test_the_hand_off_of_an_adopted_agent_is_what_its_own_files_say(
     clawd: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepare(survey(clawd))
+    prepare(survey_folder(clawd))
     assert main(["handoff", "--home", str(clawd), "--json"]) == 0
     shape = json.loads(capsys.readouterr().out)
     assert shape["source"] == "files"
@@ -138,7 +138,7 @@ def test_a_backup_covers_the_agents_folder_and_holdfasts_own_without_keys(clawd:
 
 
 def test_a_second_run_changes_nothing_and_one_that_was_cut_short_is_finished(clawd: Path) -> None:
-    prepare(survey(clawd))  # a run that ended before its keys
+    prepare(survey_folder(clawd))  # a run that ended before its keys
     assert adopt(clawd) == 0
     made = snapshot(clawd / ".holdfast")
     assert adopt(clawd) == 0
@@ -151,24 +151,24 @@ def test_a_folder_of_that_name_that_is_not_ours_is_respected(clawd: Path) -> Non
     (clawd / ".holdfast").mkdir(mode=0o700)
     (clawd / ".holdfast" / "mine").write_text("x")
     with pytest.raises(AgentExists):
-        survey(clawd)
+        survey_folder(clawd)
 
 
 def test_what_cannot_be_adopted_is_refused_before_anything_is_made(clawd: Path, tmp_path: Path) -> None:
     with pytest.raises(NotAnAgent):
-        survey(tmp_path / "nothing")
+        survey_folder(tmp_path / "nothing")
     (tmp_path / "link").symlink_to(clawd)
     with pytest.raises(SymlinkRefused):
-        survey(tmp_path / "link")
+        survey_folder(tmp_path / "link")
     with pytest.raises(BadInput):
-        survey(clawd, name="No Name")
+        survey_folder(clawd, name="No Name")
     clawd.chmod(0o777)
     with pytest.raises(OpenParent):
-        survey(clawd)
+        survey_folder(clawd)
     clawd.chmod(0o755)
     (clawd / "holdfast.toml").write_text('agent = "x"\n')
     with pytest.raises(AgentExists):
-        survey(clawd)
+        survey_folder(clawd)
     assert not (clawd / ".holdfast").exists()
 
 
@@ -197,7 +197,7 @@ def test_a_hostile_folder_is_listed_and_left_alone(tmp_path: Path) -> None:
     for number in range(2_000):
         (folder / "sessions" / f"{number}.txt").touch()
     before = snapshot(folder)
-    found = survey(folder)
+    found = survey_folder(folder)
     home = prepare(found)
     from holdfast.app.handoff import write_foreign
 

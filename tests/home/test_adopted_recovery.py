@@ -18,7 +18,7 @@ from holdfast.cli.recover.show import show_loss
 from holdfast.demo.machine import AGENT, Machine, back_up, bring_back, give_identity, lose
 from holdfast.identity.files.public_file import read_identity
 from holdfast.layout.agent_home import home_folder, load_home
-from holdfast.recovery.adopt import prepare, survey
+from holdfast.recovery.adopt import prepare, survey_folder
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -36,7 +36,7 @@ async def test_words_and_one_place_bring_an_adopted_agent_back(tmp_path: Path, d
     folder.mkdir(mode=0o755)
     openclaw(folder)
     before = snapshot(folder)
-    home = prepare(survey(folder, name=AGENT))
+    home = prepare(survey_folder(folder, name=AGENT))
     if durable:
         async with holdfast.open(home.journal, tasks=[wonder], serve=False) as hf:
             await hf.submit(wonder)
@@ -81,7 +81,7 @@ async def test_what_was_newest_is_newest_after_a_recovery_and_what_is_not_there_
     (folder / "skills").chmod(0o755)
     (folder / "outlink").symlink_to("/etc/hostname")
     folder.chmod(0o2755)
-    home, words = await give_identity(prepare(survey(folder, name=AGENT)).folder, old)
+    home, words = await give_identity(prepare(survey_folder(folder, name=AGENT)).folder, old)
     said = (await read_answer(home)).handoff
     before = snapshot(folder)
     report = await back_up(home, [place])

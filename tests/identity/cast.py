@@ -8,12 +8,19 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import NOBODY, accept, add_receipt
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import SeedSigner, Signer, Sodium
 from holdfast.identity.records.encodings import AgentId, PublicKey, digest_of
-from holdfast.identity.records.receipt import Receipt, sign_receipt
-from holdfast.identity.records.records import Keys, Position, Record, Why
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import (
+    Keys,
+    LogPosition,
+    Reason,
+    Receipt,
+    Record,
+    Refusal,
+    RotationReason,
+    sign_receipt,
+)
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.certificate import Certificate, Role
 
@@ -30,8 +37,8 @@ def witnesses(*names: str, needed: int) -> Keys:
     return Keys(tuple(key(name).public for name in names), needed)
 
 
-def taken(after: Log | Refusal) -> Log:
-    assert isinstance(after, Log), after
+def taken(after: KeyLog | Refusal) -> KeyLog:
+    assert isinstance(after, KeyLog), after
     return after
 
 
@@ -41,25 +48,25 @@ def refused(after: object) -> Reason:
 
 
 def take(
-    log: Log | None,
+    log: KeyLog | None,
     signed: Signed[Record],
     receipts: Sequence[Signed[Receipt]] = (),
     asked: frozenset[PublicKey] = NOBODY,
-) -> Log:
+) -> KeyLog:
     return taken(accept(log, signed, port=SODIUM, receipts=receipts, asked=asked))
 
 
-def refuse(log: Log | None, signed: Signed[Record]) -> Reason:
+def refuse(log: KeyLog | None, signed: Signed[Record]) -> Reason:
     return refused(accept(log, signed, port=SODIUM))
 
 
-def receipt(log: Log, signed: Signed[Record], name: str) -> Signed[Receipt]:
+def receipt(log: KeyLog, signed: Signed[Record], name: str) -> Signed[Receipt]:
     g, s = signed.record.position
     said = Receipt(id=log.id, g=g, s=s, d=signed.digest, wit=key(name).public, at=NOW)
     return sign_receipt(said, key(name))
 
 
-def vouched(log: Log, signed: Signed[Record], *names: str) -> Log:
+def vouched(log: KeyLog, signed: Signed[Record], *names: str) -> KeyLog:
     """The log with receipts of these witnesses for the record."""
     for name in names:
         log = taken(add_receipt(log, receipt(log, signed, name), port=SODIUM))
@@ -94,11 +101,17 @@ class Owner:
             nonce=NONCE,
         )
 
-    def begun(self) -> Log:
+    def begun(self) -> KeyLog:
         return take(None, self.inception())
 
     def rotation(
-        self, log: Log, number: int, *, by: Signer | None = None, why: Why = Why.PLANNED, wit: Keys | None = None
+        self,
+        log: KeyLog,
+        number: int,
+        *,
+        by: Signer | None = None,
+        why: RotationReason = RotationReason.PLANNED,
+        wit: Keys | None = None,
     ) -> Signed[Record]:
         return drafts.rotation(
             log,
@@ -109,7 +122,7 @@ class Owner:
             wit=wit,
         )
 
-    def recovery(self, log: Log, g: int | None = None, wit: Keys | None = None) -> Signed[Record]:
+    def recovery(self, log: KeyLog, g: int | None = None, wit: Keys | None = None) -> Signed[Record]:
         at = len(log.generations) if g is None else g
         return drafts.recovery(
             id=log.id,
@@ -121,23 +134,23 @@ class Owner:
             wit=wit,
         )
 
-    def rotated(self, log: Log, number: int) -> Log:
+    def rotated(self, log: KeyLog, number: int) -> KeyLog:
         return take(log, self.rotation(log, number))
 
-    def back(self, log: Log, number: int = 50) -> Log:
+    def back(self, log: KeyLog, number: int = 50) -> KeyLog:
         """The log after a recovery and the rotation that ends the lock."""
         log = take(log, self.recovery(log))
         g = log.position.g
-        signed = self.rotation(log, number, by=self.paper_next(g), why=Why.RECOVERED)
+        signed = self.rotation(log, number, by=self.paper_next(g), why=RotationReason.RECOVERED)
         return take(log, signed)
 
 
 def certificate(
-    log: Log,
+    log: KeyLog,
     signer: Signer,
     *,
     inst: PublicKey | None = None,
-    position: Position | None = None,
+    position: LogPosition | None = None,
     role: Role = Role.PRIMARY,
     e: int = 1,
     iat: int = NOW,
@@ -162,7 +175,7 @@ def other_id() -> AgentId:
     return Owner(name="somebody else").begun().id
 
 
-def cut(log: Log, position: Position) -> Log:
+def cut(log: KeyLog, position: LogPosition) -> KeyLog:
     """The log as it was before this position."""
     g, s = position
     if s == 0:

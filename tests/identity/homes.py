@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 from cast import SODIUM, Owner, key, receipt, take, taken, witnesses
 
-from holdfast.identity.acts.paper_sheets import PaperDesk, open_paper
+from holdfast.identity.acts.paper_sheets import PaperSession, open_paper
 from holdfast.identity.files.own_log import extend_own_log
 from holdfast.identity.files.public_file import change_identity, identity_of, with_log, write_identity
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import add_receipt
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
-from holdfast.identity.records.records import Record, Why
+from holdfast.identity.records.records import Record, RotationReason
 from holdfast.identity.records.signed import Signed
 
 
@@ -28,7 +28,7 @@ class Home:
     phrase: Phrase
     passphrase: str = ""
     owner: Owner = field(default_factory=lambda: Owner(wit=witnesses("w1", needed=1)))
-    log: Log = field(init=False)
+    log: KeyLog = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(0o700, exist_ok=True)
@@ -46,7 +46,7 @@ class Home:
         extend_own_log(self.folder, self.log, SODIUM)
         write_identity(self.folder / "identity.json", identity_of(self.log, name="ada"))
 
-    def desk(self) -> PaperDesk:
+    def session(self) -> PaperSession:
         return open_paper(self.folder)
 
     def recover(self, successor: Phrase | None = None) -> Signed[Record]:
@@ -68,7 +68,7 @@ class Home:
             by=(keys.next(g),),
             op=(self.owner.op(10 + g),),
             nxt=drafts.committed((self.owner.next(20 + g).public,)),
-            why=Why.RECOVERED,
+            why=RotationReason.RECOVERED,
         )
         self._take(rotation)
         return signed
@@ -78,7 +78,7 @@ class Home:
         extend_own_log(self.folder, self.log, SODIUM)
         change_identity(self.folder / "identity.json", lambda one: with_log(one, self.log))
 
-    def _vouched(self, log: Log, signed: Signed[Record]) -> Log:
+    def _vouched(self, log: KeyLog, signed: Signed[Record]) -> KeyLog:
         return taken(add_receipt(log, receipt(log, signed, "w1"), port=SODIUM))
 
 

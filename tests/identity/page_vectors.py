@@ -17,9 +17,9 @@ from cast import NOW, Owner, certificate, key, receipt, take, vouched
 
 from holdfast.identity.log import drafts
 from holdfast.identity.records.encodings import digest_of, key_digest
-from holdfast.identity.records.records import Why
+from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.signed import Family, message, sealed
-from holdfast.identity.statements.claim import Claim, How, Yield
+from holdfast.identity.statements.claim import ClaimBasis, LeaseClaim, LeaseYield
 from holdfast.identity.statements.head import Head, JournalMark, sign_head
 from holdfast.identity.statements.profile import Profile, Relay
 
@@ -31,29 +31,29 @@ def made() -> dict[str, Any]:
     owner = Owner()
     inception = owner.inception()
     log = take(None, inception)
-    rotation = owner.rotation(log, 1, why=Why.STOLEN)
+    rotation = owner.rotation(log, 1, why=RotationReason.STOLEN)
     first = receipt(log, rotation, "w1")
     log = vouched(take(log, rotation), rotation, "w1", "w2")
     shown = certificate(log, owner.op(1))
     recovery = owner.recovery(log)
     locked = take(log, recovery)
-    after = owner.rotation(locked, 2, by=owner.paper_next(1), why=Why.RECOVERED)
+    after = owner.rotation(locked, 2, by=owner.paper_next(1), why=RotationReason.RECOVERED)
     back = take(locked, after)
     retirement = drafts.retirement(id=log.id, g=2, rp=recovery.digest, by=(owner.paper(2),), heir=None)
     instance = key("instance")
-    claim = Claim(
+    claim = LeaseClaim(
         id=log.id,
         e=1,
         inst=instance.public,
         crt=shown.digest,
         after_e=0,
-        after_how=How.EXPIRED,
+        after_how=ClaimBasis.EXPIRED,
         state_root=digest_of(b"state"),
         chal="challenge-challenge",
         ctr=1,
         chain=shown.digest,
     )
-    given = Yield(
+    given = LeaseYield(
         id=log.id, e=1, to=key("other instance").public, state_root=digest_of(b"state"), handoff=digest_of(b"handoff")
     )
     profile = Profile(

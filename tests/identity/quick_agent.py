@@ -9,11 +9,11 @@ from holdfast.core.clock import Clock, SystemClock, SystemEntropy
 from holdfast.identity.files.own_log import extend_own_log, read_own_log
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import SeedSigner, Sodium
-from holdfast.identity.records.records import Keys, Why
+from holdfast.identity.records.records import Keys, RotationReason
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.age import AgeIdentity
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text
@@ -34,7 +34,7 @@ class Agent:
     second: Path
 
     @property
-    def log(self) -> Log:
+    def log(self) -> KeyLog:
         return read_own_log(self.folder, PORT)
 
     def vault(self) -> Vault:
@@ -43,7 +43,7 @@ class Agent:
     def speaker(self, clock: Clock | None = None) -> VaultSpeaker:
         return VaultSpeaker(self.vault(), read_log=lambda: self.log, clock=clock or SystemClock())
 
-    def rotate(self, why: Why = Why.PLANNED) -> Log:
+    def rotate(self, why: RotationReason = RotationReason.PLANNED) -> KeyLog:
         """With the keys that the vaults hold, without witnesses."""
         log = self.log
         keys = KeySet(ops=self.vault(), nexts=open_vault(self.second))
@@ -56,7 +56,7 @@ class Agent:
             why=why,
         )
         after = accept(log, record, port=PORT)
-        assert isinstance(after, Log), after
+        assert isinstance(after, KeyLog), after
         extend_own_log(self.folder, after, PORT)
         keys.settle(op=staged.op)
         return after
@@ -90,7 +90,7 @@ def make_agent(place: Path, *, home: str = "home", settings: str = "") -> Agent:
         nonce="nonce-nonce-nonce-nonce",
     )
     log = accept(None, first, port=PORT)
-    assert isinstance(log, Log), log
+    assert isinstance(log, KeyLog), log
     extend_own_log(folder, log, PORT)
     toml = folder / "holdfast.toml"
     toml.write_text(f'agent = "ada"\n\n[identity]\nvault = "{agent.vault_folder}"\n{settings}')

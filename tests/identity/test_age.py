@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadInput, VaultDamaged, VaultLocked
-from holdfast.identity.vault import age_file
-from holdfast.identity.vault.age_file import open_sealed, seal
-from holdfast.identity.vault.age_header import ARMOUR_BEGIN, ARMOUR_END, parse
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault import age
+from holdfast.identity.vault.age import ARMOUR_BEGIN, ARMOUR_END, AgeIdentity, open_sealed, parse, seal
 from holdfast_proofs.support.vectors import vectors
 
 SUITE = sorted(vectors("age").iterdir())
@@ -60,11 +58,12 @@ def test_a_passphrase_file_is_refused_before_the_library_is_called() -> None:
     body = read(next(path for path in SUITE if path.name == "scrypt"))[1]
     hostile = body.replace(b" 10\n", b" 23\n", 1)
     assert hostile != body
+    identity = AgeIdentity.new(SeededEntropy(1))
     with (
-        patch.object(age_file, "_pyrage", side_effect=AssertionError("the library was called")),
+        patch.object(age, "_pyrage", side_effect=AssertionError("the library was called")),
         pytest.raises(VaultDamaged, match="kind scrypt"),
     ):
-        open_sealed(hostile, AgeIdentity.new(SeededEntropy(1)))
+        open_sealed(hostile, identity)
 
 
 GOOD = (

@@ -20,15 +20,14 @@ from holdfast.core.clock import Clock, ManualClock, SystemEntropy
 from holdfast.errors import ArbiterDamaged, InstanceDamaged, NetworkFileSystem
 from holdfast.identity.lease.arbiter import LeaseArbiter, MemoryArbiter
 from holdfast.identity.lease.arbiter_folder import FolderArbiter
-from holdfast.identity.lease.arbiter_state import Granted
-from holdfast.identity.lease.instance import Why
+from holdfast.identity.lease.arbiter_state import LeaseGrant
+from holdfast.identity.lease.instance import WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
+from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.records.encodings import PublicKey, digest_of
-from holdfast.identity.records.records import Why as RotationWhy
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import Reason, Refusal, RotationReason
 from holdfast.identity.records.signed import Family, sealed
-from holdfast.identity.statements.claim import LEASE_MS, Claim, How, Yield
+from holdfast.identity.statements.claim import LEASE_MS, ClaimBasis, LeaseClaim, LeaseYield
 from holdfast.identity.witness.witness import copy_of
 
 ROOT = digest_of(b"state")
@@ -46,7 +45,7 @@ class Copy:
     incarnation: int = 1
     raised: list[int] = field(default_factory=list[int])
 
-    def start(self) -> Keeper:
+    def start(self) -> LeaseHolder:
         """As a process that has just begun."""
 
         def raise_to(e: int) -> None:
@@ -54,7 +53,7 @@ class Copy:
             self.raised.append(e)
 
         file = InstanceFile(self.folder, id=self.agent.log.id, clock=self.clock, entropy=SystemEntropy())
-        return Keeper(
+        return LeaseHolder(
             file=file,
             speaker=self.agent.speaker(self.clock),
             arbiter=self.arbiter,
@@ -90,31 +89,31 @@ def copy(tmp_path: Path, arbiter: LeaseArbiter, clock: ManualClock) -> Copy:
     return Copy(agent=agent, folder=agent.folder / "instance", arbiter=arbiter, clock=clock)
 
 
-def held(found: Held | NotHeld) -> Held:
-    assert isinstance(found, Held), found
+def held(found: LeaseHeld | LeaseNotHeld) -> LeaseHeld:
+    assert isinstance(found, LeaseHeld), found
     return found
 
 
-def why(found: Held | NotHeld) -> Why:
-    assert isinstance(found, NotHeld), found
+def why(found: LeaseHeld | LeaseNotHeld) -> WaitReason:
+    assert isinstance(found, LeaseNotHeld), found
     return found.why
 
 
-def key_of(keeper: Keeper) -> PublicKey:
-    assert keeper.instance is not None
-    return keeper.instance.key
+def key_of(holder: LeaseHolder) -> PublicKey:
+    assert holder.instance is not None
+    return holder.instance.key
 
 
 def test_the_first_instance_holds_and_renews_under_one_incarnation(copy: Copy, clock: ManualClock) -> None:
-    keeper = copy.start()
-    first = held(keeper.turn())
+    holder = copy.start()
+    first = held(holder.turn())
     assert (first.e, first.until_boot_ms) == (1, clock.boot_ms() + LEASE_MS - MARGIN_MS)
     for _ in range(5):
         clock.advance(LEASE_MS // 4)
-        again = held(keeper.turn())
+        again = held(holder.turn())
         assert (again.e, again.until_boot_ms) == (1, clock.boot_ms() + LEASE_MS - MARGIN_MS)
     clock.advance(5 * LEASE_MS)  # stopped for long; nobody else came
-    assert held(keeper.turn()).e == 1
+    assert held(holder.turn()).e == 1
     assert held(copy.start().turn()).e == 1  # a new process of the same instance, at once
     assert copy.raised == []
 
@@ -124,11 +123,11 @@ def test_a_new_boot_has_a_new_key_and_the_next_incarnation(copy: Copy, clock: Ma
     held(before.turn())
     for number in range(3):  # also boots that end before the lease is theirs
         clock.reboot(boot_id=f"boot-{number + 2}")
-        keeper = copy.start()
-        assert why(keeper.turn()) is Why.ELSEWHERE
-        assert key_of(keeper) != key_of(before)
+        holder = copy.start()
+        assert why(holder.turn()) is WaitReason.ELSEWHERE
+        assert key_of(holder) != key_of(before)
     clock.advance(LEASE_MS - 1)
-    assert why(copy.start().turn()) is Why.ELSEWHERE  # the arbiter's machine was started anew too
+    assert why(copy.start().turn()) is WaitReason.ELSEWHERE  # the arbiter's machine was started anew too
     clock.advance(1)
     assert held(copy.start().turn()).e == 2
     assert copy.raised == [2]
@@ -141,21 +140,21 @@ def test_a_copy_waits_for_ever_and_the_holder_hears_of_it(copy: Copy, clock: Man
     held(live.turn())
     other = copy.copied(tmp_path / "copy")
     twin = other.start()
-    assert why(twin.turn()) is Why.COPY
+    assert why(twin.turn()) is WaitReason.COPY
     assert key_of(twin) != key_of(live)
     clock.advance(LEASE_MS // 4)
     told = held(live.turn()).contender
     assert told is not None
-    assert (told.inst, told.how) == (key_of(twin), How.WAITING)
+    assert (told.inst, told.how) == (key_of(twin), ClaimBasis.WAITING)
     clock.advance(100 * LEASE_MS)  # the live one is gone
-    assert why(twin.turn()) is Why.COPY
-    assert why(other.start().turn()) is Why.COPY
+    assert why(twin.turn()) is WaitReason.COPY
+    assert why(other.start().turn()) is WaitReason.COPY
     assert other.raised == []
     other.incarnation = 2  # a person made it a restore
     assert held(twin.turn()).e == 2
     clock.advance(1)
-    assert why(live.turn()) is Why.BEHIND
-    assert why(copy.start().turn()) is Why.BEHIND
+    assert why(live.turn()) is WaitReason.BEHIND
+    assert why(copy.start().turn()) is WaitReason.BEHIND
 
 
 def test_a_folder_put_back_to_an_older_day_waits(copy: Copy, clock: ManualClock) -> None:
@@ -168,7 +167,7 @@ def test_a_folder_put_back_to_an_older_day_waits(copy: Copy, clock: ManualClock)
     (copy.folder / "key.json").write_bytes(old)
     clock.reboot(boot_id="boot-2")
     clock.advance(2 * LEASE_MS)
-    assert why(copy.start().turn()) is Why.OLDER
+    assert why(copy.start().turn()) is WaitReason.OLDER
     copy.incarnation = 2
     assert held(copy.start().turn()).e == 2
 
@@ -181,12 +180,12 @@ def test_a_snapshot_resumed_twice_freezes_both_until_the_keys_change(copy: Copy,
     held(live.turn())
     (copy.folder / "key.json").write_bytes(snapshot)  # the same machine, boot and folder
     twin = copy.start()
-    assert why(twin.turn()) is Why.FROZEN
-    assert why(live.turn()) is Why.FROZEN
+    assert why(twin.turn()) is WaitReason.FROZEN
+    assert why(live.turn()) is WaitReason.FROZEN
     clock.advance(10 * LEASE_MS)
-    assert why(twin.turn()) is why(live.turn()) is why(copy.start().turn()) is Why.FROZEN
-    copy.agent.rotate(RotationWhy.STOLEN)
-    assert why(live.turn()) is Why.COPY  # neither knows what the other did meanwhile
+    assert why(twin.turn()) is why(live.turn()) is why(copy.start().turn()) is WaitReason.FROZEN
+    copy.agent.rotate(RotationReason.STOLEN)
+    assert why(live.turn()) is WaitReason.COPY  # neither knows what the other did meanwhile
     copy.incarnation = 2
     assert held(live.turn()).e == 2
 
@@ -201,8 +200,8 @@ def test_a_very_old_snapshot_harms_nobody(copy: Copy, clock: ManualClock) -> Non
     now = (copy.folder / "key.json").read_bytes()
     (copy.folder / "key.json").write_bytes(snapshot)
     twin = copy.start()
-    assert why(twin.turn()) is Why.OLDER
-    assert why(twin.turn()) is Why.COPY
+    assert why(twin.turn()) is WaitReason.OLDER
+    assert why(twin.turn()) is WaitReason.COPY
     (copy.folder / "key.json").write_bytes(now)
     assert held(live.turn()).e == 1
 
@@ -212,12 +211,12 @@ def test_a_yield_lets_the_named_instance_in_at_once(copy: Copy, clock: ManualClo
     held(live.turn())
     other = copy.copied(tmp_path / "copy")
     heir = other.start()
-    assert why(heir.turn()) is Why.COPY
-    record = Yield(id=copy.agent.log.id, e=1, to=key_of(heir), state_root=ROOT, handoff=digest_of(b"h"))
+    assert why(heir.turn()) is WaitReason.COPY
+    record = LeaseYield(id=copy.agent.log.id, e=1, to=key_of(heir), state_root=ROOT, handoff=digest_of(b"h"))
     said = sealed(record, record.to_json(), Family.LEASE, (live._file.signer,))
     assert copy.arbiter.yield_to(said.line()) is None
     assert held(heir.turn()).e == 2
-    assert why(live.turn()) is Why.BEHIND
+    assert why(live.turn()) is WaitReason.BEHIND
     late = copy.arbiter.yield_to(said.line())
     assert late is not None
     assert late.reason is Reason.OLD_INCARNATION
@@ -225,16 +224,16 @@ def test_a_yield_lets_the_named_instance_in_at_once(copy: Copy, clock: ManualClo
 
 
 def test_keys_that_were_replaced_elsewhere_get_no_lease(copy: Copy) -> None:
-    keeper = copy.start()
-    held(keeper.turn())
+    holder = copy.start()
+    held(holder.turn())
     folder = copy.agent.vault_folder
     old = (folder / "op.age").read_bytes()
     copy.agent.rotate()
     new = (folder / "op.age").read_bytes()
     (folder / "op.age").write_bytes(old)  # a vault that missed the rotation
-    assert why(keeper.turn()) is Why.SILENT
+    assert why(holder.turn()) is WaitReason.SILENT
     (folder / "op.age").write_bytes(new)
-    assert held(keeper.turn()).e == 1
+    assert held(holder.turn()).e == 1
 
 
 def test_an_old_line_repeated_is_refused(copy: Copy, clock: ManualClock) -> None:
@@ -246,13 +245,13 @@ def test_an_old_line_repeated_is_refused(copy: Copy, clock: ManualClock) -> None
     shown = certificate(log, owner.op(0), inst=inst.public, iat=clock.wall_ms() // 1000)
 
     def line(**changes: object) -> bytes:
-        record = Claim(
+        record = LeaseClaim(
             id=log.id,
             e=1,
             inst=inst.public,
             crt=shown.digest,
             after_e=0,
-            after_how=How.EXPIRED,
+            after_how=ClaimBasis.EXPIRED,
             state_root=ROOT,
             chal=arbiter.challenge(log.id, inst.public),
             ctr=1,
@@ -262,11 +261,11 @@ def test_an_old_line_repeated_is_refused(copy: Copy, clock: ManualClock) -> None
         return sealed(record, record.to_json(), Family.LEASE, (inst,)).line()
 
     first = line()
-    assert isinstance(arbiter.grant(first, shown.line()), Granted)
+    assert isinstance(arbiter.grant(first, shown.line()), LeaseGrant)
     cases = [
         (arbiter.grant(first, shown.line()), Reason.WRONG_CHALLENGE),
         (arbiter.renew(first, shown.line()), Reason.MALFORMED),
-        (arbiter.grant(line(after_how=How.RENEW), shown.line()), Reason.MALFORMED),
+        (arbiter.grant(line(after_how=ClaimBasis.RENEW), shown.line()), Reason.MALFORMED),
         (arbiter.grant(b"{}", shown.line()), Reason.MALFORMED),
         (arbiter.grant(line(), b"{}"), Reason.MALFORMED),
         (arbiter.grant(line(id=Owner(name="other").begun().id), shown.line()), Reason.NOT_BEGUN),
@@ -281,10 +280,10 @@ def test_the_file_of_another_agent_is_not_used(copy: Copy, tmp_path: Path) -> No
     (tmp_path / "x").mkdir()
     other = make_agent(tmp_path / "x")
     moved = replace(copy, agent=other)
-    keeper = moved.start()
-    assert held(keeper.turn()).e == 1
-    assert keeper.instance is not None
-    assert keeper.instance.id == other.log.id
+    holder = moved.start()
+    assert held(holder.turn()).e == 1
+    assert holder.instance is not None
+    assert holder.instance.id == other.log.id
     (copy.folder / "key.json").write_bytes(b"{}")
     with pytest.raises(InstanceDamaged):
         InstanceFile(copy.folder, id=other.log.id, clock=copy.clock, entropy=SystemEntropy()).open(other.log.position)
@@ -303,15 +302,15 @@ def test_a_destroyed_key_is_overwritten(copy: Copy, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("clock", ["folder"], indirect=True)
 def test_an_arbiter_whose_file_was_changed_grants_nothing(copy: Copy, tmp_path: Path) -> None:
-    keeper = copy.start()
-    held(keeper.turn())
+    holder = copy.start()
+    held(holder.turn())
     path = tmp_path / "arbiter" / f"{copy.agent.log.id}.json"
     good = path.read_bytes()
     for bad in (b"", b"{}", good[:-5], good.replace(b'"format":1', b'"format":2'), b"[" * 99):
         path.write_bytes(bad)
         with pytest.raises(ArbiterDamaged):
             copy.arbiter.look(copy.agent.log.id)
-        assert why(keeper.turn()) is Why.TROUBLE
+        assert why(holder.turn()) is WaitReason.TROUBLE
 
 
 @pytest.mark.parametrize("clock", ["folder"], indirect=True)

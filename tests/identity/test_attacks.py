@@ -40,24 +40,33 @@ from cast import (
 from holdfast.errors import BadRecord
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import EVIDENCE_MAX, accept, accept_line, add_receipt
-from holdfast.identity.log.log_state import EvidenceKind, Log, Standing, find_liars, is_final
+from holdfast.identity.log.log_state import EvidenceKind, KeyLog, LogStanding, find_liars, is_final
 from holdfast.identity.records.canonical import encode
 from holdfast.identity.records.encodings import digest_of, key_text
-from holdfast.identity.records.receipt import Receipt, sign_receipt
-from holdfast.identity.records.records import Keys, Position, Record, Rotation, Why, parse_record
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import (
+    Keys,
+    LogPosition,
+    Reason,
+    Receipt,
+    Record,
+    Refusal,
+    Rotation,
+    RotationReason,
+    parse_record,
+    sign_receipt,
+)
 from holdfast.identity.records.signed import Family, Signed, sealed
-from holdfast.identity.statements.certificate import Moment, find_fault_in_certificate
-from holdfast.identity.statements.instance_chain import Chain, follow, start
+from holdfast.identity.statements.certificate import ObserverState, find_fault_in_certificate
+from holdfast.identity.statements.claim import MessageChain, follow_chain, new_chain
 from holdfast.identity.statements.profile import Profile, judge_profile
-from holdfast.identity.witness.observe import Answer, Mark, Sight, find_roll_back, look
-from holdfast.identity.witness.witness import Copy, copy_of
-from holdfast.identity.witness.witness_service import KeepingWitness, MemoryShelf
+from holdfast.identity.witness.observe import LogMark, Observation, SourceAnswer, find_roll_back, observe
+from holdfast.identity.witness.witness import LogCopy, copy_of
+from holdfast.identity.witness.witness_service import MemoryLogStore, WitnessService
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
 INCEPTION = OWNER.inception().line()
-MOMENT = Moment(now=NOW, head_seen_at=NOW)
+MOMENT = ObserverState(now=NOW, head_seen_at=NOW)
 
 
 def resigned(signed: Signed[Record], *names: str, **changes: Any) -> bytes:
@@ -70,19 +79,23 @@ def resigned(signed: Signed[Record], *names: str, **changes: Any) -> bytes:
 def test_row_01_a_stolen_operational_key_cannot_rotate_and_its_certificates_die() -> None:
     log = OWNER.begun()
     by_op = drafts.rotation(
-        log, by=(OWNER.op(0),), op=(THIEF.op(1),), nxt=drafts.committed((THIEF.next(2).public,)), why=Why.PLANNED
+        log,
+        by=(OWNER.op(0),),
+        op=(THIEF.op(1),),
+        nxt=drafts.committed((THIEF.next(2).public,)),
+        why=RotationReason.PLANNED,
     )
     assert refuse(log, by_op) is Reason.NOT_COMMITTED
     rogue = certificate(log, OWNER.op(0), inst=key("rogue").public)
     assert find_fault_in_certificate(rogue, log, MOMENT, port=SODIUM) is None
-    after = take(log, OWNER.rotation(log, 1, why=Why.STOLEN))
+    after = take(log, OWNER.rotation(log, 1, why=RotationReason.STOLEN))
     fault = find_fault_in_certificate(rogue, after, MOMENT, port=SODIUM)
     assert refused(fault) is Reason.OLD_KEYS
     again = certificate(after, OWNER.op(0), inst=key("rogue").public)
     assert refused(find_fault_in_certificate(again, after, MOMENT, port=SODIUM)) is (Reason.BAD_SIGNATURE)
 
 
-def stolen(log: Log, rotations: int) -> Log:
+def stolen(log: KeyLog, rotations: int) -> KeyLog:
     """The log after a thief with operational and next key rotated first, many times."""
     signed = THIEF.rotation(log, 1, by=OWNER.next(1))
     log = vouched(take(log, signed), signed, "w1", "w2")
@@ -97,15 +110,19 @@ def test_row_02_one_recovery_beats_fifty_rotations_of_a_thief() -> None:
     late = THIEF.rotation(log, 51)
     log = take(log, OWNER.recovery(log))
     assert log.position == (1, 0)
-    assert log.standing is Standing.LOCKED
+    assert log.standing is LogStanding.LOCKED
     after = take(log, late)  # kept as evidence, moves nothing
     assert after.position == (1, 0)
     assert after.evidence[-1].kind is EvidenceKind.LATE
     next_record = drafts.rotation(
-        log, by=(THIEF.next(51),), op=(THIEF.op(60),), nxt=drafts.committed((THIEF.next(60).public,)), why=Why.PLANNED
+        log,
+        by=(THIEF.next(51),),
+        op=(THIEF.op(60),),
+        nxt=drafts.committed((THIEF.next(60).public,)),
+        why=RotationReason.PLANNED,
     )
     assert refuse(log, next_record) is Reason.NOT_COMMITTED
-    assert OWNER.back(stolen(OWNER.begun(), 3)).standing is Standing.ACTIVE
+    assert OWNER.back(stolen(OWNER.begun(), 3)).standing is LogStanding.ACTIVE
 
 
 def test_row_03_no_rotation_can_touch_the_recovery_keys() -> None:
@@ -117,11 +134,19 @@ def test_row_03_no_rotation_can_touch_the_recovery_keys() -> None:
     before = log.recovery
     assert take(log, rotation).recovery == before
     sneaky = drafts.rotation(  # the recovery key as the next one, to burn it
-        log, by=(OWNER.next(1),), op=(THIEF.op(1),), nxt=drafts.committed((OWNER.paper(1).public,)), why=Why.PLANNED
+        log,
+        by=(OWNER.next(1),),
+        op=(THIEF.op(1),),
+        nxt=drafts.committed((OWNER.paper(1).public,)),
+        why=RotationReason.PLANNED,
     )
     assert refuse(log, sneaky) is Reason.KEY_IN_TWO_CLASSES
     daily = drafts.rotation(  # or as an operational one
-        log, by=(OWNER.next(1),), op=(OWNER.paper(1),), nxt=drafts.committed((THIEF.next(2).public,)), why=Why.PLANNED
+        log,
+        by=(OWNER.next(1),),
+        op=(OWNER.paper(1),),
+        nxt=drafts.committed((THIEF.next(2).public,)),
+        why=RotationReason.PLANNED,
     )
     assert refuse(log, daily) is Reason.KEY_IN_TWO_CLASSES
 
@@ -149,7 +174,7 @@ def test_row_05_a_recovery_key_signs_nothing_but_recoveries() -> None:
     verdict = judge_profile(signed, None, log, now=NOW, port=SODIUM)
     assert refused(verdict) is Reason.BAD_SIGNATURE
     rotation = drafts.rotation(
-        log, by=(paper,), op=(OWNER.op(1),), nxt=drafts.committed((OWNER.next(2).public,)), why=Why.PLANNED
+        log, by=(paper,), op=(OWNER.op(1),), nxt=drafts.committed((OWNER.next(2).public,)), why=RotationReason.PLANNED
     )
     assert refuse(log, rotation) is Reason.NOT_COMMITTED
 
@@ -170,7 +195,7 @@ def test_row_07_spent_keys_fork_nothing() -> None:
     log = vouched(take(log, rotation), rotation, "w1", "w2")
     recovery = OWNER.recovery(log)
     log = vouched(take(log, recovery), recovery, "w2", "w3")
-    start_of_fork = cut(log, Position(0, 1))
+    start_of_fork = cut(log, LogPosition(0, 1))
     forged = THIEF.rotation(start_of_fork, 1, by=OWNER.next(1))
     longer = take(start_of_fork, forged)
     chain = [forged]
@@ -199,7 +224,7 @@ def test_row_07_spent_keys_fork_nothing() -> None:
         after = accept(log, signed, port=SODIUM)
         log = log if isinstance(after, Refusal) else after
         assert log.head.digest == recovery.digest
-        assert log.standing is Standing.LOCKED
+        assert log.standing is LogStanding.LOCKED
     assert [item.kind for item in log.evidence] == [EvidenceKind.CONFLICT] * 2
 
 
@@ -207,18 +232,18 @@ def test_row_08_two_records_at_one_position_lock_and_a_recovery_clears_it() -> N
     log = OWNER.begun()
     mine, his = OWNER.rotation(log, 1), THIEF.rotation(log, 1, by=OWNER.next(1))
     log = vouched(take(take(log, mine), his), mine, "w1")
-    assert log.standing is Standing.CONTESTED
+    assert log.standing is LogStanding.CONTESTED
     assert log.operational is None
     assert refuse(log, OWNER.rotation(log, 2)) is Reason.CONTESTED
     fault = find_fault_in_certificate(certificate(log, OWNER.op(1)), log, MOMENT, port=SODIUM)
     assert refused(fault) is Reason.CONTESTED
     settled = vouched(log, mine, "w3")
-    assert settled.standing is Standing.ACTIVE
+    assert settled.standing is LogStanding.ACTIVE
     other = vouched(log, his, "w2", "w3")  # the other half saw his first: then his stands
     assert other.head.digest == his.digest
-    assert other.standing is Standing.ACTIVE
-    assert OWNER.back(log).standing is Standing.ACTIVE
-    assert OWNER.back(other).standing is Standing.ACTIVE
+    assert other.standing is LogStanding.ACTIVE
+    assert OWNER.back(log).standing is LogStanding.ACTIVE
+    assert OWNER.back(other).standing is LogStanding.ACTIVE
 
 
 def test_row_09_a_lying_relay_is_outvoted_and_named() -> None:
@@ -227,57 +252,57 @@ def test_row_09_a_lying_relay_is_outvoted_and_named() -> None:
     true = vouched(take(log, mine), mine, "w1", "w2")
     forked = vouched(take(log, his), his, "w2")
     answers = [
-        Answer(source="one", operator="a", copy=copy_of(true)),
-        Answer(source="two", operator="b", copy=copy_of(forked)),
-        Answer(source="three", operator="c", copy=copy_of(log)),
+        SourceAnswer(source="one", operator="a", copy=copy_of(true)),
+        SourceAnswer(source="two", operator="b", copy=copy_of(forked)),
+        SourceAnswer(source="three", operator="c", copy=copy_of(log)),
     ]
-    seen = look(answers, id=log.id, port=SODIUM)
-    assert isinstance(seen, Sight)
+    seen = observe(answers, id=log.id, port=SODIUM)
+    assert isinstance(seen, Observation)
     assert seen.log.head.digest == mine.digest
     assert seen.final
     assert (seen.forked, seen.behind) == (("two",), ("three",))
-    assert seen.liars == {key("w2").public: Position(0, 1)}
+    assert seen.liars == {key("w2").public: LogPosition(0, 1)}
     assert find_liars(true) == {}
-    liar_first = look(answers[::-1], id=log.id, port=SODIUM)
-    assert isinstance(liar_first, Sight)
+    liar_first = observe(answers[::-1], id=log.id, port=SODIUM)
+    assert isinstance(liar_first, Observation)
     assert liar_first.log.head.digest == mine.digest
-    mark = Mark(position=true.position, digest=true.head.digest)
+    mark = LogMark(position=true.position, digest=true.head.digest)
     assert refused(find_roll_back(mark, log)) is Reason.ROLLED_BACK
     assert find_roll_back(mark, seen.log) is None
-    known = look(answers[2:], id=log.id, port=SODIUM, known=true)
-    assert isinstance(known, Sight)
+    known = observe(answers[2:], id=log.id, port=SODIUM, known=true)
+    assert isinstance(known, Observation)
     assert known.log.position == true.position
 
 
 def test_row_10_one_honest_source_is_enough_to_notice() -> None:
     log = stolen(OWNER.begun(), 3)
     true = OWNER.back(log)
-    eclipse = Answer(source="false", operator="x", copy=copy_of(log))
-    honest = Answer(source="true", operator="y", copy=copy_of(true))
+    eclipse = SourceAnswer(source="false", operator="x", copy=copy_of(log))
+    honest = SourceAnswer(source="true", operator="y", copy=copy_of(true))
     for answers in ([eclipse, honest], [honest, eclipse]):
-        seen = look(answers, id=log.id, port=SODIUM)
-        assert isinstance(seen, Sight)
+        seen = observe(answers, id=log.id, port=SODIUM)
+        assert isinstance(seen, Observation)
         assert seen.log.head.digest == true.head.digest
         assert seen.behind == ("false",)
-    alone = look([eclipse, replace(eclipse, source="again")], id=log.id, port=SODIUM)
+    alone = observe([eclipse, replace(eclipse, source="again")], id=log.id, port=SODIUM)
     assert refused(alone) is Reason.ONE_OPERATOR
-    nothing = Answer(source="none", operator="z", copy=Copy(records=(b"{}",), receipts=(b"",)))
-    assert refused(look([nothing], id=log.id, port=SODIUM)) is Reason.NOBODY_ANSWERED
+    nothing = SourceAnswer(source="none", operator="z", copy=LogCopy(records=(b"{}",), receipts=(b"",)))
+    assert refused(observe([nothing], id=log.id, port=SODIUM)) is Reason.NOBODY_ANSWERED
 
 
 def test_row_12_two_copies_of_one_instance_key_freeze() -> None:
-    first = start(digest_of(b"certificate"))
-    one = follow(first, counter=1, before=first.seen[0][1], digest=digest_of(b"a"))
-    assert isinstance(one, Chain)
-    assert follow(one, counter=1, before=first.seen[0][1], digest=digest_of(b"a")) is one
-    fork = follow(one, counter=1, before=first.seen[0][1], digest=digest_of(b"b"))
-    assert isinstance(fork, Chain)
+    first = new_chain(digest_of(b"certificate"))
+    one = follow_chain(first, counter=1, before=first.seen[0][1], digest=digest_of(b"a"))
+    assert isinstance(one, MessageChain)
+    assert follow_chain(one, counter=1, before=first.seen[0][1], digest=digest_of(b"a")) is one
+    fork = follow_chain(one, counter=1, before=first.seen[0][1], digest=digest_of(b"b"))
+    assert isinstance(fork, MessageChain)
     assert fork.frozen
-    ahead = follow(one, counter=2, before=digest_of(b"other"), digest=digest_of(b"c"))
-    assert isinstance(ahead, Chain)
+    ahead = follow_chain(one, counter=2, before=digest_of(b"other"), digest=digest_of(b"c"))
+    assert isinstance(ahead, MessageChain)
     assert ahead.frozen
     for counter in (1, 2, 3):
-        verdict = follow(fork, counter=counter, before=digest_of(b"a"), digest=digest_of(b"x"))
+        verdict = follow_chain(fork, counter=counter, before=digest_of(b"a"), digest=digest_of(b"x"))
         assert refused(verdict) is Reason.FROZEN
 
 
@@ -286,7 +311,7 @@ def test_row_14_a_clock_that_jumps_changes_no_verdict_of_the_log(shift: int) -> 
     """The log reads no clock; a certificate is refused, never wrongly taken for longer."""
 
     async def verdicts(now: int) -> list[object]:
-        one = KeepingWitness(MemoryShelf(), key("w1"), port=SODIUM, clock=lambda: now)
+        one = WitnessService(MemoryLogStore(), key("w1"), port=SODIUM, clock=lambda: now)
         log = OWNER.begun()
         signed = OWNER.rotation(log, 1)
         lines = [OWNER.inception(), signed, THIEF.rotation(log, 1, by=OWNER.next(1))]
@@ -336,7 +361,7 @@ def test_row_17_keys_of_small_order_cannot_enter_a_log() -> None:
     ],
 )
 def test_row_18_other_spellings_of_a_record_are_refused(old: bytes, new: bytes) -> None:
-    assert isinstance(accept_line(None, INCEPTION, port=SODIUM), Log)
+    assert isinstance(accept_line(None, INCEPTION, port=SODIUM), KeyLog)
     changed = INCEPTION.replace(old, new, 1)
     assert changed != INCEPTION
     assert refused(accept_line(None, changed, port=SODIUM)) is Reason.MALFORMED
@@ -384,8 +409,8 @@ def test_row_20_huge_and_many_records_are_refused_with_flat_memory() -> None:
     log = OWNER.begun()
     huge = b'{"b":{"v":1,"x":"' + b"a" * 1_000_000 + b'"},"sig":[]}'
     assert refused(accept_line(log, huge, port=SODIUM)) is Reason.MALFORMED
-    shelf = MemoryShelf()
-    witness = KeepingWitness(shelf, key("w1"), port=SODIUM, clock=lambda: NOW)
+    store = MemoryLogStore()
+    witness = WitnessService(store, key("w1"), port=SODIUM, clock=lambda: NOW)
 
     async def flood() -> list[object]:
         view = log
@@ -423,12 +448,12 @@ def test_row_27_all_witnesses_gone_new_ones_are_named_by_the_recovery() -> None:
     assert refuse(log, signed) is Reason.ASK_WITNESSES
     old = frozenset(OWNER.wit.members)
     log = take(log, signed, asked=old)
-    rotation = OWNER.rotation(log, 60, by=OWNER.paper_next(1), why=Why.RECOVERED)
+    rotation = OWNER.rotation(log, 60, by=OWNER.paper_next(1), why=RotationReason.RECOVERED)
     assert refuse(log, rotation) is Reason.PREVIOUS_NOT_FINAL
     log = take(vouched(log, signed, "n1", "n3"), rotation)
     log = vouched(log, rotation, "n2", "n3")
     assert log.id == OWNER.begun().id
-    assert log.standing is Standing.ACTIVE
+    assert log.standing is LogStanding.ACTIVE
     assert is_final(log, log.position)
 
 

@@ -22,7 +22,7 @@ from lives import LEASE_S, alone, copied, embedded, lease_of, settings, submit, 
 from quick_agent import Agent, make_agent
 
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
-from holdfast.identity.records.records import Why
+from holdfast.identity.records.records import RotationReason
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
 
 
@@ -83,7 +83,7 @@ def test_row_12_a_snapshot_resumed_twice_is_frozen_until_the_keys_change(agent: 
         time.sleep(LEASE_S)
         assert lease_of(agent.folder)["state"] == "frozen"
         assert far_end.ledger().requests == before
-        agent.rotate(Why.STOLEN)
+        agent.rotate(RotationReason.STOLEN)
         wait_for(lambda: lease_of(agent.folder)["state"] == "copy")  # a person says who goes on
         assert far_end.ledger().requests == before
     restored = asyncio.run(recover_journal(agent.folder / "journal.db"))

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.errors import HoldfastError, KeysReplaced, NotNow
 from holdfast.identity.acts.recover_identity import recover_identity
-from holdfast.identity.log.log_state import Log, is_final
-from holdfast.identity.records.records import Position
+from holdfast.identity.log.log_state import KeyLog, is_final
+from holdfast.identity.records.records import LogPosition
 from holdfast_proofs.identity_kills.__main__ import sweep
 from holdfast_proofs.identity_kills.lives import judged_log, witnessed
 from holdfast_proofs.support.agents import ENTROPY, SODIUM, World
@@ -71,10 +71,10 @@ def test_row_06_two_machines_recover_at_once_with_the_same_words(tmp_path: Path)
         next(one for one in machines if one not in usable).recover(words)
     after = judged_log(world)
     assert after is not None
-    assert after.position == Position(1, 1)
+    assert after.position == LogPosition(1, 1)
 
 
-def _speaks(world: World, log: Log) -> bool:
+def _speaks(world: World, log: KeyLog) -> bool:
     from holdfast.identity.records.encodings import key_bytes
 
     assert log.operational is not None

@@ -28,13 +28,12 @@ from holdfast.identity.paper.phrase import Phrase, english, read_phrase
 from holdfast.identity.paper.repair import repair
 from holdfast.identity.paper.shares import combine, read_share, slip39_words, split
 from holdfast.identity.records.encodings import key_digest
-from holdfast.identity.vault import age_file, slots
-from holdfast.identity.vault.age_file import open_sealed, seal
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault import age, slots
+from holdfast.identity.vault.age import AgeIdentity, open_sealed, seal
 from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text, passphrase_key
 from holdfast.identity.vault.vault import open_vault
-from holdfast.identity.witness.monitor import Power
+from holdfast.identity.witness.observe import SigningPower
 from holdfast_proofs.support.agents import World
 from holdfast_proofs.support.command_line import Commands
 
@@ -147,7 +146,7 @@ def test_row_22_a_hostile_passphrase_file_never_reaches_the_library(log_n: int) 
     for raw in (hostile, armoured):
         began = time.process_time()
         with (
-            patch.object(age_file, "_pyrage", side_effect=AssertionError("the library was asked")),
+            patch.object(age, "_pyrage", side_effect=AssertionError("the library was asked")),
             pytest.raises(VaultDamaged, match="kind scrypt"),
         ):
             open_sealed(raw, identity)
@@ -186,7 +185,7 @@ def test_row_25_a_recovery_by_a_stolen_paper_alarms_the_owner(tmp_path: Path) ->
     thief = World(tmp_path, home_name="elsewhere")
     thief.recover(owner.words[0], witnesses=owner.witnesses)
     strange = asyncio.run(watch_log(owner.home())).strange
-    assert [(one.power, one.stands) for one in strange] == [(Power.PAPER, True), (Power.NEXT, True)]
+    assert [(one.power, one.stands) for one in strange] == [(SigningPower.PAPER, True), (SigningPower.NEXT, True)]
     said = hf("doctor", code=6).out
     assert "a recovery at (1, 0) was not made here" in said
     assert "the paper is in other hands" in said

@@ -29,10 +29,9 @@ from holdfast.downstream.process import start_blocking
 from holdfast.errors import BadInput, SignerRefused, SignerUnavailable
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.speaker.signer import BURST, VERBS
+from holdfast.identity.speaker.signer import BURST, LENGTH, VERBS, request
 from holdfast.identity.speaker.signer_client import SignerClient, SignerRing, SignerSpeaker
-from holdfast.identity.speaker.signer_wire import LENGTH, request
-from holdfast.identity.statements.certificate import Moment, Role, find_fault_in_certificate
+from holdfast.identity.statements.certificate import ObserverState, Role, find_fault_in_certificate
 from holdfast.identity.statements.head import JournalMark
 from holdfast.identity.statements.profile import Relay
 from holdfast.identity.vault.ring import VaultRing, read_escrow
@@ -74,7 +73,7 @@ def signer(agent: Agent, path: Path) -> Generator[subprocess.Popen[bytes]]:
     """The command itself, of this user."""
     program = (
         "import sys, argparse\n"
-        "from holdfast.cli import identity_signer\n"
+        "from holdfast.cli.identity import signer as identity_signer\n"
         "args = argparse.Namespace(home=sys.argv[1], socket=sys.argv[2], allow=[])\n"
         "sys.exit(identity_signer.run(args))"
     )
@@ -190,7 +189,7 @@ def test_the_acts_are_the_same_through_the_socket(agent: Agent, tmp_path: Path) 
         assert (speaker.id, log) == (agent.log.id, agent.log)
         now = int(time.time())
         shown = speaker.certify(inst=INSTANCE, role=Role.PRIMARY, incarnation=1, host=digest_of(b"h"), life_s=60)
-        moment = Moment(now=now, head_seen_at=now)
+        moment = ObserverState(now=now, head_seen_at=now)
         assert find_fault_in_certificate(shown, log, moment, port=Sodium()) is None
         relay = Relay(url="https://r.example", wit=INSTANCE, prio=1, domain="r")
         told = speaker.profile(

@@ -19,7 +19,7 @@ from test_canaries import planted
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.identity.paper.phrase import Phrase, read_phrase
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.age import AgeIdentity
 from holdfast.identity.vault.keyset import NEXT, OP
 from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.slots import passphrase_key

@@ -15,7 +15,7 @@ from holdfast.backup.places.address import Kind
 from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.errors import EXIT_CONFLICT, KeysReplaced
-from holdfast.identity.files.pending import write_pending
+from holdfast.identity.files.own_log import write_pending
 from holdfast.layout.agent_home import load_home
 from holdfast_proofs.support.agents import World
 from holdfast_proofs.support.command_line import Worker, environment

@@ -14,10 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, key, other_id, take
 
 from holdfast.errors import BadRecord
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.records.records import Why
-from holdfast.identity.records.refusal import Reason
+from holdfast.identity.records.records import Reason, RotationReason
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head, follows, parse_head, sign_head
 
@@ -38,7 +37,7 @@ FIRST = Head(
 )
 
 
-def fault(signed: Signed[Head], log: Log = LOG) -> Reason | None:
+def fault(signed: Signed[Head], log: KeyLog = LOG) -> Reason | None:
     found = find_fault_in_head(signed, log, port=SODIUM)
     return None if found is None else found.reason
 
@@ -94,7 +93,7 @@ def test_a_recovery_record_has_no_key_that_signs_heads() -> None:
 def test_one_head_after_the_eviction_outranks_all_that_a_thief_can_sign() -> None:
     """He still has the old operational key, and takes the highest numbers there are."""
     stolen = sign_head(replace(FIRST, seq=2**53 - 1, e=2**53 - 1, prev=digest_of(b"x")), OWNER.op(0))
-    log = take(LOG, OWNER.rotation(LOG, 1, why=Why.STOLEN))
+    log = take(LOG, OWNER.rotation(LOG, 1, why=RotationReason.STOLEN))
     mine = sign_head(after(sign_head(FIRST, OWNER.op(0)), s=1), OWNER.op(1))
     assert fault(stolen, log) is None
     assert fault(mine, log) is None

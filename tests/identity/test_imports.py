@@ -9,7 +9,9 @@ PROGRAM = """
 import sys
 import holdfast
 holdfast.open, holdfast.tool, holdfast.task
-print([name for name in sys.modules if name.startswith(("holdfast.identity", "nacl"))])
+keys = ("holdfast.identity", "holdfast.identity.journal_keys")  # of a journal: no signing key is among them
+loaded = [name for name in sys.modules if name.startswith(("holdfast.identity", "nacl"))]
+print([name for name in loaded if name not in keys and not name.startswith("holdfast.identity.journal_keys.")])
 """
 
 

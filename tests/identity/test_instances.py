@@ -14,32 +14,34 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, certificate, key, refused, take
 
 from holdfast.errors import BadRecord
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.records.records import Why
-from holdfast.identity.records.refusal import Reason
+from holdfast.identity.records.records import Reason, RotationReason
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.certificate import (
     GRACE_S,
     Certificate,
-    Moment,
+    ObserverState,
     Role,
     find_fault_in_certificate,
     parse_certificate,
 )
 from holdfast.identity.statements.claim import (
     LEASE_MS,
-    Claim,
-    How,
-    Judged,
-    Lease,
-    Yield,
+    WINDOW,
+    AgentLease,
+    ClaimBasis,
+    ClaimVerdict,
+    LeaseClaim,
+    LeaseYield,
+    MessageChain,
+    follow_chain,
     judge_claim,
+    new_chain,
     parse_claim,
     parse_yield,
     yielded,
 )
-from holdfast.identity.statements.instance_chain import WINDOW, Chain, follow, start
 from holdfast.identity.statements.profile import (
     EncryptionKey,
     Profile,
@@ -51,12 +53,12 @@ from holdfast.identity.statements.profile import (
 
 OWNER = Owner()
 LOG = OWNER.begun()
-MOMENT = Moment(now=NOW, head_seen_at=NOW)
+MOMENT = ObserverState(now=NOW, head_seen_at=NOW)
 CHALLENGE = "challenge-challenge"
 ROOT = digest_of(b"state")
 
 
-def fault(shown: Signed[Certificate], log: Log = LOG, **moment: int) -> Reason | None:
+def fault(shown: Signed[Certificate], log: KeyLog = LOG, **moment: int) -> Reason | None:
     found = find_fault_in_certificate(shown, log, replace(MOMENT, **moment), port=SODIUM)
     return None if found is None else found.reason
 
@@ -82,11 +84,11 @@ def test_a_certificate_counts_until_it_expires() -> None:
     assert fault(replace(shown, signatures=())) is Reason.TOO_FEW_SIGNATURES
 
 
-@pytest.mark.parametrize("why", list(Why))
-def test_only_a_planned_rotation_leaves_ten_minutes(why: Why) -> None:
+@pytest.mark.parametrize("why", list(RotationReason))
+def test_only_a_planned_rotation_leaves_ten_minutes(why: RotationReason) -> None:
     shown = certificate(LOG, OWNER.op(0))
     after = take(LOG, OWNER.rotation(LOG, 1, why=why))
-    expected = None if why is Why.PLANNED else Reason.OLD_KEYS
+    expected = None if why is RotationReason.PLANNED else Reason.OLD_KEYS
     assert fault(shown, after) is expected
     assert fault(shown, after, now=NOW + GRACE_S) is expected
     assert fault(shown, after, now=NOW + GRACE_S + 1) is Reason.OLD_KEYS
@@ -105,7 +107,7 @@ def test_nobody_speaks_for_a_locked_identity() -> None:
 # profiles
 
 
-def profile(log: Log = LOG, signer: Any = None, **changes: Any) -> Signed[Profile]:
+def profile(log: KeyLog = LOG, signer: Any = None, **changes: Any) -> Signed[Profile]:
     g, s = log.position
     record = Profile(
         id=log.id,
@@ -140,7 +142,7 @@ def test_the_newest_profile_of_the_speaking_keys_wins() -> None:
 
 def test_a_thiefs_profile_loses_to_the_next_position_whatever_its_number() -> None:
     thiefs = profile(ver=10**9)
-    after = take(LOG, OWNER.rotation(LOG, 1, why=Why.STOLEN))
+    after = take(LOG, OWNER.rotation(LOG, 1, why=RotationReason.STOLEN))
     mine = profile(after, OWNER.op(1), ver=0)
     assert judge_profile(mine, thiefs, after, now=NOW, port=SODIUM) is mine
     late = profile(ver=10**9 + 1)
@@ -175,14 +177,14 @@ def test_a_profile_that_is_not_whole_is_refused(changes: dict[str, Any]) -> None
 INSTANCE, OTHER = key("instance"), key("other instance")
 
 
-def claim(shown: Signed[Certificate], signer: Any = INSTANCE, *, e: int = 1, **changes: Any) -> Signed[Claim]:
-    record = Claim(
+def claim(shown: Signed[Certificate], signer: Any = INSTANCE, *, e: int = 1, **changes: Any) -> Signed[LeaseClaim]:
+    record = LeaseClaim(
         id=LOG.id,
         e=e,
         inst=signer.public,
         crt=shown.digest,
         after_e=0,
-        after_how=How.EXPIRED,
+        after_how=ClaimBasis.EXPIRED,
         state_root=ROOT,
         chal=CHALLENGE,
         ctr=1,
@@ -193,19 +195,19 @@ def claim(shown: Signed[Certificate], signer: Any = INSTANCE, *, e: int = 1, **c
 
 
 def judged(
-    said: Signed[Claim],
+    said: Signed[LeaseClaim],
     shown: Signed[Certificate],
-    held: Lease | None = None,
+    held: AgentLease | None = None,
     *,
-    chain: Chain | None = None,
-    log: Log = LOG,
+    chain: MessageChain | None = None,
+    log: KeyLog = LOG,
     clock_ms: int = 0,
-) -> Judged:
+) -> ClaimVerdict:
     return judge_claim(
         said,
         shown,
         held,
-        chain or start(shown.digest),
+        chain or new_chain(shown.digest),
         log,
         MOMENT,
         clock_ms=clock_ms,
@@ -214,7 +216,7 @@ def judged(
     )
 
 
-def granted(found: Judged) -> Lease:
+def granted(found: ClaimVerdict) -> AgentLease:
     assert found.refusal is None, found.refusal
     assert found.lease is not None
     return found.lease
@@ -242,12 +244,12 @@ def test_a_lease_is_granted_once_and_the_next_only_when_it_is_free() -> None:
 
 def test_a_yield_lets_the_named_instance_in_and_nobody_else() -> None:
     held = granted(judged(claim(SHOWN), SHOWN))
-    record = Yield(id=LOG.id, e=1, to=OTHER.public, state_root=ROOT, handoff=digest_of(b"h"))
+    record = LeaseYield(id=LOG.id, e=1, to=OTHER.public, state_root=ROOT, handoff=digest_of(b"h"))
     said = sealed(record, record.to_json(), Family.LEASE, (INSTANCE,))
     assert parse_yield(said.line()) == said
     free = yielded(held, said, port=SODIUM)
-    assert isinstance(free, Lease)
-    second = claim(SECOND, OTHER, e=2, after_e=1, after_how=How.YIELD)
+    assert isinstance(free, AgentLease)
+    second = claim(SECOND, OTHER, e=2, after_e=1, after_how=ClaimBasis.YIELD)
     assert granted(judged(second, SECOND, free)).inst == OTHER.public
     assert refused(judged(second, SECOND, held).refusal) is Reason.HELD
     forged = sealed(record, record.to_json(), Family.LEASE, (OTHER,))
@@ -257,11 +259,11 @@ def test_a_yield_lets_the_named_instance_in_and_nobody_else() -> None:
     assert refused(yielded(None, said, port=SODIUM)) is Reason.OLD_INCARNATION
 
 
-@pytest.mark.parametrize("how", [How.ROT, How.RCV])
-def test_newer_keys_displace_a_live_holder(how: How) -> None:
+@pytest.mark.parametrize("how", [ClaimBasis.ROT, ClaimBasis.RCV])
+def test_newer_keys_displace_a_live_holder(how: ClaimBasis) -> None:
     held = granted(judged(claim(SHOWN), SHOWN))
-    after = OWNER.rotated(LOG, 1) if how is How.ROT else OWNER.back(LOG)
-    op = OWNER.op(1) if how is How.ROT else OWNER.op(50)
+    after = OWNER.rotated(LOG, 1) if how is ClaimBasis.ROT else OWNER.back(LOG)
+    op = OWNER.op(1) if how is ClaimBasis.ROT else OWNER.op(50)
     shown = certificate(after, op, inst=OTHER.public)
     said = claim(shown, OTHER, e=2, after_e=1, after_how=how)
     assert granted(judged(said, shown, held, log=after)).e == 2
@@ -303,12 +305,12 @@ def test_two_copies_of_the_holders_key_freeze_until_the_keys_change() -> None:
     third = claim(SECOND, OTHER, e=3, after_e=1)
     stuck = judged(third, SECOND, fork.lease, clock_ms=10 * LEASE_MS)
     assert refused(stuck.refusal) is Reason.FROZEN
-    record = Yield(id=LOG.id, e=1, to=OTHER.public, state_root=ROOT, handoff=ROOT)
+    record = LeaseYield(id=LOG.id, e=1, to=OTHER.public, state_root=ROOT, handoff=ROOT)
     said = sealed(record, record.to_json(), Family.LEASE, (INSTANCE,))
     assert refused(yielded(fork.lease, said, port=SODIUM)) is Reason.FROZEN
     after = OWNER.rotated(LOG, 1)
     shown = certificate(after, OWNER.op(1), inst=OTHER.public)
-    revived = claim(shown, OTHER, e=3, after_e=1, after_how=How.ROT)
+    revived = claim(shown, OTHER, e=3, after_e=1, after_how=ClaimBasis.ROT)
     assert granted(judged(revived, shown, fork.lease, log=after)).e == 3
 
 
@@ -320,21 +322,21 @@ def test_a_refused_claim_still_moves_the_chain() -> None:
 
 
 def test_repeats_gaps_and_old_copies_are_no_forks() -> None:
-    chain: Any = start(ROOT)
+    chain: Any = new_chain(ROOT)
     before = ROOT
     for counter in range(1, 2 * WINDOW):
         digest = digest_of(str(counter).encode())
-        chain = follow(chain, counter=counter, before=before, digest=digest)
+        chain = follow_chain(chain, counter=counter, before=before, digest=digest)
         before = digest
-    assert isinstance(chain, Chain)
+    assert isinstance(chain, MessageChain)
     assert len(chain.seen) == WINDOW == 64
-    assert Chain(seen=()).counter == 0
+    assert MessageChain(seen=()).counter == 0
     repeat = digest_of(str(WINDOW + 5).encode())
-    assert follow(chain, counter=WINDOW + 5, before=ROOT, digest=repeat) is chain
-    old = follow(chain, counter=3, before=ROOT, digest=ROOT)
+    assert follow_chain(chain, counter=WINDOW + 5, before=ROOT, digest=repeat) is chain
+    old = follow_chain(chain, counter=3, before=ROOT, digest=ROOT)
     assert refused(old) is Reason.OLD_VERSION
-    ahead = follow(chain, counter=1000, before=ROOT, digest=ROOT)
-    assert isinstance(ahead, Chain)
+    ahead = follow_chain(chain, counter=1000, before=ROOT, digest=ROOT)
+    assert isinstance(ahead, MessageChain)
     assert not ahead.frozen
 
 
@@ -347,9 +349,9 @@ def test_a_line_of_another_kind_is_refused(parse: Any) -> None:
 # renewals
 
 
-def renewal(**changes: Any) -> Signed[Claim]:
+def renewal(**changes: Any) -> Signed[LeaseClaim]:
     first = claim(SHOWN)
-    fields: dict[str, Any] = {"after_e": 1, "after_how": How.RENEW, "ctr": 2, "chain": first.digest, **changes}
+    fields: dict[str, Any] = {"after_e": 1, "after_how": ClaimBasis.RENEW, "ctr": 2, "chain": first.digest, **changes}
     return claim(SHOWN, **fields)
 
 
@@ -365,7 +367,7 @@ def test_the_holder_renews_its_own_incarnation() -> None:
 def test_nobody_else_renews_it() -> None:
     first = judged(claim(SHOWN), SHOWN)
     held = granted(first)
-    theirs = claim(SECOND, OTHER, after_e=1, after_how=How.RENEW)
+    theirs = claim(SECOND, OTHER, after_e=1, after_how=ClaimBasis.RENEW)
     assert refused(judged(theirs, SECOND, held).refusal) is Reason.OLD_INCARNATION
     taken = replace(held, e=2, inst=OTHER.public)
     for lease, reason in (
@@ -393,7 +395,7 @@ def test_a_second_value_at_one_counter_of_a_renewal_freezes() -> None:
 
 
 def test_who_waits_is_heard_and_gets_nothing() -> None:
-    said = claim(SECOND, OTHER, e=1, after_how=How.WAITING)
+    said = claim(SECOND, OTHER, e=1, after_how=ClaimBasis.WAITING)
     for held, clock_ms in ((None, 0), (granted(judged(claim(SHOWN), SHOWN)), 9 * LEASE_MS)):
         found = judged(said, SECOND, held, clock_ms=clock_ms)
         assert refused(found.refusal) is Reason.HELD

@@ -25,19 +25,20 @@ from holdfast.errors import (
     VaultMissing,
 )
 from holdfast.identity.acts.make_agent import open_by
-from holdfast.identity.files.pending import find_pending
+from holdfast.identity.files.own_log import find_pending
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.vault_keys import read_keys
-from holdfast.identity.log.log_state import Log, Standing, is_final
+from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.paper.paper import read_card
 from holdfast.identity.paper.phrase import read_phrase
 from holdfast.identity.paper.shares import split
-from holdfast.identity.records.records import Rotation, Why
-from holdfast.identity.statements.certificate import find_silent
+from holdfast.identity.records.records import Rotation, RotationReason
+from holdfast.identity.statements.certificate import find_inactive
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.vault.ring import read_escrow
-from holdfast.identity.witness.witness import Copy
+from holdfast.identity.witness.witness import LogCopy
+from holdfast.layout.witness_address import WitnessFolder
 from holdfast_proofs.support.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 
@@ -47,10 +48,10 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def speaks(world: World) -> Log:
+def speaks(world: World) -> KeyLog:
     """The keys that the log names are in the vaults and work."""
     log = world.log()
-    assert find_silent(log) is None
+    assert find_inactive(log) is None
     assert is_final(log, log.position)
     assert log.operational is not None
     with world.keys() as keys:
@@ -121,7 +122,7 @@ def test_rotations_change_keys_and_never_the_id(world: World) -> None:
     world.make()
     first = speaks(world)
     seen = {first.operational}
-    for number, why in enumerate((Why.PLANNED, Why.STOLEN, Why.PLANNED), 1):
+    for number, why in enumerate((RotationReason.PLANNED, RotationReason.STOLEN, RotationReason.PLANNED), 1):
         done = world.rotate(why)
         log = speaks(world)
         record = log.head.record
@@ -137,14 +138,14 @@ def test_a_rotation_may_name_other_witnesses(world: World) -> None:
     world.rotate(new=("n1", "n2", "n3"))
     log = speaks(world)
     assert len(log.head.witnesses.members) == 3
-    names = {path.name for path in world.home().witnesses}
+    names = {one.folder.name for one in world.home().witnesses}
     assert names == {"n1", "n2", "n3", "w1"}  # a recovery still needs the first one
     shutil.rmtree(world.root / "n2")
     world.rotate()
     assert speaks(world).position == (0, 2)
     world.evict(world.words[0])
     assert speaks(world).position == (1, 1)
-    assert [path.name for path in world.home().witnesses] == ["w1"]
+    assert [one.folder.name for one in world.home().witnesses] == ["w1"]
 
 
 def test_a_rotation_that_too_few_vouch_for_waits_and_goes_on(world: World) -> None:
@@ -158,7 +159,7 @@ def test_a_rotation_that_too_few_vouch_for_waits_and_goes_on(world: World) -> No
     assert pending is not None
     assert world.log().position == (0, 0)  # the old keys speak until it is final
     with pytest.raises(NotFinal):
-        world.rotate(Why.STOLEN)
+        world.rotate(RotationReason.STOLEN)
     (world.root / "w2.away").rename(world.root / "w2")
     world.rotate()
     assert speaks(world).head.digest == pending.digest
@@ -172,12 +173,12 @@ def test_a_thief_with_both_keys_is_named_and_evicted_by_paper(world: World) -> N
     thief.rotate()
     thief.rotate()
     with pytest.raises(KeysReplaced):
-        world.rotate(Why.STOLEN)
+        world.rotate(RotationReason.STOLEN)
     world.evict(world.words[0])
     log = speaks(world)
     assert log.position == (1, 1)
     assert isinstance(log.head.record, Rotation)
-    assert log.head.record.why is Why.STOLEN
+    assert log.head.record.why is RotationReason.STOLEN
     with pytest.raises(KeysReplaced):
         thief.rotate()
 
@@ -185,7 +186,7 @@ def test_a_thief_with_both_keys_is_named_and_evicted_by_paper(world: World) -> N
 def test_lock_only_is_the_panic_button(world: World) -> None:
     world.make()
     world.evict(world.words[0], lock_only=True)
-    assert world.log().standing is Standing.LOCKED
+    assert world.log().standing is LogStanding.LOCKED
     assert read_identity(world.folder / "identity.json").standing == "locked"
     with pytest.raises(NotNow, match="locked"):
         world.rotate()
@@ -278,12 +279,12 @@ def test_recovery_asks_for_what_it_needs(world: World) -> None:
     back = elsewhere(world)
     with pytest.raises(LogMissing):
         back.recover(world.words[0], witnesses=())
-    copy = Copy(records=read_card(world.card()), receipts=())
+    copy = LogCopy(records=read_card(world.card()), receipts=())
     shutil.rmtree(world.root / "w1")
     with pytest.raises(NotNow, match="0 of the 1"):
         back.recover(world.words[0], copies=(copy,))
     assert not back.folder.exists()
-    back.recover(world.words[0], copies=(copy,), new_witnesses=(world.root / "n1",))
+    back.recover(world.words[0], copies=(copy,), new_witnesses=(WitnessFolder(world.root / "n1"),))
     assert speaks(back).position == (1, 1)
     back.rotate()
     assert speaks(back).position == (1, 2)
@@ -296,10 +297,10 @@ def test_a_card_that_leaves_out_recoveries_is_completed_by_the_paper(world: Worl
         world.evict(world.words[0])
     records = read_card(world.card())
     assert len(records) == 2
-    copy = Copy(records=records, receipts=())
+    copy = LogCopy(records=records, receipts=())
     shutil.rmtree(world.root / "w1")
     back = elsewhere(world)
-    new = (world.root / "n1",)
+    new = (WitnessFolder(world.root / "n1"),)
     back.recover(world.words[0], witnesses=(), copies=(copy,), new_witnesses=new)
     log = speaks(back)
     assert (log.id, log.position) == (id_, (4, 1))
@@ -335,7 +336,7 @@ def test_a_lost_vault_is_not_made_anew_by_init(world: World) -> None:
 def test_a_retired_identity_never_acts_again(world: World) -> None:
     world.make()
     world.retire(world.words[0])
-    assert world.log().standing is Standing.RETIRED
+    assert world.log().standing is LogStanding.RETIRED
     world.retire(world.words[0]) if find_pending(world.folder) else None
     for act in (world.rotate, lambda: world.evict(world.words[0])):
         with pytest.raises(NotNow, match="retired"):

@@ -18,11 +18,18 @@ from holdfast.errors import BadRecord
 from holdfast.identity.log import drafts
 from holdfast.identity.log import log as rules_of_log
 from holdfast.identity.log.log import accept, accept_line, add_receipt, witnesses_to_ask
-from holdfast.identity.log.log_state import EvidenceKind, Log, Standing, is_final
+from holdfast.identity.log.log_state import EvidenceKind, KeyLog, LogStanding, is_final
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.records.receipt import parse_receipt
-from holdfast.identity.records.records import Keys, Position, Record, Why, parse_record
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import (
+    Keys,
+    LogPosition,
+    Reason,
+    Record,
+    Refusal,
+    RotationReason,
+    parse_receipt,
+    parse_record,
+)
 from holdfast.identity.records.signed import Family, Signed, sealed
 
 OWNER = Owner()
@@ -37,7 +44,7 @@ def changed(signed: Signed[Record], signers: tuple[Any, ...], **changes: Any) ->
     return sealed(None, body, Family.KEL, signers).line()
 
 
-def verdict(log: Log | None, line: bytes) -> Reason:
+def verdict(log: KeyLog | None, line: bytes) -> Reason:
     return refused(accept_line(log, line, port=SODIUM))
 
 
@@ -88,7 +95,7 @@ def test_an_inception_is_signed_by_its_own_keys_and_by_nobody_else() -> None:
     two = {"k": [OWNER.op(0).public, OWNER.op(1).public], "kt": 2}
     assert verdict(None, changed(inception, (OWNER.op(0),), op=two)) is Reason.TOO_FEW_SIGNATURES
     both = accept_line(None, changed(inception, (OWNER.op(0), OWNER.op(1)), op=two), port=SODIUM)
-    assert isinstance(both, Log)
+    assert isinstance(both, KeyLog)
     assert refuse(None, OWNER.rotation(OWNER.begun(), 1)) is Reason.NOT_BEGUN
 
 
@@ -149,7 +156,7 @@ def test_two_of_three_next_keys() -> None:
             by=tuple(some[i] for i in who),
             op=(OWNER.op(1),),
             nxt=drafts.committed((OWNER.next(2).public,)),
-            why=Why.PLANNED,
+            why=RotationReason.PLANNED,
         )
 
     assert refuse(log, by(0)) is Reason.TOO_FEW_SIGNATURES
@@ -173,14 +180,14 @@ def test_a_record_is_final_with_enough_witnesses_and_stays() -> None:
     log = OWNER.begun()
     mine, his = OWNER.rotation(log, 1), THIEF.rotation(log, 1, by=OWNER.next(1))
     log = vouched(take(log, mine), mine, "w1")
-    assert not is_final(log, Position(0, 1))
+    assert not is_final(log, LogPosition(0, 1))
     log = taken(add_receipt(log, receipt(log, mine, "w1"), port=SODIUM))
-    assert not is_final(log, Position(0, 1))  # one witness counts once
+    assert not is_final(log, LogPosition(0, 1))  # one witness counts once
     log = vouched(log, mine, "w2")
-    assert is_final(log, Position(0, 1))
+    assert is_final(log, LogPosition(0, 1))
     after = take(log, his)
     assert after.head.digest == mine.digest
-    assert after.standing is Standing.ACTIVE
+    assert after.standing is LogStanding.ACTIVE
     after = vouched(after, his, "w1", "w2", "w3")  # more lie than the threshold allows for
     assert after.head.digest == mine.digest
     assert refused(add_receipt(log, receipt(log, mine, "stranger"), port=SODIUM)) is (Reason.NOT_A_WITNESS)
@@ -192,11 +199,11 @@ def test_receipts_with_the_record_count_at_once_and_bad_ones_are_left_out() -> N
     mine, his = OWNER.rotation(log, 1), THIEF.rotation(log, 1, by=OWNER.next(1))
     held = take(log, his)
     some = (receipt(log, mine, "w1"), receipt(log, his, "w2"), receipt(log, mine, "stranger"))
-    assert take(held, mine, some).standing is Standing.CONTESTED
+    assert take(held, mine, some).standing is LogStanding.CONTESTED
     final = take(held, mine, (*some, receipt(log, mine, "w3")))
     assert final.head.digest == mine.digest
     assert [item.kind for item in final.evidence] == [EvidenceKind.DISPLACED]
-    assert final.standing is Standing.ACTIVE
+    assert final.standing is LogStanding.ACTIVE
 
 
 def test_a_final_record_makes_those_before_it_final() -> None:
@@ -205,10 +212,10 @@ def test_a_final_record_makes_those_before_it_final() -> None:
     log = take(log, first)
     second = OWNER.rotation(log, 2)
     log = vouched(take(log, second), second, "w1", "w3")
-    assert is_final(log, Position(0, 1))
+    assert is_final(log, LogPosition(0, 1))
     late = THIEF.rotation(OWNER.begun(), 1, by=OWNER.next(1))
     after = take(log, late)
-    assert after.standing is Standing.ACTIVE
+    assert after.standing is LogStanding.ACTIVE
     assert after.head.digest == second.digest
 
 
@@ -251,7 +258,7 @@ def test_a_recovery_is_judged_by_the_witnesses_of_the_recovery_tier() -> None:
     log = take(log, signed)
     assert refused(add_receipt(log, receipt(log, signed, "false"), port=SODIUM)) is (Reason.NOT_A_WITNESS)
     log = vouched(log, signed, "w2", "w3")
-    assert is_final(log, Position(1, 0))
+    assert is_final(log, LogPosition(1, 0))
     assert log.head.witnesses == OWNER.wit
 
 
@@ -272,8 +279,8 @@ def test_made_up_witnesses_do_not_displace_a_recovery_that_waits_for_its_receipt
     held = take(log, mine)
     after = take(held, forged, (receipt(log, forged, "false"),), asked=OLD)
     assert after.head.digest == mine.digest
-    assert after.standing is Standing.CONTESTED
-    assert vouched(after, mine, "w1", "w3").standing is Standing.LOCKED
+    assert after.standing is LogStanding.CONTESTED
+    assert vouched(after, mine, "w1", "w3").standing is LogStanding.LOCKED
     late = take(log, forged, (receipt(log, forged, "false"),), asked=OLD)
     assert late.head.digest == forged.digest  # nobody answered: what a newcomer cannot know
 
@@ -283,7 +290,7 @@ def test_new_witnesses_that_the_old_ones_vouch_for_need_no_asking() -> None:
     signed = OWNER.recovery(log, wit=NEW)
     some = tuple(receipt(log, signed, name) for name in ("n1", "n2", "w1", "w2"))
     assert refused(accept(log, signed, port=SODIUM, receipts=some[:3])) is Reason.ASK_WITNESSES
-    assert take(log, signed, some).standing is Standing.LOCKED
+    assert take(log, signed, some).standing is LogStanding.LOCKED
 
 
 # recovery and retirement
@@ -303,7 +310,7 @@ def test_a_recovery_needs_its_own_keys_and_predecessor() -> None:
     assert verdict(log, changed(signed, (OWNER.paper(1),), rec=mine)) is Reason.MALFORMED
     locked = take(log, signed)
     assert locked.operational is None
-    assert locked.standing is Standing.LOCKED
+    assert locked.standing is LogStanding.LOCKED
 
 
 def test_generations_follow_each_other_from_one_paper() -> None:
@@ -319,7 +326,7 @@ def test_a_retired_identity_stays_retired() -> None:
     heir = THIEF.begun().id
     signed = drafts.retirement(id=log.id, g=1, rp=log.generations[0].tier.digest, by=(OWNER.paper(1),), heir=heir)
     retired = take(log, signed)
-    assert retired.standing is Standing.RETIRED
+    assert retired.standing is LogStanding.RETIRED
     assert retired.recovery is None
     assert verdict(log, changed(signed, (OWNER.next(1),), by=[OWNER.next(1).public])) is (Reason.NOT_COMMITTED)
     following = drafts.recovery(
@@ -332,7 +339,11 @@ def test_a_retired_identity_stays_retired() -> None:
     )
     assert refuse(retired, following) is Reason.RETIRED
     rotation = drafts.rotation(
-        retired, by=(OWNER.next(2),), op=(OWNER.op(2),), nxt=drafts.committed((OWNER.next(3).public,)), why=Why.PLANNED
+        retired,
+        by=(OWNER.next(2),),
+        op=(OWNER.op(2),),
+        nxt=drafts.committed((OWNER.next(3).public,)),
+        why=RotationReason.PLANNED,
     )
     assert refuse(retired, rotation) is Reason.RETIRED
 
@@ -342,9 +353,9 @@ def test_a_recovery_against_a_retirement_is_contested_until_one_is_final() -> No
     end = drafts.retirement(id=log.id, g=1, rp=log.head.digest, by=(OWNER.paper(1),))
     other = OWNER.recovery(log)
     both = take(take(log, end), other)
-    assert both.standing is Standing.CONTESTED
-    assert vouched(both, end, "w1", "w2").standing is Standing.RETIRED
-    assert vouched(both, other, "w1", "w2").standing is Standing.LOCKED
+    assert both.standing is LogStanding.CONTESTED
+    assert vouched(both, end, "w1", "w2").standing is LogStanding.RETIRED
+    assert vouched(both, other, "w1", "w2").standing is LogStanding.LOCKED
 
 
 def test_a_final_recovery_displaces_a_chain_that_a_thief_built_elsewhere() -> None:
@@ -415,4 +426,4 @@ def test_a_stranger_does_not_vouch_for_a_recovery_with_new_witnesses() -> None:
     for name, wanted in (("stranger", Reason.NOT_A_WITNESS), ("w1", None), ("n1", None)):
         after = add_receipt(log, receipt(log, signed, name), port=SODIUM)
         assert (refused(after) if wanted else None) is wanted
-        assert wanted or isinstance(after, Log)
+        assert wanted or isinstance(after, KeyLog)

@@ -19,7 +19,7 @@ from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.journal_keys.vault_keys import move_keys, open_ring, read_keys
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
-from holdfast.identity.vault.ring import Keys
+from holdfast.identity.vault.ring import JournalKeys
 from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault
@@ -32,7 +32,7 @@ async def greet(run: holdfast.Run, name: str) -> str:
     return f"hello {name}"
 
 
-def vault_for(folder: Path, phrase: Phrase, ring: Keys | None) -> Vault:
+def vault_for(folder: Path, phrase: Phrase, ring: JournalKeys | None) -> Vault:
     unlock = folder / "unlock"
     unlock.touch(0o600)
     unlock.write_bytes(new_unlock_text(SeededEntropy(1)))

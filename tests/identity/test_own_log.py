@@ -18,12 +18,12 @@ from holdfast.identity.files.own_log import (
     RECEIPTS,
     extend_own_log,
     find_own_log,
-    mend_own_log,
     read_lines,
     read_own_log,
+    rewrite_own_log,
 )
 from holdfast.identity.files.public_file import change_identity, identity_of, read_identity, with_log, write_identity
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.sheets import PrintedSheet
 
 OWNER = Owner()
@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Path:
     return made
 
 
-def grown() -> list[Log]:
+def grown() -> list[KeyLog]:
     """A log as it grows: begun, vouched for, rotated."""
     begun = OWNER.begun()
     whole = vouched(begun, OWNER.inception(), "w1", "w2")
@@ -81,7 +81,7 @@ def test_damage_is_refused_and_mended(home: Path) -> None:
     (home / LOG).write_bytes(first)  # rolled back: the receipts know of more
     with pytest.raises(LogDamaged, match="none of its records"):
         read_own_log(home, SODIUM)
-    mend_own_log(home, log)
+    rewrite_own_log(home, log)
     assert read_own_log(home, SODIUM) == log
     assert ((home / LOG).read_bytes(), (home / RECEIPTS).read_bytes()) == (records, receipts)
     (home / LOG).chmod(0o644)

@@ -21,11 +21,18 @@ from hypothesis import strategies as st
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase, BadShare, BadSheet
 from holdfast.identity.paper.derive import PaperKeys
-from holdfast.identity.paper.hand_copy import places_to_ask, retyped_wrong, wrong_places
 from holdfast.identity.paper.paper import Card, Sheet, check_line, phrase_sheet, read_card, read_secret, share_sheets
 from holdfast.identity.paper.paper_pdf import card_pdf, sheet_pdf
 from holdfast.identity.paper.paper_words import card_text, sheet_text
-from holdfast.identity.paper.phrase import Phrase, english, new_phrase, read_phrase
+from holdfast.identity.paper.phrase import (
+    Phrase,
+    english,
+    new_phrase,
+    places_to_ask,
+    read_phrase,
+    retyped_wrong,
+    wrong_places,
+)
 from holdfast.identity.paper.repair import repair
 from holdfast.identity.paper.shares import combine, split
 from holdfast.identity.records.encodings import agent_id

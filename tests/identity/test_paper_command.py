@@ -67,7 +67,7 @@ def leaked(phrase: Phrase, said: str) -> list[str]:
 
 
 def states(home: Home) -> list[str]:
-    return [state_of(one, today()).value for one in home.desk().register.sheets]
+    return [state_of(one, today()).value for one in home.session().register.sheets]
 
 
 def test_a_sheet_is_printed_by_a_pipe_scanned_back_and_registered(
@@ -91,7 +91,7 @@ def test_a_sheet_is_printed_by_a_pipe_scanned_back_and_registered(
 
 
 def test_typed_words_with_one_mistake_are_mended_and_two_refused(home: Home, hf: Commands, phrase: Phrase) -> None:
-    print_sheets(home.desk(), phrase, date=today())
+    print_sheets(home.session(), phrase, date=today())
     one = ["zoo", *phrase.words[1:]]
     said = hf("paper", "verify", "--words-fd", "0", "--json", stdin=" ".join(one))
     assert said.json["mended"] == "word 1 was wrong"
@@ -129,9 +129,9 @@ def test_shares_are_printed_and_enough_of_them_verify(home: Home, hf: Commands, 
     codes = "\n".join(re.findall(r"^HF1S:.*$", made.out, re.M)[1:])
     hf("paper", "verify", "--words-fd", "0", stdin=codes)
     assert hf("paper", "list", "--json").json["fresh"] is True
-    pdf = sheet_pdf(*print_sheets(home.desk(), phrase, date=today(), parts=(2, 3)))
+    pdf = sheet_pdf(*print_sheets(home.session(), phrase, date=today(), parts=(2, 3)))
     assert pdf.count(b"/Type /Page\n") == 3
-    documents = [one.document for one in home.desk().register.sheets]
+    documents = [one.document for one in home.session().register.sheets]
     assert documents[0] != documents[3]
 
 
@@ -176,27 +176,27 @@ def test_words_in_the_command_line_are_refused_and_not_repeated(hf: Commands, ph
 def test_a_paper_outlives_its_recovery_and_says_when_it_was_replaced(home: Home, phrase: Phrase) -> None:
     """The same words fit generation g+1; other words, and the old ones are told so."""
     home.recover()
-    assert fit_phrase(home.desk(), words_of(phrase)).phrase == phrase
-    assert home.desk().generation == 2
+    assert fit_phrase(home.session(), words_of(phrase)).phrase == phrase
+    assert home.session().generation == 2
     successor = new_phrase(SeededEntropy(7))
     home.recover(successor)
-    assert fit_phrase(home.desk(), words_of(successor)).phrase == successor
+    assert fit_phrase(home.session(), words_of(successor)).phrase == successor
     with pytest.raises(BadSheet, match="replaced: the recovery of generation 2"):
-        fit_phrase(home.desk(), words_of(phrase))
+        fit_phrase(home.session(), words_of(phrase))
 
 
 def test_a_sheet_of_another_agent_is_named(home: Home, hf: Commands, tmp_path: Path, phrase: Phrase) -> None:
     other = Home(tmp_path / "other", new_phrase(SeededEntropy(5)))
-    sheet = print_sheets(other.desk(), other.phrase, date="2026-11-15")[0]
+    sheet = print_sheets(other.session(), other.phrase, date="2026-11-15")[0]
     said = hf("paper", "verify", "--words-fd", "0", stdin=sheet.code, code=2)
     assert f"of the agent {other.log.id[:8]}..." in said.err
 
 
 def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: Phrase) -> None:
-    desk = home.desk()
+    session = home.session()
     for _ in range(2):
-        print_sheets(desk, phrase, date="2020-01-01")
-    mark_verified(desk, [1], date="2020-01-01")
+        print_sheets(session, phrase, date="2020-01-01")
+    mark_verified(session, [1], date="2020-01-01")
     assert states(home) == ["stale", "not verified"]
     said = hf("paper", "verify", "--words-fd", "0", stdin=words_of(phrase), code=2)
     assert "there are sheets 1, 2" in said.err
@@ -224,7 +224,7 @@ def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Com
     for shown in ("https://relay.example.org", "usb (/mnt/usb/ada/repository)", "keeper@example.org", "m/7233'"):
         assert shown in text
     signed = home.recover()
-    card = make_card(home.desk(), date=today())
+    card = make_card(home.session(), date=today())
     records = [parse_record(line) for line in read_card(card_text(card))]
     assert records[1].digest == signed.digest
     page = rendered(raw(home, "card"), dpi=150)
@@ -328,7 +328,7 @@ def test_a_wide_home_is_refused_at_start(home: Home, hf: Commands) -> None:
         kept = path.stat().st_mode
         path.chmod(kept | 0o044)
         with pytest.raises(ModeTooWide):
-            home.desk()
+            home.session()
         path.chmod(kept)
     home.folder.chmod(0o755)
     assert "mode" in hf("paper", "list", code=7).err

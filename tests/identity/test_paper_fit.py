@@ -13,9 +13,8 @@ from cast import Owner, take
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.identity.log import drafts
-from holdfast.identity.log.log_state import Log
-from holdfast.identity.paper.derive import PaperKeys
-from holdfast.identity.paper.paper_fit import Fit, Fitting, fitting
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.paper.derive import PaperFit, PaperKeys, PaperState, paper_fit
 from holdfast.identity.paper.phrase import new_phrase
 
 OWNER = Owner()
@@ -23,7 +22,7 @@ OWNER_WIT = OWNER.wit
 FIRST, SECOND, OTHER = (PaperKeys(new_phrase(SeededEntropy(n))) for n in (1, 2, 3))
 
 
-def begun() -> Log:
+def begun() -> KeyLog:
     return take(
         None,
         drafts.inception(
@@ -36,7 +35,7 @@ def begun() -> Log:
     )
 
 
-def recovered(log: Log, by: PaperKeys, after: PaperKeys) -> Log:
+def recovered(log: KeyLog, by: PaperKeys, after: PaperKeys) -> KeyLog:
     g = len(log.generations)
     signed = drafts.recovery(
         id=log.id,
@@ -51,29 +50,29 @@ def recovered(log: Log, by: PaperKeys, after: PaperKeys) -> Log:
 
 def test_a_paper_is_current_until_other_words_are_named() -> None:
     log = begun()
-    assert fitting(FIRST, log) == Fitting(fit=Fit.CURRENT, generation=1)
+    assert paper_fit(FIRST, log) == PaperFit(fit=PaperState.CURRENT, generation=1)
     log = recovered(log, FIRST, FIRST)
-    assert fitting(FIRST, log) == Fitting(fit=Fit.CURRENT, generation=2)
+    assert paper_fit(FIRST, log) == PaperFit(fit=PaperState.CURRENT, generation=2)
     log = recovered(log, FIRST, SECOND)
-    assert fitting(FIRST, log) == Fitting(fit=Fit.REPLACED, generation=2)
-    assert fitting(SECOND, log) == Fitting(fit=Fit.CURRENT, generation=3)
+    assert paper_fit(FIRST, log) == PaperFit(fit=PaperState.REPLACED, generation=2)
+    assert paper_fit(SECOND, log) == PaperFit(fit=PaperState.CURRENT, generation=3)
     log = recovered(log, SECOND, SECOND)
-    assert fitting(FIRST, log) == Fitting(fit=Fit.REPLACED, generation=2)
-    assert fitting(OTHER, log) == Fitting(fit=Fit.OTHER, generation=0)
+    assert paper_fit(FIRST, log) == PaperFit(fit=PaperState.REPLACED, generation=2)
+    assert paper_fit(OTHER, log) == PaperFit(fit=PaperState.OTHER, generation=0)
 
 
 def test_a_paper_that_comes_back_is_current_again() -> None:
     log = recovered(recovered(begun(), FIRST, SECOND), SECOND, FIRST)
-    assert fitting(FIRST, log) == Fitting(fit=Fit.CURRENT, generation=3)
-    assert fitting(SECOND, log) == Fitting(fit=Fit.REPLACED, generation=2)
+    assert paper_fit(FIRST, log) == PaperFit(fit=PaperState.CURRENT, generation=3)
+    assert paper_fit(SECOND, log) == PaperFit(fit=PaperState.REPLACED, generation=2)
 
 
 def test_no_paper_has_a_say_after_the_retirement() -> None:
     log = begun()
     retired = drafts.retirement(id=log.id, g=1, rp=log.generations[0].tier.digest, by=(FIRST.recovery(1),))
     log = take(log, retired)
-    assert fitting(FIRST, log) == Fitting(fit=Fit.RETIRED, generation=1)
-    assert fitting(OTHER, log) == Fitting(fit=Fit.OTHER)
+    assert paper_fit(FIRST, log) == PaperFit(fit=PaperState.RETIRED, generation=1)
+    assert paper_fit(OTHER, log) == PaperFit(fit=PaperState.OTHER)
 
 
 @pytest.mark.parametrize("wrong", [2, 3])
@@ -85,4 +84,4 @@ def test_a_key_of_another_generation_of_the_same_words_does_not_fit(wrong: int) 
         wit=OWNER_WIT,
         nonce="AAAAAAAAAAAAAAAAAAAAAA",
     )
-    assert fitting(FIRST, take(None, odd)).fit is Fit.OTHER
+    assert paper_fit(FIRST, take(None, odd)).fit is PaperState.OTHER

@@ -14,24 +14,25 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, take
 
 from holdfast.errors import LogDamaged
-from holdfast.identity.files.pending import clear_pending, find_pending, write_pending
-from holdfast.identity.log.log_state import Log, Standing, is_final
-from holdfast.identity.records.records import Keys, Record, Why
+from holdfast.identity.files.own_log import clear_pending, find_pending, write_pending
+from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
+from holdfast.identity.records.records import Keys, Record, RotationReason
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.witness.publishing import Published, ask, publish
-from holdfast.identity.witness.witness_places import Reached, enough_of, reach
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, majority_of, open_witnesses
+from holdfast.identity.witness.publishing import Published, ask_witnesses, publish
+from holdfast.layout.witness_address import WitnessFolder
 
 
-def reached(folder: Path, *names: str, make: bool = False) -> Reached:
-    return reach([folder / name for name in names], port=SODIUM, clock=lambda: NOW, make=make)
+def reached(folder: Path, *names: str, make: bool = False) -> OpenWitnesses:
+    return open_witnesses([WitnessFolder(folder / name) for name in names], port=SODIUM, clock=lambda: NOW, make=make)
 
 
-def published(log: Log, signed: Signed[Record], found: Reached) -> Published:
+def published(log: KeyLog, signed: Signed[Record], found: OpenWitnesses) -> Published:
     return asyncio.run(publish(log, signed, found.by_key, port=SODIUM))
 
 
 def test_how_many_must_vouch() -> None:
-    assert [enough_of(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+    assert [majority_of(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
 def test_every_witness_ends_with_all_receipts_and_one_that_is_down_is_named(tmp_path: Path) -> None:
@@ -41,13 +42,13 @@ def test_every_witness_ends_with_all_receipts_and_one_that_is_down_is_named(tmp_
     assert (done.final, done.receipts, done.refused) == (True, 3, {})
     for key in found.by_key:
         alone = {key: found.by_key[key]}
-        log, silent = asyncio.run(ask(None, done.log.id, alone, port=SODIUM))
+        log, silent = asyncio.run(ask_witnesses(None, done.log.id, alone, port=SODIUM))
         assert log is not None
         assert set(log.head.receipts) == set(done.log.head.receipts)
         assert not silent
     shutil.rmtree(tmp_path / "c")
     fewer = reached(tmp_path, "a", "b", "c")
-    assert list(fewer.gone.values()) == ["no witness is there"]
+    assert list(fewer.unreachable.values()) == ["no witness is there"]
     rotation = owner.rotation(done.log, 1)
     after = published(take(done.log, rotation), rotation, fewer)
     assert (after.final, after.receipts) == (True, 2)
@@ -84,13 +85,13 @@ def test_a_thief_who_was_first_is_seen(tmp_path: Path) -> None:
     log = published(owner.begun(), owner.inception(), found).log
     his = thief.rotation(log, 1, by=owner.next(1))
     published(take(log, his), his, found)
-    mine = owner.rotation(log, 1, why=Why.STOLEN)
+    mine = owner.rotation(log, 1, why=RotationReason.STOLEN)
     done = published(take(log, mine), mine, found)
     assert not done.final
     assert "another record was here first" in next(iter(done.refused.values()))
     assert done.log.head.digest == his.digest
     assert is_final(done.log, his.record.position)
-    assert done.log.standing is Standing.ACTIVE
+    assert done.log.standing is LogStanding.ACTIVE
 
 
 def test_nobody_is_asked_forever(tmp_path: Path) -> None:

@@ -10,27 +10,27 @@ import pytest
 
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase, BadSheet, KeysReplaced, VaultLocked
-from holdfast.identity.acts.log_act import Done, acting, open_desk
+from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session
 from holdfast.identity.acts.make_agent import open_by
+from holdfast.identity.acts.paper_acts import is_under_way, replace_paper
 from holdfast.identity.acts.paper_sheets import fit_phrase, open_paper
-from holdfast.identity.acts.replace_paper import is_under_way, replace_paper
-from holdfast.identity.log.log_state import Standing
+from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
 from holdfast.identity.vault.ring import open_escrow, read_escrow
-from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault
 from holdfast_proofs.support.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 NEW, THIRD = new_phrase(SeededEntropy(8)), new_phrase(SeededEntropy(9))
 
 
-def replaced(world: World, new: Phrase, ways: tuple[Key, Key] = (UNLOCK, OTHER)) -> Done:
-    async def act() -> Done:
-        desk = await open_desk(world.home(), port=SODIUM)
+def replaced(world: World, new: Phrase, ways: tuple[UnlockKey, UnlockKey] = (UNLOCK, OTHER)) -> ActResult:
+    async def act() -> ActResult:
+        session = await open_log_session(world.home(), port=SODIUM)
         with open_by(world.vault, [UNLOCK]) as vault, open_by(world.second, [OTHER]) as second:
             return await replace_paper(
-                desk,
+                session,
                 PaperKeys(read_phrase(world.words[0])),
                 PaperKeys(new),
                 vault,
@@ -40,13 +40,13 @@ def replaced(world: World, new: Phrase, ways: tuple[Key, Key] = (UNLOCK, OTHER))
                 entropy=ENTROPY,
             )
 
-    with acting(world.folder):
+    with act_lock(world.folder):
         return asyncio.run(act())
 
 
 def under_way(world: World) -> bool:
-    desk = asyncio.run(open_desk(world.home(), port=SODIUM))
-    return is_under_way(desk, PaperKeys(read_phrase(world.words[0])))
+    session = asyncio.run(open_log_session(world.home(), port=SODIUM))
+    return is_under_way(session, PaperKeys(read_phrase(world.words[0])))
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def test_the_new_words_have_all_the_power_and_the_old_ones_none(world: World) ->
     id_ = world.log().id
     assert not under_way(world)
     done = replaced(world, NEW)
-    assert (done.log.id, done.log.standing) == (id_, Standing.ACTIVE)
+    assert (done.log.id, done.log.standing) == (id_, LogStanding.ACTIVE)
     assert tuple(done.log.position) == (1, 1)
-    desk = open_paper(world.folder)
-    assert fit_phrase(desk, " ".join(NEW.words)).phrase == NEW
+    session = open_paper(world.folder)
+    assert fit_phrase(session, " ".join(NEW.words)).phrase == NEW
     with pytest.raises(BadSheet, match="was replaced"):
-        fit_phrase(desk, world.words[0])
+        fit_phrase(session, world.words[0])
     with open_by(world.vault, [UNLOCK]) as vault:
         kept = read_escrow(vault)
     for place in (world.vault, world.second, world.folder):
@@ -82,17 +82,17 @@ def test_the_new_words_have_all_the_power_and_the_old_ones_none(world: World) ->
 def test_a_run_that_was_cut_short_goes_on_with_the_same_new_words(world: World) -> None:
     with pytest.raises(VaultLocked):
         replaced(world, NEW, (UNLOCK, UNLOCK))
-    assert world.log().standing is Standing.ACTIVE  # refused before anybody was evicted
+    assert world.log().standing is LogStanding.ACTIVE  # refused before anybody was evicted
     with patch.object(Vault, "exchange_escrow", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         replaced(world, NEW)
-    assert world.log().standing is Standing.LOCKED
+    assert world.log().standing is LogStanding.LOCKED
     assert under_way(world)
     thief = World(world.root, home_name="thief")
     with pytest.raises(BadPhrase, match="were replaced"):
         thief.recover(world.words[0], witnesses=world.witnesses)
     with pytest.raises(BadPhrase, match="names other words"):
         replaced(world, THIRD)
-    assert replaced(world, NEW).log.standing is Standing.ACTIVE
+    assert replaced(world, NEW).log.standing is LogStanding.ACTIVE
     again = replaced(world, NEW)
     assert tuple(again.log.position) == (1, 1)
 

@@ -17,11 +17,11 @@ from quick_agent import Agent, make_agent
 from holdfast.core.clock import ManualClock
 from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
 from holdfast.identity.records.encodings import digest_of, key_text
-from holdfast.identity.records.refusal import Reason
+from holdfast.identity.records.records import Reason
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.answer import Answer, find_fault_in_answer, parse_answer, sign_answer
-from holdfast.identity.statements.certificate import Moment, Role, find_fault_in_certificate
+from holdfast.identity.statements.answer import ChallengeAnswer, find_fault_in_answer, parse_answer, sign_answer
+from holdfast.identity.statements.certificate import ObserverState, Role, find_fault_in_certificate
 from holdfast.identity.statements.head import find_fault_in_head
 from holdfast.identity.statements.profile import judge_profile
 
@@ -52,7 +52,7 @@ def test_each_act_gives_a_record_that_strangers_take(agent: Agent) -> None:
     log = speaker.log()
     assert speaker.id == log.id
     shown = speaker.certify(inst=key("i").public, role=Role.PRIMARY, incarnation=3, host=HOST, life_s=900)
-    moment = Moment(now=NOW, head_seen_at=NOW, incarnation=3)
+    moment = ObserverState(now=NOW, head_seen_at=NOW, incarnation=3)
     assert find_fault_in_certificate(shown, log, moment, port=SODIUM) is None
     said = speaker.answer(CHALLENGE, asker="relay.example")
     assert find_fault_in_answer(said, log, challenge=CHALLENGE, now=NOW, port=SODIUM, asker="relay.example") is None
@@ -127,13 +127,13 @@ def test_nobody_speaks_for_a_locked_identity(agent: Agent) -> None:
 # answers
 
 
-def answered(**changes: object) -> Signed[Answer]:
+def answered(**changes: object) -> Signed[ChallengeAnswer]:
     owner = Owner()
-    record = Answer(id=owner.begun().id, g=0, s=0, chal=CHALLENGE, at=NOW)
+    record = ChallengeAnswer(id=owner.begun().id, g=0, s=0, chal=CHALLENGE, at=NOW)
     return sign_answer(replace(record, **changes), owner.op(0))
 
 
-def fault(said: Signed[Answer], *, now: int = NOW, asker: str = "") -> Reason | None:
+def fault(said: Signed[ChallengeAnswer], *, now: int = NOW, asker: str = "") -> Reason | None:
     found = find_fault_in_answer(said, Owner().begun(), challenge=CHALLENGE, now=now, port=SODIUM, asker=asker)
     return None if found is None else found.reason
 

@@ -30,12 +30,19 @@ from holdfast.errors import (
 )
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
-from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.vault import slots
 from holdfast.identity.vault.keyset import KeySet, get_op
 from holdfast.identity.vault.ring import VaultRing, change, open_escrow, read_escrow, with_place
 from holdfast.identity.vault.setup import create_vaults
-from holdfast.identity.vault.slots import Key, Work, credential_key, file_key, new_unlock_text, passphrase_key
+from holdfast.identity.vault.slots import (
+    Argon2Work,
+    UnlockKey,
+    credential_key,
+    file_key,
+    new_unlock_text,
+    passphrase_key,
+)
 from holdfast.identity.vault.vault import Vault, open_vault, read_slots, read_vault_id
 from holdfast_proofs.support.vectors import vectors
 
@@ -44,7 +51,7 @@ ENTROPY = SystemEntropy()
 SECOND = file_key(Path("/second"), new_unlock_text(SeededEntropy(2)))
 
 
-def made(folder: Path, phrase: Phrase, *keys: Key, op: KeyPair | None = None) -> Vault:
+def made(folder: Path, phrase: Phrase, *keys: UnlockKey, op: KeyPair | None = None) -> Vault:
     """A vault that a file opens, beside whatever else is asked."""
     unlock = folder / "unlock"
     if not unlock.exists():
@@ -131,7 +138,7 @@ def test_work_outside_the_limits_is_refused_before_any_is_done(tmp_path: Path, p
             open_vault(tmp_path / "vault", ask=lambda: PASSPHRASE)
     (tmp_path / "b").mkdir(0o700)
     with pytest.raises(VaultDamaged, match="weaker"):
-        made(tmp_path / "b", phrase, passphrase_key(PASSPHRASE, Work(passes=1)))
+        made(tmp_path / "b", phrase, passphrase_key(PASSPHRASE, Argon2Work(passes=1)))
 
 
 def test_every_changed_field_of_a_slot_keeps_it_shut(tmp_path: Path, phrase: Phrase) -> None:

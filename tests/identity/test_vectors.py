@@ -11,7 +11,7 @@ import page_vectors
 from cast import SODIUM, take
 
 from holdfast.identity.log.log import accept_line
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import agent_id
 from holdfast.identity.records.records import parse_record
 
@@ -24,11 +24,11 @@ def test_the_page_shows_what_the_code_makes() -> None:
 def test_the_log_of_the_page_is_taken_line_by_line() -> None:
     shown = page_vectors.shown()
     lines = {one["of"]: one["line"].encode() for one in shown["lines"]}
-    log: Log | None = None
+    log: KeyLog | None = None
     positions: list[list[int]] = []
     for name in ("icp", "rot", "rcv", "rot after rcv"):
         log = take(log, parse_record(lines[name]))
         positions.append(list(log.position))
     assert positions[1:] == shown["positions"]
     assert agent_id(parse_record(lines["icp"]).body) == shown["id"]
-    assert isinstance(accept_line(log, lines["rtr"], port=SODIUM), Log)
+    assert isinstance(accept_line(log, lines["rtr"], port=SODIUM), KeyLog)

@@ -15,34 +15,32 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import NOW, SODIUM, Owner, key, refused, take, vouched, witnesses
 
 from holdfast.errors import ModeTooWide, WitnessDamaged
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import AgentId
-from holdfast.identity.records.receipt import parse_receipt
-from holdfast.identity.records.records import Keys
-from holdfast.identity.records.refusal import Reason, Refusal
-from holdfast.identity.witness.observe import merged
-from holdfast.identity.witness.witness import Copy, Witness
-from holdfast.identity.witness.witness_folder import FolderShelf, witness_signer
-from holdfast.identity.witness.witness_service import KeepingWitness, MemoryShelf, Shelf
+from holdfast.identity.records.records import Keys, Reason, Refusal, parse_receipt
+from holdfast.identity.witness.observe import merge_copies
+from holdfast.identity.witness.witness import LogCopy, Witness
+from holdfast.identity.witness.witness_folder import FolderLogStore, witness_signer
+from holdfast.identity.witness.witness_service import LogStore, MemoryLogStore, WitnessService
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
 ID = OWNER.begun().id
 
-Make = Callable[[], Shelf]
+Make = Callable[[], LogStore]
 
 
 @pytest.fixture(params=["memory", "folder"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogStore:
     if request.param == "memory":
-        return MemoryShelf()
-    return FolderShelf(tmp_path / "w", port=SODIUM)
+        return MemoryLogStore()
+    return FolderLogStore(tmp_path / "w", port=SODIUM)
 
 
-def witness(shelf: Shelf, name: str = "w1", **rest: object) -> KeepingWitness:
+def witness(store: LogStore, name: str = "w1", **rest: object) -> WitnessService:
     peers = rest.get("peers")
     assert peers is None or isinstance(peers, dict)
-    return KeepingWitness(shelf, key(name), port=SODIUM, clock=lambda: NOW, peers=peers)  # pyright: ignore[reportUnknownArgumentType]
+    return WitnessService(store, key(name), port=SODIUM, clock=lambda: NOW, peers=peers)  # pyright: ignore[reportUnknownArgumentType]
 
 
 async def said(one: Witness, line: bytes, receipts: tuple[bytes, ...] = ()) -> bytes:
@@ -51,8 +49,8 @@ async def said(one: Witness, line: bytes, receipts: tuple[bytes, ...] = ()) -> b
     return answer
 
 
-async def test_a_witness_vouches_for_the_first_and_keeps_the_second(shelf: Shelf) -> None:
-    one = witness(shelf)
+async def test_a_witness_vouches_for_the_first_and_keeps_the_second(store: LogStore) -> None:
+    one = witness(store)
     log = OWNER.begun()
     mine, his = OWNER.rotation(log, 1), THIEF.rotation(log, 1, by=OWNER.next(1))
     await said(one, OWNER.inception().line())
@@ -63,14 +61,14 @@ async def test_a_witness_vouches_for_the_first_and_keeps_the_second(shelf: Shelf
     copy = await one.fetch(ID)
     assert copy is not None
     assert his.line() in copy.records
-    held = merged(None, (copy,), id=ID, port=SODIUM)
+    held = merge_copies(None, (copy,), id=ID, port=SODIUM)
     assert held is not None
     assert len(held.evidence) == 1
     assert await one.fetch(Owner(name="x").begun().id) is None
 
 
-async def test_a_witness_that_vouched_for_the_loser_does_not_vouch_twice(shelf: Shelf) -> None:
-    one = witness(shelf)
+async def test_a_witness_that_vouched_for_the_loser_does_not_vouch_twice(store: LogStore) -> None:
+    one = witness(store)
     log = OWNER.begun()
     mine, his = OWNER.rotation(log, 1), THIEF.rotation(log, 1, by=OWNER.next(1))
     await said(one, OWNER.inception().line())
@@ -82,8 +80,8 @@ async def test_a_witness_that_vouched_for_the_loser_does_not_vouch_twice(shelf: 
     assert parse_receipt(await said(one, following.line())).record.d == following.digest
 
 
-async def test_rubbish_and_strangers_are_refused(shelf: Shelf) -> None:
-    one = witness(shelf, "nobody")
+async def test_rubbish_and_strangers_are_refused(store: LogStore) -> None:
+    one = witness(store, "nobody")
     assert refused(await one.submit(b"{}")) is Reason.MALFORMED
     assert refused(await one.submit(OWNER.inception().line(), (b"x",))) is Reason.MALFORMED
     rotation = OWNER.rotation(OWNER.begun(), 1).line()
@@ -92,8 +90,8 @@ async def test_rubbish_and_strangers_are_refused(shelf: Shelf) -> None:
     assert await one.fetch(ID) is not None
 
 
-async def test_new_witnesses_wait_for_the_old_ones(shelf: Shelf) -> None:
-    fresh = witness(shelf, "n1")
+async def test_new_witnesses_wait_for_the_old_ones(store: LogStore) -> None:
+    fresh = witness(store, "n1")
     log = OWNER.begun()
     change = OWNER.rotation(log, 1, wit=witnesses("n1", needed=1))
     assert refused(await fresh.submit(OWNER.inception().line())) is Reason.NOT_A_WITNESS
@@ -111,13 +109,13 @@ class Dead:
     async def submit(self, line: bytes, receipts: object = ()) -> bytes | Refusal:
         raise OSError("gone")
 
-    async def fetch(self, id: AgentId) -> Copy | None:
+    async def fetch(self, id: AgentId) -> LogCopy | None:
         raise OSError("gone")
 
 
 async def test_new_witnesses_ask_the_old_ones_before_they_believe_a_recovery() -> None:
     """A spent recovery key with made-up witnesses fools nobody who asks one honest old one."""
-    old = {name: witness(MemoryShelf(), name) for name in ("w1", "w2")}
+    old = {name: witness(MemoryLogStore(), name) for name in ("w1", "w2")}
     log = OWNER.begun()
     mine = OWNER.recovery(log)
     for one in old.values():
@@ -125,15 +123,15 @@ async def test_new_witnesses_ask_the_old_ones_before_they_believe_a_recovery() -
         await said(one, mine.line())
     peers: dict[str, Witness] = {one.key: one for one in old.values()}
     peers[Dead.key] = Dead()
-    shelf = MemoryShelf()
-    fresh = witness(shelf, "n1", peers=peers)
+    store = MemoryLogStore()
+    fresh = witness(store, "n1", peers=peers)
     await fresh.submit(OWNER.inception().line())
     forged = Owner(name="owner", wit=OWNER.wit).recovery(log, wit=Keys((fresh.key,), 1))
     assert refused(await fresh.submit(forged.line())) is Reason.CONTESTED
-    held = shelf.find(ID)
+    held = store.find(ID)
     assert held is not None
     assert held.head.digest == mine.digest
-    alone = witness(MemoryShelf(), "n1", peers={Dead.key: Dead()})
+    alone = witness(MemoryLogStore(), "n1", peers={Dead.key: Dead()})
     await alone.submit(OWNER.inception().line())
     assert isinstance(await alone.submit(forged.line()), bytes)  # all old ones dead: row 27
 
@@ -141,33 +139,33 @@ async def test_new_witnesses_ask_the_old_ones_before_they_believe_a_recovery() -
 # the folder
 
 
-def entered(folder: Path) -> tuple[FolderShelf, Path]:
+def entered(folder: Path) -> tuple[FolderLogStore, Path]:
     """A folder with an inception and a rotation, vouched for by w1."""
-    shelf = FolderShelf(folder, port=SODIUM)
+    store = FolderLogStore(folder, port=SODIUM)
 
     async def enter() -> None:
-        one = witness(shelf)
+        one = witness(store)
         await said(one, OWNER.inception().line())
         await said(one, OWNER.rotation(OWNER.begun(), 1).line())
 
     asyncio.run(enter())
-    return shelf, folder / f"{ID}.jsonl"
+    return store, folder / f"{ID}.jsonl"
 
 
-def head(folder: Path) -> Log:
-    log = FolderShelf(folder, port=SODIUM).find(ID)
+def head(folder: Path) -> KeyLog:
+    log = FolderLogStore(folder, port=SODIUM).find(ID)
     assert log is not None
     return log
 
 
 def test_a_folder_says_the_same_after_a_restart(tmp_path: Path) -> None:
-    shelf, path = entered(tmp_path / "w")
-    before = shelf.find(ID)
+    store, path = entered(tmp_path / "w")
+    before = store.find(ID)
     assert head(tmp_path / "w") == before
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_bytes().count(b"\n") == 4
     answer = asyncio.run(
-        witness(FolderShelf(tmp_path / "w", port=SODIUM)).submit(
+        witness(FolderLogStore(tmp_path / "w", port=SODIUM)).submit(
             THIEF.rotation(OWNER.begun(), 1, by=OWNER.next(1)).line()
         )
     )
@@ -182,8 +180,8 @@ def test_a_crash_at_any_byte_of_an_append_leaves_a_witness_that_vouches_once(tmp
     mine = OWNER.rotation(OWNER.begun(), 1)
     for size in range(third, len(whole), 97):
         path.write_bytes(whole[:size])
-        shelf = FolderShelf(tmp_path / "w", port=SODIUM)
-        answer = asyncio.run(witness(shelf).submit(mine.line()))
+        store = FolderLogStore(tmp_path / "w", port=SODIUM)
+        answer = asyncio.run(witness(store).submit(mine.line()))
         assert isinstance(answer, bytes)
         assert parse_receipt(answer).record.d == mine.digest
         assert path.read_bytes() == whole
@@ -191,14 +189,14 @@ def test_a_crash_at_any_byte_of_an_append_leaves_a_witness_that_vouches_once(tmp
 
 
 def test_a_long_torn_line_is_cut_off_before_a_short_append(tmp_path: Path) -> None:
-    shelf, path = entered(tmp_path / "w")
+    store, path = entered(tmp_path / "w")
     inception = OWNER.inception().line()
     path.write_bytes(inception + b"\n" + b"x" * 3000)
-    again = FolderShelf(tmp_path / "w", port=SODIUM)
+    again = FolderLogStore(tmp_path / "w", port=SODIUM)
     assert isinstance(asyncio.run(witness(again).submit(inception)), bytes)
     assert b"x" * 20 not in path.read_bytes()
     assert head(tmp_path / "w").position == (0, 0)
-    assert shelf.find(ID) == again.find(ID)
+    assert store.find(ID) == again.find(ID)
 
 
 @pytest.mark.parametrize("place", [0.1, 0.45, 0.7, 0.95])
@@ -207,7 +205,7 @@ def test_damage_is_told_and_nothing_is_signed(tmp_path: Path, place: float) -> N
     raw = bytearray(path.read_bytes())
     raw[int(len(raw) * place)] ^= 1
     path.write_bytes(raw)
-    one = witness(FolderShelf(tmp_path / "w", port=SODIUM))
+    one = witness(FolderLogStore(tmp_path / "w", port=SODIUM))
     with pytest.raises(WitnessDamaged):
         asyncio.run(one.submit(OWNER.inception().line()))
     lines = bytes(raw).splitlines(keepends=True)
@@ -217,31 +215,31 @@ def test_damage_is_told_and_nothing_is_signed(tmp_path: Path, place: float) -> N
 
 
 def test_a_folder_that_others_read_is_refused(tmp_path: Path) -> None:
-    shelf, path = entered(tmp_path / "w")
+    store, path = entered(tmp_path / "w")
     path.chmod(0o644)
     with pytest.raises(ModeTooWide):
-        shelf.find(ID)
+        store.find(ID)
     path.chmod(0o600)
     (tmp_path / "w").chmod(0o755)
     with pytest.raises(ModeTooWide):
-        shelf.find(ID)
+        store.find(ID)
 
 
 def test_two_processes_of_one_witness_do_not_vouch_twice(tmp_path: Path) -> None:
     """Each sees what the other wrote; the lock keeps their appends apart."""
-    shelf, _ = entered(tmp_path / "w")
-    log = shelf.find(ID)
+    store, _ = entered(tmp_path / "w")
+    log = store.find(ID)
     assert log is not None
     mine, his = OWNER.rotation(log, 2), THIEF.rotation(log, 2, by=OWNER.next(2))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            answer = asyncio.run(witness(FolderShelf(tmp_path / "w", port=SODIUM)).submit(his.line()))
+            answer = asyncio.run(witness(FolderLogStore(tmp_path / "w", port=SODIUM)).submit(his.line()))
             os.write(writing, b"receipt" if isinstance(answer, bytes) else b"refused")
         finally:
             os._exit(0)
-    answer = asyncio.run(witness(shelf).submit(mine.line()))
+    answer = asyncio.run(witness(store).submit(mine.line()))
     os.waitpid(child, 0)
     other = os.read(reading, 20)
     os.close(reading)
@@ -252,19 +250,19 @@ def test_two_processes_of_one_witness_do_not_vouch_twice(tmp_path: Path) -> None
 def test_a_full_disk_gives_no_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.identity.witness import witness_folder
 
-    shelf, path = entered(tmp_path / "w")
+    store, path = entered(tmp_path / "w")
     before = path.read_bytes()
 
     def full(_fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    log = shelf.find(ID)
+    log = store.find(ID)
     assert log is not None
     monkeypatch.setattr(witness_folder, "sync", full)
     with pytest.raises(Exception, match="No space"):
-        asyncio.run(witness(shelf).submit(OWNER.rotation(log, 2).line()))
+        asyncio.run(witness(store).submit(OWNER.rotation(log, 2).line()))
     monkeypatch.undo()
-    again = FolderShelf(tmp_path / "w", port=SODIUM)
+    again = FolderLogStore(tmp_path / "w", port=SODIUM)
     assert isinstance(asyncio.run(witness(again).submit(OWNER.rotation(log, 2).line())), bytes)
     assert path.read_bytes().startswith(before)
 

@@ -18,12 +18,13 @@ from typing import Any
 import holdfast
 from holdfast.app.loading import load_app
 from holdfast.core.clock import SystemEntropy
-from holdfast.identity.acts.make_agent import Plan, make_agent
+from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.journal.records import TaskState
 from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.witness_address import WitnessFolder
 
 APP = Path(__file__).parent / "programs" / "shop.py"
 ENTROPY = SystemEntropy()
@@ -60,12 +61,12 @@ class Host:
         unlock = self.root.parent / "unlock"
         unlock.touch(mode=0o600)
         unlock.write_bytes(text)
-        plan = Plan(
+        plan = AgentPlan(
             name="ada",
             folder=self.home,
             vault=self.vault,
             second=self.root / "second",
-            witnesses=(self.root / "witness",),
+            witnesses=(WitnessFolder(self.root / "witness"),),
             keys=[file_key(unlock, text)],
             second_keys=[file_key(self.root / "none", new_unlock_text(ENTROPY))],
             arbiter=str(self.arbiter) if self.arbiter else "",

@@ -17,7 +17,7 @@ from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import start_blocking
 from holdfast.journal.records import TaskState
 from holdfast.layout.moved import NAME
-from holdfast.recovery.move_in import READY, Ready
+from holdfast.recovery.move_in import READY, ReadyImport
 
 Pair = tuple[Host, Host]
 
@@ -86,7 +86,7 @@ def _leave_ready(work: Path, out: dict[str, Any]) -> None:
     """What a kill leaves between the folder's new name and the removal of its old place: the same
     command again says that all is done."""
     work.mkdir(mode=0o700)
-    ready = Ready(
+    ready = ReadyImport(
         package=out["sha256"],
         id=out["id"],
         seq=out["snapshot"],

@@ -24,11 +24,12 @@ import holdfast
 from holdfast.core.clock import SystemEntropy
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import start_blocking
-from holdfast.identity.acts.make_agent import Plan, make_agent
+from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.vault.slots import Key, credential_key, file_key, new_unlock_text
+from holdfast.identity.vault.slots import UnlockKey, credential_key, file_key, new_unlock_text
 from holdfast.journal.records import TaskState
+from holdfast.layout.witness_address import WitnessFolder
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "holdfast-agent@.service"
@@ -37,17 +38,17 @@ ENTROPY = SystemEntropy()
 WAIT_S = 60.0
 
 
-def make(root: Path, key: Key) -> Path:
+def make(root: Path, key: UnlockKey) -> Path:
     """The state folder of a machine with one agent, as `holdfast init` leaves it."""
     state = root / "holdfast" / "ada"
     for folder in (root / "holdfast", root / "keys"):
         folder.mkdir(mode=0o700)
-    plan = Plan(
+    plan = AgentPlan(
         name="ada",
         folder=state,
         vault=root / "keys" / "vault",
         second=root / "keys" / "second",
-        witnesses=(root / "keys" / "witness",),
+        witnesses=(WitnessFolder(root / "keys" / "witness"),),
         keys=[key],
         second_keys=[file_key(root / "none", new_unlock_text(ENTROPY))],
         arbiter=str(root / "keys" / "arbiter"),
@@ -60,7 +61,7 @@ def _unseen(_phrase: Phrase) -> None:
     pass
 
 
-def by_file(root: Path) -> tuple[Key, dict[str, str]]:
+def by_file(root: Path) -> tuple[UnlockKey, dict[str, str]]:
     text = new_unlock_text(ENTROPY)
     path = root / "unlock"
     path.touch(mode=0o600)
@@ -68,7 +69,7 @@ def by_file(root: Path) -> tuple[Key, dict[str, str]]:
     return file_key(path, text), {}
 
 
-def by_credential(root: Path) -> tuple[Key, dict[str, str]]:
+def by_credential(root: Path) -> tuple[UnlockKey, dict[str, str]]:
     text = new_unlock_text(ENTROPY)
     folder = root / "credentials"
     folder.mkdir(mode=0o700)
@@ -128,7 +129,7 @@ def _order() -> holdfast.TaskType:
 
 @pytest.mark.parametrize("slot", [by_file, by_credential])
 def test_a_killed_worker_is_started_by_its_unit_and_resumes(
-    tmp_path: Path, slot: Callable[[Path], tuple[Key, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slot: Callable[[Path], tuple[UnlockKey, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed inside the payment; the next start asks nobody, and pays once."""
     tmp_path.chmod(0o700)

@@ -16,8 +16,9 @@ from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.slots import file_key
-from holdfast.recovery.recover_agent import Target, perform
-from holdfast.recovery.survey import Have, look
+from holdfast.layout.witness_address import WitnessFolder
+from holdfast.recovery.recover_agent import RecoveryTarget, recover_agent
+from holdfast.recovery.survey import Evidence, survey_evidence
 from holdfast_proofs.backup_lab.trees import Tree, tree_of
 from holdfast_proofs.backup_lab.world import World, add_places
 
@@ -88,17 +89,19 @@ async def first(stage: Stage) -> None:
 async def recover(stage: Stage) -> None:
     root, port = stage.world.root, Sodium()
     key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
-    have = Have(places=(str(stage.world.place()),), words=stage.world.words)
-    view = await look(have, root / "ada", engine=stage.means.engine.fresh(root / "base"), port=port)
-    target = Target(
+    evidence = Evidence(places=(str(stage.world.place()),), words=stage.world.words)
+    survey = await survey_evidence(evidence, root / "ada", engine=stage.means.engine.fresh(root / "base"), port=port)
+    target = RecoveryTarget(
         folder=root / "ada",
         vault=root / "new-vault",
         second=root / "new-second",
         keys=key,
         second_keys=key,
-        spare_witness=root / "new-witness",
+        spare_witness=WitnessFolder(root / "new-witness"),
     )
-    await perform(view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None)
+    await recover_agent(
+        survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
+    )
 
 
 def older(stage: Stage) -> str:

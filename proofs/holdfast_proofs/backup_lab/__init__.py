@@ -17,7 +17,7 @@ from holdfast.errors import InvariantViolated
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import SeedSigner, Sodium
 from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import Keys
@@ -34,7 +34,7 @@ class Owner:
     """One agent's keys and log. It has what backups ask of a Speaker."""
 
     name: str = "ada"
-    log_: Log = field(init=False)
+    log_: KeyLog = field(init=False)
 
     def __post_init__(self) -> None:
         signed = drafts.inception(
@@ -45,7 +45,7 @@ class Owner:
             nonce="AAAAAAAAAAAAAAAAAAAAAA",
         )
         log = accept(None, signed, port=SODIUM)
-        if not isinstance(log, Log):
+        if not isinstance(log, KeyLog):
             raise InvariantViolated("lab", log.message)
         self.log_ = log
 
@@ -57,7 +57,7 @@ class Owner:
     def id(self) -> AgentId:
         return self.log_.id
 
-    def log(self) -> Log:
+    def log(self) -> KeyLog:
         return self.log_
 
     def seal_head(self, head: Head) -> Signed[Head]:

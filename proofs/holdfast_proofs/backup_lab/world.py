@@ -16,10 +16,11 @@ from holdfast.backup.backups import Backups, open_backups
 from holdfast.backup.places.backup_places import Request, open_places
 from holdfast.core.clock import SystemEntropy
 from holdfast.host.private_files import ensure_private_folder, write_atomically
-from holdfast.identity.acts.make_agent import Plan, make_agent
+from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.witness_address import WitnessFolder
 
 NAME = "ada"
 
@@ -68,12 +69,12 @@ async def make_world(root: Path, *, places: int = 1, files: int = 10, bytes_each
     text = new_unlock_text(SystemEntropy())
     write_atomically(root / "unlock", text)
     keys = [file_key(root / "unlock", text)]
-    plan = Plan(
+    plan = AgentPlan(
         name=NAME,
         folder=root / NAME,
         vault=root / "vault",
         second=root / "second",
-        witnesses=(root / "witness",),
+        witnesses=(WitnessFolder(root / "witness"),),
         keys=keys,
         second_keys=keys,
     )

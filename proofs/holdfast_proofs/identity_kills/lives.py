@@ -16,18 +16,19 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from holdfast.errors import AgentExists, HoldfastError
-from holdfast.identity.files.pending import find_pending
+from holdfast.identity.files.own_log import find_pending
 from holdfast.identity.files.public_file import read_identity
-from holdfast.identity.log.log_state import Entry, Log, Standing, is_final
+from holdfast.identity.log.log_state import KeyLog, LogEntry, LogStanding, is_final
 from holdfast.identity.records.encodings import key_bytes, key_digest, key_text, parse_agent_id
-from holdfast.identity.records.records import Inception, Recovery, Retirement, Rotation, Why
+from holdfast.identity.records.records import Inception, Recovery, Retirement, Rotation, RotationReason
 from holdfast.identity.vault.import_key import read_key_file
 from holdfast.identity.vault.keyset import NEXT, OP
 from holdfast.identity.vault.ring import open_escrow, read_escrow
 from holdfast.identity.vault.vault import exists
-from holdfast.identity.witness.observe import merged
+from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.witness import copy_of
-from holdfast.identity.witness.witness_folder import FolderShelf
+from holdfast.identity.witness.witness_folder import FolderLogStore
+from holdfast.layout.witness_address import WitnessFolder
 from holdfast_proofs.support.agents import SODIUM, World
 
 
@@ -79,14 +80,14 @@ class Life(ABC):
         assert not judged.evidence, "a fork was made"
         self.check_end(log)
 
-    def check_end(self, log: Log) -> None:
-        assert log.standing is Standing.ACTIVE, log.standing
+    def check_end(self, log: KeyLog) -> None:
+        assert log.standing is LogStanding.ACTIVE, log.standing
         with self.world.keys() as keys:
             current = keys.current()
             assert key_text(current.op) in (log.operational.members if log.operational else ())
         check_escrow(self.world)
 
-    def _is_ours(self, entry: Entry) -> bool:
+    def _is_ours(self, entry: LogEntry) -> bool:
         """Whether it installs keys; those of a machine that is lost are not looked for."""
         return isinstance(entry.record, Inception | Rotation)
 
@@ -106,7 +107,7 @@ class Make(Life):
         except AgentExists:
             return
 
-    def check_end(self, log: Log) -> None:
+    def check_end(self, log: KeyLog) -> None:
         super().check_end(log)
         left = [path.name for path in self.world.root.iterdir() if path.name.startswith(".")]
         assert not left, f"left behind: {left}"
@@ -132,7 +133,7 @@ class Import(Make):
         except AgentExists:
             return
 
-    def check_end(self, log: Log) -> None:
+    def check_end(self, log: KeyLog) -> None:
         super().check_end(log)
         shown = read_identity(self.world.folder / "identity.json")
         assert shown.imported is not None, "the note about the import is lost"
@@ -172,7 +173,7 @@ class Recover(Life):
 
     def prepare(self) -> None:
         super().prepare()
-        self.world.rotate(Why.PLANNED)
+        self.world.rotate(RotationReason.PLANNED)
         self.escrow = (self.world.folder / "escrow.age").read_bytes()
         for path in (self.world.folder, self.world.vault, self.world.second):
             shutil.rmtree(path)
@@ -180,7 +181,7 @@ class Recover(Life):
     def act(self) -> None:
         self.world.recover(self.world.words[0], escrow=self.escrow)
 
-    def _is_ours(self, entry: Entry) -> bool:
+    def _is_ours(self, entry: LogEntry) -> bool:
         return isinstance(entry.record, Rotation) and entry.record.g > 0
 
 
@@ -192,15 +193,18 @@ class RecoverFromCard(Recover):
     def prepare(self) -> None:
         Life.prepare(self)
         from holdfast.identity.paper.paper import read_card
-        from holdfast.identity.witness.witness import Copy
+        from holdfast.identity.witness.witness import LogCopy
 
-        self.copy = Copy(records=read_card(self.world.card()), receipts=())
+        self.copy = LogCopy(records=read_card(self.world.card()), receipts=())
         for path in self.world.root.iterdir():
             shutil.rmtree(path)
 
     def act(self) -> None:
         self.world.recover(
-            self.world.words[0], witnesses=(), copies=(self.copy,), new_witnesses=(self.world.root / "n1",)
+            self.world.words[0],
+            witnesses=(),
+            copies=(self.copy,),
+            new_witnesses=(WitnessFolder(self.world.root / "n1"),),
         )
 
 
@@ -212,7 +216,7 @@ class ReplacePaper(Life):
     def act(self) -> None:
         self.world.replace(self.world.words[0])
 
-    def check_end(self, log: Log) -> None:
+    def check_end(self, log: KeyLog) -> None:
         super().check_end(log)
         check_paper_power(self.world, log)
 
@@ -231,8 +235,8 @@ class Retire(Life):
         except NotNow:
             return
 
-    def check_end(self, log: Log) -> None:
-        assert log.standing is Standing.RETIRED
+    def check_end(self, log: KeyLog) -> None:
+        assert log.standing is LogStanding.RETIRED
 
 
 LIVES: dict[str, type[Life]] = {
@@ -248,26 +252,26 @@ LIVES: dict[str, type[Life]] = {
 }
 
 
-def witnessed(world: World) -> list[Log]:
+def witnessed(world: World) -> list[KeyLog]:
     """What each witness holds by itself."""
-    found: list[Log] = []
+    found: list[KeyLog] = []
     for seed in sorted(world.root.glob("*/witness.seed")):
-        shelf = FolderShelf(seed.parent, port=SODIUM)
+        store = FolderLogStore(seed.parent, port=SODIUM)
         for path in seed.parent.glob("hf1*.jsonl"):
-            log = shelf.find(parse_agent_id(path.stem))
+            log = store.find(parse_agent_id(path.stem))
             if log is not None:
                 found.append(log)
     return found
 
 
-def judged_log(world: World) -> Log | None:
+def judged_log(world: World) -> KeyLog | None:
     """What all witnesses hold together."""
     logs = witnessed(world)
     named = (key for log in logs for entry in log.entries() for one in entry.needs for key in one.members)
     copies = [copy_of(log) for log in logs]
     if not copies:
         return None
-    return merged(None, copies, id=logs[0].id, port=SODIUM, asked=frozenset(named))
+    return merge_copies(None, copies, id=logs[0].id, port=SODIUM, asked=frozenset(named))
 
 
 def check_one_record_a_position(world: World) -> None:
@@ -280,7 +284,7 @@ def check_one_record_a_position(world: World) -> None:
             assert first == entry.digest, f"two records at {(g, s)}"
 
 
-def check_keys_safe(world: World, entry: Entry) -> None:
+def check_keys_safe(world: World, entry: LogEntry) -> None:
     """Both keys that the record names are in the vaults and sign."""
     record = entry.record
     if isinstance(record, Recovery | Retirement):
@@ -297,16 +301,15 @@ def check_keys_safe(world: World, entry: Entry) -> None:
             assert following.signs_for(match[0]), "the next key does not sign"
 
 
-def check_paper_power(world: World, log: Log) -> None:
+def check_paper_power(world: World, log: KeyLog) -> None:
     """The words shown last recover the agent and open every escrow; no others do either."""
-    from holdfast.identity.paper.derive import PaperKeys
-    from holdfast.identity.paper.paper_fit import Fit, fitting
+    from holdfast.identity.paper.derive import PaperKeys, PaperState, paper_fit
     from holdfast.identity.paper.phrase import read_phrase
 
     for words in world.words:
         newest = words == world.words[-1]
         with read_phrase(words) as phrase, PaperKeys(phrase) as paper, paper.escrow() as identity:
-            assert (fitting(paper, log).fit is Fit.CURRENT) == newest, "the wrong words have power"
+            assert (paper_fit(paper, log).fit is PaperState.CURRENT) == newest, "the wrong words have power"
             for place in (world.folder, world.vault, world.second):
                 raw = (place / "escrow.age").read_bytes()
                 try:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import NOBODY, accept, witnesses_to_ask
-from holdfast.identity.log.log_state import Log, Standing
+from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.records.encodings import Digest
-from holdfast.identity.records.records import Keys, Record, Why
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.records.records import Keys, Record, Refusal, RotationReason
 from holdfast.identity.records.signed import Signed
 from holdfast_proofs.identity_schedules.fake import PORT, FakeSigner, signer
 from holdfast_proofs.identity_schedules.places import Broken, Place
@@ -28,7 +27,7 @@ class Person:
     made: int = 0
 
     @property
-    def log(self) -> Log:
+    def log(self) -> KeyLog:
         if self.place.log is None:
             raise Broken(f"{self.name} has no log")
         return self.place.log
@@ -38,9 +37,9 @@ class Person:
         return signer(f"{self.name} {what} {self.made}")
 
     def can_rotate(self) -> bool:
-        return self.log.head.digest in self.nxt and self.log.standing in (Standing.ACTIVE, Standing.LOCKED)
+        return self.log.head.digest in self.nxt and self.log.standing in (LogStanding.ACTIVE, LogStanding.LOCKED)
 
-    def rotation(self, log: Log, by: FakeSigner, why: Why, wit: Keys | None = None) -> Signed[Record]:
+    def rotation(self, log: KeyLog, by: FakeSigner, why: RotationReason, wit: Keys | None = None) -> Signed[Record]:
         """The rotation after this log's head, to new keys of this person."""
         op, nxt = self.new_key("op"), self.new_key("next")
         signed = remembered(
@@ -93,7 +92,7 @@ class Owner(Person):
 
 
 class Thief(Person):
-    def forged_recovery(self, log: Log, g: int, by: FakeSigner, wit: Keys | None) -> Signed[Record]:
+    def forged_recovery(self, log: KeyLog, g: int, by: FakeSigner, wit: Keys | None) -> Signed[Record]:
         """Another recovery at the position of one whose key was spent, to the thief's own keys."""
         nxt, rec = self.new_key("next"), self.new_key("recovery")
         signed = drafts.recovery(
@@ -123,7 +122,7 @@ def remembered(what: object, make: Callable[[], Signed[Record]]) -> Signed[Recor
     return found
 
 
-def grown(log: Log, signed: Signed[Record]) -> Log | None:
+def grown(log: KeyLog, signed: Signed[Record]) -> KeyLog | None:
     """The log with the record, in somebody's own head; None where even that is refused."""
     asked = witnesses_to_ask(log, signed.record) or NOBODY
     after = accept(log, signed, port=PORT, asked=asked)

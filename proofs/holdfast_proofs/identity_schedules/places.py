@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from holdfast.identity.log import log as rules_of_log
-from holdfast.identity.log.log_state import Entry, Log, is_final
+from holdfast.identity.log.log_state import KeyLog, LogEntry, is_final
 from holdfast.identity.records.encodings import Digest, PublicKey
-from holdfast.identity.records.receipt import Receipt, sign_receipt
-from holdfast.identity.records.records import Keys, Position, Record
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.records.records import Keys, LogPosition, Receipt, Record, Refusal, sign_receipt
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.witness import witness as rules_of_witness
 from holdfast_proofs.identity_schedules.fake import PORT, FakeSigner
@@ -30,8 +28,8 @@ class Place:
     name: str
     signer: FakeSigner | None = None
     liar: bool = False
-    log: Log | None = None
-    finals: dict[Position, Digest] = field(default_factory=dict[Position, Digest])
+    log: KeyLog | None = None
+    finals: dict[LogPosition, Digest] = field(default_factory=dict[LogPosition, Digest])
 
     @property
     def key(self) -> PublicKey:
@@ -47,7 +45,7 @@ class Net:
         self.places: list[Place] = []
         self.by_key: dict[PublicKey, Place] = {}
         self.receipts: dict[Digest, list[Signed[Receipt]]] = {}
-        self.finals: dict[Position, Digest] = {}
+        self.finals: dict[LogPosition, Digest] = {}
 
     def add(self, place: Place) -> Place:
         self.places.append(place)
@@ -71,7 +69,7 @@ class Net:
             if not isinstance(after, Refusal):
                 self._keep(place, after, signed.record.position)
             return
-        judged = rules_of_witness.judge(
+        judged = rules_of_witness.judge_record(
             place.log,
             signed,
             key=place.key,
@@ -92,13 +90,13 @@ class Net:
             log = after
         self._keep(place, log, signed.record.position)
 
-    def absorb(self, place: Place, log: Log) -> None:
+    def absorb(self, place: Place, log: KeyLog) -> None:
         """A whole copy arrives, records with the receipts it has."""
         for entry in entries_of(log):
             if not holds(place, entry):
                 self.deliver(place, entry.signed, entry.receipts)
 
-    def send_log(self, place: Place, log: Log) -> None:
+    def send_log(self, place: Place, log: KeyLog) -> None:
         """What a sender does who does not know what the place has: the chosen records, in order."""
         last = log.head
         for entry in log.entries():
@@ -144,7 +142,7 @@ class Net:
         said = Receipt(id=place.log.id, g=g, s=s, d=signed.digest, wit=place.key, at=0)
         self.receipts.setdefault(signed.digest, []).append(_receipt(said, place.signer))
 
-    def _keep(self, place: Place, log: Log, position: Position) -> None:
+    def _keep(self, place: Place, log: KeyLog, position: LogPosition) -> None:
         place.log = log
         held = log.find(position)
         if held is not None and grounded(log, position):
@@ -153,7 +151,7 @@ class Net:
         if told is not None and (held is None or held.digest != told):
             raise Broken(f"{place.name} replaced the final record at {tuple(position)}")
 
-    def note_final(self, place: Place, position: Position, digest: Digest) -> None:
+    def note_final(self, place: Place, position: LogPosition, digest: Digest) -> None:
         place.finals.setdefault(position, digest)
         known = self.finals.setdefault(position, digest)
         if known != digest:
@@ -165,27 +163,27 @@ def _receipt(said: Receipt, by: FakeSigner) -> Signed[Receipt]:
     return sign_receipt(said, by)
 
 
-def _time_of(position: Position) -> int:
+def _time_of(position: LogPosition) -> int:
     """Slow enough for the limits on rates, which have tests of their own."""
     return 50_000 * position.g + 1_000 * position.s
 
 
-def holds(place: Place, entry: Entry) -> bool:
+def holds(place: Place, entry: LogEntry) -> bool:
     """Whether the letter could bring nothing new; most letters could not."""
     held = None if place.log is None else place.log.find(entry.position)
     return held is not None and held.digest == entry.digest and (held is entry or _signers(entry) <= _signers(held))
 
 
-def _signers(entry: Entry) -> set[PublicKey]:
+def _signers(entry: LogEntry) -> set[PublicKey]:
     return {receipt.record.wit for receipt in entry.receipts}
 
 
-def grounded(log: Log, position: Position) -> bool:
+def grounded(log: KeyLog, position: LogPosition) -> bool:
     """Final, on recoveries that are final: those below are what a verifier starts from."""
-    return is_final(log, position) and all(is_final(log, Position(g, 0)) for g in range(1, position.g + 1))
+    return is_final(log, position) and all(is_final(log, LogPosition(g, 0)) for g in range(1, position.g + 1))
 
 
-def entries_of(log: Log) -> list[Entry]:
+def entries_of(log: KeyLog) -> list[LogEntry]:
     return [*log.entries(), *(item.entry for item in log.evidence)]
 
 

@@ -12,10 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.identity.log import log, log_state, rules
-from holdfast.identity.log.log_state import Entry, EvidenceKind, Log
-from holdfast.identity.records.receipt import Receipt
-from holdfast.identity.records.records import Record
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.log.log_state import EvidenceKind, KeyLog, LogEntry
+from holdfast.identity.records.records import Receipt, Record, Refusal
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.witness import witness
 
@@ -30,7 +28,7 @@ def _no_commitment() -> list[tuple[object, str, Any]]:
 def _first_never_kept() -> list[tuple[object, str, Any]]:
     """A later record takes the place of the one that was there, final or not."""
 
-    def settled(held: Log, entry: Entry) -> Log | Refusal:
+    def settled(held: KeyLog, entry: LogEntry) -> KeyLog | Refusal:
         if entry.position.g < len(held.generations) - 1:
             return log._with_evidence(held, entry, EvidenceKind.CONFLICT)
         generation = held.generations[entry.position.g]
@@ -49,7 +47,7 @@ def _witness_signs_twice() -> list[tuple[object, str, Any]]:
     """A witness vouches for whatever it holds or is shown, however often."""
     original = witness._answer
 
-    def answer(held: Log, signed: Signed[Record], key: Any, now: int) -> Any:
+    def answer(held: KeyLog, signed: Signed[Record], key: Any, now: int) -> Any:
         said = original(held, signed, key, now)
         item = held.find_evidence(signed.digest)
         if not isinstance(said, Refusal) or item is None or not rules.may_vouch(item.entry, key):
@@ -78,7 +76,7 @@ def _none(*_: Any) -> None:
     return None
 
 
-def _anybody(entry: Entry, key: Any) -> bool:
+def _anybody(entry: LogEntry, key: Any) -> bool:
     return any(key in keys.members for keys in entry.needs)
 
 
@@ -95,7 +93,7 @@ def _recovery_is_one_more_rotation() -> list[tuple[object, str, Any]]:
     """A final rotation cannot be recovered from."""
     original = log._recovered
 
-    def recovered(held: Log, *args: Any, **kwargs: Any) -> Any:
+    def recovered(held: KeyLog, *args: Any, **kwargs: Any) -> Any:
         last = held.generations[-1].last
         if last.position.s and last.final:
             return Refusal(rules.Reason.GAP, "final records are in the way")
@@ -108,7 +106,7 @@ def _witnesses_of_a_rotation_judge_recoveries() -> list[tuple[object, str, Any]]
     """A recovery is vouched for by the witnesses that the last rotation named."""
     original = log._recovered
 
-    def recovered(held: Log, signed: Any, record: Any, **kwargs: Any) -> Any:
+    def recovered(held: KeyLog, signed: Any, record: Any, **kwargs: Any) -> Any:
         if record.g == len(held.generations):
             before = held.generations[-1]
             tier = replace(before.tier, needs=(before.last.witnesses,))

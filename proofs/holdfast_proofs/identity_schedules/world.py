@@ -20,10 +20,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from holdfast.identity.log.log import accept, add_receipt
-from holdfast.identity.log.log_state import Log, Standing
-from holdfast.identity.records.receipt import Receipt
-from holdfast.identity.records.records import Keys, Position, Record, Recovery, Rotation, Why
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.log.log_state import KeyLog, LogStanding
+from holdfast.identity.records.records import (
+    Keys,
+    LogPosition,
+    Receipt,
+    Record,
+    Recovery,
+    Refusal,
+    Rotation,
+    RotationReason,
+)
 from holdfast.identity.records.signed import Signed
 from holdfast_proofs.identity_schedules.fake import PORT, FakeSigner, signer
 from holdfast_proofs.identity_schedules.people import Owner, Person, Thief, grown
@@ -84,7 +91,9 @@ class World:
         wit = self.dice.choice(self.wit) if self.dice.random() < 0.3 else None
         if wit == owner.log.head.witnesses:
             wit = None
-        signed = owner.rotation(owner.log, owner.nxt[owner.log.head.digest], self.dice.choice(list(Why)), wit)
+        signed = owner.rotation(
+            owner.log, owner.nxt[owner.log.head.digest], self.dice.choice(list(RotationReason)), wit
+        )
         if self._took(owner, signed):
             self._count("owner rotated" + (" and changed witnesses" if wit else ""))
             self._publish(owner, signed, share=self.dice.choice((0.4, 0.7, 1.0)))
@@ -122,7 +131,7 @@ class World:
         """Operational and next key stolen: he rotates first, or beside the owner, many times."""
         owner, thief = self.owner, self.thief
         stolen = owner.nxt.get(owner.log.head.digest)
-        if stolen is None or owner.log.standing not in (Standing.ACTIVE, Standing.LOCKED):
+        if stolen is None or owner.log.standing not in (LogStanding.ACTIVE, LogStanding.LOCKED):
             return
         thief.place.log = owner.log
         by: FakeSigner | None = stolen
@@ -130,7 +139,7 @@ class World:
             wit = self.false_wit if self.dice.random() < 0.25 else None
             if by is None:
                 return
-            signed = thief.rotation(thief.log, by, self.dice.choice(list(Why)), wit)
+            signed = thief.rotation(thief.log, by, self.dice.choice(list(RotationReason)), wit)
             if not self._took(thief, signed):
                 return
             self._count("thief rotated" + (" to witnesses of his own" if wit else ""))
@@ -142,7 +151,7 @@ class World:
         stolen = owner.op.get(owner.log.head.digest)
         if stolen is None:
             return
-        signed = self.thief.rotation(owner.log, stolen, Why.PLANNED)
+        signed = self.thief.rotation(owner.log, stolen, RotationReason.PLANNED)
         self._count("thief tried with the operational key alone")
         for place in self._copies():
             before = place.log
@@ -179,11 +188,11 @@ class World:
         wit = self.false_wit if self.dice.random() < 0.5 else None
         self._forge_recoveries(record.g, owner.paper(record.g), wit)
 
-    def _forge_rotations(self, log: Log, by: FakeSigner, position: Position) -> None:
+    def _forge_rotations(self, log: KeyLog, by: FakeSigner, position: LogPosition) -> None:
         thief = self.thief
         chain: list[Signed[Record]] = []
         for _ in range(self.dice.choice((1, 3))):
-            signed = thief.rotation(log, by, self.dice.choice(list(Why)))
+            signed = thief.rotation(log, by, self.dice.choice(list(RotationReason)))
             longer = grown(log, signed)
             if longer is None:
                 break
@@ -196,17 +205,17 @@ class World:
         owner, thief = self.owner, self.thief
         forged = thief.forged_recovery(owner.log, g, by, wit)
         chain = [forged]
-        log = grown(_cut(owner.log, Position(g, 0)), forged)
+        log = grown(_cut(owner.log, LogPosition(g, 0)), forged)
         if log is not None:
             following = thief.forged_recovery(log, g + 1, thief.rec[forged.digest], wit)
             chain.append(following)
             longer = grown(log, following)
             if longer is not None and wit is None:
-                chain.append(thief.rotation(longer, thief.nxt[following.digest], Why.RECOVERED))
+                chain.append(thief.rotation(longer, thief.nxt[following.digest], RotationReason.RECOVERED))
         self._count("thief reused a spent recovery key")
-        self._press(chain, Position(g, 0))
+        self._press(chain, LogPosition(g, 0))
 
-    def _press(self, chain: list[Signed[Record]], position: Position) -> None:
+    def _press(self, chain: list[Signed[Record]], position: LogPosition) -> None:
         """Forged records go to some places; where the true one is final nothing may move."""
         for place in self._copies():
             if self.dice.random() < 0.5:
@@ -261,7 +270,7 @@ class World:
             raise Broken("the owner's own recovery is refused")
         home = self._places(owner.log.head.witnesses)
         self._insist(signed, home)
-        rotation = owner.rotation(owner.log, owner.nxt[signed.digest], Why.RECOVERED)
+        rotation = owner.rotation(owner.log, owner.nxt[signed.digest], RotationReason.RECOVERED)
         if not self._took(owner, rotation):
             raise Broken("the owner's rotation after the recovery is refused")
         self._insist(rotation, home)
@@ -307,7 +316,7 @@ class World:
                 continue
             if place.log is None or place.log.head.digest != head.digest:
                 raise Broken(f"{place.name} does not stand where the owner stands")
-            if place.log.standing is not Standing.ACTIVE:
+            if place.log.standing is not LogStanding.ACTIVE:
                 raise Broken(f"{place.name} is {place.log.standing.value} after the recovery")
 
     # helpers
@@ -376,7 +385,7 @@ class World:
         self.seen[what] += 1
 
 
-def _cut(log: Log, position: Position) -> Log:
+def _cut(log: KeyLog, position: LogPosition) -> KeyLog:
     """The log as it was before this position."""
     g, s = position
     if s == 0:

@@ -10,14 +10,15 @@ from pathlib import Path
 import holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError
-from holdfast.identity.acts.make_agent import Plan, make_agent
+from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault, open_vault
 from holdfast.layout.agent_home import load_home
 from holdfast.layout.engine_settings import Settings
-from holdfast.recovery.move_in import Cancelled, Means, MovedIn, cancel_move, move_in
+from holdfast.layout.witness_address import WitnessFolder
+from holdfast.recovery.move_in import MoveCancelled, MovedIn, MoveMeans, cancel_move, move_in
 from holdfast.recovery.move_out import MovedOut, MoveOut
 
 LEASE_S = 0.5
@@ -51,12 +52,12 @@ class Moves:
         text, unlock = new_unlock_text(ENTROPY), self.root / "unlock"
         unlock.touch(mode=0o600)
         unlock.write_bytes(text)
-        plan = Plan(
+        plan = AgentPlan(
             name="ada",
             folder=self.home("a"),
             vault=self.root / "a" / "vault",
             second=self.root / "a" / "second",
-            witnesses=(self.root / "witness",),
+            witnesses=(WitnessFolder(self.root / "witness"),),
             keys=[file_key(unlock, text)],
             second_keys=[file_key(self.root / "none", new_unlock_text(ENTROPY))],
             arbiter=str(self.root / "arbiter") if self.arbiter else "",
@@ -88,7 +89,7 @@ class Moves:
         with open_vault(self.root / "b" / "vault") as vault:
             return asyncio.run(move_in(self.package, self.home("b"), _means(vault)))
 
-    def cancel(self) -> Cancelled:
+    def cancel(self) -> MoveCancelled:
         home = load_home(self.home("a"))
         with open_vault(self.root / "a" / "vault") as vault:
             return asyncio.run(cancel_move(home, _means(vault), sure=True))
@@ -110,8 +111,8 @@ class Moves:
         return ""
 
 
-def _means(vault: Vault) -> Means:
-    return Means(vault=vault, clock=SystemClock(), entropy=ENTROPY, port=PORT)
+def _means(vault: Vault) -> MoveMeans:
+    return MoveMeans(vault=vault, clock=SystemClock(), entropy=ENTROPY, port=PORT)
 
 
 def _unseen(_phrase: Phrase) -> None:

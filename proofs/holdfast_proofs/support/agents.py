@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.clock import SeededEntropy, SystemEntropy
-from holdfast.identity.acts.log_act import Desk, Done, acting, open_desk
-from holdfast.identity.acts.make_agent import Made, Plan, make_agent, open_by
-from holdfast.identity.acts.paper_acts import find_phrase, lock, retire, unlock
-from holdfast.identity.acts.recover_identity import Order, Recovered, recover_identity
-from holdfast.identity.acts.replace_paper import is_under_way, replace_paper
+from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, open_log_session
+from holdfast.identity.acts.make_agent import AgentPlan, MadeAgent, make_agent, open_by
+from holdfast.identity.acts.paper_acts import find_phrase, is_under_way, lock, replace_paper, retire, unlock
+from holdfast.identity.acts.recover_identity import RecoveredIdentity, RecoveryOrder, recover_identity
 from holdfast.identity.acts.rotate import rotate_identity
 from holdfast.identity.files.own_log import read_own_log
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.paper import Card
 from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.records import Keys, Why
+from holdfast.identity.records.records import Keys, RotationReason
 from holdfast.identity.vault.import_key import Imported
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.vault.slots import file_key, new_unlock_text
-from holdfast.identity.witness.witness_places import reach
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.witness_address import WitnessFolder
 
 SODIUM = Sodium()
 ENTROPY = SystemEntropy()
@@ -57,17 +57,17 @@ class World:
         return self.root / f"{self.home_name}-second"
 
     @property
-    def witnesses(self) -> tuple[Path, ...]:
-        return tuple(self.root / name for name in self.names)
+    def witnesses(self) -> tuple[WitnessFolder, ...]:
+        return tuple(WitnessFolder(self.root / name) for name in self.names)
 
     def home(self) -> AgentHome:
         return load_home(self.folder)
 
-    def log(self) -> Log:
+    def log(self) -> KeyLog:
         return read_own_log(self.folder, SODIUM)
 
-    def plan(self, imported: Imported | None = None) -> Plan:
-        return Plan(
+    def plan(self, imported: Imported | None = None) -> AgentPlan:
+        return AgentPlan(
             name="ada",
             folder=self.folder,
             vault=self.vault,
@@ -79,7 +79,7 @@ class World:
             today="2026-11-15",
         )
 
-    def make(self, imported: Imported | None = None) -> Made:
+    def make(self, imported: Imported | None = None) -> MadeAgent:
         return asyncio.run(make_agent(self.plan(imported), show=self.show, entropy=ENTROPY, port=SODIUM))
 
     def show(self, phrase: Phrase) -> None:
@@ -93,37 +93,37 @@ class World:
         with open_by(self.vault, [UNLOCK]) as ops, open_by(self.second, [OTHER]) as nexts:
             yield KeySet(ops=ops, nexts=nexts)
 
-    def rotate(self, why: Why = Why.PLANNED, new: Sequence[str] = ()) -> Done:
-        async def act() -> Done:
-            make = [self.root / name for name in new]
-            desk = await open_desk(self.home(), port=SODIUM, make=make)
+    def rotate(self, why: RotationReason = RotationReason.PLANNED, new: Sequence[str] = ()) -> ActResult:
+        async def act() -> ActResult:
+            make = [WitnessFolder(self.root / name) for name in new]
+            session = await open_log_session(self.home(), port=SODIUM, make=make)
             wit = _named(make) if new else None
             with self.keys() as keys:
-                return await rotate_identity(desk, keys, why=why, entropy=ENTROPY, wit=wit)
+                return await rotate_identity(session, keys, why=why, entropy=ENTROPY, wit=wit)
 
-        with acting(self.folder):
+        with act_lock(self.folder):
             return asyncio.run(act())
 
-    def evict(self, words: str, *, lock_only: bool = False) -> Done:
-        async def act() -> Done:
-            desk = await open_desk(self.home(), port=SODIUM)
-            with paper(words, desk) as found:
-                done = await lock(desk, found)
+    def evict(self, words: str, *, lock_only: bool = False) -> ActResult:
+        async def act() -> ActResult:
+            session = await open_log_session(self.home(), port=SODIUM)
+            with paper(words, session) as found:
+                done = await lock(session, found)
                 if lock_only:
                     return done
                 with self.keys() as keys:
-                    return await unlock(desk, found, keys, why=Why.STOLEN, entropy=ENTROPY)
+                    return await unlock(session, found, keys, why=RotationReason.STOLEN, entropy=ENTROPY)
 
-        with acting(self.folder):
+        with act_lock(self.folder):
             return asyncio.run(act())
 
-    def replace(self, words: str) -> Done:
+    def replace(self, words: str) -> ActResult:
         """New words, as `holdfast paper replace` does it: shown, or those of an earlier run."""
 
-        async def act() -> Done:
-            desk = await open_desk(self.home(), port=SODIUM)
-            with paper(words, desk) as old:
-                if is_under_way(desk, old):
+        async def act() -> ActResult:
+            session = await open_log_session(self.home(), port=SODIUM)
+            with paper(words, session) as old:
+                if is_under_way(session, old):
                     phrase = read_phrase(self.words[-1])
                 else:
                     phrase = new_phrase(ENTROPY)
@@ -135,22 +135,22 @@ class World:
                     open_by(self.second, [OTHER]) as second,
                 ):
                     return await replace_paper(
-                        desk, old, new, vault, second, ways=[UNLOCK], second_ways=[OTHER], entropy=ENTROPY
+                        session, old, new, vault, second, ways=[UNLOCK], second_ways=[OTHER], entropy=ENTROPY
                     )
 
-        with acting(self.folder):
+        with act_lock(self.folder):
             return asyncio.run(act())
 
-    def retire(self, words: str) -> Done:
-        async def act() -> Done:
-            desk = await open_desk(self.home(), port=SODIUM)
-            with paper(words, desk) as found:
-                return await retire(desk, found)
+    def retire(self, words: str) -> ActResult:
+        async def act() -> ActResult:
+            session = await open_log_session(self.home(), port=SODIUM)
+            with paper(words, session) as found:
+                return await retire(session, found)
 
-        with acting(self.folder):
+        with act_lock(self.folder):
             return asyncio.run(act())
 
-    def order(self, **changes: Any) -> Order:
+    def order(self, **changes: Any) -> RecoveryOrder:
         fields: dict[str, Any] = {
             "folder": self.folder,
             "vault": self.vault,
@@ -160,9 +160,9 @@ class World:
             "second_keys": [OTHER],
             "witnesses": self.witnesses,
         }
-        return Order(**{**fields, **changes})
+        return RecoveryOrder(**{**fields, **changes})
 
-    def recover(self, words: str = "", shares: Sequence[str] = (), **changes: Any) -> Recovered:
+    def recover(self, words: str = "", shares: Sequence[str] = (), **changes: Any) -> RecoveredIdentity:
         return asyncio.run(
             recover_identity(self.order(**changes), words=words, shares=shares, entropy=ENTROPY, port=SODIUM)
         )
@@ -176,11 +176,11 @@ class World:
 
 
 @contextmanager
-def paper(words: str, desk: Desk) -> Generator[PaperKeys]:
-    phrase, _ = find_phrase([desk.log], words=words)
+def paper(words: str, session: LogSession) -> Generator[PaperKeys]:
+    phrase, _ = find_phrase([session.log], words=words)
     with phrase, PaperKeys(phrase) as found:
         yield found
 
 
-def _named(folders: Sequence[Path]) -> Keys:
-    return reach(folders, port=SODIUM, make=True).keys()
+def _named(addresses: Sequence[WitnessFolder]) -> Keys:
+    return open_witnesses(addresses, port=SODIUM, make=True).keys()

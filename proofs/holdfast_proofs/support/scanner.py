@@ -28,7 +28,7 @@ class Box:
 def printed(make: Callable[[], bytes]) -> tuple[bytes, Box]:
     """A page, and where its code is."""
     boxes: list[Box] = []
-    page = paper_pdf.Page
+    page = paper_pdf.PdfPage
     original = page.code
 
     def code(self: Any, text: str, **at: Any) -> float:

@@ -31,17 +31,17 @@ from holdfast.errors import BadSettings, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.identity.lease.arbiter_folder import FolderArbiter
 from holdfast.identity.lease.arbiter_state import Contender
-from holdfast.identity.lease.instance import Why
+from holdfast.identity.lease.instance import WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
-from holdfast.identity.log.log_state import Log as KeyLog
+from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import Digest, digest_of
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.head import parse_head
-from holdfast.identity.witness.publishing import ask
-from holdfast.identity.witness.witness_places import reach
+from holdfast.identity.witness.open_witnesses import open_witnesses
+from holdfast.identity.witness.publishing import ask_witnesses
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 
@@ -88,14 +88,14 @@ class AgentLease:
         self._arbiter_folder = arbiter
         self._life_ms = int(lease_s * 1000)
         self._lock_fd = -1
-        self._keeper: Keeper | None = None
+        self._holder: LeaseHolder | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._bound = 0  # the incarnation under which this process has the journal open
         self.until_boot_ms = 0
         self.e = 0
         self.look_every_s = lease_s / LOOKS_A_LEASE
-        self.shown = Shown(format=FORMAT, boot=clock.boot_id, state=Why.TROUBLE.value)
+        self.shown = Shown(format=FORMAT, boot=clock.boot_id, state=WaitReason.TROUBLE.value)
         self.contender: Contender | None = None
 
     @property
@@ -144,22 +144,22 @@ class AgentLease:
                 return self.look_every_s
             found = self._get_keeper().turn()
         except (HoldfastError, OSError) as error:
-            found = NotHeld(why=Why.TROUBLE, text=str(error))
+            found = LeaseNotHeld(why=WaitReason.TROUBLE, text=str(error))
         self._take(found)
         with contextlib.suppress(HoldfastError, OSError):
             self._show()
-        return found.renew_in_ms / 1000 if isinstance(found, Held) else self.life_s / 4
+        return found.renew_in_ms / 1000 if isinstance(found, LeaseHeld) else self.life_s / 4
 
-    def _take(self, found: Held | NotHeld) -> None:
-        instance = None if self._keeper is None else self._keeper.instance
+    def _take(self, found: LeaseHeld | LeaseNotHeld) -> None:
+        instance = None if self._holder is None else self._holder.instance
         inst = "" if instance is None else instance.key
-        if isinstance(found, Held):
+        if isinstance(found, LeaseHeld):
             self._may_act(found.e, found.until_boot_ms)
             self.contender = found.contender or self.contender
             state, text = "held", ""
         else:
             state, text = found.why.value, found.text
-            if found.why is not Why.TROUBLE:
+            if found.why is not WaitReason.TROUBLE:
                 self.until_boot_ms = 0  # somebody else may be let in from now on
         self.shown = Shown(
             format=FORMAT,
@@ -198,10 +198,10 @@ class AgentLease:
             return
         self._lock_fd = fd
 
-    def _get_keeper(self) -> Keeper:
-        if self._keeper is None:
+    def _get_keeper(self) -> LeaseHolder:
+        if self._holder is None:
             speaker = open_speaker(self._home, self._clock)
-            self._keeper = Keeper(
+            self._holder = LeaseHolder(
                 file=InstanceFile(self._home.instance, id=speaker.id, clock=self._clock, entropy=self._entropy),
                 speaker=speaker,
                 arbiter=FolderArbiter(self._arbiter_folder, clock=self._clock, life_ms=self._life_ms),
@@ -211,7 +211,7 @@ class AgentLease:
                 state_root=self._state_root,
                 reread=lambda: self._reread(speaker),
             )
-        return self._keeper
+        return self._holder
 
     def _incarnation(self) -> int:
         return self._bound or self._admin.incarnation()
@@ -227,10 +227,10 @@ class AgentLease:
     def _reread(self, speaker: Speaker) -> KeyLog:
         """The log as the witnesses know it, where they can be reached; it may be ahead of ours."""
         own, port = speaker.log(), Sodium()
-        found = reach(self._home.witnesses, port=port).by_key
+        found = open_witnesses(self._home.witnesses, port=port).by_key
         if not found:
             return own
-        log, _silent = asyncio.run(ask(own, own.id, found, port=port))
+        log, _silent = asyncio.run(ask_witnesses(own, own.id, found, port=port))
         return log or own
 
     def _state_root(self) -> Digest:

@@ -38,18 +38,16 @@ from holdfast.core.waiting import running_beside
 from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
 from holdfast.host.log import Log as Events
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
-from holdfast.identity.files.own_log import find_own_log
-from holdfast.identity.files.pending import find_pending
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.files.own_log import find_own_log, find_pending
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, key_bytes
 from holdfast.identity.records.records import parse_record
 from holdfast.identity.vault.keyset import get_op
 from holdfast.identity.vault.vault import open_vault
-from holdfast.identity.witness.monitor import Strange, find_strange
-from holdfast.identity.witness.observe import merged
-from holdfast.identity.witness.witness import Copy
-from holdfast.identity.witness.witness_places import Reached, reach
+from holdfast.identity.witness.observe import ForeignRecord, find_foreign_records, merge_copies
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.agent_home import AgentHome, load_home, peek_home
 
 WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
@@ -70,14 +68,16 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
     known = find_own_log(home.folder, port)
     if known is None:
         return
-    reached = reach(home.witnesses, port=port)
+    reached = open_witnesses(home.witnesses, port=port)
     sources = asyncio.run(_copies(home, known.id, reached))
     pending = find_pending(home.folder)
     own = find_own_log(home.folder, port) or known
     named = (key for entry in own.entries() for keys in entry.needs for key in keys.members)
     asked = frozenset((*reached.by_key, *named))
-    seen = merged(own, tuple(sources.values()), id=own.id, port=port, asked=asked) or own
-    strange = [one for one in find_strange(own, seen, () if pending is None else (pending.digest,)) if one.stands]
+    seen = merge_copies(own, tuple(sources.values()), id=own.id, port=port, asked=asked) or own
+    strange = [
+        one for one in find_foreign_records(own, seen, () if pending is None else (pending.digest,)) if one.stands
+    ]
     if strange and not _holds(home, seen):
         raise KeysReplaced(_text(own, seen, strange, sources), hint=HINT)
 
@@ -138,16 +138,16 @@ def _watched_home(folder: Path) -> AgentHome | None:
     return home
 
 
-async def _copies(home: AgentHome, id: AgentId, reached: Reached) -> dict[str, Copy]:
+async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[str, LogCopy]:
     """The log as each source holds it, by where that is; those that do not answer are left out."""
-    found: dict[str, Copy] = {}
+    found: dict[str, LogCopy] = {}
     for key, witness in reached.by_key.items():
         try:
             answer = await witness.fetch(id)
         except (HoldfastError, OSError):
             continue
-        if isinstance(answer, Copy):
-            found[f"witness {reached.places[key]}"] = answer
+        if isinstance(answer, LogCopy):
+            found[f"witness {reached.addresses[key]}"] = answer
     try:
         places = read_places(home.places_file)
     except HoldfastError:
@@ -161,7 +161,7 @@ async def _copies(home: AgentHome, id: AgentId, reached: Reached) -> dict[str, C
     return found
 
 
-def _holds(home: AgentHome, seen: Log) -> bool:
+def _holds(home: AgentHome, seen: KeyLog) -> bool:
     """Whether the vault here has the keys that the newer log names: then only our copy of the log
     is behind, after an older folder was put back."""
     if home.vault is None or home.signer is not None or seen.operational is None:
@@ -174,7 +174,7 @@ def _holds(home: AgentHome, seen: Log) -> bool:
     return True
 
 
-def _text(own: Log, seen: Log, strange: list[Strange], sources: dict[str, Copy]) -> str:
+def _text(own: KeyLog, seen: KeyLog, strange: list[ForeignRecord], sources: dict[str, LogCopy]) -> str:
     newest = strange[-1]
     holders = [name for name, copy in sources.items() if newest.digest in _digests(copy)]
     return (
@@ -184,7 +184,7 @@ def _text(own: Log, seen: Log, strange: list[Strange], sources: dict[str, Copy])
     )
 
 
-def _digests(copy: Copy) -> set[Digest]:
+def _digests(copy: LogCopy) -> set[Digest]:
     found: set[Digest] = set()
     for line in copy.records:
         try:

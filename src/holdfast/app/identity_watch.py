@@ -11,22 +11,21 @@ from dataclasses import dataclass
 
 from holdfast.app.findings import Finding, Level
 from holdfast.errors import HoldfastError
-from holdfast.identity.acts.log_act import Desk, refresh
+from holdfast.identity.acts.log_act import LogSession, refresh
 from holdfast.identity.acts.paper_sheets import today
-from holdfast.identity.files.own_log import read_own_log
-from holdfast.identity.files.pending import find_pending
+from holdfast.identity.files.own_log import find_pending, read_own_log
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.vault.slots import find_unattended, ways_in
 from holdfast.identity.vault.vault import read_slots
-from holdfast.identity.witness.monitor import Power, Strange, find_strange
-from holdfast.identity.witness.witness_places import reach
+from holdfast.identity.witness.observe import ForeignRecord, SigningPower, find_foreign_records
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome
 
 _MEND = {
-    Power.PAPER: "if it was not you: the paper is in other hands; recover with newer words if you "
+    SigningPower.PAPER: "if it was not you: the paper is in other hands; recover with newer words if you "
     "have them, and see docs/how-to/recovery.md",
-    Power.NEXT: "if it was not you: `holdfast identity recover` throws the thief out",
+    SigningPower.NEXT: "if it was not you: `holdfast identity recover` throws the thief out",
 }
 
 
@@ -34,7 +33,7 @@ _MEND = {
 class Watched:
     """What the witnesses showed, and which did not answer, by place."""
 
-    strange: tuple[Strange, ...]
+    strange: tuple[ForeignRecord, ...]
     answered: int
     silent: dict[str, str]
 
@@ -43,14 +42,14 @@ async def watch_log(home: AgentHome, *, port: Signatures | None = None) -> Watch
     """Ask every witness that the home names. Raises LogMissing, LogDamaged."""
     port = port or Sodium()
     own = read_own_log(home.folder, port)
-    reached = reach(home.witnesses, port=port)
-    desk = Desk(home=home, port=port, reached=reached, log=own)
-    silent = await refresh(desk)
+    reached = open_witnesses(home.witnesses, port=port)
+    session = LogSession(home=home, port=port, reached=reached, log=own)
+    silent = await refresh(session)
     pending = find_pending(home.folder)
     return Watched(
-        strange=find_strange(own, desk.log, () if pending is None else (pending.digest,)),
-        answered=sum(place not in silent for place in reached.places.values()),
-        silent={**reached.gone, **silent},
+        strange=find_foreign_records(own, session.log, () if pending is None else (pending.digest,)),
+        answered=sum(str(address) not in silent for address in reached.addresses.values()),
+        silent={**reached.unreachable, **silent},
     )
 
 

@@ -57,6 +57,7 @@ from holdfast.identity.statements.head import Head, JournalMark
 from holdfast.identity.vault.ring import Escrow, read_escrow
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
+from holdfast.layout.witness_address import folders_of
 
 LOCK = "snapshot.lock"
 STAGING = "staging"
@@ -255,7 +256,7 @@ class Backups:
         if not any(one.made for one in done.values()):
             return
         await self.places.refresh_companions()
-        for folder in self.home.witnesses:
+        for folder in folders_of(self.home.witnesses):
             try:
                 await asyncio.to_thread(witness_file(folder, head.record.id).append, head)
             except (HoldfastError, OSError) as error:
@@ -281,7 +282,7 @@ class Backups:
 
     def _others(self) -> dict[str, Held]:
         found = {HOME: HeadFile(self.home.heads_file).read()}
-        for folder in self.home.witnesses:
+        for folder in folders_of(self.home.witnesses):
             try:
                 found[f"witness {folder}"] = witness_file(folder, self._speaker.id).read()
             except (HoldfastError, OSError) as error:

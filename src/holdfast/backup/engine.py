@@ -34,7 +34,7 @@ from typing import Protocol
 
 from holdfast.backup.progress import Amount, Progress
 from holdfast.errors import RepositoryReplaced
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 SHORT_S = 300.0  # for verbs that read little; longer than the wait for a lock
 LONG_S = 6 * 3600.0  # for verbs that read or write everything, over a slow line
@@ -48,7 +48,7 @@ class Repository:
 
     name: str
     address: str  # an absolute path, or ssh://
-    passphrase: Hidden = field(repr=False)
+    passphrase: SecretBytes = field(repr=False)
     rsh: str = ""  # the command that reaches a far host; empty: ssh
     remote_program: str = ""  # the engine's name on the far host
     id: str = ""  # the id it is known by; empty where none is known

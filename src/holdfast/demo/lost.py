@@ -28,7 +28,7 @@ from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
 from holdfast.demo.stage import Stage, is_parked, now_ms
 from holdfast.demo.workers import DemoFailed
 from holdfast.identity.files.own_log import read_own_log
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 
 FACT = "Ada wants an aisle seat"
@@ -52,7 +52,7 @@ class Remains:
     """What a person has after the loss: paper, one place, and what others remember of the agent."""
 
     words: str
-    log: Log
+    log: KeyLog
     task_id: str
 
 

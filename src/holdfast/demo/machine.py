@@ -21,18 +21,19 @@ from holdfast.backup.report import NowReport
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import EngineMissing, EngineTooOld
 from holdfast.host.private_files import create_durably, ensure_private_folder
-from holdfast.identity.acts.make_agent import Plan, make_agent
+from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.files.own_log import read_own_log
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.answer import find_fault_in_answer
-from holdfast.identity.vault.slots import Key, file_key, new_unlock_text
+from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import AgentHome
-from holdfast.recovery.recover_agent import Recovered, Target, perform
-from holdfast.recovery.survey import Have, look
+from holdfast.layout.witness_address import WitnessAddress, WitnessFolder
+from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
+from holdfast.recovery.survey import Evidence, survey_evidence
 
 AGENT = "ada"
 CHALLENGE_BYTES = 16
@@ -53,14 +54,14 @@ class Machine:
         return self.folder / "second"
 
     @property
-    def witness(self) -> Path:
-        return self.folder / "witness"
+    def witness(self) -> WitnessAddress:
+        return WitnessFolder(self.folder / "witness")
 
     @property
     def arbiter(self) -> Path:
         return self.folder / "arbiter"
 
-    def unlocking(self, name: str) -> list[Key]:
+    def unlocking(self, name: str) -> list[UnlockKey]:
         """A slot that a mounted file opens, so that nobody has to type in a demo."""
         path = self.folder / f"unlock-{name}"
         text = new_unlock_text(SystemEntropy())
@@ -76,7 +77,7 @@ async def give_identity(home: Path, machine: Machine) -> tuple[AgentHome, str]:
     def show(phrase: Phrase) -> None:
         words.append(" ".join(phrase.words))
 
-    plan = Plan(
+    plan = AgentPlan(
         name=AGENT,
         folder=home,
         vault=machine.vault,
@@ -113,13 +114,13 @@ def lose(*folders: Path) -> None:
         shutil.rmtree(folder)
 
 
-async def bring_back(home: Path, words: str, place: Path, machine: Machine) -> Recovered:
+async def bring_back(home: Path, words: str, place: Path, machine: Machine) -> RecoveredAgent:
     """What `holdfast recover` does on a bare machine."""
     ensure_private_folder(machine.folder)
-    have = Have(places=(str(place),), words=words)
+    evidence = Evidence(places=(str(place),), words=words)
     engine = await open_engine(base=machine.folder / "borg")
-    view = await look(have, home, engine=engine, port=Sodium())
-    target = Target(
+    survey = await survey_evidence(evidence, home, engine=engine, port=Sodium())
+    target = RecoveryTarget(
         folder=home,
         vault=machine.vault,
         second=machine.second,
@@ -128,12 +129,12 @@ async def bring_back(home: Path, words: str, place: Path, machine: Machine) -> R
         second_keys=machine.unlocking("second"),
         arbiter=str(machine.arbiter),
     )
-    return await perform(
-        view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), tell=lambda _: None
+    return await recover_agent(
+        survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), tell=lambda _: None
     )
 
 
-def answers_as(home: AgentHome, before: Log) -> bool:
+def answers_as(home: AgentHome, before: KeyLog) -> bool:
     """Whether the agent in this folder answers a fresh challenge under the id of that log.
 
     Judged by the log that it shows now, which must begin as the old one did.

@@ -11,6 +11,7 @@ from holdfast.host.private_files import check_place, check_private_folder
 from holdfast.layout.agent_settings import AgentSettings
 from holdfast.layout.covering import Rules
 from holdfast.layout.settings import NAME, read_agent_settings, read_fields
+from holdfast.layout.witness_address import WitnessAddress, folders_of, parse_witness_address
 
 ENVIRONMENT = "HOLDFAST_HOME"
 ADOPTED = ".holdfast"  # in the folder of an agent that was there before
@@ -32,7 +33,7 @@ class AgentHome:
 
     def covering(self) -> Rules:
         """What of it is left out: keys, wherever they lie, and what is this host's own."""
-        given = (self.vault, self.second, *self.witnesses, self.arbiter, self.signer)
+        given = (self.vault, self.second, *folders_of(self.witnesses), self.arbiter, self.signer)
         own = "" if self.state == self.folder else self.folder.relative_to(self.state).as_posix()
         return Rules(apart=tuple(str(path) for path in given if path is not None), own=own)
 
@@ -104,9 +105,9 @@ class AgentHome:
         return self._path(self.settings.identity.second)
 
     @property
-    def witnesses(self) -> tuple[Path, ...]:
-        given = map(self._path, self.settings.identity.witnesses)
-        return tuple(path for path in given if path is not None)
+    def witnesses(self) -> tuple[WitnessAddress, ...]:
+        given = self.settings.identity.witnesses
+        return tuple(parse_witness_address(text, base=self.folder) for text in given if text)
 
     @property
     def arbiter(self) -> Path | None:

@@ -39,7 +39,7 @@ SETTINGS = 'agent = "{name}"\n\n[adopted]\nfolder = ".."\n'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class FolderSurvey:
     """What lies in a folder, and what Holdfast would cover of it. Nothing was changed."""
 
     folder: Path
@@ -64,7 +64,7 @@ class Survey:
         return tuple(one for one in self.left_out if _reason(one) is Reason.SECRET)
 
 
-def survey(folder: Path, *, name: str = "") -> Survey:
+def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
     """Look at the folder of an agent. Changes nothing.
 
     Raises:
@@ -82,7 +82,7 @@ def survey(folder: Path, *, name: str = "") -> Survey:
     rules = Rules(own=ADOPTED)
     entries = [one for one in look(folder, rules) if not _is_ours(one.path)]
     covered = [one for one in entries if one.kind is not None]
-    return Survey(
+    return FolderSurvey(
         folder=folder,
         name=check_name(name or known or _name_of(folder)),
         adopted=adopted,
@@ -98,7 +98,7 @@ def survey(folder: Path, *, name: str = "") -> Survey:
     )
 
 
-def prepare(found: Survey) -> AgentHome:
+def prepare(found: FolderSurvey) -> AgentHome:
     """Make Holdfast's folder inside, with its settings. Safe to repeat."""
     ensure_private_folder(found.home)
     path = found.home / NAME

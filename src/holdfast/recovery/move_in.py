@@ -55,7 +55,7 @@ from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.lease.instance import Instance
 from holdfast.identity.lease.instance_file import InstanceFile, site_of
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head
@@ -65,6 +65,7 @@ from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import MOVED, STAGING, find_mark, remove_mark
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.witness_address import WitnessAddress
 from holdfast.recovery.move_lease import MoveLease
 from holdfast.recovery.move_package import archive_of, digest_of_file, head_of, key_of, open_package, part_of
 from holdfast.recovery.recover_journal import recover_journal
@@ -87,7 +88,7 @@ class MovedIn(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+class MoveCancelled(msgspec.Struct, frozen=True, kw_only=True):
     """What `migrate cancel` did."""
 
     home: str
@@ -96,15 +97,16 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
     package: str
 
 
-class Here(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPaths:
     """Where things lie on this host; empty: where they lay before."""
 
     second: str = ""
     arbiter: str = ""
-    witnesses: tuple[str, ...] = ()
+    witnesses: tuple[WitnessAddress, ...] = ()
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReadyImport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Written when all is done but the claim and the name: an import that was cut short goes on,
     with the key and the counter that it has used."""
 
@@ -118,7 +120,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class MoveMeans:
     """What an import and a cancel need."""
 
     vault: Vault
@@ -127,7 +129,7 @@ class Means:
     port: Signatures
 
 
-async def move_in(package: Path, target: Path, means: Means, *, here: Here | None = None) -> MovedIn:
+async def move_in(package: Path, target: Path, means: MoveMeans, *, here: HostPaths | None = None) -> MovedIn:
     """Take the package as the agent at `target`.
 
     `here` says where things lie on this host; what it leaves out is where the package says.
@@ -140,14 +142,14 @@ async def move_in(package: Path, target: Path, means: Means, *, here: Here | Non
     check_place(target)
     ensure_private_folder(target.parent)
     settle(target)
-    done = await _Arrival(package, target, means, here or Here()).run()
+    done = await _Arrival(package, target, means, here or HostPaths()).run()
     with contextlib.suppress(OSError):  # it may lie where nothing can be written
         os.rename(package, package.with_name(f"{package.name}{TAKEN}"))
     return msgspec.structs.replace(done, seconds=round(time.monotonic() - began, 3))
 
 
 class _Arrival:
-    def __init__(self, package: Path, target: Path, means: Means, here: Here) -> None:
+    def __init__(self, package: Path, target: Path, means: MoveMeans, here: HostPaths) -> None:
         self._package = package
         self._target = target
         self._work = target.with_name(f".{target.name}.moving")
@@ -189,7 +191,7 @@ class _Arrival:
             seconds=0.0,
         )
 
-    async def _arrived(self, ready: Ready) -> MovedIn:
+    async def _arrived(self, ready: ReadyImport) -> MovedIn:
         """The folder has its name: an earlier run was cut short after that."""
         home = load_home(self._target)
         await asyncio.to_thread(remove_tree, self._work)
@@ -204,7 +206,7 @@ class _Arrival:
             seconds=0.0,
         )
 
-    async def _made_ready(self, sha256: str) -> Ready:
+    async def _made_ready(self, sha256: str) -> ReadyImport:
         """Everything but the claim and the name: unpacked, compared, raised, durable."""
         means = self._means
         tree = self._work / TREE
@@ -218,7 +220,7 @@ class _Arrival:
             (self._work / "plain").unlink()
             mark = self._checked(head, key, snapshot)
             record, state = head.record, snapshot.state
-            ready = Ready(
+            ready = ReadyImport(
                 package=sha256,
                 id=record.id,
                 seq=record.seq,
@@ -272,7 +274,7 @@ class _Arrival:
             raise BackupDamaged("the journal in the package does not end where its head says")
         return record.journal
 
-    def _check_newer(self, ready: Ready) -> None:
+    def _check_newer(self, ready: ReadyImport) -> None:
         """What is at the target was moved away, and knows nothing newer. Raises MoveRefused."""
         if not os.path.lexists(self._target):
             return
@@ -306,7 +308,7 @@ class _Arrival:
             vault=str(self._means.vault.folder.absolute()),
             second=here.second or given.second,
             arbiter=here.arbiter or given.arbiter,
-            witnesses=here.witnesses or given.witnesses,
+            witnesses=tuple(map(str, here.witnesses)) or given.witnesses,
         )
         write_identity_settings(state / SETTINGS, name=found.name, identity=given)
         point_keys(state / KEYS, self._means.vault)
@@ -331,7 +333,7 @@ class _Arrival:
         means = self._means
         return MoveLease.of(home, self._speaker(state), clock=means.clock, entropy=means.entropy, folder=state)
 
-    async def _taken(self, home: AgentHome, state: Path, ready: Ready) -> tuple[int, bool]:
+    async def _taken(self, home: AgentHome, state: Path, ready: ReadyImport) -> tuple[int, bool]:
         lease = self._lease(home, state)
         if lease is None:
             return ready.incarnation + 1, False
@@ -354,10 +356,10 @@ class _Arrival:
         return str(aside) if swap_in(state, target, aside=aside) else ""
 
 
-def find_ready(work: Path) -> Ready | None:
+def find_ready(work: Path) -> ReadyImport | None:
     """What an import that was cut short has ready; None where it must begin anew."""
     try:
-        return msgspec.json.decode((work / READY).read_bytes(), type=Ready)
+        return msgspec.json.decode((work / READY).read_bytes(), type=ReadyImport)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
@@ -369,7 +371,7 @@ def check_journal_of(state: Path, keys: KeyRing) -> None:
         raise BackupDamaged(f"the journal in the package is damaged: {findings[0]}")
 
 
-async def cancel_move(home: AgentHome, means: Means, *, sure: bool) -> Cancelled:
+async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveCancelled:
     """The agent runs on here.
 
     Before the package was sealed nothing has happened. Afterwards a person says that nobody has
@@ -397,10 +399,10 @@ async def cancel_move(home: AgentHome, means: Means, *, sure: bool) -> Cancelled
             path.unlink()
     await asyncio.to_thread(remove_tree, home.instance / "backup" / STAGING)
     remove_mark(home.instance)
-    return Cancelled(home=str(home.folder), incarnation=incarnation, suspect=suspect, package=mark.package)
+    return MoveCancelled(home=str(home.folder), incarnation=incarnation, suspect=suspect, package=mark.package)
 
 
-async def _taken_back(home: AgentHome, means: Means, incarnation: int) -> tuple[int, int]:
+async def _taken_back(home: AgentHome, means: MoveMeans, incarnation: int) -> tuple[int, int]:
     speaker = VaultSpeaker(
         means.vault, read_log=lambda: read_own_log(home.folder, means.port), clock=means.clock, port=means.port
     )

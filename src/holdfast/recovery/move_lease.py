@@ -23,14 +23,14 @@ from holdfast.core.ports import KeyRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, MoveRefused
 from holdfast.host.private_files import open_private
 from holdfast.identity.lease.arbiter_folder import FolderArbiter
-from holdfast.identity.lease.arbiter_state import Seen
-from holdfast.identity.lease.instance import Ask, Why
+from holdfast.identity.lease.arbiter_state import LeaseView
+from holdfast.identity.lease.instance import LeaseRequest, WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
+from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.records.encodings import Digest, PublicKey, digest_of
 from holdfast.identity.records.signed import Family, sealed
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.statements.claim import How, Yield
+from holdfast.identity.statements.claim import ClaimBasis, LeaseYield
 from holdfast.identity.statements.head import parse_head
 from holdfast.identity.witness.witness import copy_of
 from holdfast.journal.bind import journal_at
@@ -86,20 +86,20 @@ class MoveLease:
         state = folder or home.folder
         return cls(home, home.arbiter, state, speaker, clock=clock, entropy=entropy)
 
-    def look(self) -> Seen | None:
+    def look(self) -> LeaseView | None:
         log = self._speaker.log()
         self._arbiter.learn(copy_of(log), log.id)
         return self._arbiter.look(log.id)
 
     async def hold(self, keys: Callable[[], KeyRing]) -> None:
         """The lease is this folder's own. Raises AgentElsewhere, AgentQuarantined."""
-        keeper = self._keeper(keys)
+        holder = self._holder(keys)
         ends = self._clock.boot_ms() + 2 * self._life_ms
         while True:
-            found = await asyncio.to_thread(keeper.turn)
-            if isinstance(found, Held):
+            found = await asyncio.to_thread(holder.turn)
+            if isinstance(found, LeaseHeld):
                 return
-            patient = found.why in (Why.ELSEWHERE, Why.TROUBLE)
+            patient = found.why in (WaitReason.ELSEWHERE, WaitReason.TROUBLE)
             if not patient or self._clock.boot_ms() > ends:
                 raise _refused(found)
             await asyncio.sleep(ASK_AGAIN_S)
@@ -108,7 +108,7 @@ class MoveLease:
         """The line by which the holder gives its lease away."""
         log = self._speaker.log()
         self._file.open(log.position)
-        said = Yield(id=log.id, e=self._journal.incarnation(), to=to, state_root=state_root, handoff=handoff)
+        said = LeaseYield(id=log.id, e=self._journal.incarnation(), to=to, state_root=state_root, handoff=handoff)
         return sealed(said, said.to_json(), Family.LEASE, (self._file.signer,)).line().decode()
 
     def give(self, line: str, *, incarnation: int) -> None:
@@ -140,7 +140,7 @@ class MoveLease:
 
     async def take(self, keys: Callable[[], KeyRing]) -> int:
         """The heir's lease, in the folder that will be the agent's; the incarnation."""
-        return await self._claimed(self._keeper(keys))
+        return await self._claimed(self._holder(keys))
 
     def check_not_taken(self, incarnation: int) -> bool:
         """Whether this folder has taken the move back already. Raises MoveRefused where somebody
@@ -158,33 +158,33 @@ class MoveLease:
 
     async def take_back(self, keys: Callable[[], KeyRing], incarnation: int) -> int:
         """For the old copy, once its lease is over: the incarnation above, instead of the heir."""
-        keeper = self._keeper(keys)
+        holder = self._holder(keys)
         ends = self._clock.boot_ms() + 2 * self._life_ms
         while True:
             seen = self.look()
             if seen is None:
-                return await self._claimed(keeper)
+                return await self._claimed(holder)
             self.check_not_taken(incarnation)
             e = max(self._journal.incarnation(), seen.e + 1)
-            ask = Ask(e=e, after_e=seen.e, how=How.EXPIRED)
-            found = await asyncio.to_thread(keeper.claim, ask)
-            if isinstance(found, Held):
+            ask = LeaseRequest(e=e, after_e=seen.e, how=ClaimBasis.EXPIRED)
+            found = await asyncio.to_thread(holder.claim, ask)
+            if isinstance(found, LeaseHeld):
                 return found.e
-            if found.why is not Why.ELSEWHERE or self._clock.boot_ms() > ends:
+            if found.why is not WaitReason.ELSEWHERE or self._clock.boot_ms() > ends:
                 raise _refused(found)
             await asyncio.sleep(ASK_AGAIN_S)
 
-    async def _claimed(self, keeper: Keeper) -> int:
-        found = await asyncio.to_thread(keeper.turn)
-        if isinstance(found, NotHeld):
+    async def _claimed(self, holder: LeaseHolder) -> int:
+        found = await asyncio.to_thread(holder.turn)
+        if isinstance(found, LeaseNotHeld):
             raise _refused(found)
         return found.e
 
-    def _keeper(self, keys: Callable[[], KeyRing]) -> Keeper:
+    def _holder(self, keys: Callable[[], KeyRing]) -> LeaseHolder:
         def raise_to(e: int) -> None:
             asyncio.run(self._journal.raise_incarnation(to=e, keys=keys(), clock=self._clock))
 
-        return Keeper(
+        return LeaseHolder(
             file=self._file,
             speaker=self._speaker,
             arbiter=self._arbiter,
@@ -203,6 +203,6 @@ def state_root_of(state: Path) -> Digest:
         return digest_of(b"holdfast/state/1\0")
 
 
-def _refused(found: NotHeld) -> Exception:
-    kind = AgentElsewhere if found.why in (Why.ELSEWHERE, Why.TROUBLE) else AgentQuarantined
+def _refused(found: LeaseNotHeld) -> Exception:
+    kind = AgentElsewhere if found.why in (WaitReason.ELSEWHERE, WaitReason.TROUBLE) else AgentQuarantined
     return kind(found.text)

@@ -23,6 +23,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -46,15 +47,15 @@ from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.head import Head, JournalMark
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.covered import Rules
 from holdfast.layout.moved import MOVED, MOVING, STAGING, Mark, find_mark, write_mark
+from holdfast.layout.witness_address import folders_of
 from holdfast.recovery.move_lease import MoveLease
 from holdfast.recovery.move_package import Cover, archive_of, digest_of_file, part_of, write_package
 
@@ -266,7 +267,6 @@ class MoveOut:
 
     def _subject(self) -> Subject:
         home, newest = self._home, self._newest()
-        apart = [home.vault, home.second, home.arbiter, *home.witnesses]
         return Subject(
             folder=home.folder,
             journal=home.journal,
@@ -276,7 +276,7 @@ class MoveOut:
             seq=1 if newest is None else newest.record.seq + 1,
             at=self._now(),
             holdfast=find_version(),
-            rules=Rules(apart=tuple(str(one) for one in apart if one), entries_max=ENTRIES_MAX),
+            rules=replace(home.covering(), entries_max=ENTRIES_MAX),
         )
 
     def _sealed(self, staged: Staged, key: KeyPair) -> Signed[Head]:
@@ -298,7 +298,7 @@ class MoveOut:
 
     def _newest(self) -> Signed[Head] | None:
         sources = [HeadFile(self._home.heads_file).read()]
-        for folder in self._home.witnesses:
+        for folder in folders_of(self._home.witnesses):
             try:
                 sources.append(witness_file(folder, self._speaker.id).read())
             except (HoldfastError, OSError):

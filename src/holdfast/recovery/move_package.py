@@ -31,12 +31,10 @@ from holdfast.backup.archive.manifest import NAME as MANIFEST
 from holdfast.backup.archive.reader import HEAD_NAME, STATE
 from holdfast.errors import ArchiveRefused, BadRecord, MoveRefused, VaultDamaged, VaultLocked
 from holdfast.host.private_files import explained, open_private, sync
-from holdfast.identity.records.keypair import KeyPair
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head, parse_head
-from holdfast.identity.vault.age_header import check_recipients, parse
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.age import AgeIdentity, check_recipients, parse
 
 INTRO = b"holdfast move 1\n"
 LINE_BYTES_MAX = 256 * 1024
@@ -122,7 +120,7 @@ def head_of(cover: Cover) -> Signed[Head]:
 
 def key_of(cover: Cover) -> KeyPair:
     try:
-        return KeyPair(Hidden(bytes.fromhex(cover.seed)))
+        return KeyPair(SecretBytes(bytes.fromhex(cover.seed)))
     except Exception:  # noqa: BLE001 - its text could show the seed
         raise MoveRefused("the package has no key for the instance that takes over") from None
 

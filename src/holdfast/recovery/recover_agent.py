@@ -1,7 +1,7 @@
 """`holdfast recover`: from what a person still has to an agent that can run again.
 
 Needed: the words, or enough shares, or a vault that opens; and the address of one place. First
-everything is only read (rescue_view.py). Then, in this order, and why:
+everything is only read (survey.py). Then, in this order, and why:
 
     restore     the newest whole snapshot becomes the home (restore_home.py); before it takes its
                 place its journal is made a proper restore, so there is no moment at which a
@@ -37,43 +37,44 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.errors import HoldfastError, LogMissing, NotNow, VaultLocked
 from holdfast.host.private_files import remove_durably
 from holdfast.identity.acts.make_agent import find_whole, open_by
-from holdfast.identity.acts.recover_identity import Order as IdentityOrder
+from holdfast.identity.acts.recover_identity import RecoveryOrder as IdentityOrder
 from holdfast.identity.acts.recover_identity import recover_identity
-from holdfast.identity.files.pending import find_pending
+from holdfast.identity.files.own_log import find_pending
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.journal_keys.vault_keys import point_keys
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.records import Rotation
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head
 from holdfast.identity.vault.ring import Escrow
-from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, check_free, exists, unfinished
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.identity.witness.witness import copy_of
-from holdfast.identity.witness.witness_places import reach
 from holdfast.journal.admin import Restored as Rewound
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, home_in, load_home
 from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.witness_address import WitnessAddress
 from holdfast.recovery.recover_journal import granted_to
-from holdfast.recovery.survey import Have, View
+from holdfast.recovery.survey import Evidence, Survey
 
 Tell = Callable[[str], None]
 HEADS_MARKED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class RecoveryTarget:
     """Where the agent shall live."""
 
     folder: Path
     vault: Path
     second: Path
-    keys: Sequence[Key] = ()
-    second_keys: Sequence[Key] = ()
-    spare_witness: Path | None = None  # taken where too few of the old ones answer
-    new_witnesses: tuple[Path, ...] = ()
+    keys: Sequence[UnlockKey] = ()
+    second_keys: Sequence[UnlockKey] = ()
+    spare_witness: WitnessAddress | None = None  # taken where too few of the old ones answer
+    new_witnesses: tuple[WitnessAddress, ...] = ()
     arbiter: str = ""  # taken where the one in the restored settings is not here
     again: bool = False
     accept_older: bool = False
@@ -85,9 +86,9 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveredAgent:
     home: AgentHome
-    log: Log
+    log: KeyLog
     restored: RestoreReport | None  # None: it was there already
     journal: Rewound | None
     evicted: bool
@@ -97,73 +98,88 @@ class Recovered:
     identity_s: float
 
 
-async def perform(
-    view: View, have: Have, target: Target, *, clock: Clock, entropy: Entropy, port: Signatures, tell: Tell
-) -> Recovered:
+async def recover_agent(
+    survey: Survey,
+    evidence: Evidence,
+    target: RecoveryTarget,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    port: Signatures,
+    tell: Tell,
+) -> RecoveredAgent:
     """Restore, recover, take over. See the module for what a kill leaves."""
     obstacle = find_obstacle(
-        view, vault=target.vault, keep_keys=have.vault is not None, again=target.again, accept_older=target.accept_older
+        survey,
+        vault=target.vault,
+        keep_keys=evidence.vault is not None,
+        again=target.again,
+        accept_older=target.accept_older,
     )
     if obstacle is not None:
         raise obstacle
-    assert view.chosen is not None  # or it is an obstacle
-    if have.vault is None:
+    assert survey.chosen is not None  # or it is an obstacle
+    if evidence.vault is None:
         _check_vaults(target)
     began = time.monotonic()
     restored, rewound = None, None
-    if _is_there(view.chosen, target):
+    if _is_there(survey.chosen, target):
         tell("this snapshot is restored already: going on with the identity")
     else:
-        restoring = _Restoring(view, clock, keep_keys=have.vault is not None)
-        restored = await restore_to(target.folder, view.means(port), Wish(at=view.at), prepare=restoring.prepare)
+        restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
+        restored = await restore_to(target.folder, survey.means(port), Wish(at=survey.at), prepare=restoring.prepare)
         rewound = restoring.rewound
     restored_at = time.monotonic()
-    if have.vault is not None:
-        log = view.log
-        _point(target, have.vault)
+    if evidence.vault is not None:
+        log = survey.log
+        _point(target, evidence.vault)
     else:
         tell("recovering the identity: fresh keys take over")
-        log = await _recover_identity(view, have, target, entropy=entropy, port=port)
+        log = await _recover_identity(survey, evidence, target, entropy=entropy, port=port)
     home = load_home(target.home)
-    left = _settle_places(home, view)
-    return Recovered(
+    left = _settle_places(home, survey)
+    return RecoveredAgent(
         home=home,
         log=log,
         restored=restored,
         journal=rewound,
-        evicted=have.vault is None,
+        evicted=evidence.vault is None,
         left=left,
-        secrets=_secrets(home, view.escrow, clock, entropy),
+        secrets=_secrets(home, survey.escrow, clock, entropy),
         restore_s=restored_at - began,
         identity_s=time.monotonic() - restored_at,
     )
 
 
-def find_obstacle(view: View, *, vault: Path, keep_keys: bool, again: bool, accept_older: bool) -> HoldfastError | None:
+def find_obstacle(
+    survey: Survey, *, vault: Path, keep_keys: bool, again: bool, accept_older: bool
+) -> HoldfastError | None:
     """Why nothing would come of a recovery, as far as that can be known before anything is done."""
-    if view.chosen is None:
-        return none_to_restore(view.overview, Wish(at=view.at))
-    if view.unplaced and not accept_older:
+    if survey.chosen is None:
+        return none_to_restore(survey.overview, Wish(at=survey.at))
+    if survey.unplaced and not accept_older:
         return LogMissing(
-            f"{view.unplaced[0]}: newer snapshots may be passed over",
+            f"{survey.unplaced[0]}: newer snapshots may be passed over",
             hint="give the newer log: --log FILE, --witness DIR or --card FILE; if there is none, "
             "--accept-older takes what this log can vouch for",
         )
-    return None if keep_keys else _find_done(view.log, vault, again=again)
+    return None if keep_keys else _find_done(survey.log, vault, again=again)
 
 
-def old_witnesses_short(view: View, witnesses: Sequence[Path], *, port: Signatures) -> int:
+def old_witnesses_short(survey: Survey, witnesses: Sequence[WitnessAddress], *, port: Signatures) -> int:
     """How many of the witnesses that must vouch for a recovery are missing."""
-    tier = view.log.generations[-1].tier.witnesses
-    reached = reach(witnesses, port=port).by_key
+    tier = survey.log.generations[-1].tier.witnesses
+    reached = open_witnesses(witnesses, port=port).by_key
     return max(tier.needed - sum(key in reached for key in tier.members), 0)
 
 
-async def _recover_identity(view: View, have: Have, target: Target, *, entropy: Entropy, port: Signatures) -> Log:
+async def _recover_identity(
+    survey: Survey, evidence: Evidence, target: RecoveryTarget, *, entropy: Entropy, port: Signatures
+) -> KeyLog:
     home = load_home(target.home)
-    witnesses = tuple(dict.fromkeys((*have.witnesses, *home.witnesses)))
+    witnesses = tuple(dict.fromkeys((*evidence.witnesses, *home.witnesses)))
     new = target.new_witnesses
-    short = old_witnesses_short(view, witnesses, port=port)
+    short = old_witnesses_short(survey, witnesses, port=port)
     if short and not new and target.spare_witness is not None:
         new = (target.spare_witness,)
     arbiter = home.arbiter
@@ -179,18 +195,18 @@ async def _recover_identity(view: View, have: Have, target: Target, *, entropy: 
         second=target.second,
         keys=target.keys,
         second_keys=target.second_keys,
-        copies=(*have.copies, copy_of(view.log)),
+        copies=(*evidence.copies, copy_of(survey.log)),
         witnesses=witnesses,
         new_witnesses=new,
-        escrow=view.escrow_raw,
-        passphrase=have.passphrase,
+        escrow=survey.escrow_raw,
+        passphrase=evidence.passphrase,
         again=target.again,
     )
-    done = await recover_identity(order, words=have.words, shares=have.shares, entropy=entropy, port=port)
+    done = await recover_identity(order, words=evidence.words, shares=evidence.shares, entropy=entropy, port=port)
     return done.log
 
 
-def _point(target: Target, vault: Vault) -> None:
+def _point(target: RecoveryTarget, vault: Vault) -> None:
     """The restored home belongs to the vault that is here."""
     home = load_home(target.home)
     if home.vault != vault.folder:
@@ -199,7 +215,7 @@ def _point(target: Target, vault: Vault) -> None:
     point_keys(home.keys_file, vault)
 
 
-def _find_done(log: Log, vault: Path, *, again: bool) -> NotNow | None:
+def _find_done(log: KeyLog, vault: Path, *, again: bool) -> NotNow | None:
     """Before anything is moved: a recovery that another machine has finished is told."""
     record = log.head.record
     finished = isinstance(record, Rotation) and record.g > 0 and record.s == 1
@@ -211,7 +227,7 @@ def _find_done(log: Log, vault: Path, *, again: bool) -> NotNow | None:
     )
 
 
-def _check_vaults(target: Target) -> None:
+def _check_vaults(target: RecoveryTarget) -> None:
     """Before anything is moved: a vault that is in the way opens, or another place is named."""
     if not exists(target.vault) and not exists(unfinished(target.vault)):
         check_free(target.vault)
@@ -228,14 +244,14 @@ def _check_vaults(target: Target) -> None:
             ) from error
 
 
-def _settle_places(home: AgentHome, view: View) -> tuple[str, ...]:
+def _settle_places(home: AgentHome, survey: Survey) -> tuple[str, ...]:
     """places.json says where the places were found; those that were behind are left out.
 
     A repository that may have been put back to an older day must not be written to again: what
     it would seal anew goes out under numbers that were used before.
     """
-    behind = {one.place.name for one in view.overview.places if one.lag is not None}
-    found = {one.name: one for one in view.places}
+    behind = {one.place.name for one in survey.overview.places if one.lag is not None}
+    found = {one.name: one for one in survey.places}
     kept: list[Place] = []
     stored = read_places(home.places_file)
     for place in stored:
@@ -255,8 +271,8 @@ def _settle_places(home: AgentHome, view: View) -> tuple[str, ...]:
 class _Restoring:
     """What is done to a restored folder before it takes its place."""
 
-    def __init__(self, view: View, clock: Clock, *, keep_keys: bool) -> None:
-        self._view = view
+    def __init__(self, survey: Survey, clock: Clock, *, keep_keys: bool) -> None:
+        self._view = survey
         self._keep_keys = keep_keys
         self._clock = clock
         self.rewound: Rewound | None = None
@@ -282,7 +298,7 @@ class _Restoring:
         )
 
 
-def _is_there(chosen: Signed[Head], target: Target) -> bool:
+def _is_there(chosen: Signed[Head], target: RecoveryTarget) -> bool:
     """Whether an earlier run of this recovery has restored the snapshot and was cut short."""
     mark = find_mark(target.home / INSTANCE)
     if mark is None or chosen.digest not in mark.heads:

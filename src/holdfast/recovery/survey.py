@@ -27,7 +27,7 @@ from holdfast.backup.restore.restore_home import Means
 from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
 from holdfast.identity.acts.paper_acts import check_paper, find_phrase, matches
 from holdfast.identity.files.found_log import read_logs
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes
@@ -37,15 +37,16 @@ from holdfast.identity.statements.head import Head
 from holdfast.identity.vault.keyset import get_op
 from holdfast.identity.vault.ring import Escrow, open_escrow, read_escrow
 from holdfast.identity.vault.vault import Vault
-from holdfast.identity.witness.witness import Copy
-from holdfast.identity.witness.witness_places import reach
+from holdfast.identity.witness.open_witnesses import open_witnesses
+from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.agent_home import home_in
+from holdfast.layout.witness_address import WitnessAddress
 
 LOOKED = "the look before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Have:
+class Evidence:
     """What a person still has. Paper, or an open vault."""
 
     places: tuple[str, ...]  # addresses
@@ -53,18 +54,18 @@ class Have:
     shares: tuple[str, ...] = field(default=(), repr=False)
     passphrase: str = field(default="", repr=False)  # of the sheet
     vault: Vault | None = None
-    copies: tuple[Copy, ...] = ()  # of the log: from the card, from a file
-    witnesses: tuple[Path, ...] = ()
+    copies: tuple[LogCopy, ...] = ()  # of the log: from the card, from a file
+    witnesses: tuple[WitnessAddress, ...] = ()
     agent: str = ""  # its name, where a place holds several
     rsh: str = ""
     remote_program: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class Survey:
     """What there is. Nothing was changed to find it out."""
 
-    log: Log
+    log: KeyLog
     change: str  # what was wrong with the words
     escrow: Escrow = field(repr=False)
     escrow_raw: bytes | None = field(repr=False)
@@ -99,7 +100,9 @@ class View:
         return max(seen)
 
 
-async def look(have: Have, folder: Path, *, engine: Engine, port: Signatures, at: int | None = None) -> View:
+async def survey_evidence(
+    evidence: Evidence, folder: Path, *, engine: Engine, port: Signatures, at: int | None = None
+) -> Survey:
     """Everything that can be known before anything is changed.
 
     Raises:
@@ -107,29 +110,29 @@ async def look(have: Have, folder: Path, *, engine: Engine, port: Signatures, at
         LogMissing, BadPhrase, BadShare, VaultLocked, NotNow
     """
     sources = await find_sources(
-        engine, have.places, agent=have.agent, rsh=have.rsh, remote_program=have.remote_program
+        engine, evidence.places, agent=evidence.agent, rsh=evidence.rsh, remote_program=evidence.remote_program
     )
     folder = home_in(folder)
     sources = await _with_own_places(sources, folder, engine)
     if not sources.found and sources.failed:
         raise next(iter(sources.failed.values()))
-    copies = (*have.copies, *(one.log for one in sources.found))
-    logs = await read_logs(copies, reach(have.witnesses, port=port), port=port)
+    copies = (*evidence.copies, *(one.log for one in sources.found))
+    logs = await read_logs(copies, open_witnesses(evidence.witnesses, port=port), port=port)
     if not logs:
         raise LogMissing(
             "none of the places holds the log of an agent",
             hint="give the public card with --card FILE, or a witness with --witness DIR",
         )
     with ExitStack() as stack:
-        if have.vault is not None:
-            log, change = _log_of_vault(have.vault, [one.log for one in logs]), ""
-            escrow, raw = read_escrow(have.vault), None
+        if evidence.vault is not None:
+            log, change = _log_of_vault(evidence.vault, [one.log for one in logs]), ""
+            escrow, raw = read_escrow(evidence.vault), None
         else:
             phrase, change = find_phrase(
-                [one.log for one in logs], words=have.words, shares=have.shares, passphrase=have.passphrase
+                [one.log for one in logs], words=evidence.words, shares=evidence.shares, passphrase=evidence.passphrase
             )
             stack.enter_context(phrase)
-            paper = stack.enter_context(PaperKeys(phrase, have.passphrase))
+            paper = stack.enter_context(PaperKeys(phrase, evidence.passphrase))
             found = next(one for one in logs if matches(one.log, paper))
             log = found.completed(paper, port=port)
             check_paper(log, paper)
@@ -141,7 +144,7 @@ async def look(have: Have, folder: Path, *, engine: Engine, port: Signatures, at
     seen = overview(listed, others, log, port=port)
     failed = {address: error.message for address, error in sources.failed.items()}
     failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
-    return View(
+    return Survey(
         log=log,
         change=change,
         escrow=escrow,
@@ -156,7 +159,7 @@ async def look(have: Have, folder: Path, *, engine: Engine, port: Signatures, at
     )
 
 
-def _unplaced(listed: Sequence[Listed], log: Log) -> tuple[str, ...]:
+def _unplaced(listed: Sequence[Listed], log: KeyLog) -> tuple[str, ...]:
     """Heads that were signed after the log at hand ends: it may be an old copy."""
     return tuple(
         f"place {one.place.name} has head {head.record.seq}, signed at "
@@ -175,7 +178,7 @@ def _chosen(seen: Overview, *, at: int | None) -> Signed[Head] | None:
     return None
 
 
-def _open_escrow(sources: Sources, log: Log, paper: PaperKeys) -> tuple[Escrow, bytes]:
+def _open_escrow(sources: Sources, log: KeyLog, paper: PaperKeys) -> tuple[Escrow, bytes]:
     """The escrow that knows most, of those that this paper opens."""
     opened: list[tuple[int, int, Escrow, bytes]] = []
     with paper.escrow() as identity:
@@ -197,7 +200,7 @@ def _open_escrow(sources: Sources, log: Log, paper: PaperKeys) -> tuple[Escrow, 
     return escrow, raw
 
 
-def _log_of_vault(vault: Vault, logs: Sequence[Log]) -> Log:
+def _log_of_vault(vault: Vault, logs: Sequence[KeyLog]) -> KeyLog:
     """The log whose operational key this vault holds."""
     for log in logs:
         for entry in log.entries():

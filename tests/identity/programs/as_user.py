@@ -26,8 +26,8 @@ from holdfast.errors import HoldfastError, SignerRefused
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import digest_of, key_bytes
 from holdfast.identity.records.signed import Family, message
+from holdfast.identity.speaker.signer import LENGTH
 from holdfast.identity.speaker.signer_client import SignerClient, SignerRing, SignerSpeaker
-from holdfast.identity.speaker.signer_wire import LENGTH
 
 PTRACE_ATTACH = 16
 NEEDED = (

@@ -19,19 +19,19 @@ from quick_agent import Agent, make_agent
 from holdfast.core.clock import ManualClock, SystemEntropy
 from holdfast.host.private_files import write_atomically
 from holdfast.identity.lease.arbiter_folder import FolderArbiter
-from holdfast.identity.lease.instance import Why
+from holdfast.identity.lease.instance import WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import Held, Keeper, NotHeld
+from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.statements.claim import LEASE_MS
 
 ROOT = digest_of(b"state")
 
 
-def keeper(root: Path, clock: ManualClock, instance: str = "instance") -> Keeper:
+def holder(root: Path, clock: ManualClock, instance: str = "instance") -> LeaseHolder:
     agent = Agent(folder=root / "home", vault_folder=root / "vault", second=root / "second")
     journal = root / "incarnation"  # what is raised, in the place of a journal
-    return Keeper(
+    return LeaseHolder(
         file=InstanceFile(agent.folder / instance, id=agent.log.id, clock=clock, entropy=SystemEntropy()),
         speaker=agent.speaker(clock),
         arbiter=FolderArbiter(root / "arbiter", clock=clock),
@@ -49,26 +49,26 @@ class Lease(vault_lives.Life):
 
     def act(self, root: Path) -> None:
         clock = ManualClock(boot_ms=10 * LEASE_MS, boot_id="boot-1")
-        first = keeper(root, clock)
+        first = holder(root, clock)
         first.turn()
         first.turn()
         clock.reboot(boot_id="boot-2")
         clock.advance(2 * LEASE_MS)
-        keeper(root, clock).turn()
+        holder(root, clock).turn()
 
     def check(self, root: Path) -> None:
         clock = ManualClock(boot_ms=2 * LEASE_MS, boot_id="boot-3")
-        first = keeper(root, clock)
+        first = holder(root, clock)
         found = first.turn()
-        assert isinstance(found, Held), found
+        assert isinstance(found, LeaseHeld), found
         assert found.e == int((root / "incarnation").read_bytes()) <= 3, found
         again = first.turn()
-        assert isinstance(again, Held), again
+        assert isinstance(again, LeaseHeld), again
         assert again.e == found.e, (found, again)
         shutil.copytree(root / "home" / "instance", root / "home" / "copy")
-        twin = keeper(root, clock, "copy").turn()
-        assert isinstance(twin, NotHeld), twin
-        assert twin.why is Why.COPY, twin
+        twin = holder(root, clock, "copy").turn()
+        assert isinstance(twin, LeaseNotHeld), twin
+        assert twin.why is WaitReason.COPY, twin
 
     def finish(self, root: Path) -> None:
         pass

@@ -27,7 +27,7 @@ from holdfast.identity.paper.phrase import new_phrase
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.vault.ring import VaultRing, open_escrow, read_escrow
 from holdfast.identity.vault.setup import create_vaults
-from holdfast.identity.vault.slots import Key, file_key, new_unlock_text
+from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import exists, open_vault
 from holdfast_proofs.shim import Mode, Trace, arm
 
@@ -180,8 +180,8 @@ def _changed(root: Path) -> bool:
     return read_escrow(open_vault(root / "vault", given=UNLOCK)).keys.current > 1
 
 
-def _which_opens(root: Path) -> Key:
-    opened: list[Key] = []
+def _which_opens(root: Path) -> UnlockKey:
+    opened: list[UnlockKey] = []
     for key in (UNLOCK, OTHER):
         try:
             open_vault(root / "vault", given=key).read("op")

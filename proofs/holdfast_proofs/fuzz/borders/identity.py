@@ -7,10 +7,17 @@ import contextlib
 from holdfast.errors import BadRecord
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept, accept_line
-from holdfast.identity.log.log_state import Log
-from holdfast.identity.records.receipt import Receipt, parse_receipt, sign_receipt
-from holdfast.identity.records.records import Keys, Record, Why, parse_record
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.records import (
+    Keys,
+    Receipt,
+    Record,
+    Refusal,
+    RotationReason,
+    parse_receipt,
+    parse_record,
+    sign_receipt,
+)
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.answer import parse_answer
 from holdfast.identity.statements.certificate import parse_certificate
@@ -22,7 +29,7 @@ from holdfast_proofs.identity_schedules.fake import PORT, signer
 _OTHERS = (parse_receipt, parse_certificate, parse_profile, parse_claim, parse_yield, parse_answer)
 
 
-def _log() -> tuple[Log, tuple[Signed[Record], ...]]:
+def _log() -> tuple[KeyLog, tuple[Signed[Record], ...]]:
     op, nxt, paper, wit = (signer(name) for name in ("op", "next", "paper", "witness"))
     first = drafts.inception(
         op=(op,),
@@ -35,7 +42,7 @@ def _log() -> tuple[Log, tuple[Signed[Record], ...]]:
     if isinstance(log, Refusal):
         raise BadRecord(log.message)
     later = drafts.committed((signer("later").public,))
-    rotation = drafts.rotation(log, by=(nxt,), op=(signer("op 1"),), nxt=later, why=Why.STOLEN)
+    rotation = drafts.rotation(log, by=(nxt,), op=(signer("op 1"),), nxt=later, why=RotationReason.STOLEN)
     more = drafts.committed((signer("more").public,))
     recovery = drafts.recovery(id=log.id, g=1, rp=first.digest, by=(paper,), nxt=later, rec=more, wit=None)
     retired = drafts.retirement(id=log.id, g=1, rp=first.digest, by=(paper,), heir=log.id)

@@ -19,7 +19,7 @@ from holdfast.identity.paper.phrase import WORDS as WORDS_IN_PHRASE
 from holdfast.identity.paper.phrase import Phrase, read_phrase
 from holdfast.identity.paper.shares import read_share, split
 from holdfast.identity.paper.sheets import PrintedSheet, SheetRegister, parse_register
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.vault.age import AgeIdentity
 from holdfast.identity.vault.import_key import read_key_file
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault, open_vault

@@ -12,9 +12,8 @@ from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signer as Key
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.records import Keys
-from holdfast.identity.speaker.signer import VERBS, Signer
-from holdfast.identity.speaker.signer_wire import LENGTH, request
-from holdfast.identity.speaker.signer_wire import parse_answer as parse_reply
+from holdfast.identity.speaker.signer import LENGTH, VERBS, SignerService, request
+from holdfast.identity.speaker.signer import parse_answer as parse_reply
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.answer import parse_answer
 from holdfast.identity.statements.certificate import Role, parse_certificate
@@ -92,7 +91,7 @@ def signer_request(raw: bytes) -> None:
     """What is asked is refused, or done as the act that it names; never anything else is signed."""
     clock = ManualClock()
     speaker = _Speaker(cast(Vault, None), read_log=lambda: LOG, clock=clock, port=PORT)
-    verb, frame = Signer(speaker, None, clock=clock).answer(raw, user=1)
+    verb, frame = SignerService(speaker, None, clock=clock).answer(raw, user=1)
     ok, error = parse_reply(frame[LENGTH.size :])
     if ok is None:
         law(bool(error["code"]), "a refusal without a reason")

@@ -27,7 +27,7 @@ from holdfast.backup.borg.log import LINES_MAX, Line, Said, Verb, find_trouble, 
 from holdfast.backup.engine import OnAmount
 from holdfast.backup.progress import Amount
 from holdfast.errors import BackupInterrupted, EngineMissing, HoldfastError, TooLarge
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 TERM_GRACE_S = 10.0
 LINE_BYTES_MAX = 1024 * 1024
@@ -126,7 +126,7 @@ async def running(
     *,
     where: str,
     env: Mapping[str, str],
-    passphrase: Hidden | None,
+    passphrase: SecretBytes | None,
     timeout_s: float,
     cwd: Path | None = None,
     on_progress: OnAmount | None = None,
@@ -176,7 +176,7 @@ async def running(
 
 
 @contextlib.contextmanager
-def _secret_pipe(passphrase: Hidden | None) -> Generator[tuple[tuple[int, ...], dict[str, str]], None, None]:
+def _secret_pipe(passphrase: SecretBytes | None) -> Generator[tuple[tuple[int, ...], dict[str, str]], None, None]:
     """The reading end for Borg and the variable that names it. A passphrase fits into a pipe."""
     if passphrase is None:
         yield (), {}

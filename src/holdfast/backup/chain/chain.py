@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
@@ -66,7 +66,9 @@ class Chain:
         return next((one for one in reversed(self.heads) if one.record.seq == seq), None)
 
 
-def valid_heads(heads: Iterable[Signed[Head]], log: Log, *, port: Signatures) -> tuple[list[Signed[Head]], list[str]]:
+def valid_heads(
+    heads: Iterable[Signed[Head]], log: KeyLog, *, port: Signatures
+) -> tuple[list[Signed[Head]], list[str]]:
     """Those that count for the agent of this log, and why the others do not."""
     good: dict[Digest, Signed[Head]] = {}
     faults: list[str] = []

@@ -25,7 +25,7 @@ from holdfast.backup.chain.sources import Listed, Overview, overview
 from holdfast.backup.engine import SHORT_S, Engine, Repository
 from holdfast.backup.places.places import repository_of
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError, Retryable
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Signed
@@ -38,7 +38,13 @@ _FORM = re.compile(r".*-([0-9]{1,9})-([0-9]{1,12})-[0-9]{8}T[0-9]{6}Z")
 
 
 async def survey(
-    engine: Engine, listed: Sequence[Listed], others: Mapping[str, Held], log: Log, escrow: Escrow, *, port: Signatures
+    engine: Engine,
+    listed: Sequence[Listed],
+    others: Mapping[str, Held],
+    log: KeyLog,
+    escrow: Escrow,
+    *,
+    port: Signatures,
 ) -> Overview:
     """As `overview`, with the heads of archives that no other source names."""
     whole = await with_inner_heads(engine, listed, others, log, escrow, port=port)
@@ -46,7 +52,13 @@ async def survey(
 
 
 async def with_inner_heads(
-    engine: Engine, listed: Sequence[Listed], others: Mapping[str, Held], log: Log, escrow: Escrow, *, port: Signatures
+    engine: Engine,
+    listed: Sequence[Listed],
+    others: Mapping[str, Held],
+    log: KeyLog,
+    escrow: Escrow,
+    *,
+    port: Signatures,
 ) -> list[Listed]:
     """The places with the heads that were read out of their archives, and what there is to say.
 
@@ -59,7 +71,7 @@ async def with_inner_heads(
 
 
 async def _completed(
-    engine: Engine, one: Listed, named: frozenset[str], log: Log, escrow: Escrow, port: Signatures
+    engine: Engine, one: Listed, named: frozenset[str], log: KeyLog, escrow: Escrow, port: Signatures
 ) -> Listed:
     lost = (f"{NAME} is missing beside the repository",) if one.known.absent else ()
     if one.error is not None or not one.archives:
@@ -96,7 +108,7 @@ def newest_first(archives: Iterable[str]) -> list[str]:
 class _Reading:
     """The archives of one place, one after another."""
 
-    def __init__(self, engine: Engine, repository: Repository, log: Log, port: Signatures) -> None:
+    def __init__(self, engine: Engine, repository: Repository, log: KeyLog, port: Signatures) -> None:
         self._engine = engine
         self._repository = repository
         self._log = log

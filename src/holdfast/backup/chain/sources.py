@@ -19,7 +19,7 @@ from holdfast.backup.engine import Engine
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import Place, check_there, repository_of
 from holdfast.errors import HoldfastError, PlaceUnreachable
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head
@@ -81,7 +81,7 @@ async def look_around(engine: Engine, places: Sequence[Place], escrow: Escrow) -
     return list(await asyncio.gather(*(look_at(engine, place, escrow) for place in places)))
 
 
-def overview(listed: Sequence[Listed], others: Mapping[str, Held], log: Log, *, port: Signatures) -> Overview:
+def overview(listed: Sequence[Listed], others: Mapping[str, Held], log: KeyLog, *, port: Signatures) -> Overview:
     """Everything together. `others`: heads of the agent's folder and of witnesses, by name."""
     good: dict[str, list[Signed[Head]]] = {}
     faults: dict[str, tuple[str, ...]] = {}

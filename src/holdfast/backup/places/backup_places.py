@@ -56,7 +56,7 @@ from holdfast.identity.journal_keys.vault_keys import terminal_prompt
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
 from holdfast.identity.vault.vault import Vault, open_vault
-from holdfast.identity.witness.observe import merged
+from holdfast.identity.witness.observe import merge_copies
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
 
@@ -238,7 +238,7 @@ class BackupPlaces:
             return files
         copy = log_in_companions(files)
         named = {key for entry in own.entries() for keys in entry.needs for key in keys.members}
-        seen = merged(own, (copy,), id=own.id, port=port, asked=frozenset(named))
+        seen = merge_copies(own, (copy,), id=own.id, port=port, asked=frozenset(named))
         if seen is not None and seen.position > own.position:
             raise KeysReplaced(
                 f"place {place.name}: this agent was recovered or rotated elsewhere: its log "

@@ -34,7 +34,7 @@ from holdfast.backup.places.place_errors import place_error
 from holdfast.backup.places.places import COMPANION_SUFFIX, KEYS, Place
 from holdfast.errors import BadInput, PlaceMissing, PlaceTaken, RepositoryDamaged
 from holdfast.host.private_files import ensure_private_folder, write_atomically
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 PASSPHRASE = b"holdfast"
 PREFIX = "beside-"
@@ -102,7 +102,7 @@ def companion_repository(place: Place) -> Repository:
     return Repository(
         name=f"{place.name} (beside)",
         address=place.beside or place.address + COMPANION_SUFFIX,
-        passphrase=Hidden(PASSPHRASE),
+        passphrase=SecretBytes(PASSPHRASE),
         rsh=place.rsh,
         remote_program=place.remote_program,
     )

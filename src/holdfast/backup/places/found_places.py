@@ -23,7 +23,7 @@ from holdfast.backup.places.place_errors import place_error
 from holdfast.backup.places.places import ABOUT, About, Place, find_place_id
 from holdfast.errors import BadInput, HoldfastError, PlaceMissing
 from holdfast.identity.files.own_log import LOG, RECEIPTS
-from holdfast.identity.witness.witness import Copy
+from holdfast.identity.witness.witness import LogCopy
 
 AGENTS_MAX = 100  # folders of agents in one place that are looked at
 
@@ -40,14 +40,14 @@ class Source:
         return self.files.get("escrow.age")
 
     @property
-    def log(self) -> Copy:
+    def log(self) -> LogCopy:
         return log_in_companions(self.files)
 
 
-def log_in_companions(files: Mapping[str, bytes]) -> Copy:
+def log_in_companions(files: Mapping[str, bytes]) -> LogCopy:
     """The log that lies beside a repository, with its receipts; nothing of it is checked."""
     records, receipts = (tuple(line for line in files.get(name, b"").split(b"\n") if line) for name in (LOG, RECEIPTS))
-    return Copy(records=records, receipts=receipts)
+    return LogCopy(records=records, receipts=receipts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

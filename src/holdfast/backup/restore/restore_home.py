@@ -55,7 +55,7 @@ from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
 from holdfast.host.manifest import find_bad_name
 from holdfast.host.private_files import FOLDER_MODE, check_place, ensure_private_folder, open_private
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.statements.head import Head
 from holdfast.identity.vault.ring import Escrow
@@ -77,7 +77,7 @@ class Means:
     engine: Engine  # its program; a restore takes a fresh base folder
     places: Sequence[Place]
     escrow: Escrow
-    log: Log
+    log: KeyLog
     keys: KeyRing | None = None
     others: Mapping[str, Held] = field(default_factory=dict[str, Held])  # heads from elsewhere
     checks: Sequence[Check] = ()

@@ -10,7 +10,7 @@ from holdfast.cli.command import Commands, add_json_option, new_command
 
 if TYPE_CHECKING:
     from holdfast.layout.covered import Entry
-    from holdfast.recovery.adopt import Survey
+    from holdfast.recovery.adopt import FolderSurvey
 
 SHOWN_MAX = 40
 
@@ -45,15 +45,16 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     from holdfast.app.handoff import write_foreign
     from holdfast.cli.agent.init import make
-    from holdfast.cli.input.agent_places import path_of, paths_of
+    from holdfast.cli.input.agent_places import path_of, paths_of, witnesses_of
     from holdfast.cli.input.confirm import confirm
     from holdfast.cli.screen.screen import print_json, talk
     from holdfast.identity.acts.make_agent import find_whole
-    from holdfast.recovery.adopt import check_apart, prepare, survey
+    from holdfast.layout.witness_address import folders_of
+    from holdfast.recovery.adopt import check_apart, prepare, survey_folder
 
-    found = survey(path_of(args.folder), name=args.name)
+    found = survey_folder(path_of(args.folder), name=args.name)
     given = paths_of([one for one in (args.vault, args.second, args.arbiter) if one])
-    check_apart(found.folder, (*given, *paths_of(args.witness)))
+    check_apart(found.folder, (*given, *folders_of(witnesses_of(args.witness))))
     if not args.json:
         _print(found)
     identity: dict[str, Any] | None = None
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _talk_done(found: Survey, identity: dict[str, Any] | None) -> None:
+def _talk_done(found: FolderSurvey, identity: dict[str, Any] | None) -> None:
     from holdfast.cli.screen.screen import print_fields, talk
 
     if identity is not None:
@@ -88,7 +89,7 @@ def _talk_done(found: Survey, identity: dict[str, Any] | None) -> None:
         talk("hint: keep .holdfast out of git: `echo .holdfast >> .git/info/exclude`")
 
 
-def _print(found: Survey) -> None:
+def _print(found: FolderSurvey) -> None:
     from holdfast.cli.screen.screen import print_fields, print_table
 
     print_fields(
@@ -131,7 +132,7 @@ def _why(entry: Entry) -> str:
     return f"{entry.left_out.reason}: {entry.left_out.text}"
 
 
-def _backup_words(found: Survey) -> str:
+def _backup_words(found: FolderSurvey) -> str:
     words = f"yes: {found.files:,} files, {len(found.databases)} databases, {found.links} links"
     words += f", {found.bytes:,} bytes"
     if found.secrets:
@@ -139,7 +140,7 @@ def _backup_words(found: Survey) -> str:
     return words
 
 
-def _shape(found: Survey) -> dict[str, Any]:
+def _shape(found: FolderSurvey) -> dict[str, Any]:
     return {
         "folder": str(found.folder),
         "name": found.name,

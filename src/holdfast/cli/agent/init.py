@@ -90,23 +90,23 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
     import asyncio
     import dataclasses
 
-    from holdfast.cli.input.agent_places import default_place, path_of, paths_of, second_place
+    from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
     from holdfast.cli.input.input_slots import new_slots
     from holdfast.cli.screen.output_words import words_out
     from holdfast.cli.screen.screen import talk
     from holdfast.core.clock import SystemEntropy
-    from holdfast.identity.acts.make_agent import Plan, check_plan, make_agent
+    from holdfast.identity.acts.make_agent import AgentPlan, check_plan, make_agent
     from holdfast.identity.records.ed25519 import Sodium
 
     show = words_out(args.words_fd, name)
     vault = path_of(args.vault) if args.vault else default_place("vault", name)
     arbiter = path_of(args.arbiter) if args.arbiter else default_place("arbiter", name)
-    plan = Plan(
+    plan = AgentPlan(
         name=name,
         folder=home,
         vault=vault,
         second=second_place(args.second, vault, name),
-        witnesses=paths_of(args.witness) or (default_place("witness", name),),
+        witnesses=witnesses_of(args.witness) or (default_witness(name),),
         arbiter=str(arbiter),
         keys=(),
         second_keys=(),
@@ -128,7 +128,7 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
         "home": str(plan.folder),
         "vault": str(plan.vault),
         "second": str(plan.second),
-        "witnesses": [str(path) for path in plan.witnesses],
+        "witnesses": [str(one) for one in plan.witnesses],
     }
 
 

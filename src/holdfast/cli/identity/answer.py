@@ -12,8 +12,8 @@ from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.core.clock import SystemClock
 from holdfast.errors import BadInput, BadRecord, VaultMissing
 from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import is_final
-from holdfast.identity.log.replay import replay
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker

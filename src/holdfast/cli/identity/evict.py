@@ -7,19 +7,19 @@ import asyncio
 
 from holdfast.cli.identity.rotate import opened_keys, rotate
 from holdfast.cli.identity.show import report
-from holdfast.cli.input.agent_places import paths_of
+from holdfast.cli.input.agent_places import witnesses_of
 from holdfast.cli.input.confirm import confirm
 from holdfast.cli.input.input_sheet import Given, read_given
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput
-from holdfast.identity.acts.log_act import Done, acting, open_desk
+from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session
 from holdfast.identity.acts.paper_acts import find_phrase, lock, unlock
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.records import Why
-from holdfast.identity.witness.witness_places import reach
+from holdfast.identity.records.records import RotationReason
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             "If the key in the second place may be stolen too, stop and use --paper",
             yes=args.yes,
         )
-        report(home, rotate(home, args, Why.STOLEN), as_json=args.json)
+        report(home, rotate(home, args, RotationReason.STOLEN), as_json=args.json)
         return 0
     what = (
         "nobody can act for it until the words are used again" if args.lock_only else "then fresh keys take over here"
@@ -45,29 +45,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> Done:
+def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> ActResult:
     log = read_own_log(home.folder, Sodium())
     phrase, change = find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)
     if change:
         talk(f"the words were repaired: {change}; look at the sheet")
 
-    named = paths_of(args.new_witness)
+    named = witnesses_of(args.new_witness)
 
-    async def locked(paper: PaperKeys) -> Done:
-        desk = await open_desk(home, port=Sodium(), make=named)
-        wit = reach(named, port=Sodium()).keys() if named else None
-        return await lock(desk, paper, wit=wit)
+    async def locked(paper: PaperKeys) -> ActResult:
+        session = await open_log_session(home, port=Sodium(), make=named)
+        wit = open_witnesses(named, port=Sodium()).keys() if named else None
+        return await lock(session, paper, wit=wit)
 
     with phrase, PaperKeys(phrase, given.passphrase) as paper:
-        with acting(home.folder):
+        with act_lock(home.folder):
             done = asyncio.run(locked(paper))  # first, before a vault that may not open
         talk(f"{home.name} is locked: nobody can act for it")
         if args.lock_only:
             return done
 
-        async def unlocked() -> Done:
-            desk = await open_desk(load_home(home.folder), port=Sodium())
-            return await unlock(desk, paper, keys, why=Why.STOLEN, entropy=SystemEntropy())
+        async def unlocked() -> ActResult:
+            session = await open_log_session(load_home(home.folder), port=Sodium())
+            return await unlock(session, paper, keys, why=RotationReason.STOLEN, entropy=SystemEntropy())
 
-        with opened_keys(home, args) as keys, acting(home.folder):
+        with opened_keys(home, args) as keys, act_lock(home.folder):
             return asyncio.run(unlocked())

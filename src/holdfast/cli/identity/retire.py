@@ -9,7 +9,7 @@ from holdfast.cli.identity.show import report
 from holdfast.cli.input.confirm import confirm
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.errors import BadInput, BadRecord
-from holdfast.identity.acts.log_act import Done, acting, open_desk
+from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session
 from holdfast.identity.acts.paper_acts import find_phrase, retire
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.paper.derive import PaperKeys
@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> int:
     given = read_given(args)
     phrase, _ = find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)
 
-    async def act(paper: PaperKeys) -> Done:
-        return await retire(await open_desk(home, port=Sodium()), paper, heir=heir)
+    async def act(paper: PaperKeys) -> ActResult:
+        return await retire(await open_log_session(home, port=Sodium()), paper, heir=heir)
 
-    with phrase, PaperKeys(phrase, given.passphrase) as paper, acting(home.folder):
+    with phrase, PaperKeys(phrase, given.passphrase) as paper, act_lock(home.folder):
         done = asyncio.run(act(paper))
     report(home, done, as_json=args.json)
     return 0

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.errors import LogDamaged, LogMissing
-from holdfast.identity.acts.log_act import Desk, Done, refresh
-from holdfast.identity.files.own_log import mend_own_log, read_own_log
-from holdfast.identity.files.pending import find_pending
+from holdfast.identity.acts.log_act import ActResult, LogSession, refresh
+from holdfast.identity.files.own_log import find_pending, read_own_log, rewrite_own_log
 from holdfast.identity.files.public_file import Identity, read_identity
-from holdfast.identity.log.log_state import Log, find_liars, is_final
+from holdfast.identity.log.log_state import KeyLog, find_liars, is_final
 from holdfast.identity.paper.sheets import SheetRegister
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.witness.witness_places import reach
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def fetch(home: AgentHome) -> Mapping[str, str]:
     """Write the own copy anew from all that can be asked; a damaged one counts for nothing."""
-    reached = reach(home.witnesses, port=Sodium())
+    reached = open_witnesses(home.witnesses, port=Sodium())
     try:
         log = read_own_log(home.folder, Sodium())
     except LogDamaged:
@@ -52,14 +51,14 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
         log = _ours(home, found)
         if log is None:
             raise
-    desk = Desk(home=home, port=Sodium(), reached=reached, log=log)
-    silent = await refresh(desk)
-    mend_own_log(home.folder, desk.log)
-    desk.show()
+    session = LogSession(home=home, port=Sodium(), reached=reached, log=log)
+    silent = await refresh(session)
+    rewrite_own_log(home.folder, session.log)
+    session.show()
     return silent
 
 
-def _ours(home: AgentHome, found: list[Log]) -> Log | None:
+def _ours(home: AgentHome, found: list[KeyLog]) -> KeyLog | None:
     """The log of this agent: by its identity.json, or the only one that the witnesses have."""
     try:
         id_ = read_identity(home.identity_file).id
@@ -68,7 +67,7 @@ def _ours(home: AgentHome, found: list[Log]) -> Log | None:
     return next((one for one in found if one.id == id_), None)
 
 
-def shape(home: AgentHome, log: Log, identity: Identity) -> dict[str, Any]:  # Any: JSON
+def shape(home: AgentHome, log: KeyLog, identity: Identity) -> dict[str, Any]:  # Any: JSON
     try:
         pending = find_pending(home.folder)
     except LogDamaged as error:
@@ -102,7 +101,7 @@ def shape(home: AgentHome, log: Log, identity: Identity) -> dict[str, Any]:  # A
     }
 
 
-def report(home: AgentHome, done: Done, *, as_json: bool) -> None:
+def report(home: AgentHome, done: ActResult, *, as_json: bool) -> None:
     """What an act has led to."""
     if as_json:
         print_json(shape(home, done.log, read_identity(home.identity_file)))

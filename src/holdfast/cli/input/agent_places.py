@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import BadInput
+from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, parse_witness_address
 
 SAME_DISK = (
     "risk: the second place lies on the same disk as the vault: whoever takes the disk has both, "
@@ -26,6 +27,15 @@ def path_of(given: str) -> Path:
 
 def paths_of(given: Sequence[str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(map(path_of, given)))
+
+
+def witnesses_of(given: Sequence[str]) -> tuple[WitnessAddress, ...]:
+    """The addresses that `--witness` or `--new-witness` named, each once."""
+    return tuple(dict.fromkeys(map(parse_witness_address, given)))
+
+
+def default_witness(name: str) -> WitnessAddress:
+    return WitnessFolder(default_place("witness", name))
 
 
 def second_place(given: str | None, vault: Path, name: str) -> Path:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from holdfast.cli.input.input_words import ask_words
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput
-from holdfast.identity.paper.hand_copy import places_to_ask, retyped_wrong, wrong_places
-from holdfast.identity.paper.words import WordList
+from holdfast.identity.paper.phrase import WordList, places_to_ask, retyped_wrong, wrong_places
 
 TRIES = 3
 _WIPE = "\x1b[1A\x1b[2K"  # up one line, and clear it

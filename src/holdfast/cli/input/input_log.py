@@ -7,16 +7,16 @@ from pathlib import Path
 from holdfast.errors import BadInput, BadSheet
 from holdfast.identity.files.own_log import FILE_BYTES_MAX, RECEIPTS
 from holdfast.identity.paper.paper import CODE_CHARS_MAX, read_card
-from holdfast.identity.witness.witness import Copy
+from holdfast.identity.witness.witness import LogCopy
 
 
-def read_log_file(path: Path) -> Copy:
+def read_log_file(path: Path) -> LogCopy:
     """The lines of a kel.jsonl, and of the receipts.jsonl beside it. Nothing is verified yet."""
     beside = path.parent / RECEIPTS
-    return Copy(records=_lines(path), receipts=_lines(beside) if beside.is_file() else ())
+    return LogCopy(records=_lines(path), receipts=_lines(beside) if beside.is_file() else ())
 
 
-def read_card_file(path: Path) -> Copy:
+def read_card_file(path: Path) -> LogCopy:
     """The records in a card's text or code. They prove nothing before they are verified."""
     try:
         text = _raw(path, 64 * CODE_CHARS_MAX).decode()
@@ -24,7 +24,7 @@ def read_card_file(path: Path) -> Copy:
         raise BadSheet(
             f"{path} is no text", hint="give the text of the card, or what a telephone shows for its code"
         ) from None
-    return Copy(records=read_card(text), receipts=())
+    return LogCopy(records=read_card(text), receipts=())
 
 
 def _lines(path: Path) -> tuple[bytes, ...]:

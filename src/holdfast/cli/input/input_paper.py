@@ -16,7 +16,7 @@ from holdfast.cli.input.input_sheet import sorted_paper
 from holdfast.cli.input.input_slots import read_line
 from holdfast.cli.input.input_words import ask_words, read_words
 from holdfast.errors import BadInput, BadShare
-from holdfast.identity.acts.paper_sheets import PaperDesk, Words, check_same_agent, fit_phrase, fit_shares
+from holdfast.identity.acts.paper_sheets import FittedWords, PaperSession, check_same_agent, fit_phrase, fit_shares
 from holdfast.identity.paper.paper import read_secret
 from holdfast.identity.paper.phrase import WORDS
 from holdfast.identity.paper.shares import SHARE_WORDS, Share, read_share
@@ -33,39 +33,39 @@ def read_passphrase(args: argparse.Namespace) -> str:
     return ask_words("passphrase of the sheet", option) if args.sheet_passphrase else ""
 
 
-def read_paper(desk: PaperDesk, args: argparse.Namespace, passphrase: str) -> Words:
+def read_paper(session: PaperSession, args: argparse.Namespace, passphrase: str) -> FittedWords:
     """Words that fit this agent. Raises BadInput, BadPhrase, BadShare, BadSheet."""
     if args.scan and args.words_fd is not None:
         raise BadInput("--scan and --words-fd: one of them")
     if args.scan:
         from holdfast.identity.paper.scan import scan
 
-        return fit_text(desk, "\n".join(scan(Path(file)) for file in args.scan), passphrase)
+        return fit_text(session, "\n".join(scan(Path(file)) for file in args.scan), passphrase)
     if args.words_fd is not None:
-        return fit_text(desk, read_words(args.words_fd, "--words-fd"), passphrase)
-    return _typed(desk, passphrase)
+        return fit_text(session, read_words(args.words_fd, "--words-fd"), passphrase)
+    return _typed(session, passphrase)
 
 
-def fit_text(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
+def fit_text(session: PaperSession, text: str, passphrase: str = "") -> FittedWords:
     """A phrase, shares in lines, or the texts of codes."""
     for line in text.splitlines():
         if _CODE.search(line):
-            check_same_agent(desk, read_secret(line.upper()))
+            check_same_agent(session, read_secret(line.upper()))
     given = sorted_paper(text)
     if not given.shares:
-        return fit_phrase(desk, given.words, passphrase)
+        return fit_phrase(session, given.words, passphrase)
     shares = [read_share(one, number=at) for at, one in enumerate(given.shares, 1)]
-    return fit_shares(desk, shares, passphrase)
+    return fit_shares(session, shares, passphrase)
 
 
-def _typed(desk: PaperDesk, passphrase: str) -> Words:
+def _typed(session: PaperSession, passphrase: str) -> FittedWords:
     def ask(what: str) -> str:
         return ask_words(what, "--words-fd")
 
     text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share")
     if _CODE.search(text) or not sorted_paper(text).shares:
-        return fit_text(desk, text, passphrase)
-    return fit_shares(desk, ask_shares(ask, text), passphrase)
+        return fit_text(session, text, passphrase)
+    return fit_shares(session, ask_shares(ask, text), passphrase)
 
 
 def ask_shares(ask: Callable[[str], str], first: str = "") -> list[Share]:

@@ -56,7 +56,7 @@ def read_given(args: argparse.Namespace) -> Given:
 def sorted_paper(text: str, passphrase: str = "") -> Given:
     """Whether these are words or shares. Raises BadInput, BadSheet."""
     from holdfast.identity.paper.paper import read_secret
-    from holdfast.identity.paper.words import split
+    from holdfast.identity.paper.phrase import split
 
     if _CODE.search(text):
         codes = {line.strip().upper() for line in text.splitlines() if _CODE.search(line)}

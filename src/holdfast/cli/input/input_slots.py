@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.identity.vault.slots import Key
+    from holdfast.identity.vault.slots import UnlockKey
     from holdfast.identity.vault.vault import Vault
 
 BYTES_MAX = 8 * 1024
@@ -63,7 +63,7 @@ def read_line(option: str, word: str) -> str:
         raise BadInput(f"{option} {word}: not text in UTF-8") from None
 
 
-def new_slots(args: argparse.Namespace) -> tuple[list[Key], list[Key]]:
+def new_slots(args: argparse.Namespace) -> tuple[list[UnlockKey], list[UnlockKey]]:
     """The keys of the slots of a new vault and of its second place."""
     vault = _given("--passphrase-fd", args.passphrase_fd, args.unlock_file, args.credential, what="the vault")
     second = _given(
@@ -88,11 +88,11 @@ def open_existing(folder: Path, option: str, fd: str | None, *, what: str) -> Va
     return open_vault(folder, ask=_asker(what) if sys.stdin.isatty() else None)
 
 
-def _given(option: str, fd: str | None, file: str | None, credential: str | None, *, what: str) -> list[Key]:
+def _given(option: str, fd: str | None, file: str | None, credential: str | None, *, what: str) -> list[UnlockKey]:
     from holdfast.cli.screen.screen import talk
     from holdfast.identity.vault.slots import RISKS, passphrase_key
 
-    keys: list[Key] = []
+    keys: list[UnlockKey] = []
     if fd is not None:
         keys.append(passphrase_key(read_line(option, fd)))
     if file is not None:
@@ -107,7 +107,7 @@ def _given(option: str, fd: str | None, file: str | None, credential: str | None
     return keys
 
 
-def _unlock_file(path: Path) -> Key:
+def _unlock_file(path: Path) -> UnlockKey:
     from holdfast.core.clock import SystemEntropy
     from holdfast.host.private_files import check_place, create_durably, ensure_private_folder
     from holdfast.identity.vault.mounted import read_mounted
@@ -121,7 +121,7 @@ def _unlock_file(path: Path) -> Key:
     return file_key(path, read_mounted(path, bytes_max=UNLOCK_FILE_BYTES_MAX))
 
 
-def _credential(name: str) -> Key:
+def _credential(name: str) -> UnlockKey:
     from holdfast.identity.vault.mounted import read_mounted
     from holdfast.identity.vault.slots import UNLOCK_FILE_BYTES_MAX, credential_key
 

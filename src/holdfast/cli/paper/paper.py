@@ -12,7 +12,7 @@ from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 
 if TYPE_CHECKING:
-    from holdfast.identity.acts.paper_sheets import PaperDesk
+    from holdfast.identity.acts.paper_sheets import PaperSession
     from holdfast.identity.paper.paper import Sheet
 
 _PARTS = re.compile(r"([0-9]{1,2})of([0-9]{1,2})")
@@ -216,16 +216,16 @@ def run_print(args: argparse.Namespace) -> int:
         check_person()
     else:
         check_way_out(args.out, text=args.text)
-    desk = _desk(args)
+    session = _desk(args)
     passphrase = read_passphrase(args)
-    words = read_paper(desk, args, passphrase)
+    words = read_paper(session, args, passphrase)
     with words.phrase:
         _tell_mended(words.change)
         sheets = print_sheets(
-            desk, words.phrase, date=today(), parts=parts, holders=args.holder, has_passphrase=bool(passphrase)
+            session, words.phrase, date=today(), parts=parts, holders=args.holder, has_passphrase=bool(passphrase)
         )
         if args.hand_copy:
-            _copied(desk, sheets)
+            _copied(session, sheets)
             return 0
         _put(sheets, args)
     numbers = ", ".join(str(one.number) for one in sheets)
@@ -240,27 +240,27 @@ def run_verify(args: argparse.Namespace) -> int:
     from holdfast.identity.acts.paper_sheets import mark_verified, sheets_read, today
 
     number = None if args.sheet is None else _number(args.sheet)
-    desk = _desk(args)
-    words = read_paper(desk, args, read_passphrase(args))
+    session = _desk(args)
+    words = read_paper(session, args, read_passphrase(args))
     words.phrase.wipe()
-    numbers = sheets_read(desk, words, number)
+    numbers = sheets_read(session, words, number)
     date = today()
-    mark_verified(desk, numbers, date=date)
+    mark_verified(session, numbers, date=date)
     if args.json:
         print_json(
             {
-                "agent": desk.identity.name,
-                "id": desk.log.id,
+                "agent": session.identity.name,
+                "id": session.log.id,
                 "sheets": numbers,
                 "verified": date,
-                "generation": desk.generation,
+                "generation": session.generation,
                 "mended": words.change,
             }
         )
         return 0
     _tell_mended(words.change)
     named = ", ".join(map(str, numbers))
-    print(f"sheet {named}: right; it recovers {desk.identity.name} ({desk.log.id})")
+    print(f"sheet {named}: right; it recovers {session.identity.name} ({session.log.id})")
     print("write date and name into the table on the sheet", file=sys.stderr)
     return 0
 
@@ -272,11 +272,11 @@ def run_list(args: argparse.Namespace) -> int:
     from holdfast.identity.acts.paper_sheets import today
     from holdfast.identity.paper.sheets import state_of
 
-    desk, now = _desk(args), today()
-    sheets = desk.register.sheets
+    session, now = _desk(args), today()
+    sheets = session.register.sheets
     if args.json:
         shown = [{**msgspec.to_builtins(one), "state": state_of(one, now).value} for one in sheets]
-        print_json({"sheets": shown, "fresh": desk.register.is_fresh(now)})
+        print_json({"sheets": shown, "fresh": session.register.is_fresh(now)})
         return 0
     rows = [
         (
@@ -303,17 +303,17 @@ def run_revoke(args: argparse.Namespace) -> int:
     from holdfast.identity.acts.paper_sheets import mark_revoked, today
     from holdfast.identity.paper.sheets import SheetState, state_of
 
-    desk = _desk(args)
+    session = _desk(args)
     numbers = [_number(one) for one in args.numbers]
     for number in numbers:
-        desk.register.get(number)
+        session.register.get(number)
     confirm(
         "revoke",
-        f"sheet {', '.join(map(str, numbers))} of {desk.identity.name} will be marked as "
+        f"sheet {', '.join(map(str, numbers))} of {session.identity.name} will be marked as "
         "one that counts no more; it cannot be unmarked",
         yes=args.yes,
     )
-    after = mark_revoked(desk, numbers, date=today())
+    after = mark_revoked(session, numbers, date=today())
     gone = [one.number for one in after.sheets if state_of(one, today()) is SheetState.REVOKED]
     if args.json:
         print_json({"revoked": gone, "left": [one.number for one in after.current()]})
@@ -341,9 +341,9 @@ def run_card(args: argparse.Namespace) -> int:
     from holdfast.identity.paper.paper_pdf import card_pdf
     from holdfast.identity.paper.paper_words import card_text
 
-    desk = _desk(args)
-    places = [f"{one.name} ({one.repository})" for one in read_places(desk.home.places_file)]
-    card = make_card(desk, date=today(), backups=places, contact=args.contact)
+    session = _desk(args)
+    places = [f"{one.name} ({one.repository})" for one in read_places(session.home.places_file)]
+    card = make_card(session, date=today(), backups=places, contact=args.contact)
     if args.text:
         print(card_text(card), end="")
         return 0
@@ -354,7 +354,7 @@ def run_card(args: argparse.Namespace) -> int:
     return 0
 
 
-def _desk(args: argparse.Namespace) -> PaperDesk:
+def _desk(args: argparse.Namespace) -> PaperSession:
     from holdfast.identity.acts.paper_sheets import open_paper
     from holdfast.layout.agent_home import home_folder
 
@@ -372,7 +372,7 @@ def _put(sheets: list[Sheet], args: argparse.Namespace) -> None:
         put_secret(sheet_pdf(*sheets), args.out)
 
 
-def _copied(desk: PaperDesk, sheets: list[Sheet]) -> None:
+def _copied(session: PaperSession, sheets: list[Sheet]) -> None:
     from holdfast.cli.input.hand_copying import copy_by_hand
     from holdfast.identity.acts.paper_sheets import mark_verified, today
     from holdfast.identity.paper.paper_words import facts
@@ -381,7 +381,7 @@ def _copied(desk: PaperDesk, sheets: list[Sheet]) -> None:
 
     for sheet in sheets:
         copy_by_hand(facts(sheet), sheet.words, english() if sheet.share is None else slip39_words())
-        mark_verified(desk, [sheet.number], date=today())
+        mark_verified(session, [sheet.number], date=today())
         print(f"sheet {sheet.number}: copied and typed again in full; write the number on it")
 
 

@@ -17,16 +17,15 @@ from holdfast.cli.screen.output_words import words_out
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput, VaultMissing
-from holdfast.identity.acts.log_act import Done, acting, open_desk
+from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session
 from holdfast.identity.acts.make_agent import open_by
-from holdfast.identity.acts.paper_acts import find_phrase
+from holdfast.identity.acts.paper_acts import find_phrase, is_under_way, replace_paper
 from holdfast.identity.acts.paper_sheets import mark_revoked, open_paper, today
-from holdfast.identity.acts.replace_paper import is_under_way, replace_paper
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.vault.slots import Key, find_unattended, passphrase_key, ways_in
+from holdfast.identity.vault.slots import UnlockKey, find_unattended, passphrase_key, ways_in
 from holdfast.identity.vault.vault import Vault, read_slots
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         stack.enter_context(phrase)
         old = stack.enter_context(PaperKeys(phrase, given.passphrase))
         vaults = _opened(home, args, stack)
-        stack.enter_context(acting(home.folder))
+        stack.enter_context(act_lock(home.folder))
         new = stack.enter_context(PaperKeys(stack.enter_context(_new_words(home, args, old))))
         done = asyncio.run(_replaced(home, old, new, *vaults))
     _revoke_all(home)
@@ -63,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _new_words(home: AgentHome, args: argparse.Namespace, old: PaperKeys) -> Phrase:
     """Made and shown; of a run that was cut short: given again."""
-    desk = asyncio.run(open_desk(home, port=Sodium()))
-    if is_under_way(desk, old):
+    session = asyncio.run(open_log_session(home, port=Sodium()))
+    if is_under_way(session, old):
         talk("an earlier run has shown new words: these are asked for")
         if args.again_fd is not None:
             return read_phrase(read_words(args.again_fd, "--again-fd"))
@@ -77,7 +76,7 @@ def _new_words(home: AgentHome, args: argparse.Namespace, old: PaperKeys) -> Phr
     return made
 
 
-Opened = tuple[Vault, list[Key]]
+Opened = tuple[Vault, list[UnlockKey]]
 
 
 def _opened(home: AgentHome, args: argparse.Namespace, stack: ExitStack) -> tuple[Opened, Opened]:
@@ -96,9 +95,9 @@ def _opened(home: AgentHome, args: argparse.Namespace, stack: ExitStack) -> tupl
     return found[0], found[1]
 
 
-async def _replaced(home: AgentHome, old: PaperKeys, new: PaperKeys, first: Opened, second: Opened) -> Done:
+async def _replaced(home: AgentHome, old: PaperKeys, new: PaperKeys, first: Opened, second: Opened) -> ActResult:
     return await replace_paper(
-        await open_desk(home, port=Sodium()),
+        await open_log_session(home, port=Sodium()),
         old,
         new,
         first[0],
@@ -109,7 +108,7 @@ async def _replaced(home: AgentHome, old: PaperKeys, new: PaperKeys, first: Open
     )
 
 
-def _ways(folder: Path, option: str, fd: str | None, *, what: str) -> list[Key]:
+def _ways(folder: Path, option: str, fd: str | None, *, what: str) -> list[UnlockKey]:
     """A key for every slot: what this machine has, what was given, or what a person types."""
     slots = read_slots(folder)
     ways = find_unattended(slots)
@@ -128,7 +127,7 @@ def _ways(folder: Path, option: str, fd: str | None, *, what: str) -> list[Key]:
 
 
 def _revoke_all(home: AgentHome) -> None:
-    desk = open_paper(home.folder)
-    numbers = [one.number for one in desk.register.current()]
+    session = open_paper(home.folder)
+    numbers = [one.number for one in session.register.current()]
     if numbers:
-        mark_revoked(desk, numbers, date=today())
+        mark_revoked(session, numbers, date=today())

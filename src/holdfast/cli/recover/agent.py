@@ -22,7 +22,7 @@ import msgspec
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.restore.restore_choice import Wish
 from holdfast.backup.restore.restore_home import restore_to
-from holdfast.cli.input.agent_places import default_place, path_of, paths_of, second_place
+from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
 from holdfast.cli.input.confirm import confirm
 from holdfast.cli.input.input_log import read_card_file, read_log_file
 from holdfast.cli.input.input_sheet import read_given
@@ -33,12 +33,12 @@ from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.cli.signals import run_async
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.errors import BackupDamaged, BadInput, HoldfastError
-from holdfast.identity.log.log_state import Standing
+from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.vault import exists
 from holdfast.layout.agent_home import home_in, root_folder
-from holdfast.recovery.recover_agent import Recovered, Target, find_obstacle, perform
-from holdfast.recovery.survey import Have, View, look
+from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, find_obstacle, recover_agent
+from holdfast.recovery.survey import Evidence, Survey, survey_evidence
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,28 +51,30 @@ def run(args: argparse.Namespace) -> int:
         args.place = [_ask_place()]
     at = None if args.at is None else _moment(args.at)
     with _borg_base() as base, Progress() as news:
-        have = _have(args, vault)
+        evidence = _have(args, vault)
         engine = run_async(open_engine(base=base, progress=news))
-        view = run_async(look(have, folder, engine=engine, port=Sodium(), at=at))
+        survey = run_async(survey_evidence(evidence, folder, engine=engine, port=Sodium(), at=at))
         if not args.json:
-            show_view(view)
+            show_view(survey)
         if args.dry_run:
-            return _look_only(args, view, folder, name, vault)
+            return _look_only(args, survey, folder, name, vault)
         if args.to:
-            return _unpack(args, view, news)
+            return _unpack(args, survey, news)
         target = _target(args, folder, name, vault)
-        _confirm(args, view, folder)
+        _confirm(args, survey, folder)
         done = run_async(
-            perform(view, have, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), tell=news.say)
+            recover_agent(
+                survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), tell=news.say
+            )
         )
-    _report(args, view, done, seconds=time.monotonic() - began)
+    _report(args, survey, done, seconds=time.monotonic() - began)
     return _start(args, done) if args.start else 0
 
 
-def _look_only(args: argparse.Namespace, view: View, folder: Path, name: str, vault: Path) -> int:
+def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str, vault: Path) -> int:
     """Tell what would be done. Raises what would stand in its way, after all else is said."""
     obstacle = find_obstacle(
-        view,
+        survey,
         vault=vault,
         keep_keys=args.keep_keys or bool(args.to),
         again=args.again,
@@ -82,22 +84,22 @@ def _look_only(args: argparse.Namespace, view: View, folder: Path, name: str, va
     would = Would(folder=folder, vault=vault, second=second, keep_keys=args.keep_keys)
     if args.to and obstacle is None:
         try:
-            report = run_async(restore_to(path_of(args.to), view.means(Sodium()), _wish(args, view), dry_run=True))
+            report = run_async(restore_to(path_of(args.to), survey.means(Sodium()), _wish(args, survey), dry_run=True))
             would = replace(would, files=report)
         except HoldfastError as error:
             obstacle = error
     if args.json:
-        planned = None if obstacle else would_json(view, would)
-        print_json({**view_json(view), "done": False, "would": planned})
+        planned = None if obstacle else would_json(survey, would)
+        print_json({**view_json(survey), "done": False, "would": planned})
     elif obstacle is None:
-        show_would(view, would)
+        show_would(survey, would)
     if obstacle is not None:
         raise obstacle
     return 0
 
 
-def _wish(args: argparse.Namespace, view: View) -> Wish:
-    return Wish(at=view.at, files=tuple(one.strip("/") for one in args.file))
+def _wish(args: argparse.Namespace, survey: Survey) -> Wish:
+    return Wish(at=survey.at, files=tuple(one.strip("/") for one in args.file))
 
 
 def has_paper_alone(args: argparse.Namespace) -> bool:
@@ -115,7 +117,7 @@ def run_without_backup(args: argparse.Namespace) -> int:
     args.name = args.agent or root_folder(args.home).name.lower()
     args.escrow = None
     if not args.witness and not args.new_witness:
-        args.new_witness = [str(default_place("witness", args.name))]
+        args.new_witness = [str(default_witness(args.name))]
     return identity_recover.run(args)
 
 
@@ -141,61 +143,62 @@ def _ask_place() -> str:
     return answer
 
 
-def _have(args: argparse.Namespace, vault: Path) -> Have:
-    have = Have(
+def _have(args: argparse.Namespace, vault: Path) -> Evidence:
+    evidence = Evidence(
         places=tuple(args.place),
         agent=args.agent,
         rsh=args.rsh,
-        witnesses=paths_of(args.witness),
+        witnesses=witnesses_of(args.witness),
         copies=tuple(
             [read_card_file(path_of(one)) for one in args.card] + [read_log_file(path_of(one)) for one in args.log]
         ),
     )
     if args.keep_keys:
         opened = open_existing(vault, "--passphrase-fd", args.passphrase_fd, what="the vault")
-        return replace(have, vault=opened)
+        return replace(evidence, vault=opened)
     given = read_given(args)
-    return replace(have, words=given.words, shares=given.shares, passphrase=given.passphrase)
+    return replace(evidence, words=given.words, shares=given.shares, passphrase=given.passphrase)
 
 
-def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> Target:
-    spare = default_place("witness", name)
+def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> RecoveryTarget:
     if args.keep_keys:
         second = path_of(args.second) if args.second else default_place("second", name)
-        return Target(folder=folder, vault=vault, second=second, again=args.again, accept_older=args.accept_older)
+        return RecoveryTarget(
+            folder=folder, vault=vault, second=second, again=args.again, accept_older=args.accept_older
+        )
     second = second_place(args.second, vault, name)
     keys, second_keys = new_slots(args)
-    return Target(
+    return RecoveryTarget(
         folder=folder,
         vault=vault,
         second=second,
         keys=keys,
         second_keys=second_keys,
-        spare_witness=spare,
-        new_witnesses=paths_of(args.new_witness),
+        spare_witness=default_witness(name),
+        new_witnesses=witnesses_of(args.new_witness),
         arbiter=str(default_place("arbiter", name)),
         again=args.again,
         accept_older=args.accept_older,
     )
 
 
-def _confirm(args: argparse.Namespace, view: View, folder: Path) -> None:
-    if view.chosen is None:
+def _confirm(args: argparse.Namespace, survey: Survey, folder: Path) -> None:
+    if survey.chosen is None:
         return  # perform says why
     what = [f"{folder} becomes the agent's folder"]
     if os.path.lexists(folder):
         what.append("what is there now is kept beside it")
-    if not args.keep_keys and view.log.standing is not Standing.LOCKED:
+    if not args.keep_keys and survey.log.standing is not LogStanding.LOCKED:
         what.append("whoever holds the agent's keys is evicted")
     confirm("recover", "; ".join(what), yes=args.yes)
 
 
-def _unpack(args: argparse.Namespace, view: View, news: Progress) -> int:
+def _unpack(args: argparse.Namespace, survey: Survey, news: Progress) -> int:
     """Look at a snapshot without making it run."""
     to = path_of(args.to)
     if os.path.lexists(to) and not args.file:
         raise BadInput(f"{to} is there already", hint="name a new folder")
-    report = run_async(restore_to(to, view.means(Sodium()), _wish(args, view)))
+    report = run_async(restore_to(to, survey.means(Sodium()), _wish(args, survey)))
     news.clear()
     if args.json:
         print_json(msgspec.to_builtins(report))
@@ -205,10 +208,10 @@ def _unpack(args: argparse.Namespace, view: View, news: Progress) -> int:
     return BackupDamaged.exit_code if report.damaged else 0
 
 
-def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: float) -> None:
+def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, seconds: float) -> None:
     restored, journal = done.restored, done.journal
     fields: dict[str, object] = {
-        **view_json(view),
+        **view_json(survey),
         "done": True,
         "home": str(done.home.folder),
         "evicted": done.evicted,
@@ -230,7 +233,7 @@ def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: f
             ("agent", done.home.name),
             ("id", done.log.id),
             ("home", str(done.home.folder)),
-            ("state", _state(view, done)),
+            ("state", _state(survey, done)),
             ("suspect", f"{fields['suspect_tasks']} open tasks: looked up or parked before anything is sent"),
             ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, in all {seconds:.1f} s"),
         ]
@@ -252,17 +255,17 @@ def _report(args: argparse.Namespace, view: View, done: Recovered, *, seconds: f
         talk(f"next: holdfast worker APP --journal {done.home.journal}")
 
 
-def _state(view: View, done: Recovered) -> str:
+def _state(survey: Survey, done: RecoveredAgent) -> str:
     if done.restored is not None:
         seq, at = done.restored.seq, done.restored.at
-    elif view.chosen is not None:
-        seq, at = view.chosen.record.seq, view.chosen.record.at
+    elif survey.chosen is not None:
+        seq, at = survey.chosen.record.seq, survey.chosen.record.at
     else:
         return ""
     return f"snapshot {seq} of {iso(at * 1000)}; what was done after that is lost here"
 
 
-def _start(args: argparse.Namespace, done: Recovered) -> int:
+def _start(args: argparse.Namespace, done: RecoveredAgent) -> int:
     """Serve from here on; the worker's own parent takes the place of this process."""
     talk(f"starting: holdfast worker {args.start}")
     sys.stdout.flush()

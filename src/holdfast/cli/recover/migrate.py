@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.identity.vault.vault import Vault
     from holdfast.layout.agent_home import AgentHome
-    from holdfast.recovery.move_in import Means
+    from holdfast.recovery.move_in import MoveMeans
 
 
 def add_parser(commands: Commands) -> None:
@@ -132,20 +132,21 @@ def run_export(args: argparse.Namespace) -> int:
 def run_import(args: argparse.Namespace) -> int:
     import asyncio
 
+    from holdfast.cli.input.agent_places import witnesses_of
     from holdfast.cli.screen.screen import talk
     from holdfast.errors import MoveRefused
     from holdfast.layout.agent_home import home_folder, root_folder
-    from holdfast.recovery.move_in import Here, move_in
+    from holdfast.recovery.move_in import HostPaths, move_in
 
     root = root_folder(args.home)
     if home_folder(args.home) != root:
         raise MoveRefused(
             f"{root} is the folder of an adopted agent, and no package is of one", hint="give --home another folder"
         )
-    here = Here(
+    here = HostPaths(
         second=str(_path(args.second)) if args.second else "",
         arbiter=str(_path(args.arbiter)) if args.arbiter else "",
-        witnesses=tuple(str(_path(one)) for one in args.witness or ()),
+        witnesses=witnesses_of(args.witness or ()),
     )
     with _vault(args, _path(args.vault)) as vault:
         done = asyncio.run(move_in(_path(args.package), home_folder(args.home), _means(vault), here=here))
@@ -203,12 +204,12 @@ def _vault(args: argparse.Namespace, folder: Path) -> Vault:
     return open_vault(folder, ask=ask)
 
 
-def _means(vault: Vault) -> Means:
+def _means(vault: Vault) -> MoveMeans:
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
-    from holdfast.recovery.move_in import Means
+    from holdfast.recovery.move_in import MoveMeans
 
-    return Means(vault=vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium())
+    return MoveMeans(vault=vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium())
 
 
 def _path(text: str) -> Path:

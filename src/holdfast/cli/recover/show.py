@@ -14,9 +14,9 @@ from holdfast.cli.screen.screen import ago, talk
 from holdfast.cli.screen.text import one_line
 from holdfast.core.clock import iso
 from holdfast.errors import ArchiveRefused, BackupDamaged, RepositoryDamaged
-from holdfast.identity.log.log_state import Standing
+from holdfast.identity.log.log_state import LogStanding
 from holdfast.layout.covering import is_no_loss
-from holdfast.recovery.survey import View
+from holdfast.recovery.survey import Survey
 
 SHOWN_MAX = 20  # of links and of notes
 _DAMAGE = frozenset((RepositoryDamaged.code, BackupDamaged.code, ArchiveRefused.code))
@@ -32,17 +32,17 @@ class Would:
     keep_keys: bool
     files: RestoreReport | None = None  # of single files, or of a whole one that is only unpacked
 
-    def evicts(self, view: View) -> bool:
-        return not self.keep_keys and view.log.standing is not Standing.LOCKED
+    def evicts(self, survey: Survey) -> bool:
+        return not self.keep_keys and survey.log.standing is not LogStanding.LOCKED
 
 
-def show_view(view: View) -> None:
-    log = view.log
-    changed = f" ({view.change}: look at the sheet)" if view.change else ""
+def show_view(survey: Survey) -> None:
+    log = survey.log
+    changed = f" ({survey.change}: look at the sheet)" if survey.change else ""
     talk(f"agent {log.id}{changed}")
     talk(f"its log stands at {tuple(log.position)}, {log.standing.value}")
-    newest = view.overview.chain.newest
-    for one in view.overview.places:
+    newest = survey.overview.chain.newest
+    for one in survey.overview.places:
         if one.error is not None:
             talk(f"place {one.place.name}: cannot be read: {one.error.message}")
             talk(f"hint: {one.place.name}: {one.error.hint}")
@@ -61,18 +61,18 @@ def show_view(view: View) -> None:
             talk(f"place {one.place.name}: snapshot {head.seq} of {iso(head.at * 1000)}: {lag}")
         for finding in one.findings:
             talk(f"place {one.place.name}: {finding}")
-    for finding in view.overview.findings:
+    for finding in survey.overview.findings:
         talk(finding)
-    told = {one.place.name for one in view.overview.places if one.error is not None}
-    for place, why in view.failed.items():
+    told = {one.place.name for one in survey.overview.places if one.error is not None}
+    for place, why in survey.failed.items():
         if place not in told:
             talk(f"{place}: {why}")
-    for text in view.unplaced:
+    for text in survey.unplaced:
         talk(f"WARNING: {text}")
-    if newest is None or view.chosen is None:
+    if newest is None or survey.chosen is None:
         return
-    chosen = view.chosen.record
-    if chosen.seq < newest.record.seq and view.at is None:
+    chosen = survey.chosen.record
+    if chosen.seq < newest.record.seq and survey.at is None:
         talk(f"WARNING: snapshot {newest.record.seq} is known of, and no place that answers holds it")
     talk(
         f"to be restored: snapshot {chosen.seq} of {iso(chosen.at * 1000)}, "
@@ -80,7 +80,7 @@ def show_view(view: View) -> None:
     )
 
 
-def show_would(view: View, would: Would) -> None:
+def show_would(survey: Survey, would: Would) -> None:
     """The rest of a look, in words."""
     if would.files is not None:
         talk(f"into {would.files.target}: {would.files.files:,} files, {would.files.bytes:,} bytes")
@@ -93,7 +93,7 @@ def show_would(view: View, would: Would) -> None:
     if would.keep_keys:
         talk(f"identity: the keys in {would.vault} stay; nobody is evicted")
     else:
-        out = "; whoever holds the old keys is evicted" if would.evicts(view) else ""
+        out = "; whoever holds the old keys is evicted" if would.evicts(survey) else ""
         talk(f"identity: recovered by the paper; new keys in {would.vault}{out}")
 
 
@@ -145,12 +145,12 @@ def _count(what: str, every: int, shown: int) -> None:
         talk(f"not made: {every - shown:,} {what} more")
 
 
-def view_json(view: View) -> dict[str, object]:
-    newest = view.overview.chain.newest
+def view_json(survey: Survey) -> dict[str, object]:
+    newest = survey.overview.chain.newest
     return {
-        "id": view.log.id,
-        "standing": view.log.standing.value,
-        "words_repaired": view.change,
+        "id": survey.log.id,
+        "standing": survey.log.standing.value,
+        "words_repaired": survey.change,
         "newest": None if newest is None else newest.record.seq,
         "places": [
             {
@@ -164,18 +164,18 @@ def view_json(view: View) -> dict[str, object]:
                 else {"snapshots": one.lag.generations, "records": one.lag.steps, "seconds": one.lag.seconds},
                 "findings": list(one.findings),
             }
-            for one in view.overview.places
+            for one in survey.overview.places
         ],
-        "findings": [*view.overview.findings, *view.unplaced],
-        "unreachable": dict(view.failed),
+        "findings": [*survey.overview.findings, *survey.unplaced],
+        "unreachable": dict(survey.failed),
     }
 
 
-def would_json(view: View, would: Would) -> dict[str, object] | None:
+def would_json(survey: Survey, would: Would) -> dict[str, object] | None:
     """None where nothing could be restored."""
-    if view.chosen is None:
+    if survey.chosen is None:
         return None
-    head = view.chosen.record
+    head = survey.chosen.record
     made: dict[str, object] = {
         "snapshot": {
             "seq": head.seq,
@@ -186,14 +186,14 @@ def would_json(view: View, would: Would) -> dict[str, object] | None:
             "files": head.files,
             "bytes": head.bytes,
             "journal_sequence": None if head.journal is None else head.journal.sequence,
-            "places": [one.place.name for one in view.overview.places if view.chosen in one.held],
+            "places": [one.place.name for one in survey.overview.places if survey.chosen in one.held],
         },
         "target": str(would.folder),
         "target_kept": os.path.lexists(would.folder),
         "identity": {
             "act": "keep" if would.keep_keys else "recover",
-            "evicts": would.evicts(view),
-            "position": list(view.log.position),
+            "evicts": would.evicts(survey),
+            "position": list(survey.log.position),
             "vault": str(would.vault),
             "second": None if would.second is None else str(would.second),
         },

@@ -26,8 +26,7 @@ import msgspec
 
 from holdfast.errors import InvariantViolated, KeysReplaced, LogDamaged, LogMissing, NotFinal, VaultDamaged
 from holdfast.host.private_files import locked
-from holdfast.identity.files.own_log import extend_own_log, read_own_log
-from holdfast.identity.files.pending import clear_pending, find_pending, write_pending
+from holdfast.identity.files.own_log import clear_pending, extend_own_log, find_pending, read_own_log, write_pending
 from holdfast.identity.files.public_file import (
     Identity,
     change_identity,
@@ -37,46 +36,47 @@ from holdfast.identity.files.public_file import (
     write_identity,
 )
 from holdfast.identity.log.log import accept, witnesses_to_ask
-from holdfast.identity.log.log_state import Log, Standing, is_final
+from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import PublicKey, key_bytes
-from holdfast.identity.records.records import Position, Record
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.records.records import LogPosition, Record, Refusal
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.vault.keyset import KeySet
-from holdfast.identity.witness.publishing import ask, publish, stands
-from holdfast.identity.witness.witness_places import Reached, reach
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast.identity.witness.publishing import ask_witnesses, is_settled, publish
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.witness_address import WitnessAddress
 
 LOCK = ".identity.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class ActResult:
     """What an act on the log has led to, for the screen."""
 
-    log: Log
+    log: KeyLog
     receipts: int = 0
     refused: dict[str, str] | None = None  # by place: why it did not vouch
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
+class LogSession:
     """One agent's log at hand, and the witnesses that can be reached."""
 
     home: AgentHome
     port: Signatures
-    reached: Reached
-    log: Log
+    reached: OpenWitnesses
+    log: KeyLog
 
     @property
     def folder(self) -> Path:
         return self.home.folder
 
     def place(self, key: PublicKey) -> str:
-        return self.reached.places.get(key, key)
+        address = self.reached.addresses.get(key)
+        return key if address is None else str(address)
 
     def add(self, signed: Signed[Record]) -> None:
         """Put our own record into the log at hand; refused where others would refuse it."""
@@ -93,11 +93,11 @@ class Desk:
         self.add(signed)
         write_pending(self.folder, signed)
 
-    async def finish(self, signed: Signed[Record], keys: KeySet | None) -> Done:
+    async def finish(self, signed: Signed[Record], keys: KeySet | None) -> ActResult:
         """Publish a pending record and take over what follows from it."""
         said = await publish(self.log, signed, self.reached.by_key, port=self.port)
         self.log = said.log
-        refused = {self.place(key): why for key, why in said.refused.items()} | self.reached.gone
+        refused = {self.place(key): why for key, why in said.refused.items()} | self.reached.unreachable
         if not said.final:
             _raise_not_final(self.log, signed, said.receipts, refused)
         self.log = extend_own_log(self.folder, self.log, self.port)
@@ -106,7 +106,7 @@ class Desk:
         self._keep_places()
         self.show()
         clear_pending(self.folder)
-        return Done(log=self.log, receipts=said.receipts, refused=refused)
+        return ActResult(log=self.log, receipts=said.receipts, refused=refused)
 
     def show(self) -> Identity:
         """identity.json says what the log says; a damaged one is kept aside and written anew.
@@ -137,7 +137,7 @@ class Desk:
         held = self.log.find(position)
         other = held is not None and held.digest != signed.digest
         beaten = position.g < self.log.position.g or (other and is_final(self.log, position))
-        if beaten and not stands(self.log, signed):
+        if beaten and not is_settled(self.log, signed):
             clear_pending(self.folder)
             return None
         return signed
@@ -148,49 +148,52 @@ class Desk:
         Those of the last recovery record stay: a recovery that names no others needs them.
         """
         head, tier = self.log.head.witnesses, self.log.generations[-1].tier.witnesses
-        places = self.reached.places
+        places = self.reached.addresses
         if not all(key in places for key in head.members):
             return
         known = tuple(dict.fromkeys(places[key] for key in (*head.members, *tier.members) if key in places))
-        settings = self.home.settings.identity
-        if set(known) == set(map(str, self.home.witnesses)):
+        if set(known) == set(self.home.witnesses):
             return
-        changed = msgspec.structs.replace(settings, witnesses=known)
+        changed = msgspec.structs.replace(self.home.settings.identity, witnesses=tuple(map(str, known)))
         write_identity_settings(self.home.settings_file, name=self.home.name, identity=changed)
         self.home = load_home(self.folder)
 
 
-async def open_desk(home: AgentHome, *, port: Signatures, more: Sequence[Path] = (), make: Sequence[Path] = ()) -> Desk:
-    """The agent's log with all that its witnesses hold; `make` are folders of new witnesses.
+async def open_log_session(
+    home: AgentHome, *, port: Signatures, more: Sequence[WitnessAddress] = (), make: Sequence[WitnessAddress] = ()
+) -> LogSession:
+    """The agent's log with all that its witnesses hold; `make` are addresses of new witnesses.
 
     Raises MovedAway: a copy that was left behind must not change the keys under the new one.
     """
     check_not_moved(home.instance)
-    reached = reach([*home.witnesses, *more], port=port)
+    reached = open_witnesses([*home.witnesses, *more], port=port)
     if make:
         # Named before anything is sent: whoever goes on after a kill must be able to reach them.
-        fresh = reach(make, port=port, make=True)
-        places = dict.fromkeys((*map(str, home.witnesses), *fresh.places.values()))
-        settings = msgspec.structs.replace(home.settings.identity, witnesses=tuple(places))
+        fresh = open_witnesses(make, port=port, make=True)
+        named = dict.fromkeys((*home.witnesses, *fresh.addresses.values()))
+        settings = msgspec.structs.replace(home.settings.identity, witnesses=tuple(map(str, named)))
         write_identity_settings(home.settings_file, name=home.name, identity=settings)
         home = load_home(home.folder)
-        reached = reach([*home.witnesses, *more], port=port)
+        reached = open_witnesses([*home.witnesses, *more], port=port)
     log = read_own_log(home.folder, port)
-    desk = Desk(home=home, port=port, reached=reached, log=log)
-    await refresh(desk)
-    return desk
+    session = LogSession(home=home, port=port, reached=reached, log=log)
+    await refresh(session)
+    return session
 
 
-async def refresh(desk: Desk) -> dict[str, str]:
+async def refresh(session: LogSession) -> dict[str, str]:
     """Take in what the witnesses hold; who did not answer."""
-    named = (key for entry in desk.log.entries() for keys in entry.needs for key in keys.members)
-    asked = frozenset((*desk.reached.by_key, *named))  # one that is gone counts as asked
-    log, silent = await ask(desk.log, desk.log.id, desk.reached.by_key, port=desk.port, asked=asked)
-    desk.log = log or desk.log
-    return {desk.place(key): why for key, why in silent.items()} | desk.reached.gone
+    named = (key for entry in session.log.entries() for keys in entry.needs for key in keys.members)
+    asked = frozenset((*session.reached.by_key, *named))  # one that is gone counts as asked
+    log, silent = await ask_witnesses(
+        session.log, session.log.id, session.reached.by_key, port=session.port, asked=asked
+    )
+    session.log = log or session.log
+    return {session.place(key): why for key, why in silent.items()} | session.reached.unreachable
 
 
-def settle(keys: KeySet, log: Log) -> None:
+def settle(keys: KeySet, log: KeyLog) -> None:
     """The vaults take over what the log says. Raises KeysReplaced where it names other keys."""
     named = log.operational
     if named is None:
@@ -204,20 +207,20 @@ def settle(keys: KeySet, log: Log) -> None:
 
 
 @contextmanager
-def acting(folder: Path) -> Generator[None]:
+def act_lock(folder: Path) -> Generator[None]:
     """One act on an agent's log at a time; the second waits, and sees what the first did."""
     with locked(folder / LOCK):
         yield
 
 
-def _shown(identity: Identity, log: Log) -> Identity:
+def _shown(identity: Identity, log: KeyLog) -> Identity:
     shown = with_log(identity, log)
-    if log.position > Position(0, 0):
+    if log.position > LogPosition(0, 0):
         shown = msgspec.structs.replace(shown, imported=None)  # that key speaks no more
     return shown
 
 
-def _raise_not_final(log: Log, signed: Signed[Record], receipts: int, refused: dict[str, str]) -> None:
+def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused: dict[str, str]) -> None:
     position = signed.record.position
     held = log.find(position)
     if held is None:
@@ -226,7 +229,7 @@ def _raise_not_final(log: Log, signed: Signed[Record], receipts: int, refused: d
     if held.digest != signed.digest:
         raise KeysReplaced(
             f"{log.id}: another record stands at {tuple(position)}"
-            + (", and nothing is final there" if log.standing is Standing.CONTESTED else "")
+            + (", and nothing is final there" if log.standing is LogStanding.CONTESTED else "")
             + (f" ({why})" if why else "")
         )
     needed = max(keys.needed for keys in held.needs)

@@ -30,7 +30,7 @@ from pathlib import Path
 from holdfast.core.clock import Entropy
 from holdfast.errors import AgentExists, BadInput, KeysReplaced, LogMissing, VaultLocked, VaultMissing
 from holdfast.host.private_files import check_place, ensure_private_folder, remove_durably, write_atomically
-from holdfast.identity.acts.log_act import Desk, Done
+from holdfast.identity.acts.log_act import ActResult, LogSession
 from holdfast.identity.files.own_log import LOG, RECEIPTS, find_own_log
 from holdfast.identity.files.public_file import ImportedKey, identity_of, read_identity, write_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer, read
@@ -41,33 +41,34 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes, key_text
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.records.records import Refusal
 from holdfast.identity.vault.import_key import Imported
 from holdfast.identity.vault.keyset import KeySet, get_op
 from holdfast.identity.vault.setup import create_vaults
-from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, exists, open_vault
-from holdfast.identity.witness.witness_places import Reached, reach
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.agent_settings import IdentitySettings
 from holdfast.layout.settings import read_agent_settings
 from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.witness_address import WitnessAddress, folders_of
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 NONCE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AgentPlan:
     """What a person has decided. Paths are absolute."""
 
     name: str
     folder: Path
     vault: Path
     second: Path
-    witnesses: tuple[Path, ...]
-    keys: Sequence[Key]  # slots of the vault
-    second_keys: Sequence[Key]
+    witnesses: tuple[WitnessAddress, ...]
+    keys: Sequence[UnlockKey]  # slots of the vault
+    second_keys: Sequence[UnlockKey]
     arbiter: str = ""
     imported: Imported | None = None
     today: str = ""
@@ -82,9 +83,9 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class MadeAgent:
     home: AgentHome
-    done: Done
+    done: ActResult
     went_on: bool  # an earlier run had made the vault; its words count
 
 
@@ -98,7 +99,9 @@ def check_name(name: str) -> str:
     return name
 
 
-async def make_agent(plan: Plan, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures) -> Made:
+async def make_agent(
+    plan: AgentPlan, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures
+) -> MadeAgent:
     """Make the agent, or finish what a run that was cut short has begun.
 
     `show` gives the words to the person and returns when they are safe; it is called once, before
@@ -113,7 +116,7 @@ async def make_agent(plan: Plan, *, show: Callable[[Phrase], None], entropy: Ent
     ensure_private_folder(plan.folder)
     write_identity_settings(plan.folder / "holdfast.toml", name=plan.name, identity=plan.settings())
     home = load_home(plan.folder)
-    reached = reach(plan.witnesses, port=port, make=True)
+    reached = open_witnesses(plan.witnesses, port=port, make=True)
     went_on = exists(plan.vault)
     if went_on:
         vault = open_by(plan.vault, plan.keys)
@@ -121,14 +124,14 @@ async def make_agent(plan: Plan, *, show: Callable[[Phrase], None], entropy: Ent
         _refuse_used(home, port)
         vault = _create(plan, home, reached, show=show, entropy=entropy, port=port)
     with vault:
-        return Made(home=home, done=await _finish(home, vault, reached, port), went_on=went_on)
+        return MadeAgent(home=home, done=await _finish(home, vault, reached, port), went_on=went_on)
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: AgentPlan) -> None:
     """What can be refused before anything is made, or anybody is asked for a passphrase."""
     for path in (plan.folder, plan.vault, plan.second):
         check_place(path)
-    apart = [plan.folder, plan.vault, plan.second, *plan.witnesses]
+    apart = [plan.folder, plan.vault, plan.second, *folders_of(plan.witnesses)]
     for one in apart:
         for other in apart:
             if one is not other and (one == other or other in one.parents):
@@ -174,7 +177,13 @@ def _refuse_used(home: AgentHome, port: Signatures) -> None:
 
 
 def _create(
-    plan: Plan, home: AgentHome, reached: Reached, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures
+    plan: AgentPlan,
+    home: AgentHome,
+    reached: OpenWitnesses,
+    *,
+    show: Callable[[Phrase], None],
+    entropy: Entropy,
+    port: Signatures,
 ) -> Vault:
     ring = read_keys(home.keys_file) if os.path.lexists(home.keys_file) else None
     with new_phrase(entropy) as phrase:
@@ -221,18 +230,18 @@ def _create(
     return vault
 
 
-async def _finish(home: AgentHome, vault: Vault, reached: Reached, port: Signatures) -> Done:
+async def _finish(home: AgentHome, vault: Vault, reached: OpenWitnesses, port: Signatures) -> ActResult:
     log = find_own_log(home.folder, port)
     named = None if log is None else log.operational
     if log is None or named is None:
         raise KeysReplaced(f"the log in {home.folder} names no key that speaks")
     get_op(vault, key_bytes(named.members[0])).wipe()
     point_keys(home.keys_file, vault)
-    desk = Desk(home=home, port=port, reached=reached, log=log)
-    return await desk.finish(log.head.signed, None)
+    session = LogSession(home=home, port=port, reached=reached, log=log)
+    return await session.finish(log.head.signed, None)
 
 
-def open_by(folder: Path, keys: Sequence[Key]) -> Vault:
+def open_by(folder: Path, keys: Sequence[UnlockKey]) -> Vault:
     """The vault, by whichever of these keys opens it. Raises VaultLocked."""
     for key in keys[:-1]:
         try:

@@ -15,26 +15,38 @@ from collections.abc import Sequence
 
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadPhrase, NotNow
-from holdfast.identity.acts.log_act import Desk, Done
+from holdfast.identity.acts.log_act import ActResult, LogSession, settle
 from holdfast.identity.log import drafts
-from holdfast.identity.log.log_state import Log, Standing
-from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.log.log_state import KeyLog, LogStanding
+from holdfast.identity.paper.derive import PaperKeys, PaperState, paper_fit
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.paper.repair import repair
 from holdfast.identity.paper.shares import combine
 from holdfast.identity.records.encodings import AgentId, key_digest, key_text
-from holdfast.identity.records.records import Inception, Keys, Position, Record, Recovery, Retirement, Rotation, Why
+from holdfast.identity.records.records import (
+    Inception,
+    Keys,
+    LogPosition,
+    Record,
+    Recovery,
+    Retirement,
+    Rotation,
+    RotationReason,
+)
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.vault.keyset import KeySet
-from holdfast.identity.witness.publishing import stands
+from holdfast.identity.vault.keyset import NEXT, OP, KeySet
+from holdfast.identity.vault.ring import read_escrow, store
+from holdfast.identity.vault.slots import UnlockKey
+from holdfast.identity.vault.vault import Vault
+from holdfast.identity.witness.publishing import is_settled
 
 
-def matches(log: Log, paper: PaperKeys) -> bool:
+def matches(log: KeyLog, paper: PaperKeys) -> bool:
     """Whether this paper is, or once was, the one behind the log."""
     return find_generation(log, paper) is not None
 
 
-def find_generation(log: Log, paper: PaperKeys) -> int | None:
+def find_generation(log: KeyLog, paper: PaperKeys) -> int | None:
     """The newest generation whose recovery this paper signs; None where it is another's paper."""
     for g in range(len(log.generations), 0, -1):
         tier = log.generations[g - 1].tier.record
@@ -45,9 +57,9 @@ def find_generation(log: Log, paper: PaperKeys) -> int | None:
     return None
 
 
-def check_paper(log: Log, paper: PaperKeys) -> None:
+def check_paper(log: KeyLog, paper: PaperKeys) -> None:
     """Refuse a paper that cannot act for this log now, and say why."""
-    if log.standing is Standing.RETIRED:
+    if log.standing is LogStanding.RETIRED:
         raise NotNow(f"{log.id} is retired", hint="a retired identity never comes back")
     newest = find_generation(log, paper)
     if newest is None:
@@ -57,7 +69,7 @@ def check_paper(log: Log, paper: PaperKeys) -> None:
 
 
 def recovery_of(
-    log: Log, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
+    log: KeyLog, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
 ) -> Signed[Record]:
     """The recovery that follows the log's last generation.
 
@@ -78,55 +90,61 @@ def recovery_of(
         )
 
 
-async def lock(desk: Desk, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None) -> Done:
+async def lock(
+    session: LogSession, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
+) -> ActResult:
     """Evict everybody: after this nobody can act. Goes on with a recovery that is under way."""
-    pending = desk.find_pending()
+    pending = session.find_pending()
     if pending is not None and isinstance(pending.record, Recovery):
-        desk.add(pending)
-        return await desk.finish(pending, None)
-    head = desk.log.head
-    if desk.log.standing is Standing.LOCKED and (wit is None or _can_vouch(desk)):
-        if not stands(desk.log, head.signed):
-            return await desk.finish(head.signed, None)
-        return Done(log=desk.log, receipts=len(head.receipts))
-    check_paper(desk.log, paper)
-    signed = recovery_of(desk.log, paper, wit=wit, successor=successor)
-    desk.prepare(signed)
-    return await desk.finish(signed, None)
+        session.add(pending)
+        return await session.finish(pending, None)
+    head = session.log.head
+    if session.log.standing is LogStanding.LOCKED and (wit is None or _can_vouch(session)):
+        if not is_settled(session.log, head.signed):
+            return await session.finish(head.signed, None)
+        return ActResult(log=session.log, receipts=len(head.receipts))
+    check_paper(session.log, paper)
+    signed = recovery_of(session.log, paper, wit=wit, successor=successor)
+    session.prepare(signed)
+    return await session.finish(signed, None)
 
 
-def unlocking(log: Log, paper: PaperKeys, keys: KeySet, *, op: bytes, following: bytes, why: Why) -> Signed[Record]:
+def unlocking(
+    log: KeyLog, paper: PaperKeys, keys: KeySet, *, op: bytes, following: bytes, why: RotationReason
+) -> Signed[Record]:
     """The rotation (g, 1) from the paper to these keys of the key set."""
     g = log.position.g
     with paper.next(g) as by, keys.get_op(op) as installed:
         return drafts.rotation(log, by=(by,), op=(installed,), nxt=drafts.committed((key_text(following),)), why=why)
 
 
-async def unlock(desk: Desk, paper: PaperKeys, keys: KeySet, *, why: Why, entropy: Entropy) -> Done:
+async def unlock(
+    session: LogSession, paper: PaperKeys, keys: KeySet, *, why: RotationReason, entropy: Entropy
+) -> ActResult:
     """Take over with fresh keys in vaults that are here."""
-    pending = find_unlocking(desk)
+    pending = find_unlocking(session)
     if pending is not None:
-        desk.add(pending)
-        return await desk.finish(pending, keys)
+        session.add(pending)
+        return await session.finish(pending, keys)
     keys.abandon()
     staged = keys.stage(entropy)
-    signed = unlocking(desk.log, paper, keys, op=staged.op, following=staged.next, why=why)
-    desk.prepare(signed)
-    return await desk.finish(signed, keys)
+    signed = unlocking(session.log, paper, keys, op=staged.op, following=staged.next, why=why)
+    session.prepare(signed)
+    return await session.finish(signed, keys)
 
 
-def find_unlocking(desk: Desk) -> Signed[Record] | None:
+def find_unlocking(session: LogSession) -> Signed[Record] | None:
     """The rotation that ends the lock at hand, if an earlier run has made it."""
-    pending = desk.find_pending()
+    pending = session.find_pending()
     if pending is None or not isinstance(pending.record, Rotation):
         return None
-    here = Position(desk.log.generations[-1].tier.position.g, 1)
-    tier = isinstance(desk.log.generations[-1].tier.record, Recovery)
+    here = LogPosition(session.log.generations[-1].tier.position.g, 1)
+    tier = isinstance(session.log.generations[-1].tier.record, Recovery)
     return pending if tier and pending.record.position == here else None
 
 
 def find_phrase(
-    logs: Sequence[Log], *, words: str = "", shares: Sequence[str] = (), passphrase: str = ""
+    logs: Sequence[KeyLog], *, words: str = "", shares: Sequence[str] = (), passphrase: str = ""
 ) -> tuple[Phrase, str]:
     """The phrase that was meant, confirmed by one of the logs, and what was wrong with it.
 
@@ -146,21 +164,77 @@ def find_phrase(
     return repaired.phrase, repaired.change
 
 
-async def retire(desk: Desk, paper: PaperKeys, *, heir: AgentId | None = None) -> Done:
+async def retire(session: LogSession, paper: PaperKeys, *, heir: AgentId | None = None) -> ActResult:
     """The end of the identity."""
-    pending = desk.find_pending()
+    pending = session.find_pending()
     if pending is not None and isinstance(pending.record, Retirement):
-        desk.add(pending)
-        return await desk.finish(pending, None)
-    check_paper(desk.log, paper)
-    g = len(desk.log.generations)
+        session.add(pending)
+        return await session.finish(pending, None)
+    check_paper(session.log, paper)
+    g = len(session.log.generations)
     with paper.recovery(g) as by:
-        signed = drafts.retirement(id=desk.log.id, g=g, rp=desk.log.generations[g - 1].tier.digest, by=(by,), heir=heir)
-    desk.prepare(signed)
-    return await desk.finish(signed, None)
+        signed = drafts.retirement(
+            id=session.log.id, g=g, rp=session.log.generations[g - 1].tier.digest, by=(by,), heir=heir
+        )
+    session.prepare(signed)
+    return await session.finish(signed, None)
 
 
-def _can_vouch(desk: Desk) -> bool:
+def _can_vouch(session: LogSession) -> bool:
     """Whether the witnesses of the head can be reached: without them nothing can follow it."""
-    named = desk.log.head.witnesses
-    return sum(key in desk.reached.by_key for key in named.members) >= named.needed
+    named = session.log.head.witnesses
+    return sum(key in session.reached.by_key for key in named.members) >= named.needed
+
+
+def is_under_way(session: LogSession, old: PaperKeys) -> bool:
+    """Whether an earlier run has named new words: then these must be given again."""
+    pending = session.find_pending()
+    named = pending is not None and isinstance(pending.record, Recovery)
+    return named or paper_fit(old, session.log).fit is PaperState.REPLACED
+
+
+async def replace_paper(
+    session: LogSession,
+    old: PaperKeys,
+    new: PaperKeys,
+    vault: Vault,
+    second: Vault,
+    *,
+    ways: Sequence[UnlockKey],
+    second_ways: Sequence[UnlockKey],
+    entropy: Entropy,
+) -> ActResult:
+    """The agent with the new paper. `ways` are the keys of the vault's slots, each of them.
+
+    Raises:
+        BadPhrase: the old words have no power here, or other new words were named before.
+        KeysReplaced: the log names keys that are not in this vault.
+        VaultLocked: a slot does not open; nothing was changed.
+        NotFinal: too few witnesses vouch; run it again.
+    """
+    vault.check_ways(ways)
+    second.check_ways(second_ways)
+    if paper_fit(new, session.log).fit is not PaperState.CURRENT:
+        await lock(session, old, successor=new)
+    _check_named(session.log, new)
+    with new.escrow() as identity:
+        recipient = identity.recipient
+    vault.exchange_escrow(recipient, ways, entropy)
+    second.exchange_escrow(recipient, second_ways, entropy)
+    vault.write(OP, vault.read(OP))
+    second.write(NEXT, second.read(NEXT))
+    store(vault, read_escrow(vault), also=[second.folder])
+    if session.log.standing is LogStanding.LOCKED or find_unlocking(session) is not None:
+        keys = KeySet(ops=vault, nexts=second)
+        return await unlock(session, new, keys, why=RotationReason.RECOVERED, entropy=entropy)
+    settle(KeySet(ops=vault, nexts=second), session.log)  # refuses keys that are not here
+    return ActResult(log=session.log, receipts=len(session.log.head.receipts))
+
+
+def _check_named(log: KeyLog, new: PaperKeys) -> None:
+    if paper_fit(new, log).fit is not PaperState.CURRENT:
+        raise BadPhrase(
+            "the log names other words than these new ones",
+            hint="an earlier run has shown and named its own: give those. If the identity is only "
+            "locked, end that first: `holdfast identity evict --paper`",
+        )

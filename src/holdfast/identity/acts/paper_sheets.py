@@ -23,10 +23,9 @@ import msgspec
 from holdfast.errors import BadInput, BadPhrase, BadSheet
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.files.public_file import Identity, change_identity, read_identity
-from holdfast.identity.log.log_state import Log
-from holdfast.identity.paper.derive import PaperKeys
-from holdfast.identity.paper.paper import Card, Secret, Sheet, phrase_sheet, share_sheets
-from holdfast.identity.paper.paper_fit import Fit, Fitting, fitting
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.paper.derive import PaperFit, PaperKeys, PaperState, paper_fit
+from holdfast.identity.paper.paper import Card, ScannedSecret, Sheet, phrase_sheet, share_sheets
 from holdfast.identity.paper.phrase import Phrase, read_phrase
 from holdfast.identity.paper.repair import repair
 from holdfast.identity.paper.shares import Share, combine, split
@@ -38,11 +37,11 @@ HOLDER_CHARS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaperDesk:
+class PaperSession:
     """An agent whose paper is worked on: its log, every signature checked, and what it shows."""
 
     home: AgentHome
-    log: Log
+    log: KeyLog
     identity: Identity
 
     @property
@@ -56,7 +55,7 @@ class PaperDesk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class FittedWords:
     """Words that fit this agent, and what had to be mended in them. Wipe the phrase."""
 
     phrase: Phrase
@@ -64,17 +63,17 @@ class Words:
     shares: tuple[Share, ...] = ()
 
 
-def open_paper(folder: Path) -> PaperDesk:
+def open_paper(folder: Path) -> PaperSession:
     """Raises NotAnAgent, LogMissing, LogDamaged, ModeTooWide and what a wide folder does."""
     home = load_home(folder)
-    return PaperDesk(home=home, log=read_own_log(folder, Sodium()), identity=read_identity(home.identity_file))
+    return PaperSession(home=home, log=read_own_log(folder, Sodium()), identity=read_identity(home.identity_file))
 
 
 def today() -> str:
     return dt.datetime.now(dt.UTC).date().isoformat()
 
 
-def fit_phrase(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
+def fit_phrase(session: PaperSession, text: str, passphrase: str = "") -> FittedWords:
     """The words behind a typed text, one mistake mended, if they are this agent's.
 
     Raises:
@@ -86,38 +85,38 @@ def fit_phrase(desk: PaperDesk, text: str, passphrase: str = "") -> Words:
     except BadPhrase:
         phrase = None
     if phrase is not None:
-        found = _fitting(desk, phrase, passphrase)
-        if found.fit is not Fit.OTHER:
+        found = _fitting(session, phrase, passphrase)
+        if found.fit is not PaperState.OTHER:
             _refuse_powerless(found)
-            return Words(phrase=phrase)
-    mended = repair(text, lambda one: _fitting(desk, one, passphrase).fit is Fit.CURRENT)
-    return Words(phrase=mended.phrase, change=mended.change)
+            return FittedWords(phrase=phrase)
+    mended = repair(text, lambda one: _fitting(session, one, passphrase).fit is PaperState.CURRENT)
+    return FittedWords(phrase=mended.phrase, change=mended.change)
 
 
-def fit_shares(desk: PaperDesk, shares: Sequence[Share], passphrase: str = "") -> Words:
+def fit_shares(session: PaperSession, shares: Sequence[Share], passphrase: str = "") -> FittedWords:
     """The words behind shares. Raises BadShare; BadPhrase and BadSheet as fit_phrase does."""
     phrase = combine([" ".join(one.words) for one in shares])
-    found = _fitting(desk, phrase, passphrase)
-    if found.fit is Fit.OTHER:
+    found = _fitting(session, phrase, passphrase)
+    if found.fit is PaperState.OTHER:
         raise BadPhrase(
             "these shares are whole, and not of this agent",
             hint="compare the id on the sheets; was a passphrase used with them?",
         )
     _refuse_powerless(found)
-    return Words(phrase=phrase, shares=tuple(shares))
+    return FittedWords(phrase=phrase, shares=tuple(shares))
 
 
-def check_same_agent(desk: PaperDesk, secret: Secret) -> None:
+def check_same_agent(session: PaperSession, secret: ScannedSecret) -> None:
     """Raises BadSheet where a code names another agent than this one."""
-    if not desk.log.id.startswith(secret.id_start):
+    if not session.log.id.startswith(secret.id_start):
         raise BadSheet(
-            f"this sheet is of the agent {secret.id_start}..., not of {desk.log.id}",
+            f"this sheet is of the agent {secret.id_start}..., not of {session.log.id}",
             hint="name the agent's folder with --home",
         )
 
 
 def print_sheets(
-    desk: PaperDesk,
+    session: PaperSession,
     phrase: Phrase,
     *,
     date: str,
@@ -133,10 +132,10 @@ def print_sheets(
     def numbered(identity: Identity) -> Identity:
         made.clear()
         shown: dict[str, Any] = {
-            "name": desk.identity.name,
-            "agent_id": desk.log.id,
+            "name": session.identity.name,
+            "agent_id": session.log.id,
             "date": date,
-            "generation": desk.generation,
+            "generation": session.generation,
             "number": identity.paper.next_number,
             "has_passphrase": has_passphrase,
         }
@@ -147,17 +146,17 @@ def print_sheets(
         paper = identity.paper.printed(*map(_entry, made))
         return msgspec.structs.replace(identity, paper=paper)
 
-    change_identity(desk.home.identity_file, numbered)
+    change_identity(session.home.identity_file, numbered)
     return made
 
 
-def sheets_read(desk: PaperDesk, words: Words, number: int | None) -> list[int]:
+def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -> list[int]:
     """The numbers of the sheets that were read back.
 
     Raises BadInput where it cannot be told which, or the one that is named is another.
     """
     if words.shares:
-        found = [desk.register.find_share(one.document, one.number) for one in words.shares]
+        found = [session.register.find_share(one.document, one.number) for one in words.shares]
         numbers = [one.number for one in found if one is not None]
         if len(numbers) != len(words.shares):
             raise BadInput(
@@ -165,9 +164,9 @@ def sheets_read(desk: PaperDesk, words: Words, number: int | None) -> list[int]:
                 hint="print them with `holdfast paper print --shares`",
             )
         return numbers
-    sheets = [one.number for one in desk.register.current() if not one.document]
+    sheets = [one.number for one in session.register.current() if not one.document]
     if number is not None:
-        if desk.register.get(number).document:
+        if session.register.get(number).document:
             raise BadInput(f"sheet {number} is a share; its words are not the whole phrase")
         return [number]
     if len(sheets) == 1:
@@ -180,45 +179,45 @@ def sheets_read(desk: PaperDesk, words: Words, number: int | None) -> list[int]:
     raise BadInput(f"there are sheets {named}", hint="say which it is, by --sheet NUMBER")
 
 
-def mark_verified(desk: PaperDesk, numbers: Sequence[int], *, date: str) -> SheetRegister:
-    return _changed(desk.home, lambda register: _each(register, numbers, "verified", date))
+def mark_verified(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
+    return _changed(session.home, lambda register: _each(register, numbers, "verified", date))
 
 
-def mark_revoked(desk: PaperDesk, numbers: Sequence[int], *, date: str) -> SheetRegister:
+def mark_revoked(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
     """These sheets count no more; shares of one split go together."""
-    return _changed(desk.home, lambda register: _each(register, numbers, "revoked", date))
+    return _changed(session.home, lambda register: _each(register, numbers, "revoked", date))
 
 
-def make_card(desk: PaperDesk, *, date: str, backups: Sequence[str] = (), contact: str = "") -> Card:
+def make_card(session: PaperSession, *, date: str, backups: Sequence[str] = (), contact: str = "") -> Card:
     """The public card: the inception, the newest recovery, and where to look (`backups`: places)."""
-    tiers = [desk.log.generations[0].tier]
-    if len(desk.log.generations) > 1:
-        tiers.append(desk.log.generations[-1].tier)
+    tiers = [session.log.generations[0].tier]
+    if len(session.log.generations) > 1:
+        tiers.append(session.log.generations[-1].tier)
     return Card(
-        name=desk.identity.name,
-        agent_id=desk.log.id,
+        name=session.identity.name,
+        agent_id=session.log.id,
         date=date,
-        generation=desk.generation,
+        generation=session.generation,
         records=tuple(one.signed.line() for one in tiers),
-        handles=desk.identity.handles,
-        relays=desk.identity.relays,
+        handles=session.identity.handles,
+        relays=session.identity.relays,
         backups=tuple(backups),
         contact=contact,
     )
 
 
-def _fitting(desk: PaperDesk, phrase: Phrase, passphrase: str) -> Fitting:
+def _fitting(session: PaperSession, phrase: Phrase, passphrase: str) -> PaperFit:
     with PaperKeys(phrase, passphrase) as keys:
-        return fitting(keys, desk.log)
+        return paper_fit(keys, session.log)
 
 
-def _refuse_powerless(found: Fitting) -> None:
-    if found.fit is Fit.REPLACED:
+def _refuse_powerless(found: PaperFit) -> None:
+    if found.fit is PaperState.REPLACED:
         raise BadSheet(
             f"this paper was replaced: the recovery of generation {found.generation} names other words",
             hint="destroy it, and use the newer sheet (`holdfast paper list`)",
         )
-    if found.fit is Fit.RETIRED:
+    if found.fit is PaperState.RETIRED:
         raise BadSheet("the identity is retired: no paper recovers it", hint="nothing to be done")
 
 

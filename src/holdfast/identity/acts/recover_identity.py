@@ -30,30 +30,30 @@ from pathlib import Path
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadInput, HoldfastError, LogMissing, NotNow, VaultDamaged
 from holdfast.host.private_files import check_place, ensure_private_folder
-from holdfast.identity.acts.log_act import Desk, Done, acting, refresh
+from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, refresh
 from holdfast.identity.acts.make_agent import check_name, open_by
 from holdfast.identity.acts.paper_acts import check_paper, find_phrase, find_unlocking, lock, matches, unlock, unlocking
 from holdfast.identity.files.found_log import read_logs
-from holdfast.identity.files.own_log import find_own_log, mend_own_log
-from holdfast.identity.files.pending import clear_pending
+from holdfast.identity.files.own_log import clear_pending, find_own_log, rewrite_own_log
 from holdfast.identity.journal_keys.keyfile import is_pointer, read
 from holdfast.identity.journal_keys.vault_keys import point_keys, read_keys
-from holdfast.identity.log.log_state import Log, Standing
+from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes
-from holdfast.identity.records.records import Keys, Rotation, Why
+from holdfast.identity.records.records import Keys, Rotation, RotationReason
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.vault.ring import Escrow, open_escrow
 from holdfast.identity.vault.setup import create_vaults
-from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import exists
-from holdfast.identity.witness.witness import Copy, copy_of
-from holdfast.identity.witness.witness_places import Reached, reach
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.agent_settings import IdentitySettings
 from holdfast.layout.settings import read_agent_settings
 from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.witness_address import WitnessAddress
 
 LOST = (
     "the effect keys: a task that was under way cannot recognise what it did before",
@@ -65,27 +65,27 @@ ESCROW_BYTES_MAX = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RecoveryOrder:
     """What a person has, and where the agent shall live. Paths are absolute."""
 
     folder: Path
     vault: Path
     second: Path
-    keys: Sequence[Key]
-    second_keys: Sequence[Key]
+    keys: Sequence[UnlockKey]
+    second_keys: Sequence[UnlockKey]
     name: str = ""  # empty: as identity.json in the folder says, else the folder's name
-    copies: tuple[Copy, ...] = ()  # of the log: card, backup
-    witnesses: tuple[Path, ...] = ()  # folders of witnesses to ask
-    new_witnesses: tuple[Path, ...] = ()
+    copies: tuple[LogCopy, ...] = ()  # of the log: card, backup
+    witnesses: tuple[WitnessAddress, ...] = ()  # to ask
+    new_witnesses: tuple[WitnessAddress, ...] = ()
     escrow: bytes | None = None
     passphrase: str = ""  # of the sheet
     again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveredIdentity:
     home: AgentHome
-    log: Log
+    log: KeyLog
     change: str  # what was wrong with the words, if anything was
     kept: bool  # the escrow was found: journal, effect and backup keys go on
     lost: tuple[str, ...]
@@ -93,10 +93,10 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RecoveryPreview:
     """What will happen, for the person who is asked."""
 
-    log: Log
+    log: KeyLog
     change: str
     answered: int
     gone: dict[str, str]
@@ -104,14 +104,14 @@ class Look:
 
 
 async def recover_identity(
-    order: Order,
+    order: RecoveryOrder,
     *,
     words: str = "",
     shares: Sequence[str] = (),
     entropy: Entropy,
     port: Signatures,
-    confirm: Callable[[Look], None] | None = None,
-) -> Recovered:
+    confirm: Callable[[RecoveryPreview], None] | None = None,
+) -> RecoveredIdentity:
     """Bring the agent of these words back, here. See the module for what a kill leaves.
 
     `confirm` is shown what will happen before anything is written, and raises to stop.
@@ -125,7 +125,7 @@ async def recover_identity(
         VaultExists, VaultLocked, BadInput
     """
     _check_paths(order)
-    reached = reach(_places(order), port=port)
+    reached = open_witnesses(_addresses(order), port=port)
     found = await read_logs(_copies(order, port), reached, port=port)
     if not found:
         raise LogMissing(
@@ -136,22 +136,26 @@ async def recover_identity(
         log = next(one for one in found if matches(one.log, paper)).completed(paper, port=port)
         escrow = _escrow(order, paper)
         home = _planned_home(order, log)
-        desk = Desk(home=home, port=port, reached=reached, log=log)
-        silent = await refresh(desk)
-        check_paper(desk.log, paper)
-        here = _keys_here(order, desk.log)
-        _check_not_done(order, desk, here)
-        _check_witnesses(order, desk)
+        session = LogSession(home=home, port=port, reached=reached, log=log)
+        silent = await refresh(session)
+        check_paper(session.log, paper)
+        here = _keys_here(order, session.log)
+        _check_not_done(order, session, here)
+        _check_witnesses(order, session)
         _check_journal(order, escrow)
         if confirm is not None:
-            answered = len(desk.reached.by_key) - sum(key in silent for key in desk.reached.places)
-            confirm(Look(log=desk.log, change=change, answered=answered, gone=silent, escrow=escrow is not None))
+            answered = len(session.reached.by_key) - sum(key in silent for key in session.reached.addresses)
+            confirm(
+                RecoveryPreview(
+                    log=session.log, change=change, answered=answered, gone=silent, escrow=escrow is not None
+                )
+            )
         ensure_private_folder(order.folder)
-        with acting(order.folder):
-            desk = await _settle_in(order, desk)
-            done = await _recovered(order, desk, paper, escrow, here=here, entropy=entropy)
-    return Recovered(
-        home=desk.home,
+        with act_lock(order.folder):
+            session = await _settle_in(order, session)
+            done = await _recovered(order, session, paper, escrow, here=here, entropy=entropy)
+    return RecoveredIdentity(
+        home=session.home,
         log=done.log,
         change=change,
         kept=escrow is not None,
@@ -161,30 +165,32 @@ async def recover_identity(
 
 
 async def _recovered(
-    order: Order, desk: Desk, paper: PaperKeys, escrow: Escrow | None, *, here: bool, entropy: Entropy
-) -> Done:
-    if not (here and desk.log.standing is Standing.ACTIVE):
-        wit = _new_witnesses(order, desk)
-        if find_unlocking(desk) is None or not exists(order.vault):
-            await lock(desk, paper, wit=wit)
+    order: RecoveryOrder, session: LogSession, paper: PaperKeys, escrow: Escrow | None, *, here: bool, entropy: Entropy
+) -> ActResult:
+    if not (here and session.log.standing is LogStanding.ACTIVE):
+        wit = _new_witnesses(order, session)
+        if find_unlocking(session) is None or not exists(order.vault):
+            await lock(session, paper, wit=wit)
     if exists(order.vault):
         with open_by(order.vault, order.keys) as vault:
             with open_by(order.second, order.second_keys) as second:
                 keys = KeySet(ops=vault, nexts=second)
-                if here and desk.log.standing is Standing.ACTIVE:
+                if here and session.log.standing is LogStanding.ACTIVE:
                     # Also where too few witnesses had it when an earlier run was cut short.
-                    done = await desk.finish(desk.log.head.signed, keys)
+                    done = await session.finish(session.log.head.signed, keys)
                 else:
-                    done = await unlock(desk, paper, keys, why=Why.RECOVERED, entropy=entropy)
-            point_keys(desk.home.keys_file, vault)
+                    done = await unlock(session, paper, keys, why=RotationReason.RECOVERED, entropy=entropy)
+            point_keys(session.home.keys_file, vault)
         return done
-    clear_pending(desk.folder)  # a rotation to keys that never came to their place: unseen
+    clear_pending(session.folder)  # a rotation to keys that never came to their place: unseen
 
     def ready(made: KeySet) -> None:
         current = made.current()
-        desk.prepare(unlocking(desk.log, paper, made, op=current.op, following=current.next, why=Why.RECOVERED))
+        session.prepare(
+            unlocking(session.log, paper, made, op=current.op, following=current.next, why=RotationReason.RECOVERED)
+        )
 
-    keys_file = desk.home.keys_file
+    keys_file = session.home.keys_file
     plain = os.path.lexists(keys_file) and not is_pointer(read(keys_file))
     with paper.escrow() as identity:
         recipient = identity.recipient
@@ -197,54 +203,56 @@ async def _recovered(
         entropy=entropy,
         kept=escrow,
         ring=read_keys(keys_file) if plain and escrow is None else None,
-        places=[desk.folder],
+        places=[session.folder],
         ready=ready,
     )
     with vault, second:
         point_keys(keys_file, vault)
-        signed = desk.find_pending()
+        signed = session.find_pending()
         if signed is None:
             raise VaultDamaged("the rotation to the new keys was not kept")
-        return await desk.finish(signed, KeySet(ops=vault, nexts=second))
+        return await session.finish(signed, KeySet(ops=vault, nexts=second))
 
 
-def _new_witnesses(order: Order, desk: Desk) -> Keys | None:
+def _new_witnesses(order: RecoveryOrder, session: LogSession) -> Keys | None:
     """The set that the recovery names, if a person named new ones."""
     if not order.new_witnesses:
         return None
-    fresh = reach(order.new_witnesses, port=desk.port, make=True)
+    fresh = open_witnesses(order.new_witnesses, port=session.port, make=True)
     return fresh.keys()
 
 
-async def _settle_in(order: Order, desk: Desk) -> Desk:
+async def _settle_in(order: RecoveryOrder, session: LogSession) -> LogSession:
     """The home, with its settings and the log, and the new witnesses: everything but keys."""
     if order.new_witnesses:
-        reach(order.new_witnesses, port=desk.port, make=True)
-    reached = reach(_places(order), port=desk.port)
-    write_identity_settings(desk.home.settings_file, name=desk.home.name, identity=_settings(order, desk, reached))
+        open_witnesses(order.new_witnesses, port=session.port, make=True)
+    reached = open_witnesses(_addresses(order), port=session.port)
+    write_identity_settings(
+        session.home.settings_file, name=session.home.name, identity=_settings(order, session, reached)
+    )
     home = load_home(order.folder)
-    if _own(order.folder, desk.port) != desk.log:
-        mend_own_log(order.folder, desk.log)
-    return Desk(home=home, port=desk.port, reached=reached, log=desk.log)
+    if _own(order.folder, session.port) != session.log:
+        rewrite_own_log(order.folder, session.log)
+    return LogSession(home=home, port=session.port, reached=reached, log=session.log)
 
 
-def _settings(order: Order, desk: Desk, reached: Reached) -> IdentitySettings:
-    old = desk.home.settings.identity
+def _settings(order: RecoveryOrder, session: LogSession, reached: OpenWitnesses) -> IdentitySettings:
+    old = session.home.settings.identity
     return IdentitySettings(
         vault=str(order.vault),
         second=str(order.second),
-        witnesses=tuple(reached.places.values()) or old.witnesses,
+        witnesses=tuple(map(str, reached.addresses.values())) or old.witnesses,
         arbiter=old.arbiter,
         signer=old.signer,
     )
 
 
-def _copies(order: Order, port: Signatures) -> tuple[Copy, ...]:
+def _copies(order: RecoveryOrder, port: Signatures) -> tuple[LogCopy, ...]:
     own = _own(order.folder, port)
     return order.copies if own is None else (*order.copies, copy_of(own))
 
 
-def _own(folder: Path, port: Signatures) -> Log | None:
+def _own(folder: Path, port: Signatures) -> KeyLog | None:
     """The home's own copy, if it is there and whole; a damaged one is written anew later."""
     try:
         return find_own_log(folder, port)
@@ -252,16 +260,16 @@ def _own(folder: Path, port: Signatures) -> Log | None:
         return None
 
 
-def _places(order: Order) -> list[Path]:
-    """Folders of witnesses: named by the person, and by the settings that a backup brought."""
-    places = [*order.witnesses, *order.new_witnesses]
+def _addresses(order: RecoveryOrder) -> list[WitnessAddress]:
+    """Witnesses: named by the person, and by the settings that a backup brought."""
+    named = [*order.witnesses, *order.new_witnesses]
     path = order.folder / "holdfast.toml"
     if os.path.lexists(path):
-        places += load_home(order.folder).witnesses
-    return list(dict.fromkeys(places))
+        named += load_home(order.folder).witnesses
+    return list(dict.fromkeys(named))
 
 
-def _planned_home(order: Order, log: Log) -> AgentHome:
+def _planned_home(order: RecoveryOrder, log: KeyLog) -> AgentHome:
     path = order.folder / "holdfast.toml"
     if os.path.lexists(path):
         home = load_home(order.folder)
@@ -269,7 +277,7 @@ def _planned_home(order: Order, log: Log) -> AgentHome:
     return AgentHome(folder=order.folder, name=check_name(order.name or order.folder.name.lower()))
 
 
-def _keys_here(order: Order, log: Log) -> bool:
+def _keys_here(order: RecoveryOrder, log: KeyLog) -> bool:
     """Whether the vault at this place holds the keys that the log names."""
     if not exists(order.vault):
         return False
@@ -283,7 +291,7 @@ def _keys_here(order: Order, log: Log) -> bool:
     return True
 
 
-def _check_paths(order: Order) -> None:
+def _check_paths(order: RecoveryOrder) -> None:
     for path in (order.folder, order.vault, order.second):
         check_place(path)
     path = order.folder / "holdfast.toml"
@@ -296,25 +304,25 @@ def _check_paths(order: Order) -> None:
     read_agent_settings(path) if os.path.lexists(path) else None
 
 
-def _check_not_done(order: Order, desk: Desk, here: bool) -> None:
-    record = desk.log.head.record
+def _check_not_done(order: RecoveryOrder, session: LogSession, here: bool) -> None:
+    record = session.log.head.record
     done = isinstance(record, Rotation) and record.g > 0 and record.s == 1
-    if done and not here and not order.again and desk.log.standing is Standing.ACTIVE:
-        pending = desk.find_pending() if order.folder.is_dir() else None
-        if pending is not None and pending.digest == desk.log.head.digest:
+    if done and not here and not order.again and session.log.standing is LogStanding.ACTIVE:
+        pending = session.find_pending() if order.folder.is_dir() else None
+        if pending is not None and pending.digest == session.log.head.digest:
             return
         raise NotNow(
-            f"{desk.log.id} was recovered already, at {tuple(desk.log.position)}, to keys that are not here",
+            f"{session.log.id} was recovered already, at {tuple(session.log.position)}, to keys that are not here",
             hint="use the machine that has them; if that one is lost or not yours, --again evicts it",
         )
 
 
-def _check_witnesses(order: Order, desk: Desk) -> None:
+def _check_witnesses(order: RecoveryOrder, session: LogSession) -> None:
     """Before anything is written: whether enough witnesses can vouch for what will be sent."""
     if order.new_witnesses:
         return
-    tier = desk.log.generations[-1].tier.witnesses
-    reached = [key for key in tier.members if key in desk.reached.by_key]
+    tier = session.log.generations[-1].tier.witnesses
+    reached = [key for key in tier.members if key in session.reached.by_key]
     if len(reached) < tier.needed:
         raise NotNow(
             f"{len(reached)} of the {tier.needed} witnesses that must vouch can be reached",
@@ -322,7 +330,7 @@ def _check_witnesses(order: Order, desk: Desk) -> None:
         )
 
 
-def _check_journal(order: Order, escrow: Escrow | None) -> None:
+def _check_journal(order: RecoveryOrder, escrow: Escrow | None) -> None:
     if escrow is None and os.path.lexists(order.folder / "journal.db"):
         keys = order.folder / "keys.json"
         if not os.path.lexists(keys) or is_pointer(read(keys)):
@@ -332,7 +340,7 @@ def _check_journal(order: Order, escrow: Escrow | None) -> None:
             )
 
 
-def _escrow(order: Order, paper: PaperKeys) -> Escrow | None:
+def _escrow(order: RecoveryOrder, paper: PaperKeys) -> Escrow | None:
     raw = order.escrow
     beside = order.folder / "escrow.age"
     if raw is None and beside.is_file():

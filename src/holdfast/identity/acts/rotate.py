@@ -2,7 +2,7 @@
 
 The order, and why: the vaults settle on what the log says; new keys are staged in both of them,
 synced, read back and tried out; the record is built from exactly these and kept (`prepare`); only
-then is it sent (`finish`, in key_record.py). So nothing that a witness ever sees names a key that
+then is it sent (`finish`, in log_act.py). So nothing that a witness ever sees names a key that
 is not safe, and whatever was sent can be sent again.
 
 Where an earlier rotation is pending it is finished first. If that was the one asked for, that is
@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from holdfast.core.clock import Entropy
 from holdfast.errors import KeysReplaced, NotNow, VaultDamaged
-from holdfast.identity.acts.log_act import Desk, Done, settle
+from holdfast.identity.acts.log_act import ActResult, LogSession, settle
 from holdfast.identity.log import drafts
-from holdfast.identity.log.log_state import Log, Standing
+from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.records.encodings import key_bytes, key_digest, key_text
-from holdfast.identity.records.records import Inception, Keys, Record, Rotation, Why
+from holdfast.identity.records.records import Inception, Keys, Record, Rotation, RotationReason
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.vault.keyset import KeySet
 
 
-async def rotate_identity(desk: Desk, keys: KeySet, *, why: Why, entropy: Entropy, wit: Keys | None = None) -> Done:
+async def rotate_identity(
+    session: LogSession, keys: KeySet, *, why: RotationReason, entropy: Entropy, wit: Keys | None = None
+) -> ActResult:
     """Rotate once. Safe to repeat after a kill: a rotation that was begun is finished.
 
     Raises:
@@ -30,55 +32,55 @@ async def rotate_identity(desk: Desk, keys: KeySet, *, why: Why, entropy: Entrop
         KeysReplaced: somebody else has rotated; only the paper helps.
         NotFinal: sent, and too few witnesses vouch.
     """
-    pending = desk.find_pending()
+    pending = session.find_pending()
     if pending is not None:
-        done = await _go_on(desk, keys, pending)
+        done = await _go_on(session, keys, pending)
         record = pending.record
         if isinstance(record, Rotation) and record.why is why and wit is None:
             return done
-    check_active(desk.log)
-    settle(keys, desk.log)
-    if why is not Why.PLANNED:
+    check_active(session.log)
+    settle(keys, session.log)
+    if why is not RotationReason.PLANNED:
         keys.abandon()  # whoever stole the vault has what was staged in it; nothing names it yet
     staged = keys.stage(entropy)
-    if wit is not None and wit == desk.log.head.witnesses:
+    if wit is not None and wit == session.log.head.witnesses:
         wit = None
-    desk.prepare(_rotation(desk.log, keys, why=why, wit=wit))
-    signed = desk.find_pending()
+    session.prepare(_rotation(session.log, keys, why=why, wit=wit))
+    signed = session.find_pending()
     if signed is None or staged != keys.find_pending():
-        raise KeysReplaced(f"{desk.log.id}: the staged keys were changed by somebody else")
-    return await desk.finish(signed, keys)
+        raise KeysReplaced(f"{session.log.id}: the staged keys were changed by somebody else")
+    return await session.finish(signed, keys)
 
 
-def check_active(log: Log) -> None:
+def check_active(log: KeyLog) -> None:
     """Refuse where no rotation by a next key is possible."""
     match log.standing:
-        case Standing.ACTIVE:
+        case LogStanding.ACTIVE:
             return
-        case Standing.RETIRED:
+        case LogStanding.RETIRED:
             raise NotNow(f"{log.id} is retired", hint="a retired identity never acts again")
-        case Standing.LOCKED:
+        case LogStanding.LOCKED:
             raise NotNow(
                 f"{log.id} is locked by the recovery at {tuple(log.position)}",
                 hint="`holdfast identity evict --paper` or `holdfast identity recover` goes on",
             )
-        case Standing.CONTESTED:
+        case LogStanding.CONTESTED:
             raise NotNow(
                 f"{log.id} is contested: two records at one position, none of them final",
                 hint="`holdfast identity evict --paper` settles it",
             )
 
 
-async def _go_on(desk: Desk, keys: KeySet, pending: Signed[Record]) -> Done:
-    desk.add(pending)
+async def _go_on(session: LogSession, keys: KeySet, pending: Signed[Record]) -> ActResult:
+    session.add(pending)
     if isinstance(pending.record, Rotation):
         with keys.get_op(key_bytes(pending.record.op.members[0])):
             pass  # it names keys that are here: otherwise it is not ours to send
-        return await desk.finish(pending, keys)
-    return await desk.finish(pending, None)
+        return await session.finish(pending, keys)
+    return await session.finish(pending, None)
 
 
-def _rotation(log: Log, keys: KeySet, *, why: Why, wit: Keys | None) -> Signed[Record]:
+def _rotation(log: KeyLog, keys: KeySet, *, why: RotationReason, wit: Keys | None) -> Signed[Record]:
     staged = keys.find_pending()
     head = log.head.record
     if staged is None or not isinstance(head, Inception | Rotation):

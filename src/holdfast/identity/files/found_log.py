@@ -11,33 +11,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from holdfast.errors import BadRecord, BadSheet, HoldfastError
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept, witnesses_to_ask
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id
-from holdfast.identity.records.records import Inception, Record, Recovery, Retirement, Rotation, id_of, parse_record
-from holdfast.identity.records.refusal import Refusal
+from holdfast.identity.records.encodings import AgentId, PublicKey
+from holdfast.identity.records.records import (
+    Inception,
+    Record,
+    Recovery,
+    Refusal,
+    Retirement,
+    Rotation,
+    id_of,
+    parse_record,
+)
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.witness import observe as sight
-from holdfast.identity.witness.witness import Copy
-from holdfast.identity.witness.witness_places import Reached
-
-AGENTS_MAX = 64  # logs that one witness folder is asked for, when nobody says which agent
+from holdfast.identity.witness.observe import RECORDS_MAX, merge_copies
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, list_agents
+from holdfast.identity.witness.witness import LogCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundLog:
     """One agent's log, as far as it could be joined, and all records that were seen of it."""
 
-    log: Log
+    log: KeyLog
     records: tuple[Signed[Record], ...]
 
-    def completed(self, paper: PaperKeys, *, port: Signatures) -> Log:
+    def completed(self, paper: PaperKeys, *, port: Signatures) -> KeyLog:
         """With the recoveries that a card leaves out. Raises BadSheet where they do not fit."""
         tiers = {one.record.g: one for one in self.records if isinstance(one.record, Recovery | Retirement)}
         log = self.log
@@ -55,31 +60,31 @@ class Found:
         return log
 
 
-async def read_logs(copies: Sequence[Copy], reached: Reached, *, port: Signatures) -> list[Found]:
+async def read_logs(copies: Sequence[LogCopy], reached: OpenWitnesses, *, port: Signatures) -> list[FoundLog]:
     """Every agent of which these sources hold the beginning."""
-    by_agent: dict[AgentId, list[Copy]] = {}
+    by_agent: dict[AgentId, list[LogCopy]] = {}
     for copy in copies:
         for id_ in _agents(copy):
             by_agent.setdefault(id_, []).append(copy)
     for key, witness in reached.by_key.items():
-        for id_ in {*by_agent, *_held(Path(reached.places[key]))}:
+        for id_ in {*by_agent, *list_agents(reached.addresses[key])}:
             try:
                 held = await asyncio.wait_for(witness.fetch(id_), 10)
             except (HoldfastError, OSError, TimeoutError):
                 continue
             if held is not None:
                 by_agent.setdefault(id_, []).append(held)
-    found: list[Found] = []
+    found: list[FoundLog] = []
     for id_, served in by_agent.items():
         records = tuple(one for copy in served for one in _records(copy) if id_of(one) == id_)
         asked = frozenset(key for one in records for key in _named(one.record))
-        log = sight.merged(None, served, id=id_, port=port, asked=asked)
+        log = merge_copies(None, served, id=id_, port=port, asked=asked)
         if log is not None:
-            found.append(Found(log=log, records=records))
+            found.append(FoundLog(log=log, records=records))
     return found
 
 
-def _recovery(log: Log, g: int, paper: PaperKeys) -> Signed[Record]:
+def _recovery(log: KeyLog, g: int, paper: PaperKeys) -> Signed[Record]:
     with paper.recovery(g) as by, paper.next(g) as following, paper.recovery(g + 1) as later:
         return drafts.recovery(
             id=log.id,
@@ -91,9 +96,9 @@ def _recovery(log: Log, g: int, paper: PaperKeys) -> Signed[Record]:
         )
 
 
-def _records(copy: Copy) -> list[Signed[Record]]:
+def _records(copy: LogCopy) -> list[Signed[Record]]:
     parsed: list[Signed[Record]] = []
-    for line in copy.records[: sight.RECORDS_MAX]:
+    for line in copy.records[:RECORDS_MAX]:
         try:
             parsed.append(parse_record(line))
         except BadRecord:
@@ -101,19 +106,8 @@ def _records(copy: Copy) -> list[Signed[Record]]:
     return parsed
 
 
-def _agents(copy: Copy) -> set[AgentId]:
+def _agents(copy: LogCopy) -> set[AgentId]:
     return {id_of(one) for one in _records(copy) if isinstance(one.record, Inception)}
-
-
-def _held(folder: Path) -> list[AgentId]:
-    """The agents whose logs a witness folder has."""
-    found: list[AgentId] = []
-    try:
-        for path in sorted(folder.glob("hf1*.jsonl"))[:AGENTS_MAX]:
-            found.append(parse_agent_id(path.stem))
-    except (BadRecord, OSError):
-        pass
-    return found
 
 
 def _named(record: Record) -> tuple[PublicKey, ...]:

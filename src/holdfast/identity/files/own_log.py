@@ -11,7 +11,7 @@ misread its own log might speak with keys that no longer count. `mend_own_log` t
 files anew from what the witnesses hold.
 
 A rotation or recovery enters after enough witnesses have vouched for it. Until then it waits in
-`pending.jsonl` (pending.py), so that a record which never became final never stood here.
+`pending.jsonl`, so that a record which never became final never stood here.
 
 The copy proves nothing to others and nothing in it is secret; it is 0600 like its neighbours.
 """
@@ -25,18 +25,29 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.errors import BadRecord, LogDamaged, LogMissing
-from holdfast.host.private_files import explained, open_private, sync, sync_folder, write_all, write_atomically
-from holdfast.identity.log.log_state import Log
-from holdfast.identity.log.replay import Numbered, replay
+from holdfast.host.private_files import (
+    explained,
+    open_private,
+    remove_durably,
+    sync,
+    sync_folder,
+    write_all,
+    write_atomically,
+)
+from holdfast.identity.log.log import Numbered, replay
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.witness.witness import Copy, copy_of
+from holdfast.identity.records.records import Record, parse_record
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.witness.witness import LogCopy, copy_of
 
 LOG = "kel.jsonl"
 RECEIPTS = "receipts.jsonl"
 FILE_BYTES_MAX = 64 * 1024 * 1024  # the longest generation has a tenth of it
 
 
-def read_own_log(home_folder: Path, port: Signatures) -> Log:
+def read_own_log(home_folder: Path, port: Signatures) -> KeyLog:
     """The agent's log as its home has it, every signature checked.
 
     Raises:
@@ -50,7 +61,7 @@ def read_own_log(home_folder: Path, port: Signatures) -> Log:
     return log
 
 
-def find_own_log(home_folder: Path, port: Signatures) -> Log | None:
+def find_own_log(home_folder: Path, port: Signatures) -> KeyLog | None:
     """As read_own_log, but None where there is none."""
     lines = {name: _whole(home_folder / name)[1] for name in (LOG, RECEIPTS)}
     try:
@@ -59,19 +70,19 @@ def find_own_log(home_folder: Path, port: Signatures) -> Log | None:
         raise LogDamaged(f"{home_folder / LOG}: {error.message}") from error
 
 
-def read_lines(home_folder: Path) -> Copy:
+def read_lines(home_folder: Path) -> LogCopy:
     """The lines as they are stored, unchecked: for a copy elsewhere."""
     records, receipts = (_whole(home_folder / name)[1] for name in (LOG, RECEIPTS))
-    return Copy(records=tuple(line for _, line in records), receipts=tuple(line for _, line in receipts))
+    return LogCopy(records=tuple(line for _, line in records), receipts=tuple(line for _, line in receipts))
 
 
-def extend_own_log(home_folder: Path, log: Log, port: Signatures) -> Log:
+def extend_own_log(home_folder: Path, log: KeyLog, port: Signatures) -> KeyLog:
     """Append what the stored copy lacks of this log, records first. Safe to repeat.
 
     The log given must hold all that is stored; a caller reads, adds, and gives it back. On return
     the files were read again and say what the log says.
     """
-    with turn(home_folder):
+    with home_lock(home_folder):
         new = copy_of(log)
         for name, lines in ((LOG, new.records), (RECEIPTS, new.receipts)):
             _append(home_folder / name, lines)
@@ -81,17 +92,17 @@ def extend_own_log(home_folder: Path, log: Log, port: Signatures) -> Log:
     return stored
 
 
-def mend_own_log(home_folder: Path, log: Log) -> None:
+def rewrite_own_log(home_folder: Path, log: KeyLog) -> None:
     """Write both files anew. Receipts go first to nothing, so that none is without its record."""
     new = copy_of(log)
-    with turn(home_folder):
+    with home_lock(home_folder):
         write_atomically(home_folder / RECEIPTS, b"")
         for name, lines in ((LOG, new.records), (RECEIPTS, new.receipts)):
             write_atomically(home_folder / name, b"".join(line + b"\n" for line in lines))
 
 
 @contextmanager
-def turn(home_folder: Path) -> Generator[None]:
+def home_lock(home_folder: Path) -> Generator[None]:
     """One process at a time changes the public files of a home."""
     try:
         fd = os.open(home_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -137,3 +148,34 @@ def _whole(path: Path) -> tuple[int, list[Numbered]]:
         raise LogDamaged(f"{path}: more bytes than a log has")
     whole = raw[: raw.rfind(b"\n") + 1]
     return len(whole), list(enumerate(whole.split(b"\n")[:-1], 1))
+
+
+PENDING = "pending.jsonl"
+
+
+def find_pending(home_folder: Path) -> Signed[Record] | None:
+    """The record that may have been sent already. Raises LogDamaged."""
+    path = home_folder / PENDING
+    try:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            raw = file.read(LINE_BYTES_MAX + 2)
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_record(raw.removesuffix(b"\n"))
+    except BadRecord as error:
+        raise LogDamaged(
+            f"{path}: {error.message}",
+            hint="it may have been sent: `holdfast identity show --fetch` asks the witnesses; "
+            "then remove the file: what they hold is what counts",
+        ) from error
+
+
+def write_pending(home_folder: Path, signed: Signed[Record]) -> None:
+    write_atomically(home_folder / PENDING, signed.line() + b"\n")
+
+
+def clear_pending(home_folder: Path) -> None:
+    """Safe to repeat."""
+    if os.path.lexists(home_folder / PENDING):
+        remove_durably(home_folder / PENDING)

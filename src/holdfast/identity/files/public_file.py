@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast.errors import BadInput, BadRecord, LogDamaged, LogMissing
 from holdfast.host.private_files import open_private, write_atomically
-from holdfast.identity.files.own_log import turn
-from holdfast.identity.log.log_state import Log, Standing, is_final
+from holdfast.identity.files.own_log import home_lock
+from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.paper.sheets import SheetRegister, parse_register
 from holdfast.identity.records.encodings import parse_agent_id, parse_digest
 
@@ -26,7 +26,7 @@ FILE_BYTES_MAX = 1 << 20
 LIST_MAX = 64
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The newest record of the log, and whether enough witnesses have vouched for it."""
 
     g: int
@@ -52,7 +52,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: int
     name: str
     id: str
-    head: Head
+    head: LogHead
     standing: str
     witnesses: WitnessSet
     handles: tuple[str, ...] = ()
@@ -61,21 +61,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     imported: ImportedKey | None = None
 
 
-def identity_of(log: Log, *, name: str, imported: ImportedKey | None = None) -> Identity:
+def identity_of(log: KeyLog, *, name: str, imported: ImportedKey | None = None) -> Identity:
     """What a log shows, for an agent of this name."""
     head, wit = log.head, log.head.witnesses
     return Identity(
         format=FORMAT,
         name=name,
         id=log.id,
-        head=Head(g=head.position.g, s=head.position.s, digest=head.digest, final=is_final(log, head.position)),
+        head=LogHead(g=head.position.g, s=head.position.s, digest=head.digest, final=is_final(log, head.position)),
         standing=log.standing.value,
         witnesses=WitnessSet(keys=wit.members, needed=wit.needed),
         imported=imported,
     )
 
 
-def with_log(identity: Identity, log: Log) -> Identity:
+def with_log(identity: Identity, log: KeyLog) -> Identity:
     """The same with what the log says now."""
     if identity.id != log.id:
         raise LogDamaged(f"identity.json is of {identity.id}, the log of {log.id}")
@@ -107,7 +107,7 @@ def write_identity(path: Path, identity: Identity) -> None:
 
 def change_identity(path: Path, decide: Callable[[Identity], Identity]) -> Identity:
     """Read, decide, replace; one process at a time."""
-    with turn(path.parent):
+    with home_lock(path.parent):
         before = read_identity(path)
         after = decide(before)
         if after != before:
@@ -121,7 +121,7 @@ def _check(identity: Identity) -> None:
     if parse_agent_id(identity.id) != identity.id:
         raise ValueError("an id in capitals")
     parse_digest(identity.head.digest)
-    Standing(identity.standing)
+    LogStanding(identity.standing)
     if max(map(len, (identity.handles, identity.relays, identity.witnesses.keys))) > LIST_MAX:
         raise ValueError("too many handles, relays or witnesses")
     parse_register(msgspec.json.encode(identity.paper))

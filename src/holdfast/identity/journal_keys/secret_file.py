@@ -45,7 +45,7 @@ VERSIONS_KEPT = 3  # the active one and two before it, unless they are dropped
 FILE_BYTES_MAX = 256 * 1024 * 1024
 
 
-class Version(msgspec.Struct, frozen=True, kw_only=True):
+class SecretVersion(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     value: str
     created_ms: int
@@ -54,16 +54,16 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
         return f"Version({self.number}, ...)"
 
 
-class Secret(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
     """One name: the versions that are kept, oldest first; the last one is active."""
 
     newest: int  # the highest number ever used
-    versions: tuple[Version, ...] = ()
+    versions: tuple[SecretVersion, ...] = ()
 
 
 class _Contents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: int = FORMAT
-    secrets: dict[str, Secret]
+    secrets: dict[str, StoredSecret]
 
 
 _Mark = tuple[int, int, int, int] | None
@@ -112,12 +112,12 @@ class SecretFile:
 
     # for the command line
 
-    def list_secrets(self) -> dict[str, Secret]:
+    def list_secrets(self) -> dict[str, StoredSecret]:
         """By name, those that are set."""
         kept = {name: one for name, one in self._contents.secrets.items() if one.versions}
         return dict(sorted(kept.items()))
 
-    def get(self, name: str) -> Secret:
+    def get(self, name: str) -> StoredSecret:
         found = self._contents.secrets.get(name)
         if found is None or not found.versions:
             raise SecretNotFound(name)
@@ -145,10 +145,10 @@ class SecretFile:
     def remove(self, name: str) -> None:
         with self._turn():
             found = self.get(name)
-            secrets = {**self._contents.secrets, name: Secret(newest=found.newest)}
+            secrets = {**self._contents.secrets, name: StoredSecret(newest=found.newest)}
             self._write(_Contents(secrets=secrets))
 
-    def _add(self, name: str, value: str, *, kept: tuple[Version, ...]) -> int:
+    def _add(self, name: str, value: str, *, kept: tuple[SecretVersion, ...]) -> int:
         check_name(name)
         check_value(name, value)
         secrets = self._contents.secrets
@@ -157,8 +157,8 @@ class SecretFile:
         self._check_apart(name, value)
         before = secrets.get(name)
         number = 1 if before is None else before.newest + 1
-        new = Version(number=number, value=value, created_ms=self._clock.wall_ms())
-        secret = Secret(newest=number, versions=(*kept, new))
+        new = SecretVersion(number=number, value=value, created_ms=self._clock.wall_ms())
+        secret = StoredSecret(newest=number, versions=(*kept, new))
         self._write(_Contents(secrets={**secrets, name: secret}))
         return number
 

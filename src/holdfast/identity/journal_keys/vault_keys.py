@@ -25,17 +25,17 @@ from holdfast.errors import KeysWrong, VaultDamaged
 from holdfast.host.private_files import create_durably, sync, write_all, write_atomically
 from holdfast.identity.journal_keys.keyfile import POINTER, is_pointer, parse, read
 from holdfast.identity.journal_keys.secret_file import lock_keys
-from holdfast.identity.vault.ring import Keys, VaultRing, read_escrow
+from holdfast.identity.vault.ring import JournalKeys, VaultRing, read_escrow
 from holdfast.identity.vault.vault import Vault, open_vault
 
 
-def read_keys(path: Path) -> Keys:
+def read_keys(path: Path) -> JournalKeys:
     """The keys that keys.json holds, for a new vault. Raises KeysWrong where it holds none."""
     raw = read(path)
     if is_pointer(raw):
         raise KeysWrong(f"the keys of {path} are in a vault already", hint="nothing was changed")
     found = parse(raw, where=str(path))
-    return Keys(k_effect=found.k_effect, current=found.current_journal_key, journal_keys=found.journal_keys)
+    return JournalKeys(k_effect=found.k_effect, current=found.current_journal_key, journal_keys=found.journal_keys)
 
 
 def move_keys(path: Path, vault: Vault) -> None:
@@ -124,7 +124,7 @@ def _check_same_vault(raw: bytes, path: Path, vault: Vault) -> None:
         raise KeysWrong(f"the keys of {path} are in another vault already")
 
 
-def _covers(held: Keys, wanted: Keys) -> bool:
+def _covers(held: JournalKeys, wanted: JournalKeys) -> bool:
     same = held.k_effect == wanted.k_effect and held.current in held.journal_keys
     return same and wanted.journal_keys.items() <= held.journal_keys.items()
 

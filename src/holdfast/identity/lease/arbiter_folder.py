@@ -32,30 +32,28 @@ from holdfast.host.private_files import (
     open_private,
     write_atomically,
 )
-from holdfast.identity.lease.arbiter import SECRET_BYTES, bar_at
+from holdfast.identity.lease.arbiter import SECRET_BYTES, hearing_at
 from holdfast.identity.lease.arbiter_state import (
-    Bar,
-    Bench,
+    ArbiterState,
     Contender,
-    Granted,
-    Seen,
+    Hearing,
+    LeaseGrant,
+    LeaseView,
+    after_claim,
+    after_yield,
     challenge_for,
-    gave,
     id_of_claim,
     id_of_yield,
-    judged,
-    learned,
-    seen,
+    learn_log,
+    view_lease,
 )
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes, parse_agent_id, parse_digest
-from holdfast.identity.records.records import Position
-from holdfast.identity.records.refusal import Reason, Refusal
-from holdfast.identity.statements.claim import LEASE_MS, How, Lease
-from holdfast.identity.statements.instance_chain import WINDOW, Chain
-from holdfast.identity.witness.witness import Copy, Judged
-from holdfast.identity.witness.witness_folder import FolderShelf
+from holdfast.identity.records.records import LogPosition, Reason, Refusal
+from holdfast.identity.statements.claim import LEASE_MS, WINDOW, AgentLease, ClaimBasis, MessageChain
+from holdfast.identity.witness.witness import LogCopy, WitnessVerdict
+from holdfast.identity.witness.witness_folder import FolderLogStore
 
 FORMAT = 1
 FILE_BYTES_MAX = 4 << 20
@@ -109,63 +107,63 @@ class FolderArbiter:
         self._clock = clock
         self._life_ms = life_ms
         self._port = Sodium()
-        self._logs = FolderShelf(folder / _LOGS, port=self._port)
+        self._logs = FolderLogStore(folder / _LOGS, port=self._port)
         self._threads = threading.Lock()
         self._secret = _secret(folder)
 
-    def learn(self, copy: Copy, id: AgentId) -> None:
-        def change(log: Log | None) -> Judged | Refusal:
-            after = learned(log, copy, id, self._port)
+    def learn(self, copy: LogCopy, id: AgentId) -> None:
+        def change(log: KeyLog | None) -> WitnessVerdict | Refusal:
+            after = learn_log(log, copy, id, self._port)
             known = Refusal(Reason.NOT_A_WITNESS, "kept")
-            return known if after is None else Judged(log=after, answer=known)
+            return known if after is None else WitnessVerdict(log=after, answer=known)
 
         self._logs.change(id, change)
 
-    def look(self, id: AgentId) -> Seen | None:
-        with self._alone() as bar:
-            return seen(self._load(id), bar)
+    def look(self, id: AgentId) -> LeaseView | None:
+        with self._alone() as hearing:
+            return view_lease(self._load(id), hearing)
 
     def challenge(self, id: AgentId, inst: PublicKey) -> str:
-        with self._alone() as bar:
-            return challenge_for(self._load(id), id, inst, bar)
+        with self._alone() as hearing:
+            return challenge_for(self._load(id), id, inst, hearing)
 
-    def grant(self, claim: bytes, certificate: bytes) -> Granted | Refusal:
+    def grant(self, claim: bytes, certificate: bytes) -> LeaseGrant | Refusal:
         return self._judge(claim, certificate, renewal=False)
 
-    def renew(self, claim: bytes, certificate: bytes) -> Granted | Refusal:
+    def renew(self, claim: bytes, certificate: bytes) -> LeaseGrant | Refusal:
         return self._judge(claim, certificate, renewal=True)
 
     def yield_to(self, said: bytes) -> Refusal | None:
         id_ = id_of_yield(said)
         if isinstance(id_, Refusal):
             return id_
-        with self._alone() as bar:
+        with self._alone() as hearing:
             before = self._load(id_)
-            after, answer = gave(before, said, bar)
+            after, answer = after_yield(before, said, hearing)
             self._keep(id_, before, after)
             return answer
 
-    def _judge(self, claim: bytes, certificate: bytes, *, renewal: bool) -> Granted | Refusal:
+    def _judge(self, claim: bytes, certificate: bytes, *, renewal: bool) -> LeaseGrant | Refusal:
         id_ = id_of_claim(claim)
         if isinstance(id_, Refusal):
             return id_
         log = self._logs.find(id_)
-        with self._alone() as bar:
+        with self._alone() as hearing:
             before = self._load(id_)
-            after, answer = judged(before, claim, certificate, log, bar, renewal=renewal)
+            after, answer = after_claim(before, claim, certificate, log, hearing, renewal=renewal)
             self._keep(id_, before, after)
             return answer
 
-    def _keep(self, id_: AgentId, before: Bench, after: Bench) -> None:
+    def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
         if after != before:
             write_atomically(self._path(id_), _packed(id_, after))
 
-    def _load(self, id_: AgentId) -> Bench:
+    def _load(self, id_: AgentId) -> ArbiterState:
         path = self._path(id_)
         try:
             fd = open_private(path, os.O_RDONLY)
         except FileNotFoundError:
-            return Bench()
+            return ArbiterState()
         with open(fd, "rb") as file:
             raw = file.read(FILE_BYTES_MAX)
         try:
@@ -177,12 +175,12 @@ class FolderArbiter:
         return self._folder / f"{parse_agent_id(id_)}.json"
 
     @contextmanager
-    def _alone(self) -> Generator[Bar]:
+    def _alone(self) -> Generator[Hearing]:
         """The clock is read under the lock: what comes later is judged later."""
         with self._threads:
             check_private_folder(self._folder)
             with locked(self._folder / _LOCK):
-                yield bar_at(self._clock, self._life_ms, self._secret, self._port)
+                yield hearing_at(self._clock, self._life_ms, self._secret, self._port)
 
 
 def _secret(folder: Path) -> bytes:
@@ -198,14 +196,14 @@ def _secret(folder: Path) -> bytes:
     return found
 
 
-def _packed(id_: AgentId, bench: Bench) -> bytes:
-    lease, contender = bench.lease, bench.contender
+def _packed(id_: AgentId, state: ArbiterState) -> bytes:
+    lease, contender = state.lease, state.contender
     whole = _File(
         format=FORMAT,
         id=id_,
-        boot=bench.boot,
-        head=bench.head or "",
-        head_seen_at=bench.head_seen_at,
+        boot=state.boot,
+        head=state.head or "",
+        head_seen_at=state.head_seen_at,
         lease=None
         if lease is None
         else _Lease(
@@ -218,7 +216,7 @@ def _packed(id_: AgentId, bench: Bench) -> bytes:
             yielded_to=lease.yielded_to or "",
             frozen=lease.frozen,
         ),
-        chains=tuple(_Chain(inst=inst, seen=chain.seen, frozen=chain.frozen) for inst, chain in bench.chains.items()),
+        chains=tuple(_Chain(inst=inst, seen=chain.seen, frozen=chain.frozen) for inst, chain in state.chains.items()),
         contender=None
         if contender is None
         else _Contender(inst=contender.inst, e=contender.e, how=contender.how.value, at=contender.at),
@@ -226,28 +224,28 @@ def _packed(id_: AgentId, bench: Bench) -> bytes:
     return msgspec.json.encode(whole) + b"\n"
 
 
-def _unpacked(found: _File, id_: AgentId) -> Bench:
+def _unpacked(found: _File, id_: AgentId) -> ArbiterState:
     if found.format != FORMAT or found.id != id_:
         raise ValueError("another format, or of another agent")
     lease, contender = found.lease, found.contender
-    return Bench(
+    return ArbiterState(
         boot=found.boot,
         lease=None
         if lease is None
-        else Lease(
+        else AgentLease(
             id=id_,
             e=lease.e,
             inst=_key(lease.inst),
-            position=Position(lease.g, lease.s),
+            position=LogPosition(lease.g, lease.s),
             until_ms=lease.until_boot_ms,
             state_root=parse_digest(lease.state_root),
             yielded_to=_key(lease.yielded_to) if lease.yielded_to else None,
             frozen=lease.frozen,
         ),
-        chains={_key(one.inst): Chain(seen=_seen(one.seen), frozen=one.frozen) for one in found.chains},
+        chains={_key(one.inst): MessageChain(seen=_seen(one.seen), frozen=one.frozen) for one in found.chains},
         contender=None
         if contender is None
-        else Contender(inst=_key(contender.inst), e=contender.e, how=How(contender.how), at=contender.at),
+        else Contender(inst=_key(contender.inst), e=contender.e, how=ClaimBasis(contender.how), at=contender.at),
         head=parse_digest(found.head) if found.head else None,
         head_seen_at=found.head_seen_at,
     )

@@ -23,10 +23,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from holdfast.identity.lease.arbiter_state import Seen
+from holdfast.identity.lease.arbiter_state import LeaseView
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
-from holdfast.identity.records.records import Position
-from holdfast.identity.statements.claim import How
+from holdfast.identity.records.records import LogPosition
+from holdfast.identity.statements.claim import ClaimBasis
 
 BEFORE_MAX = 32  # boots in a row without a lease
 
@@ -51,13 +51,13 @@ class Instance:
     e: int = 0  # the highest incarnation that was asked for
     counter: int = 0  # of the last message; written before it is sent
     last: Digest | None = None  # of that message
-    frozen: Position | None = None  # where the log stood when two copies of the key were seen
+    frozen: LogPosition | None = None  # where the log stood when two copies of the key were seen
     # Keys that this folder had before, newest first, with their counters: one of them may hold the
     # lease. Forgotten once this one does.
     before: tuple[tuple[PublicKey, int], ...] = ()
 
 
-class Kin(StrEnum):
+class Origin(StrEnum):
     """What the kept instance is to whoever finds it."""
 
     SAME = "same"
@@ -66,25 +66,25 @@ class Kin(StrEnum):
     OTHER = "other"  # of another agent
 
 
-def kin_of(kept: Instance, site: Site, id: AgentId) -> Kin:
+def origin_of(kept: Instance, site: Site, id: AgentId) -> Origin:
     if kept.id != id:
-        return Kin.OTHER
+        return Origin.OTHER
     was = kept.site
     if (was.machine, was.inode) != (site.machine, site.inode):
-        return Kin.COPIED
+        return Origin.COPIED
     if was.boot != site.boot:
-        return Kin.REBOOTED  # the number of a device may change from one boot to the next
-    return Kin.SAME if was.device == site.device else Kin.COPIED
+        return Origin.REBOOTED  # the number of a device may change from one boot to the next
+    return Origin.SAME if was.device == site.device else Origin.COPIED
 
 
-def may_speak(kept: Instance, kin: Kin, position: Position) -> bool:
+def may_sign(kept: Instance, origin: Origin, position: LogPosition) -> bool:
     """Whether the kept key is still the one of this place. A frozen one is, until the log moves
     on: it says nothing, but neither does another key in its stead."""
-    return kin is Kin.SAME and (kept.frozen is None or position <= kept.frozen)
+    return origin is Origin.SAME and (kept.frozen is None or position <= kept.frozen)
 
 
 def successor(
-    kept: Instance | None, kin: Kin | None, *, id: AgentId, key: PublicKey, site: Site, position: Position
+    kept: Instance | None, origin: Origin | None, *, id: AgentId, key: PublicKey, site: Site, position: LogPosition
 ) -> Instance:
     """The instance of a new key in this folder; what the folder was is carried over, where it is
     the same folder.
@@ -92,7 +92,7 @@ def successor(
     Not from a frozen key: until it was frozen two copies may both have acted, and neither knows
     what the other did. New keys let somebody act again, a restore says who.
     """
-    if kept is None or kin not in (Kin.SAME, Kin.REBOOTED):
+    if kept is None or origin not in (Origin.SAME, Origin.REBOOTED):
         return Instance(id=id, key=key, site=site)
     if kept.frozen is not None:
         still = kept.frozen if position <= kept.frozen else None
@@ -101,15 +101,15 @@ def successor(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class LeaseRequest:
     """A claim that may be made."""
 
     e: int
     after_e: int
-    how: How
+    how: ClaimBasis
 
 
-class Why(StrEnum):
+class WaitReason(StrEnum):
     """Why an instance may not act."""
 
     ELSEWHERE = "elsewhere"  # another instance holds the lease, and this one may follow it
@@ -121,53 +121,55 @@ class Why(StrEnum):
     TROUBLE = "trouble"  # the arbiter, the signer or the journal cannot be used just now
 
 
-def what_to_ask(instance: Instance, seen: Seen | None, *, incarnation: int, position: Position) -> Ask | Why:
+def what_to_ask(
+    instance: Instance, seen: LeaseView | None, *, incarnation: int, position: LogPosition
+) -> LeaseRequest | WaitReason:
     """The claim that this instance may make, or why it makes none.
 
     `incarnation` is the journal's, 0 where there is none yet; `position` the log's.
     """
     if instance.frozen is not None and position <= instance.frozen:
-        return Why.FROZEN
+        return WaitReason.FROZEN
     if seen is None:
-        return Ask(e=max(incarnation, 1), after_e=0, how=How.EXPIRED)
+        return LeaseRequest(e=max(incarnation, 1), after_e=0, how=ClaimBasis.EXPIRED)
     # A restore in this very folder has raised the journal: its lease is of the lost timeline.
     if seen.inst == instance.key and incarnation <= seen.e:
-        return Ask(e=seen.e, after_e=seen.e, how=How.RENEW)
+        return LeaseRequest(e=seen.e, after_e=seen.e, how=ClaimBasis.RENEW)
     if seen.frozen and position <= seen.position:
-        return Why.FROZEN
+        return WaitReason.FROZEN
     how = _how(instance, seen, position)
     if incarnation > seen.e:
-        return Ask(e=incarnation, after_e=seen.e, how=how)
+        return LeaseRequest(e=incarnation, after_e=seen.e, how=how)
     if seen.yielded_to == instance.key:
-        return Ask(e=seen.e + 1, after_e=seen.e, how=how)
+        return LeaseRequest(e=seen.e + 1, after_e=seen.e, how=how)
     if incarnation < seen.e and instance.e < seen.e:
-        return Why.BEHIND
+        return WaitReason.BEHIND
     counter = dict(instance.before).get(seen.inst)
     if counter is None:
-        return Why.COPY
+        return WaitReason.COPY
     if counter < seen.counter:
-        return Why.OLDER
-    return Ask(e=seen.e + 1, after_e=seen.e, how=how)
+        return WaitReason.OLDER
+    return LeaseRequest(e=seen.e + 1, after_e=seen.e, how=how)
 
 
-def _how(instance: Instance, seen: Seen, position: Position) -> How:
+def _how(instance: Instance, seen: LeaseView, position: LogPosition) -> ClaimBasis:
     if seen.yielded_to == instance.key:
-        return How.YIELD
+        return ClaimBasis.YIELD
     if position.g > seen.position.g:
-        return How.RCV
-    return How.ROT if position > seen.position else How.EXPIRED
+        return ClaimBasis.RCV
+    return ClaimBasis.ROT if position > seen.position else ClaimBasis.EXPIRED
 
 
-def waiting(seen: Seen | None) -> Ask:
+def waiting_request(seen: LeaseView | None) -> LeaseRequest:
     """The claim that asks for nothing: the holder shall know that there is another one."""
     e = max(1 if seen is None else seen.e, 1)
-    return Ask(e=e, after_e=0 if seen is None else seen.e, how=How.WAITING)
+    return LeaseRequest(e=e, after_e=0 if seen is None else seen.e, how=ClaimBasis.WAITING)
 
 
-def holding(instance: Instance) -> Instance:
+def after_grant(instance: Instance) -> Instance:
     """After a grant: the keys before this one hold nothing any more."""
     return replace(instance, before=()) if instance.before else instance
 
 
-def spoke(instance: Instance, *, counter: int, digest: Digest, e: int) -> Instance:
+def after_message(instance: Instance, *, counter: int, digest: Digest, e: int) -> Instance:
     return replace(instance, counter=counter, last=digest, e=max(instance.e, e))

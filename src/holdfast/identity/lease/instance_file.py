@@ -29,7 +29,7 @@ from holdfast.host.private_files import (
     write_all,
     write_atomically,
 )
-from holdfast.identity.lease.instance import BEFORE_MAX, Instance, Kin, Site, kin_of, may_speak, successor
+from holdfast.identity.lease.instance import BEFORE_MAX, Instance, Origin, Site, may_sign, origin_of, successor
 from holdfast.identity.records.encodings import (
     AgentId,
     Digest,
@@ -39,9 +39,8 @@ from holdfast.identity.records.encodings import (
     parse_agent_id,
     parse_digest,
 )
-from holdfast.identity.records.keypair import KeyPair
-from holdfast.identity.records.records import Position
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.records import LogPosition
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 
 FORMAT = 1
 NAME = "key.json"
@@ -82,7 +81,7 @@ class InstanceFile:
         self._key: KeyPair | None = None
         self.instance: Instance | None = None
 
-    def open(self, position: Position) -> tuple[Instance, Kin | None]:
+    def open(self, position: LogPosition) -> tuple[Instance, Origin | None]:
         """The instance that speaks from here on: the kept one if it is of this place, else a new
         one. Also what the kept one was; None where there was none.
 
@@ -91,14 +90,14 @@ class InstanceFile:
         site = site_of(self.folder, self._clock)
         found = self._read()
         kept = None if found is None else found[0]
-        kin = None if kept is None else kin_of(kept, site, self._id)
-        if found is not None and kin is not None and may_speak(found[0], kin, position):
+        origin = None if kept is None else origin_of(kept, site, self._id)
+        if found is not None and origin is not None and may_sign(found[0], origin, position):
             self.instance, self._key = found[0], KeyPair(found[1])
-            return self.instance, kin
+            return self.instance, origin
         key = KeyPair.new(self._entropy)
-        made = successor(kept, kin, id=self._id, key=key.public, site=site, position=position)
+        made = successor(kept, origin, id=self._id, key=key.public, site=site, position=position)
         self._replace(made, key)
-        return made, kin
+        return made, origin
 
     def start_over(self) -> Instance:
         """A new key that follows nothing: for one whose twin has said more."""
@@ -111,7 +110,7 @@ class InstanceFile:
     def adopt(self, made: Instance, key: KeyPair) -> None:
         """From here on this folder is that instance: its key came with the agent, from the host
         that gave its lease to it."""
-        self._replace(made, KeyPair(Hidden(key.seed())))
+        self._replace(made, KeyPair(SecretBytes(key.seed())))
 
     def _replace(self, made: Instance, key: KeyPair) -> None:
         self._key = key
@@ -153,7 +152,7 @@ class InstanceFile:
         if self._key is not None:
             self._key.wipe()
 
-    def _read(self) -> tuple[Instance, Hidden] | None:
+    def _read(self) -> tuple[Instance, SecretBytes] | None:
         path = self.folder / NAME
         try:
             fd = open_private(path, os.O_RDONLY)
@@ -210,9 +209,9 @@ def host_digest(clock: Clock) -> Digest:
     return digest_of(f"holdfast/host/1\0{machine_digest()}\0{clock.boot_id}".encode())
 
 
-def _parsed(found: _File) -> tuple[Instance, Hidden]:
-    seed = Hidden(bytes.fromhex(found.seed))
-    if found.format != FORMAT or KeyPair(Hidden(seed.reveal())).public != found.public:
+def _parsed(found: _File) -> tuple[Instance, SecretBytes]:
+    seed = SecretBytes(bytes.fromhex(found.seed))
+    if found.format != FORMAT or KeyPair(SecretBytes(seed.reveal())).public != found.public:
         raise ValueError("another format, or a key that is not its own")
     if min(found.e, found.counter, *(number for _, number in found.before), 0) < 0:
         raise ValueError("a number below zero")
@@ -226,7 +225,7 @@ def _parsed(found: _File) -> tuple[Instance, Hidden]:
         e=found.e,
         counter=found.counter,
         last=parse_digest(found.last) if found.last else None,
-        frozen=None if found.frozen is None else Position(*found.frozen),
+        frozen=None if found.frozen is None else LogPosition(*found.frozen),
         before=tuple((_key(key), number) for key, number in found.before[:BEFORE_MAX]),
     )
     return instance, seed

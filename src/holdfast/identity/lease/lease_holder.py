@@ -21,16 +21,25 @@ from dataclasses import dataclass, replace
 from holdfast.core.clock import Clock
 from holdfast.errors import HoldfastError, KeysReplaced, NotNow
 from holdfast.identity.lease.arbiter import LeaseArbiter
-from holdfast.identity.lease.arbiter_state import Contender, Granted, Seen
-from holdfast.identity.lease.instance import Ask, Instance, Kin, Why, holding, spoke, waiting, what_to_ask
+from holdfast.identity.lease.arbiter_state import Contender, LeaseGrant, LeaseView
+from holdfast.identity.lease.instance import (
+    Instance,
+    LeaseRequest,
+    Origin,
+    WaitReason,
+    after_grant,
+    after_message,
+    waiting_request,
+    what_to_ask,
+)
 from holdfast.identity.lease.instance_file import InstanceFile, host_digest
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import Digest
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import Reason, Refusal
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import Certificate, Role
-from holdfast.identity.statements.claim import Claim, How
+from holdfast.identity.statements.claim import ClaimBasis, LeaseClaim
 from holdfast.identity.witness.witness import copy_of
 
 CERTIFICATE_S = 900  # a peer may believe a stale primary for this long
@@ -38,7 +47,7 @@ MARGIN_PART = 10  # of a lease: its tenth is left unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LeaseHeld:
     e: int
     until_boot_ms: int
     renew_in_ms: int
@@ -46,13 +55,13 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotHeld:
-    why: Why
+class LeaseNotHeld:
+    why: WaitReason
     text: str
-    seen: Seen | None = None
+    seen: LeaseView | None = None
 
 
-class Keeper:
+class LeaseHolder:
     """Keeps the lease of one folder. `incarnation` reads the journal's, 0 where there is none;
     `raise_incarnation` makes it at least so high before anybody acts under it; `state_root` is the
     digest of the agent's state, sealed into every claim."""
@@ -67,7 +76,7 @@ class Keeper:
         incarnation: Callable[[], int],
         raise_incarnation: Callable[[int], None],
         state_root: Callable[[], Digest],
-        reread: Callable[[], Log] | None = None,
+        reread: Callable[[], KeyLog] | None = None,
     ) -> None:
         self._file = file
         self._speaker = speaker
@@ -79,24 +88,24 @@ class Keeper:
         self._reread = reread
         self._certificate: Signed[Certificate] | None = None
         self._begun = False
-        self.kin: Kin | None = None
+        self.origin: Origin | None = None
 
     @property
     def instance(self) -> Instance | None:
         return self._file.instance
 
-    def turn(self) -> Held | NotHeld:
+    def turn(self) -> LeaseHeld | LeaseNotHeld:
         """Ask once. Raises nothing that another round may mend."""
         try:
             return self._turn()
         except (KeysReplaced, NotNow) as error:
-            return NotHeld(why=Why.SILENT, text=error.message)
+            return LeaseNotHeld(why=WaitReason.SILENT, text=error.message)
         except HoldfastError as error:
-            return NotHeld(why=Why.TROUBLE, text=f"{error.code}: {error.message}")
+            return LeaseNotHeld(why=WaitReason.TROUBLE, text=f"{error.code}: {error.message}")
         except OSError as error:
-            return NotHeld(why=Why.TROUBLE, text=str(error))
+            return LeaseNotHeld(why=WaitReason.TROUBLE, text=str(error))
 
-    def claim(self, ask: Ask) -> Held | NotHeld:
+    def claim(self, ask: LeaseRequest) -> LeaseHeld | LeaseNotHeld:
         """Make this one claim, which a person has decided on, and no other."""
         log = self._read()
         self._file.open(log.position)
@@ -104,41 +113,41 @@ class Keeper:
         self._arbiter.learn(copy_of(log), log.id)
         began_ms = self._clock.boot_ms()
         answer = self._send(log, ask)
-        if isinstance(answer, Granted):
+        if isinstance(answer, LeaseGrant):
             return self._held(answer, began_ms)
         return self._not_held(log, self._arbiter.look(log.id), answer)
 
-    def _turn(self) -> Held | NotHeld:
+    def _turn(self) -> LeaseHeld | LeaseNotHeld:
         log = self._read()
-        _, kin = self._file.open(log.position)
+        _, origin = self._file.open(log.position)
         if not self._begun:
-            self._begun, self.kin = True, kin
+            self._begun, self.origin = True, origin
         self._arbiter.learn(copy_of(log), log.id)
         began_ms = self._clock.boot_ms()
         seen = self._arbiter.look(log.id)
         answer = self._ask(log, seen)
-        if isinstance(answer, Granted):
+        if isinstance(answer, LeaseGrant):
             return self._held(answer, began_ms)
         return self._not_held(log, seen, answer)
 
-    def _read(self) -> Log:
+    def _read(self) -> KeyLog:
         """Before this instance first speaks the witnesses are asked too: a copy has an old log."""
         if self._reread is not None and not self._begun:
             return self._reread()
         return self._speaker.log()
 
-    def _ask(self, log: Log, seen: Seen | None) -> Granted | Refusal | Why:
+    def _ask(self, log: KeyLog, seen: LeaseView | None) -> LeaseGrant | Refusal | WaitReason:
         instance = self._get()
         wish = what_to_ask(instance, seen, incarnation=self._incarnation(), position=log.position)
-        if wish is Why.FROZEN:
+        if wish is WaitReason.FROZEN:
             return wish
-        answer = self._send(log, waiting(seen) if isinstance(wish, Why) else wish)
-        return wish if isinstance(wish, Why) and not _is_fork(answer) else answer
+        answer = self._send(log, waiting_request(seen) if isinstance(wish, WaitReason) else wish)
+        return wish if isinstance(wish, WaitReason) and not _is_fork(answer) else answer
 
-    def _send(self, log: Log, ask: Ask) -> Granted | Refusal:
+    def _send(self, log: KeyLog, ask: LeaseRequest) -> LeaseGrant | Refusal:
         instance = self._get()
         certificate = self._certified(ask.e, log)
-        claim = Claim(
+        claim = LeaseClaim(
             id=log.id,
             e=ask.e,
             inst=instance.key,
@@ -151,13 +160,13 @@ class Keeper:
             chain=instance.last or certificate.digest,
         )
         signed = sealed(claim, claim.to_json(), Family.LEASE, (self._file.signer,))
-        e = 0 if ask.how is How.WAITING else ask.e
-        self._file.keep(spoke(instance, counter=claim.ctr, digest=signed.digest, e=e))
-        if ask.how is How.RENEW:
+        e = 0 if ask.how is ClaimBasis.WAITING else ask.e
+        self._file.keep(after_message(instance, counter=claim.ctr, digest=signed.digest, e=e))
+        if ask.how is ClaimBasis.RENEW:
             return self._arbiter.renew(signed.line(), certificate.line())
         return self._arbiter.grant(signed.line(), certificate.line())
 
-    def _certified(self, e: int, log: Log) -> Signed[Certificate]:
+    def _certified(self, e: int, log: KeyLog) -> Signed[Certificate]:
         """The certificate in hand while half of its life is left and it is of these keys."""
         held = self._certificate
         now = self._clock.wall_ms() // 1000
@@ -172,34 +181,34 @@ class Keeper:
         )
         return self._certificate
 
-    def _held(self, granted: Granted, began_ms: int) -> Held:
+    def _held(self, granted: LeaseGrant, began_ms: int) -> LeaseHeld:
         if self._incarnation() < granted.e:
             self._raise(granted.e)
         instance = self._get()
-        if holding(instance) is not instance:
-            self._file.keep(holding(instance))
+        if after_grant(instance) is not instance:
+            self._file.keep(after_grant(instance))
         life_ms = granted.life_ms
-        return Held(
+        return LeaseHeld(
             e=granted.e,
             until_boot_ms=began_ms + life_ms - life_ms // MARGIN_PART,
             renew_in_ms=life_ms // 4,
             contender=granted.contender,
         )
 
-    def _not_held(self, log: Log, seen: Seen | None, answer: Refusal | Why) -> NotHeld:
-        if isinstance(answer, Why):
-            return NotHeld(why=answer, text=_TEXTS[answer], seen=seen)
+    def _not_held(self, log: KeyLog, seen: LeaseView | None, answer: Refusal | WaitReason) -> LeaseNotHeld:
+        if isinstance(answer, WaitReason):
+            return LeaseNotHeld(why=answer, text=_TEXTS[answer], seen=seen)
         if _is_fork(answer):
             self._file.keep(replace(self._get(), frozen=log.position))
-            return NotHeld(why=Why.FROZEN, text=answer.message, seen=seen)
+            return LeaseNotHeld(why=WaitReason.FROZEN, text=answer.message, seen=seen)
         if answer.reason is Reason.OLD_VERSION:
             # A key that is behind what was heard of it has a twin: it is not used again.
             self._file.start_over()
-            return NotHeld(why=Why.OLDER, text=_TEXTS[Why.OLDER], seen=seen)
+            return LeaseNotHeld(why=WaitReason.OLDER, text=_TEXTS[WaitReason.OLDER], seen=seen)
         if answer.reason in (Reason.HELD, Reason.OLD_INCARNATION):
-            return NotHeld(why=Why.ELSEWHERE, text=answer.message, seen=seen)
+            return LeaseNotHeld(why=WaitReason.ELSEWHERE, text=answer.message, seen=seen)
         self._certificate = None
-        return NotHeld(why=Why.TROUBLE, text=f"{answer.reason}: {answer.message}", seen=seen)
+        return LeaseNotHeld(why=WaitReason.TROUBLE, text=f"{answer.reason}: {answer.message}", seen=seen)
 
     def _get(self) -> Instance:
         instance = self._file.instance
@@ -208,16 +217,16 @@ class Keeper:
         return instance
 
 
-def _is_fork(answer: Granted | Refusal) -> bool:
+def _is_fork(answer: LeaseGrant | Refusal) -> bool:
     return isinstance(answer, Refusal) and answer.reason in (Reason.FORK, Reason.FROZEN)
 
 
-_TEXTS: dict[Why, str] = {
-    Why.ELSEWHERE: "another instance of the agent holds its lease",
-    Why.COPY: "this folder is a copy: another one had the agent's lease last",
-    Why.BEHIND: "another instance acted under a higher incarnation than this journal knows",
-    Why.OLDER: "this folder was put back to an older day: its instance has said more since",
-    Why.FROZEN: "two copies of the instance's key spoke: both are frozen until the keys change",
-    Why.SILENT: "the log lets nobody act with these keys",
-    Why.TROUBLE: "the lease could not be asked for",
+_TEXTS: dict[WaitReason, str] = {
+    WaitReason.ELSEWHERE: "another instance of the agent holds its lease",
+    WaitReason.COPY: "this folder is a copy: another one had the agent's lease last",
+    WaitReason.BEHIND: "another instance acted under a higher incarnation than this journal knows",
+    WaitReason.OLDER: "this folder was put back to an older day: its instance has said more since",
+    WaitReason.FROZEN: "two copies of the instance's key spoke: both are frozen until the keys change",
+    WaitReason.SILENT: "the log lets nobody act with these keys",
+    WaitReason.TROUBLE: "the lease could not be asked for",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signer
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_digest
 from holdfast.identity.records.records import (
@@ -19,7 +19,7 @@ from holdfast.identity.records.records import (
     Recovery,
     Retirement,
     Rotation,
-    Why,
+    RotationReason,
     parse_record,
 )
 from holdfast.identity.records.signed import Family, Signed, sealed
@@ -38,12 +38,12 @@ def inception(
 
 
 def rotation(
-    log: Log,
+    log: KeyLog,
     *,
     by: Sequence[Signer],
     op: Sequence[Signer],
     nxt: Commitments,
-    why: Why,
+    why: RotationReason,
     wit: Keys | None = None,
     op_needed: int = 1,
 ) -> Signed[Record]:

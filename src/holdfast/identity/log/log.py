@@ -31,22 +31,31 @@ from dataclasses import replace
 
 from holdfast.errors import BadRecord
 from holdfast.identity.log import rules
-from holdfast.identity.log.log_state import Entry, Evidence, EvidenceKind, Generation, Log, is_contested, is_final
+from holdfast.identity.log.log_state import (
+    EvidenceKind,
+    Generation,
+    KeyLog,
+    LogEntry,
+    LogEvidence,
+    is_contested,
+    is_final,
+)
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import PublicKey
-from holdfast.identity.records.receipt import Receipt
+from holdfast.identity.records.encodings import Digest, PublicKey
 from holdfast.identity.records.records import (
     Inception,
     Keys,
-    Position,
+    Reason,
+    Receipt,
     Record,
     Recovery,
+    Refusal,
     Retirement,
     Rotation,
     id_of,
+    parse_receipt,
     parse_record,
 )
-from holdfast.identity.records.refusal import Reason, Refusal
 from holdfast.identity.records.signed import Signed
 
 ROTATIONS_MAX = 4096  # in one generation; a recovery opens the next
@@ -57,13 +66,13 @@ Receipts = Iterable[Signed[Receipt]]
 
 
 def accept(
-    log: Log | None,
+    log: KeyLog | None,
     signed: Signed[Record],
     *,
     port: Signatures,
     receipts: Receipts = (),
     asked: frozenset[PublicKey] = NOBODY,
-) -> Log | Refusal:
+) -> KeyLog | Refusal:
     """The log with the record in its place, or why it has none.
 
     Receipts that are not for this record, or do not verify, are left out; with enough of them the
@@ -96,8 +105,8 @@ def accept(
 
 
 def accept_line(
-    log: Log | None, raw: bytes, *, port: Signatures, receipts: Receipts = (), asked: frozenset[PublicKey] = NOBODY
-) -> Log | Refusal:
+    log: KeyLog | None, raw: bytes, *, port: Signatures, receipts: Receipts = (), asked: frozenset[PublicKey] = NOBODY
+) -> KeyLog | Refusal:
     """As `accept`, from the bytes that somebody sent."""
     try:
         signed = parse_record(raw)
@@ -106,7 +115,7 @@ def accept_line(
     return accept(log, signed, port=port, receipts=receipts, asked=asked)
 
 
-def add_receipt(log: Log, receipt: Signed[Receipt], *, port: Signatures) -> Log | Refusal:
+def add_receipt(log: KeyLog, receipt: Signed[Receipt], *, port: Signatures) -> KeyLog | Refusal:
     """The log with a receipt that came apart from its record."""
     said = receipt.record
     held = log.find(said.position)
@@ -119,7 +128,7 @@ def add_receipt(log: Log, receipt: Signed[Receipt], *, port: Signatures) -> Log 
     return fault or accept(log, held.signed, port=port, receipts=(receipt,))
 
 
-def witnesses_to_ask(log: Log, record: Record) -> frozenset[PublicKey]:
+def witnesses_to_ask(log: KeyLog, record: Record) -> frozenset[PublicKey]:
     """Whom to ask before the record may be taken; nobody unless a recovery names new witnesses."""
     if not isinstance(record, Recovery) or record.wit is None:
         return NOBODY
@@ -127,7 +136,7 @@ def witnesses_to_ask(log: Log, record: Record) -> frozenset[PublicKey]:
     return frozenset((*before.tier.witnesses.members, *before.last.witnesses.members))
 
 
-def _begun(signed: Signed[Record], *, port: Signatures, receipts: Receipts) -> Log | Refusal:
+def _begun(signed: Signed[Record], *, port: Signatures, receipts: Receipts) -> KeyLog | Refusal:
     fault = rules.find_fault_in_inception(signed, port)
     if fault is not None:
         return fault
@@ -136,12 +145,12 @@ def _begun(signed: Signed[Record], *, port: Signatures, receipts: Receipts) -> L
         return Refusal(Reason.NOT_BEGUN, "a log begins with an inception")
     id_ = id_of(signed)
     entry = _entry(signed, (record.wit,), id_, receipts, port)
-    return Log(id=id_, generations=(Generation(tier=entry),))
+    return KeyLog(id=id_, generations=(Generation(tier=entry),))
 
 
 def _rotated(
-    log: Log, signed: Signed[Record], record: Rotation, *, port: Signatures, receipts: Receipts
-) -> Log | Refusal:
+    log: KeyLog, signed: Signed[Record], record: Rotation, *, port: Signatures, receipts: Receipts
+) -> KeyLog | Refusal:
     if record.g >= len(log.generations) or record.s > ROTATIONS_MAX:
         return Refusal(Reason.GAP, "a generation or a number that is not reached yet")
     generation = log.generations[record.g]
@@ -164,14 +173,14 @@ def _rotated(
 
 
 def _recovered(
-    log: Log,
+    log: KeyLog,
     signed: Signed[Record],
     record: Recovery | Retirement,
     *,
     port: Signatures,
     receipts: Receipts,
     asked: frozenset[PublicKey],
-) -> Log | Refusal:
+) -> KeyLog | Refusal:
     if record.g > len(log.generations):
         return Refusal(Reason.GAP, "the recoveries before it are not here yet")
     before = log.generations[record.g - 1].tier
@@ -189,7 +198,7 @@ def _recovered(
     return replace(log, generations=(*log.generations, Generation(tier=entry)))
 
 
-def _settled(log: Log, entry: Entry) -> Log | Refusal:
+def _settled(log: KeyLog, entry: LogEntry) -> KeyLog | Refusal:
     """Two records at one position: the final one stands, or the first; the other is evidence."""
     position = entry.position
     past = position.s > 0 and position.g < len(log.generations) - 1
@@ -202,24 +211,24 @@ def _settled(log: Log, entry: Entry) -> Log | Refusal:
     else:
         displaced = tuple(log.entries())[sum(1 for _ in _before(log, position.g)) :]
         kept = Generation(tier=entry)
-    moved = tuple(Evidence(entry=one, kind=EvidenceKind.DISPLACED) for one in displaced)
+    moved = tuple(LogEvidence(entry=one, kind=EvidenceKind.DISPLACED) for one in displaced)
     return replace(log, generations=(*log.generations[: position.g], kept), evidence=(*log.evidence, *moved))
 
 
-def _before(log: Log, g: int) -> Iterable[Entry]:
+def _before(log: KeyLog, g: int) -> Iterable[LogEntry]:
     return (entry for entry in log.entries() if entry.position.g < g)
 
 
-def _with_evidence(log: Log, entry: Entry, kind: EvidenceKind) -> Log | Refusal:
+def _with_evidence(log: KeyLog, entry: LogEntry, kind: EvidenceKind) -> KeyLog | Refusal:
     there = sum(item.entry.position == entry.position for item in log.evidence)
     if there >= EVIDENCE_MAX:
         return Refusal(
             Reason.EVIDENCE_FULL, f"{there} other records of this position are kept; send it with its receipts"
         )
-    return replace(log, evidence=(*log.evidence, Evidence(entry=entry, kind=kind)))
+    return replace(log, evidence=(*log.evidence, LogEvidence(entry=entry, kind=kind)))
 
 
-def _find_known(log: Log, signed: Signed[Record]) -> Entry | None:
+def _find_known(log: KeyLog, signed: Signed[Record]) -> LogEntry | None:
     held = log.find(signed.record.position)
     if held is not None and held.digest == signed.digest:
         return held
@@ -227,11 +236,11 @@ def _find_known(log: Log, signed: Signed[Record]) -> Entry | None:
     return None if item is None else item.entry
 
 
-def _without(log: Log, entry: Entry) -> Log:
+def _without(log: KeyLog, entry: LogEntry) -> KeyLog:
     return replace(log, evidence=tuple(item for item in log.evidence if item.entry is not entry))
 
 
-def _put(log: Log, entry: Entry) -> Log:
+def _put(log: KeyLog, entry: LogEntry) -> KeyLog:
     g, s = entry.position
     generation = log.generations[g]
     if s:
@@ -242,7 +251,7 @@ def _put(log: Log, entry: Entry) -> Log:
     return replace(log, generations=(*log.generations[:g], generation, *log.generations[g + 1 :]))
 
 
-def _appended(log: Log, entry: Entry) -> Log:
+def _appended(log: KeyLog, entry: LogEntry) -> KeyLog:
     generation = log.generations[-1]
     longer = replace(generation, rotations=(*generation.rotations, entry))
     return replace(log, generations=(*log.generations[:-1], longer))
@@ -260,8 +269,8 @@ def _entry(
     port: Signatures,
     *,
     old: Keys | None = None,
-) -> Entry:
-    bare = Entry(signed=signed, needs=needs, receipts=(), final=False, old=old)
+) -> LogEntry:
+    bare = LogEntry(signed=signed, needs=needs, receipts=(), final=False, old=old)
     counted: dict[PublicKey, Signed[Receipt]] = {}
     for receipt in receipts:
         if receipt.record.wit in counted:
@@ -271,12 +280,12 @@ def _entry(
     return _vouched(bare, counted.values()) if counted else bare
 
 
-def _vouched(entry: Entry, receipts: Receipts) -> Entry:
+def _vouched(entry: LogEntry, receipts: Receipts) -> LogEntry:
     kept = tuple(receipts)
     return replace(entry, receipts=kept, final=rules.enough(entry.needs, kept))
 
 
-def _new_receipts(log: Log, entry: Entry, receipts: Receipts, port: Signatures) -> tuple[Signed[Receipt], ...]:
+def _new_receipts(log: KeyLog, entry: LogEntry, receipts: Receipts, port: Signatures) -> tuple[Signed[Receipt], ...]:
     seen = {receipt.record.wit for receipt in entry.receipts}
     fresh: list[Signed[Receipt]] = []
     for receipt in receipts:
@@ -288,4 +297,50 @@ def _new_receipts(log: Log, entry: Entry, receipts: Receipts, port: Signatures) 
     return tuple(fresh)
 
 
-__all__ = ["EVIDENCE_MAX", "ROTATIONS_MAX", "Position", "accept", "accept_line", "add_receipt", "witnesses_to_ask"]
+Numbered = tuple[int, bytes]
+
+
+def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: Signatures) -> KeyLog | None:
+    """The log of these lines, each with its number in its file; None where there is no record.
+
+    Raises BadRecord, naming the line, where one does not stand on those before it, or a receipt
+    is for none of the records. What a recovery with new witnesses needed to be asked was asked
+    before it was stored.
+    """
+    parsed = [(number, _record(number, line)) for number, line in records]
+    vouched: dict[Digest, list[Signed[Receipt]]] = {}
+    for number, line in receipts:
+        receipt = _receipt(number, line)
+        vouched.setdefault(receipt.record.d, []).append(receipt)
+    log: KeyLog | None = None
+    for number, signed in parsed:
+        asked = NOBODY if log is None else witnesses_to_ask(log, signed.record)
+        given = vouched.get(signed.digest, ())
+        after = accept(log, signed, port=port, receipts=given, asked=asked)
+        if isinstance(after, Refusal):
+            raise BadRecord(f"line {number}: {after.message}")
+        log = after
+    if _counted(log) != sum(map(len, vouched.values())):
+        raise BadRecord("a receipt that is for none of its records")
+    return log
+
+
+def _counted(log: KeyLog | None) -> int:
+    if log is None:
+        return 0
+    entries = (*log.entries(), *(item.entry for item in log.evidence))
+    return sum(len(entry.receipts) for entry in entries)
+
+
+def _record(number: int, line: bytes) -> Signed[Record]:
+    try:
+        return parse_record(line)
+    except BadRecord as error:
+        raise BadRecord(f"line {number}: {error.message}") from error
+
+
+def _receipt(number: int, line: bytes) -> Signed[Receipt]:
+    try:
+        return parse_receipt(line)
+    except BadRecord as error:
+        raise BadRecord(f"line {number}: {error.message}") from error

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
-from holdfast.identity.records.receipt import Receipt
 from holdfast.identity.records.records import (
     Commitments,
     Inception,
     Keys,
-    Position,
+    LogPosition,
+    Receipt,
     Record,
     Recovery,
     Retirement,
@@ -33,7 +33,7 @@ from holdfast.identity.records.signed import Signed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LogEntry:
     """A record, the sets of witnesses that must vouch for it, and the receipts seen so far."""
 
     signed: Signed[Record]
@@ -59,7 +59,7 @@ class Entry:
         return self.signed.digest
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LogPosition:
         return self.signed.record.position
 
     @property
@@ -74,14 +74,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    tier: Entry
-    rotations: tuple[Entry, ...] = ()
+    tier: LogEntry
+    rotations: tuple[LogEntry, ...] = ()
 
     @property
-    def last(self) -> Entry:
+    def last(self) -> LogEntry:
         return self.rotations[-1] if self.rotations else self.tier
 
-    def at(self, s: int) -> Entry:
+    def at(self, s: int) -> LogEntry:
         return self.rotations[s - 1] if s else self.tier
 
     def final_from(self, s: int) -> bool:
@@ -96,12 +96,12 @@ class EvidenceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    entry: Entry
+class LogEvidence:
+    entry: LogEntry
     kind: EvidenceKind
 
 
-class Standing(StrEnum):
+class LogStanding(StrEnum):
     ACTIVE = "active"
     CONTESTED = "contested"  # two records at one position, neither final: only a recovery helps
     LOCKED = "locked"  # recovered; no operational key until the next rotation
@@ -109,30 +109,30 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class KeyLog:
     id: AgentId
     generations: tuple[Generation, ...]
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[LogEvidence, ...] = ()
 
     @property
-    def head(self) -> Entry:
+    def head(self) -> LogEntry:
         return self.generations[-1].last
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LogPosition:
         return self.head.position
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LogStanding:
         if is_contested(self):
-            return Standing.CONTESTED
+            return LogStanding.CONTESTED
         match self.head.record:
             case Retirement():
-                return Standing.RETIRED
+                return LogStanding.RETIRED
             case Recovery():
-                return Standing.LOCKED
+                return LogStanding.LOCKED
             case Inception() | Rotation():
-                return Standing.ACTIVE
+                return LogStanding.ACTIVE
 
     @property
     def operational(self) -> Keys | None:
@@ -147,24 +147,24 @@ class Log:
         record = self.generations[-1].tier.record
         return None if isinstance(record, Retirement | Rotation) else record.rec
 
-    def find(self, position: Position) -> Entry | None:
+    def find(self, position: LogPosition) -> LogEntry | None:
         """The record that this observer holds at the position."""
         if position.g >= len(self.generations):
             return None
         generation = self.generations[position.g]
         return generation.at(position.s) if position.s <= len(generation.rotations) else None
 
-    def find_evidence(self, digest: Digest) -> Evidence | None:
+    def find_evidence(self, digest: Digest) -> LogEvidence | None:
         return next((item for item in self.evidence if item.entry.digest == digest), None)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LogEntry]:
         """The chosen records in order."""
         for generation in self.generations:
             yield generation.tier
             yield from generation.rotations
 
 
-def is_final(log: Log, position: Position) -> bool:
+def is_final(log: KeyLog, position: LogPosition) -> bool:
     """Whether the record held at the position is final, by itself or by what stands on it."""
     generation = log.generations[position.g]
     if position.s > len(generation.rotations):
@@ -181,7 +181,7 @@ def is_final(log: Log, position: Position) -> bool:
     return is_final(log, following.position)
 
 
-def is_contested(log: Log) -> bool:
+def is_contested(log: KeyLog) -> bool:
     """Whether the head's generation has a position with two candidates and no final one."""
     g = len(log.generations) - 1
     for item in log.evidence:
@@ -193,24 +193,24 @@ def is_contested(log: Log) -> bool:
     return False
 
 
-def follows_chosen(log: Log, entry: Entry) -> bool:
+def follows_chosen(log: KeyLog, entry: LogEntry) -> bool:
     """Whether the record before this one is the one that the observer holds."""
     record = entry.record
     match record:
         case Inception():
             return False
         case Rotation():
-            before = log.find(Position(record.g, record.s - 1))
+            before = log.find(LogPosition(record.g, record.s - 1))
             return before is not None and before.digest == record.p
         case Recovery() | Retirement():
-            before = log.find(Position(record.g - 1, 0))
+            before = log.find(LogPosition(record.g - 1, 0))
             return before is not None and before.digest == record.rp
 
 
-def find_liars(log: Log) -> dict[PublicKey, Position]:
+def find_liars(log: KeyLog) -> dict[PublicKey, LogPosition]:
     """Witnesses that signed for two records at one position, with the first such position."""
-    said: dict[tuple[PublicKey, Position], Digest] = {}
-    liars: dict[PublicKey, Position] = {}
+    said: dict[tuple[PublicKey, LogPosition], Digest] = {}
+    liars: dict[PublicKey, LogPosition] = {}
     for entry in (*log.entries(), *(item.entry for item in log.evidence)):
         for receipt in entry.receipts:
             told = said.setdefault((receipt.record.wit, entry.position), entry.digest)

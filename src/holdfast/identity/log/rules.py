@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.identity.log.log_state import Entry
+from holdfast.identity.log.log_state import LogEntry
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import PublicKey, key_bytes, key_digest
-from holdfast.identity.records.receipt import Receipt, find_bad_receipt
-from holdfast.identity.records.records import Commitments, Inception, Keys, Record, Recovery, Retirement, Rotation
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import (
+    Commitments,
+    Inception,
+    Keys,
+    Reason,
+    Receipt,
+    Record,
+    Recovery,
+    Refusal,
+    Retirement,
+    Rotation,
+    find_bad_receipt,
+)
 from holdfast.identity.records.signed import Family, Signed, count_of, find_bad_signature
 
 
@@ -29,7 +39,7 @@ def find_fault_in_inception(signed: Signed[Record], port: Signatures) -> Refusal
 
 
 def find_fault_in_rotation(
-    signed: Signed[Record], record: Rotation, *, before: Entry, tier: Entry, port: Signatures
+    signed: Signed[Record], record: Rotation, *, before: LogEntry, tier: LogEntry, port: Signatures
 ) -> Refusal | None:
     """Signed by next keys that the record before committed to, and by the keys it installs."""
     previous = before.record
@@ -51,7 +61,7 @@ def find_fault_in_rotation(
 
 
 def find_fault_in_recovery(
-    signed: Signed[Record], record: Recovery | Retirement, *, before: Entry, port: Signatures
+    signed: Signed[Record], record: Recovery | Retirement, *, before: LogEntry, port: Signatures
 ) -> Refusal | None:
     """Signed by recovery keys that the recovery record before committed to, and by no others."""
     previous = before.record
@@ -82,7 +92,7 @@ def find_too_few(signed: Signed[object], keys: tuple[PublicKey, ...], needed: in
     return Refusal(Reason.TOO_FEW_SIGNATURES, f"signed by {count} {what} keys; {needed} are needed")
 
 
-def find_fault_in_receipt(receipt: Signed[Receipt], entry: Entry, id_: str, port: Signatures) -> Refusal | None:
+def find_fault_in_receipt(receipt: Signed[Receipt], entry: LogEntry, id_: str, port: Signatures) -> Refusal | None:
     """Whether the receipt vouches for this record of this agent, by one of its witnesses."""
     said = receipt.record
     if said.id != id_:
@@ -95,7 +105,7 @@ def find_fault_in_receipt(receipt: Signed[Receipt], entry: Entry, id_: str, port
     return None if fault is None else Refusal(Reason.BAD_SIGNATURE, fault)
 
 
-def may_vouch(entry: Entry, key: PublicKey) -> bool:
+def may_vouch(entry: LogEntry, key: PublicKey) -> bool:
     """Whether this witness has a say: of the sets that must vouch, or of the one before."""
     return any(key in witnesses.members for witnesses in entry.needs) or (
         entry.old is not None and key in entry.old.members
@@ -108,7 +118,7 @@ def enough(needs: Iterable[Keys], receipts: Iterable[Signed[Receipt]]) -> bool:
     return all(len(signers.intersection(keys.members)) >= keys.needed for keys in needs)
 
 
-def find_other_id(signed: Signed[Record], id_: str, first: Entry) -> Refusal | None:
+def find_other_id(signed: Signed[Record], id_: str, first: LogEntry) -> Refusal | None:
     """Whether the record is of another agent than the one whose log begins with `first`."""
     record = signed.record
     same = signed.digest == first.digest if isinstance(record, Inception) else record.id == id_

@@ -13,12 +13,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from holdfast.errors import BadInput
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.phrase import Phrase
-from holdfast.identity.records.keypair import KeyPair
-from holdfast.identity.records.secret_bytes import Hidden
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.records.encodings import key_digest
+from holdfast.identity.records.records import Inception, Recovery
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
+from holdfast.identity.vault.age import AgeIdentity
 
 ED25519 = b"ed25519 seed"
 CURVE25519 = b"curve25519 seed"
@@ -59,9 +63,9 @@ class PaperKeys:
     def __repr__(self) -> str:
         return "PaperKeys(...)"
 
-    def _key(self, curve: bytes, branch: int, number: int) -> Hidden:
+    def _key(self, curve: bytes, branch: int, number: int) -> SecretBytes:
         key, _ = derive(curve, self._seed.reveal(), (PURPOSE, branch, number))
-        return Hidden(key)
+        return SecretBytes(key)
 
 
 def derive(curve: bytes, seed: bytes, path: Sequence[int]) -> tuple[bytes, bytes]:
@@ -79,3 +83,36 @@ def _checked(generation: int) -> int:
     if not 1 <= generation < HARDENED:
         raise BadInput(f"a generation is a number from 1 on, not {generation}")
     return generation
+
+
+class PaperState(StrEnum):
+    CURRENT = "current"  # it can recover the agent
+    REPLACED = "replaced"  # it could, before a recovery named other words
+    RETIRED = "retired"  # the identity was ended; no paper has a say any more
+    OTHER = "other"  # never named by this log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperFit:
+    fit: PaperState
+    generation: int = 0  # the one it recovers to; of a replaced one: whose record replaced it
+
+
+def paper_fit(keys: PaperKeys, log: KeyLog) -> PaperFit:
+    """What these keys are to this agent."""
+    named = [_names(keys, log, g) for g in range(len(log.generations))]
+    if True not in named:
+        return PaperFit(fit=PaperState.OTHER)
+    if log.recovery is None:
+        return PaperFit(fit=PaperState.RETIRED, generation=len(log.generations) - 1)
+    if named[-1]:
+        return PaperFit(fit=PaperState.CURRENT, generation=len(log.generations))
+    last = max(g for g, one in enumerate(named) if one)
+    return PaperFit(fit=PaperState.REPLACED, generation=last + 1)
+
+
+def _names(keys: PaperKeys, log: KeyLog, g: int) -> bool:
+    record = log.generations[g].tier.record
+    if not isinstance(record, Inception | Recovery):
+        return False
+    return key_digest(keys.recovery(g + 1).public) in record.rec.members

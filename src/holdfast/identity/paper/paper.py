@@ -94,7 +94,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
+class ScannedSecret:
     """What a secret code held: a phrase or one share, and which agent it is for."""
 
     id_start: str
@@ -159,7 +159,7 @@ def check_line(words: Sequence[str]) -> str:
     return bech32.encode("hfc", digest)[-CHECK_CHARS:]
 
 
-def read_secret(text: str) -> Secret:
+def read_secret(text: str) -> ScannedSecret:
     """The phrase or share in a scanned code, or in the text form of a sheet.
 
     Raises BadSheet where there is none or several; BadPhrase or BadShare where it is damaged.
@@ -170,8 +170,8 @@ def read_secret(text: str) -> Secret:
         raise BadSheet(f"{count} of a recovery sheet in what was given")
     kind, start, words = found.pop()
     if kind == PHRASE_CODE:
-        return Secret(id_start=start.lower(), phrase=read_phrase(words))
-    return Secret(id_start=start.lower(), share=read_share(words))
+        return ScannedSecret(id_start=start.lower(), phrase=read_phrase(words))
+    return ScannedSecret(id_start=start.lower(), share=read_share(words))
 
 
 def read_card(text: str) -> tuple[bytes, ...]:

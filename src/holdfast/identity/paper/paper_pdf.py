@@ -36,7 +36,7 @@ LOG_ROWS = 4
 
 def sheet_pdf(*sheets: Sheet) -> bytes:
     """Secret pages, one for each sheet."""
-    page = Page(heading(sheets[0]))
+    page = PdfPage(heading(sheets[0]))
     for number, sheet in enumerate(sheets):
         if number:
             page.turn()
@@ -44,7 +44,7 @@ def sheet_pdf(*sheets: Sheet) -> bytes:
     return page.done()
 
 
-def _sheet(page: Page, sheet: Sheet) -> None:
+def _sheet(page: PdfPage, sheet: Sheet) -> None:
     page.title("SECRET", heading(sheet))
     page.text(facts(sheet), 11)
     page.gap(1.4)
@@ -58,7 +58,7 @@ def _sheet(page: Page, sheet: Sheet) -> None:
 
 def card_pdf(card: Card) -> bytes:
     """The public page."""
-    page = Page(f"Public card of agent {card.name}")
+    page = PdfPage(f"Public card of agent {card.name}")
     page.title("PUBLIC", f"Card of agent {card.name}")
     page.line(card_facts(card), 11)
     page.gap(2)
@@ -83,7 +83,7 @@ def card_pdf(card: Card) -> bytes:
     return page.done()
 
 
-def _words(page: Page, sheet: Sheet) -> None:
+def _words(page: PdfPage, sheet: Sheet) -> None:
     """Numbered, the first four letters bold: they are enough to name a word."""
     for row in rows(sheet.words):
         for column, (number, word) in enumerate(row):
@@ -91,7 +91,7 @@ def _words(page: Page, sheet: Sheet) -> None:
         page.y += 7
 
 
-def _code_and_checks(page: Page, sheet: Sheet) -> None:
+def _code_and_checks(page: PdfPage, sheet: Sheet) -> None:
     top = page.y
     size = SHEET_CODE_MM if sheet.share is None else SHARE_CODE_MM
     page.code(sheet.code, x=RIGHT - size, y=top, size=size, level="q")
@@ -107,12 +107,12 @@ def _code_and_checks(page: Page, sheet: Sheet) -> None:
     page.y = max(page.y, top + size) + 4
 
 
-def _log(page: Page) -> None:
+def _log(page: PdfPage) -> None:
     page.line("Tested: the sheet counts once it was read back, and again every 90 days", 10)
     page.table(("date", "who", "how (scan, typed)", "result"), rows=LOG_ROWS)
 
 
-class Page:
+class PdfPage:
     """A page that is written from top to bottom."""
 
     def __init__(self, subject: str) -> None:

@@ -11,12 +11,52 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
 
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadPhrase
-from holdfast.identity.paper.words import WordList
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
+
+PREFIX_CHARS = 4
+TEXT_CHARS_MAX = 4_096  # 33 words of 8 letters are 300; a page that was pasted whole fits
+
+_SPACES = re.compile(r"[\s,;]+")
+_NUMBERING = re.compile(r"^[0-9]{1,2}[.):]?")
+
+
+class WordList:
+    """The words of one standard, by number and by what people write of them."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+        self._by_prefix = {word[:PREFIX_CHARS]: word for word in self.words}
+        if len(self._by_prefix) != len(self.words):
+            raise ValueError("four letters do not name one word of this list")
+
+    def find(self, written: str) -> int | None:
+        """The number of the word that is meant, or None."""
+        exact = self._numbers.get(written)
+        if exact is not None:
+            return exact
+        if len(written) < PREFIX_CHARS:
+            return None
+        word = self._by_prefix.get(written[:PREFIX_CHARS])
+        return self._numbers[word] if word is not None and word.startswith(written) else None
+
+    def read(self, text: str) -> list[int | None]:
+        """The numbers of the words of a text, None for those that are not understood."""
+        return [self.find(one) for one in split(text)]
+
+
+def split(text: str) -> list[str]:
+    """The words as written, in small letters, without their numbering."""
+    plain = unicodedata.normalize("NFKC", text[:TEXT_CHARS_MAX]).lower()
+    bare = (_NUMBERING.sub("", one, count=1) for one in _SPACES.split(plain))
+    return [one for one in bare if one]
+
 
 SECRET_BYTES = 32
 WORDS = 24
@@ -32,7 +72,7 @@ class Phrase:
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
             raise BadPhrase(f"the secret of a phrase has {SECRET_BYTES} bytes, not {len(secret)}")
-        self._secret = Hidden(secret)
+        self._secret = SecretBytes(secret)
 
     @property
     def secret(self) -> bytes:
@@ -42,9 +82,9 @@ class Phrase:
     def words(self) -> tuple[str, ...]:
         return tuple(words_of(self._secret.reveal()))
 
-    def seed(self, passphrase: str = "") -> Hidden:
+    def seed(self, passphrase: str = "") -> SecretBytes:
         """BIP-39's 64 bytes, from which all keys of the paper are derived."""
-        return Hidden(seed_of(self.words, passphrase))
+        return SecretBytes(seed_of(self.words, passphrase))
 
     def wipe(self) -> None:
         self._secret.wipe()
@@ -124,3 +164,34 @@ def english() -> WordList:
 def places_text(places: Sequence[int]) -> str:
     named = ", ".join(str(place) for place in places)
     return f"word {named} is" if len(places) == 1 else f"words {named} are"
+
+
+ASKED = 4
+
+
+def places_to_ask(count: int, entropy: Entropy) -> list[int]:
+    """Four different places among so many words, from 1, in rising order."""
+    chosen: set[int] = set()
+    while len(chosen) < min(ASKED, count):
+        # Of 65,536 values no place gets more than one in a thousand too many.
+        chosen.add(int.from_bytes(entropy.bytes(2), "big") % count + 1)
+    return sorted(chosen)
+
+
+def wrong_places(words: Sequence[str], answers: Mapping[int, str], listed: WordList) -> list[int]:
+    """The places at which the answer is not the word; empty where all are right."""
+    return [
+        place
+        for place, answer in answers.items()
+        if listed.find(answer.strip().lower()) != listed.find(words[place - 1])
+    ]
+
+
+def retyped_wrong(words: Sequence[str], text: str, listed: WordList) -> list[int]:
+    """The places at which the whole text, typed again, differs; [0] where its length does."""
+    typed = listed.read(text)
+    if len(typed) != len(words):
+        return [0]
+    return [
+        place for place, (number, word) in enumerate(zip(typed, words, strict=True), 1) if number != listed.find(word)
+    ]

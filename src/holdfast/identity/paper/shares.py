@@ -17,8 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from holdfast.errors import BadInput, BadShare
-from holdfast.identity.paper.phrase import Phrase, places_text
-from holdfast.identity.paper.words import WordList
+from holdfast.identity.paper.phrase import Phrase, WordList, places_text
 
 SHARE_WORDS = 33  # of 32 bytes
 TOTAL_MAX = 16

@@ -18,15 +18,69 @@ from typing import NamedTuple
 
 from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import Json
+from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, agent_id, key_digest
 from holdfast.identity.records.fields import Fields
-from holdfast.identity.records.signed import VERSION, Signed, as_read, kind_of, open_line
+from holdfast.identity.records.signed import (
+    VERSION,
+    Family,
+    Signed,
+    as_read,
+    find_bad_signature,
+    kind_of,
+    open_line,
+    read_line,
+    sealed,
+)
+
+
+class Reason(StrEnum):
+    MALFORMED = "malformed"
+    OTHER_ID = "other-id"
+    NOT_BEGUN = "not-begun"
+    BAD_SIGNATURE = "bad-signature"
+    TOO_FEW_SIGNATURES = "too-few-signatures"
+    NOT_COMMITTED = "not-committed"
+    BAD_KEY = "bad-key"
+    KEY_IN_TWO_CLASSES = "key-in-two-classes"
+    GAP = "gap"
+    WRONG_PREVIOUS = "wrong-previous"
+    PREVIOUS_NOT_FINAL = "previous-not-final"
+    ASK_WITNESSES = "ask-witnesses"
+    CONTESTED = "contested"
+    LOCKED = "locked"
+    RETIRED = "retired"
+    TOO_MANY = "too-many"
+    EVIDENCE_FULL = "evidence-full"
+    NOT_HELD = "not-held"
+    NOT_A_WITNESS = "not-a-witness"
+    OLD_KEYS = "old-keys"
+    EXPIRED = "expired"
+    TOO_EARLY = "too-early"
+    TOO_LONG = "too-long"
+    OLD_INCARNATION = "old-incarnation"
+    OLD_VERSION = "old-version"
+    WRONG_CERTIFICATE = "wrong-certificate"
+    WRONG_CHALLENGE = "wrong-challenge"
+    HELD = "held"
+    FROZEN = "frozen"
+    FORK = "fork"
+    ROLLED_BACK = "rolled-back"
+    ONE_OPERATOR = "one-operator"
+    NOBODY_ANSWERED = "nobody-answered"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: Reason
+    message: str
+
 
 GENERATION_MAX = 2**31 - 1  # hardened derivation has no more children
 NONCE_FORM = r"[A-Za-z0-9_-]{16,64}"
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     g: int
     s: int
 
@@ -47,7 +101,7 @@ class Commitments:
     needed: int
 
 
-class Why(StrEnum):
+class RotationReason(StrEnum):
     PLANNED = "planned"
     STOLEN = "stolen"
     RECOVERED = "recovered"
@@ -62,8 +116,8 @@ class Inception:
     nonce: str
 
     @property
-    def position(self) -> Position:
-        return Position(0, 0)
+    def position(self) -> LogPosition:
+        return LogPosition(0, 0)
 
     def to_json(self) -> Json:
         return {
@@ -86,12 +140,12 @@ class Rotation:
     by: tuple[PublicKey, ...]
     op: Keys
     nxt: Commitments
-    why: Why
+    why: RotationReason
     wit: Keys | None = None
 
     @property
-    def position(self) -> Position:
-        return Position(self.g, self.s)
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, self.s)
 
     def to_json(self) -> Json:
         return {
@@ -120,8 +174,8 @@ class Recovery:
     wit: Keys | None = None
 
     @property
-    def position(self) -> Position:
-        return Position(self.g, 0)
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, 0)
 
     def to_json(self) -> Json:
         return {
@@ -146,8 +200,8 @@ class Retirement:
     heir: AgentId | None = None
 
     @property
-    def position(self) -> Position:
-        return Position(self.g, 0)
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, 0)
 
     def to_json(self) -> Json:
         heir: dict[str, Json] = {} if self.heir is None else {"heir": self.heir}
@@ -197,7 +251,7 @@ def _rotation(fields: Fields) -> Rotation:
         by=fields.keys("by"),
         op=_keys(fields, "op"),
         nxt=_commitments(fields, "nxt"),
-        why=fields.choice("why", Why),
+        why=fields.choice("why", RotationReason),
         wit=_witnesses(fields) if "wit" in fields else None,
     )
     shown = _digests((*record.by, *record.op.members))
@@ -282,3 +336,56 @@ def _witnesses_json(witnesses: Keys) -> Json:
 
 def _optional_witnesses(witnesses: Keys | None) -> dict[str, Json]:
     return {} if witnesses is None else {"wit": _witnesses_json(witnesses)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    id: AgentId
+    g: int
+    s: int
+    d: Digest
+    wit: PublicKey
+    at: int  # unix seconds on the witness's clock; nothing is decided by it
+
+    @property
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, self.s)
+
+    def to_json(self) -> Json:
+        return {
+            "v": VERSION,
+            "t": "rct",
+            "id": self.id,
+            "g": self.g,
+            "s": self.s,
+            "d": self.d,
+            "wit": self.wit,
+            "at": self.at,
+        }
+
+
+def parse_receipt(raw: bytes) -> Signed[Receipt]:
+    """The receipt of a line; BadRecord where it is none."""
+    return read_line(raw, "rct", "a receipt", _read_receipt)
+
+
+def _read_receipt(fields: Fields) -> Receipt:
+    return Receipt(
+        id=fields.id(),
+        g=fields.whole("g", most=GENERATION_MAX),
+        s=fields.whole("s"),
+        d=fields.digest("d"),
+        wit=fields.key("wit"),
+        at=fields.whole("at"),
+    )
+
+
+def sign_receipt(receipt: Receipt, signer: Signer) -> Signed[Receipt]:
+    return sealed(receipt, receipt.to_json(), Family.RCPT, (signer,))
+
+
+def find_bad_receipt(receipt: Signed[Receipt], port: Signatures) -> str | None:
+    """What is wrong with its signature; None where the witness it names signed it."""
+    if not receipt.signatures:
+        return "a receipt that nobody signed"
+    return find_bad_signature(receipt, Family.RCPT, (receipt.record.wit,), port)

@@ -10,8 +10,15 @@ from __future__ import annotations
 import hmac
 from typing import NoReturn
 
+from nacl.exceptions import BadSignatureError
+from nacl.signing import SigningKey, VerifyKey
 
-class Hidden:
+from holdfast.core.clock import Entropy
+from holdfast.errors import BadInput
+from holdfast.identity.records.encodings import PublicKey, key_text
+
+
+class SecretBytes:
     """Bytes that no repr, error or pickle gives away."""
 
     __slots__ = ("_raw",)
@@ -30,21 +37,21 @@ class Hidden:
         wipe(self._raw)
         self._raw.clear()
 
-    def __enter__(self) -> Hidden:
+    def __enter__(self) -> SecretBytes:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.wipe()
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Hidden):
+        if not isinstance(other, SecretBytes):
             return NotImplemented
         return hmac.compare_digest(self._raw, other._raw)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return "Hidden(...)"
+        return "SecretBytes(...)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret is not pickled")
@@ -53,3 +60,57 @@ class Hidden:
 def wipe(raw: bytearray) -> None:
     for at in range(len(raw)):
         raw[at] = 0
+
+
+SEED_BYTES = 32
+_TRIAL = b"holdfast/1/trial\0"  # no record's signature begins so
+
+
+class KeyPair:
+    """A signing key: its public half is shown, its seed never is."""
+
+    __slots__ = ("_seed", "public_bytes")
+
+    def __init__(self, seed: SecretBytes) -> None:
+        raw = seed.reveal()
+        if len(raw) != SEED_BYTES:
+            raise BadInput(f"an Ed25519 seed has {SEED_BYTES} bytes, not {len(raw)}")
+        self._seed = seed
+        self.public_bytes = bytes(SigningKey(raw).verify_key)
+
+    @classmethod
+    def new(cls, entropy: Entropy) -> KeyPair:
+        return cls(SecretBytes(entropy.bytes(SEED_BYTES)))
+
+    @property
+    def public(self) -> PublicKey:
+        """As records write it; with `sign` this is ed25519.Signer."""
+        return key_text(self.public_bytes)
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes over exactly these; the family prefix is the caller's."""
+        return SigningKey(self._seed.reveal()).sign(message).signature
+
+    def seed(self) -> bytes:
+        """For the vault alone."""
+        return self._seed.reveal()
+
+    def signs_for(self, public: bytes) -> bool:
+        """Sign and verify once: whether this really is the key, before anybody relies on it."""
+        try:
+            VerifyKey(public).verify(_TRIAL + public, self.sign(_TRIAL + public))
+        except BadSignatureError:
+            return False
+        return True
+
+    def wipe(self) -> None:
+        self._seed.wipe()
+
+    def __enter__(self) -> KeyPair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public_bytes.hex()})"

@@ -26,17 +26,16 @@ from holdfast.errors import (
     VaultDamaged,
     VaultMissing,
 )
-from holdfast.identity.log.log_state import Log
-from holdfast.identity.log.replay import replay
+from holdfast.identity.log.log import replay
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.signer import TOO_MANY
-from holdfast.identity.speaker.signer_wire import ANSWER_BYTES_MAX, LENGTH, request
-from holdfast.identity.speaker.signer_wire import parse_answer as parse_reply
+from holdfast.identity.speaker.signer import ANSWER_BYTES_MAX, LENGTH, TOO_MANY, request
+from holdfast.identity.speaker.signer import parse_answer as parse_reply
 from holdfast.identity.speaker.speaker import Policy
-from holdfast.identity.statements.answer import Answer, parse_answer
+from holdfast.identity.statements.answer import ChallengeAnswer, parse_answer
 from holdfast.identity.statements.certificate import Certificate, Role, parse_certificate
 from holdfast.identity.statements.head import Head, JournalMark, parse_head
 from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay, parse_profile
@@ -106,7 +105,7 @@ class SignerSpeaker:
             self._id = _read(parse_agent_id, self._client.ask("id").get("id"))
         return self._id
 
-    def log(self) -> Log:
+    def log(self) -> KeyLog:
         said = self._client.ask("log")
         records, receipts = (_lines(said.get(name)) for name in ("records", "receipts"))
         try:
@@ -128,7 +127,7 @@ class SignerSpeaker:
             raise SignerRefused("the signer certified something else")
         return signed
 
-    def answer(self, challenge: str, *, asker: str = "") -> Signed[Answer]:
+    def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         fields: dict[str, Json] = {"chal": challenge, **({"to": asker} if asker else {})}
         signed = self._line("answer", fields, parse_answer)
         if (signed.record.id, signed.record.chal, signed.record.to) != (self.id, challenge, asker):

@@ -29,9 +29,8 @@ from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.speaker.signer import Signer
+from holdfast.identity.speaker.signer import LENGTH, REQUEST_BYTES_MAX, SignerService, refusal
 from holdfast.identity.speaker.signer_client import PATH_BYTES_MAX
-from holdfast.identity.speaker.signer_wire import LENGTH, REQUEST_BYTES_MAX, refusal
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.vault.ring import VaultRing
 from holdfast.identity.vault.vault import Vault
@@ -43,7 +42,7 @@ IDLE_S = 30.0  # between requests of one connection
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-def make_signer(home: AgentHome, vault: Vault, clock: Clock) -> Signer:
+def make_signer(home: AgentHome, vault: Vault, clock: Clock) -> SignerService:
     """A signer over the vault and the log of this home."""
     port = Sodium()
     speaker = VaultSpeaker(vault, read_log=lambda: read_own_log(home.folder, port), clock=clock, port=port)
@@ -51,7 +50,7 @@ def make_signer(home: AgentHome, vault: Vault, clock: Clock) -> Signer:
         ring = VaultRing(vault)
     except VaultMissing:
         ring = None
-    return Signer(speaker, ring, clock=clock)
+    return SignerService(speaker, ring, clock=clock)
 
 
 async def serve_signer(
@@ -77,7 +76,7 @@ async def serve_signer(
 
 
 class _Served:
-    def __init__(self, signer: Signer, *, users: frozenset[int], log: Log) -> None:
+    def __init__(self, signer: SignerService, *, users: frozenset[int], log: Log) -> None:
         self._signer = signer
         self._users = users
         self._log = log

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.answer import Answer
+from holdfast.identity.statements.answer import ChallengeAnswer
 from holdfast.identity.statements.certificate import Certificate, Role
 from holdfast.identity.statements.head import Head, JournalMark
 from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay
@@ -33,7 +33,7 @@ class Speaker(Protocol):
     @property
     def id(self) -> AgentId: ...
 
-    def log(self) -> Log:
+    def log(self) -> KeyLog:
         """The agent's own copy of its log, read anew."""
         ...
 
@@ -43,7 +43,7 @@ class Speaker(Protocol):
         """A certificate for an instance key, from now on, for an hour at most."""
         ...
 
-    def answer(self, challenge: str, *, asker: str = "") -> Signed[Answer]:
+    def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         """Proof that the id answers: see answer.py for what it proves."""
         ...
 

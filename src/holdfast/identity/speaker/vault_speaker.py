@@ -14,16 +14,16 @@ from typing import TypeVar
 
 from holdfast.core.clock import Clock
 from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
-from holdfast.identity.records.keypair import KeyPair
 from holdfast.identity.records.records import Keys
+from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.speaker.speaker import Policy
-from holdfast.identity.statements.answer import Answer, sign_answer
-from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_silent, parse_certificate
+from holdfast.identity.statements.answer import ChallengeAnswer, sign_answer
+from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_inactive, parse_certificate
 from holdfast.identity.statements.head import Head, JournalMark, parse_head, sign_head
 from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay, parse_profile
 from holdfast.identity.vault.keyset import OP, get_op
@@ -39,7 +39,7 @@ class VaultSpeaker:
     """speaker.Speaker over an open vault. `read_log` gives the agent's own log, as it is now."""
 
     def __init__(
-        self, vault: Vault, *, read_log: Callable[[], Log], clock: Clock, port: Signatures | None = None
+        self, vault: Vault, *, read_log: Callable[[], KeyLog], clock: Clock, port: Signatures | None = None
     ) -> None:
         self._vault = vault
         self._read_log = read_log
@@ -51,7 +51,7 @@ class VaultSpeaker:
     def id(self) -> AgentId:
         return self._id
 
-    def log(self) -> Log:
+    def log(self) -> KeyLog:
         return self._read_log()
 
     def certify(
@@ -76,10 +76,10 @@ class VaultSpeaker:
         )
         return self._signed(record, record.to_json(), Family.CERT, keys, parse_certificate)
 
-    def answer(self, challenge: str, *, asker: str = "") -> Signed[Answer]:
+    def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         log, keys = self._speaking()
         g, s = log.position
-        record = Answer(id=log.id, g=g, s=s, chal=challenge, at=self._now(), to=asker)
+        record = ChallengeAnswer(id=log.id, g=g, s=s, chal=challenge, at=self._now(), to=asker)
         with self._held(keys) as signers, _as_input():
             return sign_answer(record, *signers)
 
@@ -141,10 +141,10 @@ class VaultSpeaker:
         with self._held(keys) as signers, _as_input():
             return parse_head(sign_head(record, *signers).line())
 
-    def _speaking(self) -> tuple[Log, Keys]:
+    def _speaking(self) -> tuple[KeyLog, Keys]:
         """The log and the operational keys that its head names. Raises NotNow."""
         log = self._read_log()
-        silent = find_silent(log)
+        silent = find_inactive(log)
         keys = log.operational
         if silent is not None or keys is None:
             why = "no key may act" if silent is None else silent.message

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.fields import Fields
-from holdfast.identity.records.records import GENERATION_MAX, Position
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import GENERATION_MAX, LogPosition, Reason, Refusal
 from holdfast.identity.records.signed import VERSION, Family, Signed, read_line, sealed
-from holdfast.identity.statements.certificate import SKEW_S, find_not_signed_by, find_speaking
+from holdfast.identity.statements.certificate import SKEW_S, find_not_signed_by, find_signing_entry
 
 KIND = "ans"
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
@@ -28,7 +27,7 @@ LIFE_S = 300  # an answer says something about now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ChallengeAnswer:
     id: AgentId
     g: int
     s: int
@@ -37,8 +36,8 @@ class Answer:
     to: str = ""  # who asked; empty where nobody said
 
     @property
-    def position(self) -> Position:
-        return Position(self.g, self.s)
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, self.s)
 
     def to_json(self) -> Json:
         to: dict[str, Json] = {"to": self.to} if self.to else {}
@@ -54,13 +53,13 @@ class Answer:
         }
 
 
-def parse_answer(raw: bytes) -> Signed[Answer]:
+def parse_answer(raw: bytes) -> Signed[ChallengeAnswer]:
     """The answer of a line; BadRecord where it is none. Who signed it, nobody has checked yet."""
     return read_line(raw, KIND, "an answer", _read_answer)
 
 
-def _read_answer(fields: Fields) -> Answer:
-    return Answer(
+def _read_answer(fields: Fields) -> ChallengeAnswer:
+    return ChallengeAnswer(
         id=fields.id(),
         g=fields.whole("g", most=GENERATION_MAX),
         s=fields.whole("s"),
@@ -70,19 +69,19 @@ def _read_answer(fields: Fields) -> Answer:
     )
 
 
-def sign_answer(answer: Answer, *signers: Signer) -> Signed[Answer]:
+def sign_answer(answer: ChallengeAnswer, *signers: Signer) -> Signed[ChallengeAnswer]:
     """Signed, and read back as the asker will read it; BadRecord where it could not."""
     return parse_answer(sealed(answer, answer.to_json(), Family.ANSWER, signers).line())
 
 
 def find_fault_in_answer(
-    signed: Signed[Answer], log: Log, *, challenge: str, now: int, port: Signatures, asker: str = ""
+    signed: Signed[ChallengeAnswer], log: KeyLog, *, challenge: str, now: int, port: Signatures, asker: str = ""
 ) -> Refusal | None:
     """Why this is no answer of the agent to the challenge; None where it is one."""
     answer = signed.record
     if (answer.chal, answer.to) != (challenge, asker):
         return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge, or somebody else's")
-    entry = find_speaking(log, answer.id, answer.position, None)
+    entry = find_signing_entry(log, answer.id, answer.position, None)
     if isinstance(entry, Refusal):
         return entry
     if answer.at > now + SKEW_S:

@@ -10,14 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.identity.log.log_state import Entry, Log, Standing
+from holdfast.identity.log.log_state import KeyLog, LogEntry, LogStanding
 from holdfast.identity.log.rules import find_too_few
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
 from holdfast.identity.records.fields import Fields
-from holdfast.identity.records.records import GENERATION_MAX, Inception, Position, Rotation, Why
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import (
+    GENERATION_MAX,
+    Inception,
+    LogPosition,
+    Reason,
+    Refusal,
+    Rotation,
+    RotationReason,
+)
 from holdfast.identity.records.signed import VERSION, Family, Signed, find_bad_signature, read_line
 
 LIFE_S_MAX = 3600
@@ -45,8 +52,8 @@ class Certificate:
     host: Digest  # of machine id and boot id
 
     @property
-    def position(self) -> Position:
-        return Position(self.g, self.s)
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, self.s)
 
     def to_json(self) -> Json:
         return {
@@ -83,7 +90,7 @@ def _read_certificate(fields: Fields) -> Certificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ObserverState:
     """What the observer knows besides the log: its clock, and what it has seen before."""
 
     now: int  # unix seconds
@@ -92,11 +99,11 @@ class Moment:
 
 
 def find_fault_in_certificate(
-    signed: Signed[Certificate], log: Log, moment: Moment, *, port: Signatures
+    signed: Signed[Certificate], log: KeyLog, moment: ObserverState, *, port: Signatures
 ) -> Refusal | None:
     """Why the instance may not speak; None where it may."""
     certificate = signed.record
-    entry = find_speaking(log, certificate.id, certificate.position, moment)
+    entry = find_signing_entry(log, certificate.id, certificate.position, moment)
     if isinstance(entry, Refusal):
         return entry
     return (
@@ -107,14 +114,16 @@ def find_fault_in_certificate(
     )
 
 
-def find_speaking(log: Log, id_: AgentId, position: Position, moment: Moment | None) -> Entry | Refusal:
+def find_signing_entry(
+    log: KeyLog, id_: AgentId, position: LogPosition, moment: ObserverState | None
+) -> LogEntry | Refusal:
     """The record whose operational keys are meant, if they still speak for the agent.
 
     Without a moment there is no grace: only the head's keys speak.
     """
     if id_ != log.id:
         return Refusal(Reason.OTHER_ID, "about another agent")
-    fault = find_silent(log)
+    fault = find_inactive(log)
     if fault is not None:
         return fault
     if position == log.position:
@@ -125,20 +134,20 @@ def find_speaking(log: Log, id_: AgentId, position: Position, moment: Moment | N
     return Refusal(Reason.OLD_KEYS, f"keys of {tuple(position)} do not speak at {tuple(log.position)}")
 
 
-def find_silent(log: Log) -> Refusal | None:
+def find_inactive(log: KeyLog) -> Refusal | None:
     """Why nobody speaks for the agent now; None while it is active."""
     match log.standing:
-        case Standing.ACTIVE:
+        case LogStanding.ACTIVE:
             return None
-        case Standing.LOCKED:
+        case LogStanding.LOCKED:
             return Refusal(Reason.LOCKED, "recovered and not rotated yet: no key may act")
-        case Standing.CONTESTED:
+        case LogStanding.CONTESTED:
             return Refusal(Reason.CONTESTED, "two records at one position: no key may act")
-        case Standing.RETIRED:
+        case LogStanding.RETIRED:
             return Refusal(Reason.RETIRED, "the identity is retired")
 
 
-def find_not_signed_by(signed: Signed[object], family: Family, entry: Entry, port: Signatures) -> Refusal | None:
+def find_not_signed_by(signed: Signed[object], family: Family, entry: LogEntry, port: Signatures) -> Refusal | None:
     """Whether enough of the operational keys of that record signed, and nobody else."""
     record = entry.record
     if not isinstance(record, Inception | Rotation):
@@ -149,11 +158,11 @@ def find_not_signed_by(signed: Signed[object], family: Family, entry: Entry, por
     return find_too_few(signed, record.op.members, record.op.needed, "operational")
 
 
-def _in_grace(log: Log, position: Position, moment: Moment) -> bool:
+def _in_grace(log: KeyLog, position: LogPosition, moment: ObserverState) -> bool:
     head = log.head.record
     return (
         isinstance(head, Rotation)
-        and head.why is Why.PLANNED
+        and head.why is RotationReason.PLANNED
         and position == (head.g, head.s - 1)
         and 0 <= moment.now - moment.head_seen_at <= GRACE_S
     )

@@ -16,22 +16,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.fields import Fields
-from holdfast.identity.records.records import Position
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import LogPosition, Reason, Refusal
 from holdfast.identity.records.signed import VERSION, Family, Signed, find_bad_signature, read_line
-from holdfast.identity.statements.certificate import Certificate, Moment, Role, find_fault_in_certificate
-from holdfast.identity.statements.instance_chain import Chain, follow
+from holdfast.identity.statements.certificate import Certificate, ObserverState, Role, find_fault_in_certificate
 
 LEASE_MS = 30_000
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
 
 
-class How(StrEnum):
+class ClaimBasis(StrEnum):
     EXPIRED = "expired"
     YIELD = "yield"
     ROT = "rot"
@@ -41,13 +39,13 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class LeaseClaim:
     id: AgentId
     e: int
     inst: PublicKey
     crt: Digest
     after_e: int
-    after_how: How
+    after_how: ClaimBasis
     state_root: Digest
     chal: str
     ctr: int
@@ -70,7 +68,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yield:
+class LeaseYield:
     id: AgentId
     e: int
     to: PublicKey
@@ -90,32 +88,32 @@ class Yield:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class AgentLease:
     """The highest incarnation that this arbiter granted, and to whom."""
 
     id: AgentId
     e: int
     inst: PublicKey
-    position: Position
+    position: LogPosition
     until_ms: int  # on the arbiter's clock
     state_root: Digest
     yielded_to: PublicKey | None = None
     frozen: bool = False
 
 
-def parse_claim(raw: bytes) -> Signed[Claim]:
+def parse_claim(raw: bytes) -> Signed[LeaseClaim]:
     return read_line(raw, "clm", "a claim", _read_claim)
 
 
-def _read_claim(fields: Fields) -> Claim:
+def _read_claim(fields: Fields) -> LeaseClaim:
     after = fields.inner("after")
-    claim = Claim(
+    claim = LeaseClaim(
         id=fields.id(),
         e=fields.whole("e", least=1),
         inst=fields.key("inst"),
         crt=fields.digest("crt"),
         after_e=after.whole("e"),
-        after_how=after.choice("how", How),
+        after_how=after.choice("how", ClaimBasis),
         state_root=fields.digest("state_root"),
         chal=fields.text("chal", form=CHALLENGE_FORM),
         ctr=fields.whole("ctr", least=1),
@@ -125,12 +123,12 @@ def _read_claim(fields: Fields) -> Claim:
     return claim
 
 
-def parse_yield(raw: bytes) -> Signed[Yield]:
+def parse_yield(raw: bytes) -> Signed[LeaseYield]:
     return read_line(raw, "yld", "a yield", _read_yield)
 
 
-def _read_yield(fields: Fields) -> Yield:
-    return Yield(
+def _read_yield(fields: Fields) -> LeaseYield:
+    return LeaseYield(
         id=fields.id(),
         e=fields.whole("e", least=1),
         to=fields.key("to"),
@@ -140,27 +138,27 @@ def _read_yield(fields: Fields) -> Yield:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class ClaimVerdict:
     """What the arbiter keeps after a claim, and what it answers: a lease where none refuses."""
 
-    lease: Lease | None
-    chain: Chain
+    lease: AgentLease | None
+    chain: MessageChain
     refusal: Refusal | None = None
 
 
 def judge_claim(
-    claim: Signed[Claim],
+    claim: Signed[LeaseClaim],
     certificate: Signed[Certificate],
-    held: Lease | None,
-    chain: Chain,
-    log: Log,
-    moment: Moment,
+    held: AgentLease | None,
+    chain: MessageChain,
+    log: KeyLog,
+    moment: ObserverState,
     *,
     clock_ms: int,
     challenge: str,
     port: Signatures,
     life_ms: int = LEASE_MS,
-) -> Judged:
+) -> ClaimVerdict:
     """The lease that the claim gets, or why it gets none; the arbiter keeps what comes back.
 
     `clock_ms` is the arbiter's own; `moment` holds the wall clock, which matters for the
@@ -174,17 +172,17 @@ def judge_claim(
         or _find_not_signed(claim, said.inst, port)
     )
     if fault is not None:
-        return Judged(lease=held, chain=chain, refusal=fault)
-    followed = follow(chain, counter=said.ctr, before=said.chain, digest=claim.digest)
+        return ClaimVerdict(lease=held, chain=chain, refusal=fault)
+    followed = follow_chain(chain, counter=said.ctr, before=said.chain, digest=claim.digest)
     if isinstance(followed, Refusal):
-        return Judged(lease=held, chain=chain, refusal=followed)
+        return ClaimVerdict(lease=held, chain=chain, refusal=followed)
     if followed.frozen:
         fork = Refusal(Reason.FORK, "two copies of this instance's key spoke: both are frozen")
-        return Judged(lease=_frozen(held, said.inst), chain=followed, refusal=fork)
+        return ClaimVerdict(lease=_frozen(held, said.inst), chain=followed, refusal=fork)
     fault = _find_not_free(said, held, log, clock_ms)
     if fault is not None:
-        return Judged(lease=held, chain=followed, refusal=fault)
-    lease = Lease(
+        return ClaimVerdict(lease=held, chain=followed, refusal=fault)
+    lease = AgentLease(
         id=said.id,
         e=said.e,
         inst=said.inst,
@@ -192,10 +190,10 @@ def judge_claim(
         until_ms=clock_ms + life_ms,
         state_root=said.state_root,
     )
-    return Judged(lease=lease, chain=followed)
+    return ClaimVerdict(lease=lease, chain=followed)
 
 
-def yielded(held: Lease | None, said: Signed[Yield], *, port: Signatures) -> Lease | Refusal:
+def yielded(held: AgentLease | None, said: Signed[LeaseYield], *, port: Signatures) -> AgentLease | Refusal:
     """The lease after its holder gave it to another instance."""
     record = said.record
     if held is None or (held.id, held.e) != (record.id, record.e):
@@ -206,11 +204,11 @@ def yielded(held: Lease | None, said: Signed[Yield], *, port: Signatures) -> Lea
     return fault or replace(held, yielded_to=record.to)
 
 
-def _frozen(held: Lease | None, inst: PublicKey) -> Lease | None:
+def _frozen(held: AgentLease | None, inst: PublicKey) -> AgentLease | None:
     return replace(held, frozen=True) if held is not None and held.inst == inst else held
 
 
-def _find_unlike(said: Claim, certificate: Signed[Certificate], challenge: str) -> Refusal | None:
+def _find_unlike(said: LeaseClaim, certificate: Signed[Certificate], challenge: str) -> Refusal | None:
     shown = certificate.record
     if said.chal != challenge:
         return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge")
@@ -223,10 +221,10 @@ def _find_unlike(said: Claim, certificate: Signed[Certificate], challenge: str) 
     return None
 
 
-def _find_not_free(said: Claim, held: Lease | None, log: Log, clock_ms: int) -> Refusal | None:
-    if said.after_how is How.WAITING:
+def _find_not_free(said: LeaseClaim, held: AgentLease | None, log: KeyLog, clock_ms: int) -> Refusal | None:
+    if said.after_how is ClaimBasis.WAITING:
         return Refusal(Reason.HELD, "it asks for nothing")
-    if said.after_how is How.RENEW:
+    if said.after_how is ClaimBasis.RENEW:
         return _find_not_holder(said, held)
     if held is None:
         return None
@@ -236,17 +234,17 @@ def _find_not_free(said: Claim, held: Lease | None, log: Log, clock_ms: int) -> 
     if held.frozen and not newer:
         return Refusal(Reason.FROZEN, "two copies of the holder's key were seen: rotate first")
     free = {
-        How.EXPIRED: clock_ms >= held.until_ms,
-        How.YIELD: held.yielded_to == said.inst,
-        How.ROT: newer and log.position.g == held.position.g,
-        How.RCV: log.position.g > held.position.g,
+        ClaimBasis.EXPIRED: clock_ms >= held.until_ms,
+        ClaimBasis.YIELD: held.yielded_to == said.inst,
+        ClaimBasis.ROT: newer and log.position.g == held.position.g,
+        ClaimBasis.RCV: log.position.g > held.position.g,
     }
     if said.after_e != held.e or not free[said.after_how]:
         return Refusal(Reason.HELD, f"incarnation {held.e} is held")
     return None
 
 
-def _find_not_holder(said: Claim, held: Lease | None) -> Refusal | None:
+def _find_not_holder(said: LeaseClaim, held: AgentLease | None) -> Refusal | None:
     if held is None or (held.e, held.inst, held.e) != (said.e, said.inst, said.after_e):
         return Refusal(Reason.OLD_INCARNATION, f"incarnation {said.e} is not this instance's")
     if held.frozen:
@@ -259,3 +257,41 @@ def _find_not_holder(said: Claim, held: Lease | None) -> Refusal | None:
 def _find_not_signed(signed: Signed[object], key: PublicKey, port: Signatures) -> Refusal | None:
     fault = find_bad_signature(signed, Family.LEASE, (key,), port)
     return None if fault is None else Refusal(Reason.BAD_SIGNATURE, fault)
+
+
+WINDOW = 64  # messages whose digests are kept: repeats and late copies fall into it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageChain:
+    """What one observer saw of one instance: the newest counters with their digests."""
+
+    seen: tuple[tuple[int, Digest], ...]
+    frozen: bool = False
+
+    @property
+    def counter(self) -> int:
+        return self.seen[-1][0] if self.seen else 0
+
+
+def new_chain(certificate: Digest) -> MessageChain:
+    """The chain of an instance that has said nothing: it follows from its certificate."""
+    return MessageChain(seen=((0, certificate),))
+
+
+def follow_chain(chain: MessageChain, *, counter: int, before: Digest, digest: Digest) -> MessageChain | Refusal:
+    """The chain with the message; a frozen chain where it proves a second copy of the key."""
+    if chain.frozen:
+        return Refusal(Reason.FROZEN, "two copies of this instance's key were seen")
+    known = dict(chain.seen)
+    if counter in known:
+        return chain if known[counter] == digest else frozen_chain(chain)
+    if counter < chain.counter:
+        return Refusal(Reason.OLD_VERSION, f"counter {counter} after {chain.counter}")
+    if known.get(counter - 1, before) != before:
+        return frozen_chain(chain)
+    return MessageChain(seen=(*chain.seen, (counter, digest))[-WINDOW:])
+
+
+def frozen_chain(chain: MessageChain) -> MessageChain:
+    return MessageChain(seen=chain.seen, frozen=True)

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, Digest
 from holdfast.identity.records.fields import Fields
-from holdfast.identity.records.records import GENERATION_MAX, Position
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import GENERATION_MAX, LogPosition, Reason, Refusal
 from holdfast.identity.records.signed import VERSION, Family, Signed, read_line, sealed
 from holdfast.identity.statements.certificate import find_not_signed_by
 
@@ -56,8 +55,8 @@ class Head:
     prev: Digest | None = None  # of the head before; the first has none
 
     @property
-    def position(self) -> Position:
-        return Position(self.g, self.s)
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, self.s)
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -117,7 +116,7 @@ def sign_head(head: Head, *signers: Signer) -> Signed[Head]:
     return sealed(head, head.to_json(), Family.HEAD, signers)
 
 
-def find_fault_in_head(signed: Signed[Head], log: Log, *, port: Signatures) -> Refusal | None:
+def find_fault_in_head(signed: Signed[Head], log: KeyLog, *, port: Signatures) -> Refusal | None:
     """Why the head does not count for this agent; None where it does."""
     head = signed.record
     if head.id != log.id:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.identity.log.log_state import Log
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey
 from holdfast.identity.records.fields import Fields
-from holdfast.identity.records.records import GENERATION_MAX, Position, Rotation, Why
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import GENERATION_MAX, LogPosition, Reason, Refusal, Rotation, RotationReason
 from holdfast.identity.records.signed import VERSION, Family, Signed, read_line
-from holdfast.identity.statements.certificate import find_not_signed_by, find_speaking
+from holdfast.identity.statements.certificate import find_not_signed_by, find_signing_entry
 
 HANDLE_FORM = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?@[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?"
 URL_FORM = r"(?:https?|wss?)://[\x21-\x7e]+"
@@ -93,13 +92,13 @@ def _read_profile(fields: Fields) -> Profile:
 
 
 def judge_profile(
-    signed: Signed[Profile], held: Signed[Profile] | None, log: Log, *, now: int, port: Signatures
+    signed: Signed[Profile], held: Signed[Profile] | None, log: KeyLog, *, now: int, port: Signatures
 ) -> Signed[Profile] | Refusal:
     """The profile that counts from now on: the new one, the same one again, or a refusal."""
     profile = signed.record
     if held is not None and held.digest == signed.digest:
         return held
-    entry = find_speaking(log, profile.id, Position(profile.g, profile.s), None)
+    entry = find_signing_entry(log, profile.id, LogPosition(profile.g, profile.s), None)
     if isinstance(entry, Refusal):
         return entry
     if now >= profile.exp:
@@ -109,7 +108,7 @@ def judge_profile(
     return find_not_signed_by(signed, Family.PROF, entry, port) or signed
 
 
-def profile_stands(profile: Profile, log: Log, *, now: int) -> bool:
+def profile_stands(profile: Profile, log: KeyLog, *, now: int) -> bool:
     """Whether a profile that was taken once may still be used.
 
     It outlives planned rotations, until the owner signs the next one. A rotation for any other
@@ -119,8 +118,8 @@ def profile_stands(profile: Profile, log: Log, *, now: int) -> bool:
     return (
         now < profile.exp
         and profile.g == log.position.g
-        and log.find(Position(profile.g, profile.s)) is not None
-        and all(isinstance(one.record, Rotation) and one.record.why is Why.PLANNED for one in since)
+        and log.find(LogPosition(profile.g, profile.s)) is not None
+        and all(isinstance(one.record, Rotation) and one.record.why is RotationReason.PLANNED for one in since)
     )
 
 

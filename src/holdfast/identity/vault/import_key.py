@@ -17,8 +17,7 @@ from pathlib import Path
 
 from holdfast.errors import BadKeyFile
 from holdfast.host.private_files import open_private
-from holdfast.identity.records.keypair import SEED_BYTES, KeyPair
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SEED_BYTES, KeyPair, SecretBytes
 
 FILE_BYTES_MAX = 16 * 1024
 OPENSSH, SEED = "openssh", "seed"
@@ -61,7 +60,7 @@ def read_key_file(path: Path, ask: Callable[[], str] | None = None) -> Imported:
 def _seed(raw: bytes, path: Path) -> KeyPair:
     if len(raw) not in (SEED_BYTES, 2 * SEED_BYTES):
         raise BadKeyFile(f"{path} is no OpenSSH key, and a seed has 32 or 64 bytes, not {len(raw)}")
-    key = KeyPair(Hidden(raw[:SEED_BYTES]))
+    key = KeyPair(SecretBytes(raw[:SEED_BYTES]))
     if len(raw) == 2 * SEED_BYTES and raw[SEED_BYTES:] != key.public_bytes:
         raise BadKeyFile(f"the second half of {path} is not the public half of the first")
     return key
@@ -101,4 +100,4 @@ def _loaded(raw: bytes, path: Path, passphrase: bytes | None) -> KeyPair | None:
         raise BadKeyFile(f"{path} is damaged: {error}") from None
     if not isinstance(found, Ed25519PrivateKey):
         raise BadKeyFile(f"{path} holds a key of another type than ed25519")
-    return KeyPair(Hidden(found.private_bytes_raw()))
+    return KeyPair(SecretBytes(found.private_bytes_raw()))

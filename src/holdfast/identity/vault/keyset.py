@@ -24,8 +24,7 @@ from typing import Any
 
 from holdfast.core.clock import Entropy
 from holdfast.errors import VaultDamaged
-from holdfast.identity.records.keypair import KeyPair
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.vault.vault import Contents, Vault
 
 OP = "op"
@@ -34,7 +33,7 @@ _CURRENT, _PENDING = "current", "pending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedKeys:
     """Public halves of a key set that is safely stored."""
 
     op: bytes
@@ -55,19 +54,19 @@ class KeySet:
         """The next key with this public half. Raises VaultDamaged where it is not held."""
         return _get(self._nexts, NEXT, public)
 
-    def current(self) -> Staged:
+    def current(self) -> StagedKeys:
         """The set that was last settled."""
         record = _record(self._ops, OP, _CURRENT)
         if record is None:
             raise VaultDamaged("op.age holds no current key")
         return _public(record)
 
-    def find_pending(self) -> Staged | None:
+    def find_pending(self) -> StagedKeys | None:
         """The set that a rotation may have named already."""
         record = _record(self._ops, OP, _PENDING)
         return None if record is None else _public(record)
 
-    def stage(self, entropy: Entropy) -> Staged:
+    def stage(self, entropy: Entropy) -> StagedKeys:
         """A new set, durable in both places and tried out; the pending one where there is one.
 
         Safe to repeat: after a kill the same keys come back, whether or not they were published.
@@ -79,7 +78,7 @@ class KeySet:
             self._try_out(pending)
             return pending
 
-    def settle(self, *, op: bytes) -> Staged:
+    def settle(self, *, op: bytes) -> StagedKeys:
         """Take over what the head of the log says: the set of this operational key is current.
 
         Old keys are forgotten. Safe to repeat, also after a kill half way.
@@ -111,7 +110,7 @@ class KeySet:
                 if _PENDING in contents:
                     vault.write(name, {_CURRENT: contents[_CURRENT]})
 
-    def _make(self, entropy: Entropy) -> Staged:
+    def _make(self, entropy: Entropy) -> StagedKeys:
         """The next key first: where op.age has a pending key, next.age has its partner."""
         nexts = self._nexts.read(NEXT)
         if _PENDING not in nexts:
@@ -124,7 +123,7 @@ class KeySet:
         self._ops.write(OP, {**self._ops.read(OP), _PENDING: pending})
         return _public(pending)
 
-    def _try_out(self, keys: Staged) -> None:
+    def _try_out(self, keys: StagedKeys) -> None:
         with self.get_op(keys.op) as op, self.get_next(keys.next) as following:
             if not op.signs_for(keys.op) or not following.signs_for(keys.next):
                 raise VaultDamaged("a key that was read back does not sign")
@@ -148,7 +147,7 @@ def _get(vault: Vault, name: str, public: bytes) -> KeyPair:
     for which in (_CURRENT, _PENDING):
         record = _record(vault, name, which)
         if record is not None and record["public"] == public.hex():
-            key = KeyPair(Hidden(bytes.fromhex(record["seed"])))
+            key = KeyPair(SecretBytes(bytes.fromhex(record["seed"])))
             if key.public_bytes == public:
                 return key
     raise VaultDamaged(f"{name}.age does not hold the key {public.hex()}")
@@ -168,5 +167,5 @@ def _record(vault: Vault, name: str, which: str) -> dict[str, Any] | None:
     return record
 
 
-def _public(record: dict[str, Any]) -> Staged:
-    return Staged(op=bytes.fromhex(record["public"]), next=bytes.fromhex(record["next"]))
+def _public(record: dict[str, Any]) -> StagedKeys:
+    return StagedKeys(op=bytes.fromhex(record["public"]), next=bytes.fromhex(record["next"]))

@@ -28,9 +28,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadInput, KeysWrong, VaultDamaged
 from holdfast.host.private_files import check_place, check_private_folder
-from holdfast.identity.records.secret_bytes import Hidden
-from holdfast.identity.vault.age_file import open_sealed
-from holdfast.identity.vault.age_keys import AgeIdentity
+from holdfast.identity.records.secret_bytes import SecretBytes
+from holdfast.identity.vault.age import AgeIdentity, open_sealed
 from holdfast.identity.vault.vault import Contents, Vault, parse_contents
 
 ESCROW = "escrow"
@@ -41,7 +40,7 @@ OTHER_CHARS_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class JournalKeys:
     """What a journal needs. Nothing of it is shown."""
 
     k_effect: bytes = field(repr=False)
@@ -55,11 +54,11 @@ class Escrow:
 
     vault_key: str = field(repr=False)
     vault_root: bytes = field(repr=False)
-    keys: Keys
+    keys: JournalKeys
     places: tuple[str, ...] = ()
     others: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
-    def backup_passphrase(self, place: str, *, epoch: int = 1) -> Hidden:
+    def backup_passphrase(self, place: str, *, epoch: int = 1) -> SecretBytes:
         """Of the repository at a place: the same for as long as the vault's root is.
 
         The root is this agent's alone, so no other agent has it. A new epoch is for a new
@@ -69,7 +68,7 @@ class Escrow:
         if epoch != 1:
             info += b"\0" + str(epoch).encode()
         hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info)
-        return Hidden(hkdf.derive(self.vault_root).hex().encode())
+        return SecretBytes(hkdf.derive(self.vault_root).hex().encode())
 
 
 class VaultRing:
@@ -115,8 +114,8 @@ class VaultRing:
         return f"VaultRing({self._vault!r})"
 
 
-def new_keys(entropy: Entropy) -> Keys:
-    return Keys(k_effect=entropy.bytes(KEY_BYTES), current=1, journal_keys={1: entropy.bytes(KEY_BYTES)})
+def new_keys(entropy: Entropy) -> JournalKeys:
+    return JournalKeys(k_effect=entropy.bytes(KEY_BYTES), current=1, journal_keys={1: entropy.bytes(KEY_BYTES)})
 
 
 def read_escrow(vault: Vault) -> Escrow:
@@ -207,7 +206,7 @@ def _strict(contents: Contents) -> Escrow:
     return Escrow(
         vault_key=contents["vault_key"],
         vault_root=_key(contents["vault_root"]),
-        keys=Keys(k_effect=_key(ring["k_effect"]), current=_number(ring["current"]), journal_keys=journal_keys),
+        keys=JournalKeys(k_effect=_key(ring["k_effect"]), current=_number(ring["current"]), journal_keys=journal_keys),
         places=tuple(places),
         others=dict(others),
     )

@@ -20,10 +20,10 @@ from pathlib import Path
 from holdfast.core.clock import Entropy
 from holdfast.errors import HoldfastError, VaultExists
 from holdfast.host.private_files import check_private_folder
-from holdfast.identity.records.keypair import KeyPair
+from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.vault.keyset import NEXT, OP, KeySet, first_contents
-from holdfast.identity.vault.ring import Escrow, Keys, new_keys, store
-from holdfast.identity.vault.slots import Key
+from holdfast.identity.vault.ring import Escrow, JournalKeys, new_keys, store
+from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import (
     Vault,
     building,
@@ -42,10 +42,10 @@ def create_vaults(
     second: Path,
     *,
     escrow: str,
-    keys: Sequence[Key],
-    second_keys: Sequence[Key],
+    keys: Sequence[UnlockKey],
+    second_keys: Sequence[UnlockKey],
     entropy: Entropy,
-    ring: Keys | None = None,
+    ring: JournalKeys | None = None,
     op: KeyPair | None = None,
     places: Sequence[Path] = (),
     kept: Escrow | None = None,

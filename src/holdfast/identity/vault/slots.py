@@ -34,7 +34,7 @@ from nacl.exceptions import CryptoError
 from holdfast.core.clock import Entropy
 from holdfast.core.values import canonical, checked
 from holdfast.errors import BadInput, VaultDamaged, VaultLocked
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.identity.vault.mounted import read_mounted
 
 FORMAT = 1
@@ -61,7 +61,7 @@ RISKS = {
 }
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Argon2Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of Argon2id."""
 
     passes: int = PASSES
@@ -76,22 +76,22 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     kind: str
     source: str = ""  # the path of the file, or the name of the credential
     salt: str
-    work: Work | None = None
+    work: Argon2Work | None = None
     nonce: str
     sealed: str
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class UnlockKey:
     """What opens a slot, given by a person or found by the machine."""
 
     kind: str
-    secret: Hidden
+    secret: SecretBytes
     source: str = ""
-    work: Work | None = None
+    work: Argon2Work | None = None
 
 
-def passphrase_key(passphrase: str, work: Work | None = None) -> Key:
+def passphrase_key(passphrase: str, work: Argon2Work | None = None) -> UnlockKey:
     """Raises BadInput for one that is too short to be worth its name."""
     plain = unicodedata.normalize("NFKC", passphrase)
     if not PASSPHRASE_CHARS_MIN <= len(plain) <= PASSPHRASE_CHARS_MAX:
@@ -99,16 +99,16 @@ def passphrase_key(passphrase: str, work: Work | None = None) -> Key:
             f"a passphrase has {PASSPHRASE_CHARS_MIN} to {PASSPHRASE_CHARS_MAX:,} characters",
             hint="six random words are a good one",
         )
-    return Key("passphrase", Hidden(plain.encode()), work=work)
+    return UnlockKey("passphrase", SecretBytes(plain.encode()), work=work)
 
 
-def file_key(path: Path, text: bytes) -> Key:
+def file_key(path: Path, text: bytes) -> UnlockKey:
     """For a slot that a file at this path opens; `text` is what it holds."""
-    return Key("file", _unlock_secret(text, str(path)), source=str(path))
+    return UnlockKey("file", _unlock_secret(text, str(path)), source=str(path))
 
 
-def credential_key(name: str, text: bytes) -> Key:
-    return Key("credential", _unlock_secret(text, name), source=name)
+def credential_key(name: str, text: bytes) -> UnlockKey:
+    return UnlockKey("credential", _unlock_secret(text, name), source=name)
 
 
 def new_unlock_text(entropy: Entropy) -> bytes:
@@ -116,12 +116,12 @@ def new_unlock_text(entropy: Entropy) -> bytes:
     return entropy.bytes(KEY_BYTES).hex().encode() + b"\n"
 
 
-def find_unattended(slots: Iterable[Slot]) -> list[Key]:
+def find_unattended(slots: Iterable[Slot]) -> list[UnlockKey]:
     """The keys that this machine has for these slots, without a person.
 
     Raises ModeTooWide, WrongOwner and WrongKind where a file is there and others may read it.
     """
-    found: list[Key] = []
+    found: list[UnlockKey] = []
     for slot in slots:
         folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
         if slot.kind == "file":
@@ -138,9 +138,9 @@ def find_unattended(slots: Iterable[Slot]) -> list[Key]:
     return found
 
 
-def close_slot(key: Key, payload: bytes, *, vault_id: str, entropy: Entropy) -> Slot:
+def seal_slot(key: UnlockKey, payload: bytes, *, vault_id: str, entropy: Entropy) -> Slot:
     """A new slot that this key opens."""
-    work = (key.work or Work()) if key.kind == "passphrase" else None
+    work = (key.work or Argon2Work()) if key.kind == "passphrase" else None
     slot = Slot(
         id=entropy.bytes(4).hex(),
         kind=key.kind,
@@ -157,7 +157,7 @@ def close_slot(key: Key, payload: bytes, *, vault_id: str, entropy: Entropy) -> 
     return msgspec.structs.replace(slot, sealed=_text(sealed))
 
 
-def open_slot(slot: Slot, key: Key, *, vault_id: str) -> bytes | None:
+def open_slot(slot: Slot, key: UnlockKey, *, vault_id: str) -> bytes | None:
     """What is sealed, or None where this key is another one. Raises VaultDamaged."""
     check_closed(slot)
     if slot.kind != key.kind:
@@ -171,7 +171,7 @@ def open_slot(slot: Slot, key: Key, *, vault_id: str) -> bytes | None:
 
 
 def open_any(
-    slots: Iterable[Slot], ask: Callable[[], str] | None, *, vault_id: str, where: Path, given: Key | None = None
+    slots: Iterable[Slot], ask: Callable[[], str] | None, *, vault_id: str, where: Path, given: UnlockKey | None = None
 ) -> bytes:
     """What the slots seal: by a key that is given, by this machine's own, or by asking a person.
 
@@ -216,7 +216,7 @@ def ways_in(slots: Iterable[Slot]) -> str:
     return f"{'; or '.join(several)}; {rest} only the paper opens the vault"
 
 
-def _given(key: Key) -> str:
+def _given(key: UnlockKey) -> str:
     return "that passphrase" if key.kind == "passphrase" else f"what {key.source} holds"
 
 
@@ -263,7 +263,7 @@ def check_slot(slot: Slot) -> None:
         raise VaultDamaged("slots.json asks for more work than Holdfast does")
 
 
-def _derived(slot: Slot, key: Key) -> bytes:
+def _derived(slot: Slot, key: UnlockKey) -> bytes:
     salt = _raw(slot.salt)
     if slot.work is None:
         info = f"holdfast/vault/{slot.kind}/1".encode()
@@ -292,7 +292,7 @@ def _bound(slot: Slot, vault_id: str) -> bytes:
     return b"holdfast/vault/slot/1\0" + canonical(checked(fields, what="a slot"))
 
 
-def _unlock_secret(text: bytes, where: str) -> Hidden:
+def _unlock_secret(text: bytes, where: str) -> SecretBytes:
     bare = text.strip()
     try:
         raw = bytes.fromhex(bare.decode("ascii"))
@@ -300,7 +300,7 @@ def _unlock_secret(text: bytes, where: str) -> Hidden:
         raw = b""
     if len(bare) != 2 * KEY_BYTES or len(raw) != KEY_BYTES:
         raise VaultLocked(f"{where} holds no unlock key", hint="it holds 64 hex digits; a passphrase is typed")
-    return Hidden(raw)
+    return SecretBytes(raw)
 
 
 def _text(raw: bytes) -> str:

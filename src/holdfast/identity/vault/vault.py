@@ -39,10 +39,9 @@ from holdfast.host.private_files import (
     sync_folder,
     write_atomically,
 )
-from holdfast.identity.vault.age_file import FILE_BYTES_MAX, open_sealed, seal
-from holdfast.identity.vault.age_keys import AgeIdentity, is_recipient
+from holdfast.identity.vault.age import FILE_BYTES_MAX, AgeIdentity, is_recipient, open_sealed, seal
 from holdfast.identity.vault.mounted import check_mounted_folder, read_mounted
-from holdfast.identity.vault.slots import FORMAT, SLOTS_MAX, Key, Slot, close_slot, open_any, open_slot
+from holdfast.identity.vault.slots import FORMAT, SLOTS_MAX, Slot, UnlockKey, open_any, open_slot, seal_slot
 
 SLOTS = "slots.json"
 LOCK = "lock"
@@ -121,7 +120,7 @@ class Vault:
     def list_slots(self) -> tuple[Slot, ...]:
         return _read_slots(self.folder).slots
 
-    def add_slot(self, key: Key, entropy: Entropy, *, replace: str = "") -> Slot:
+    def add_slot(self, key: UnlockKey, entropy: Entropy, *, replace: str = "") -> Slot:
         """A further way in; with `replace` instead of the slot of that id, in one act.
 
         A copy of the old slots.json still opens with what opened it before.
@@ -130,17 +129,17 @@ class Vault:
             kept = tuple(slot for slot in self.list_slots() if slot.id != replace)
             if replace and len(kept) == len(self.list_slots()):
                 raise BadInput(f"the vault has no slot {replace}")
-            made = close_slot(key, self._payload(), vault_id=self.vault_id, entropy=entropy)
+            made = seal_slot(key, self._payload(), vault_id=self.vault_id, entropy=entropy)
             self._write_slots((*kept, made), {made.id: key})
             return made
 
-    def close_slots(self, keys: Sequence[Key], entropy: Entropy) -> None:
+    def close_slots(self, keys: Sequence[UnlockKey], entropy: Entropy) -> None:
         """The first slots of a new vault."""
         payload = self._payload()
-        made = [close_slot(key, payload, vault_id=self.vault_id, entropy=entropy) for key in keys]
+        made = [seal_slot(key, payload, vault_id=self.vault_id, entropy=entropy) for key in keys]
         self._write_slots(tuple(made), dict(zip((one.id for one in made), keys, strict=True)))
 
-    def exchange_escrow(self, recipient: str, keys: Sequence[Key], entropy: Entropy) -> None:
+    def exchange_escrow(self, recipient: str, keys: Sequence[UnlockKey], entropy: Entropy) -> None:
         """Name another paper in every slot: what is written from now on is sealed for it.
 
         All slots are exchanged in one act, so each of them must open by one of the keys. Files
@@ -156,19 +155,19 @@ class Vault:
             before, self.escrow = self.escrow, recipient
             try:
                 payload = self._payload()
-                made = [close_slot(way, payload, vault_id=self.vault_id, entropy=entropy) for _, way in ways]
+                made = [seal_slot(way, payload, vault_id=self.vault_id, entropy=entropy) for _, way in ways]
                 used = {one.id: way for one, (_, way) in zip(made, ways, strict=True)}
                 self._write_slots(tuple(made), used)
             except BaseException:
                 self.escrow = before
                 raise
 
-    def check_ways(self, keys: Sequence[Key]) -> None:
+    def check_ways(self, keys: Sequence[UnlockKey]) -> None:
         """Raises VaultLocked where a slot opens by none of these keys."""
         for slot in self.list_slots():
             self._way(slot, keys)
 
-    def _way(self, slot: Slot, keys: Sequence[Key]) -> Key:
+    def _way(self, slot: Slot, keys: Sequence[UnlockKey]) -> UnlockKey:
         for key in keys:
             if open_slot(slot, key, vault_id=self.vault_id) is not None:
                 return replace(key, source=slot.source, work=slot.work)
@@ -204,7 +203,7 @@ class Vault:
     def _payload(self) -> bytes:
         return msgspec.json.encode(_Payload(identity=self.identity.reveal(), escrow=self.escrow))
 
-    def _write_slots(self, slots: tuple[Slot, ...], keys: dict[str, Key]) -> None:
+    def _write_slots(self, slots: tuple[Slot, ...], keys: dict[str, UnlockKey]) -> None:
         """Each new slot is opened from what was read back before the write counts."""
         if len(slots) > SLOTS_MAX:
             raise BadInput(f"a vault has at most {SLOTS_MAX} slots")
@@ -217,7 +216,7 @@ class Vault:
                 raise VaultDamaged(f"slot {slot.id} does not open after it was written")
 
 
-def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: Key | None = None) -> Vault:
+def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: UnlockKey | None = None) -> Vault:
     """The vault in this folder, by a given key, by the machine's own, or by asking a person.
 
     Raises:
@@ -249,7 +248,7 @@ def read_vault_id(folder: Path) -> str:
 
 @contextmanager
 def building(
-    folder: Path, *, keys: Sequence[Key], vault_id: str, escrow: str, entropy: Entropy
+    folder: Path, *, keys: Sequence[UnlockKey], vault_id: str, escrow: str, entropy: Entropy
 ) -> Generator[tuple[Vault, Callable[[], None]]]:
     """A new vault beside its place, and what moves it there.
 

@@ -8,19 +8,31 @@ starts from what it knew, so a source that serves an old copy rolls nothing back
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from holdfast.errors import BadRecord
 from holdfast.identity.log.log import NOBODY, ROTATIONS_MAX, accept, add_receipt
-from holdfast.identity.log.log_state import Log, find_liars, is_final
+from holdfast.identity.log.log_state import KeyLog, LogEntry, find_liars, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
-from holdfast.identity.records.receipt import Receipt, parse_receipt
-from holdfast.identity.records.records import Position, Record, id_of, parse_record
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import (
+    Inception,
+    LogPosition,
+    Reason,
+    Receipt,
+    Record,
+    Recovery,
+    Refusal,
+    Retirement,
+    Rotation,
+    id_of,
+    parse_receipt,
+    parse_record,
+)
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.witness.witness import Copy
+from holdfast.identity.witness.witness import LogCopy
 
 OPERATORS_MIN = 2
 RECORDS_MAX = 2 * ROTATIONS_MAX  # of one copy
@@ -28,43 +40,43 @@ RECEIPTS_MAX = 8 * RECORDS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SourceAnswer:
     source: str  # a name for the report: the relay's address
     operator: str  # who runs it; two sources of one operator count as one
-    copy: Copy
+    copy: LogCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Observation:
     """What the sources together show, and who showed something else."""
 
-    log: Log
+    log: KeyLog
     final: bool  # whether the head has its receipts
     behind: tuple[str, ...]
     forked: tuple[str, ...]
     unreadable: tuple[str, ...]
-    liars: dict[PublicKey, Position]
+    liars: dict[PublicKey, LogPosition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class LogMark:
     """The least that an observer keeps of an agent it has seen."""
 
-    position: Position
+    position: LogPosition
     digest: Digest
 
 
-def look(
-    answers: Sequence[Answer],
+def observe(
+    answers: Sequence[SourceAnswer],
     *,
     id: AgentId,
     port: Signatures,
-    known: Log | None = None,
+    known: KeyLog | None = None,
     asked: frozenset[PublicKey] = NOBODY,
-) -> Sight | Refusal:
+) -> Observation | Refusal:
     """The log that these answers show together; a refusal where they cannot be trusted."""
-    alone = {answer.source: merged(None, (answer.copy,), id=id, port=port, asked=asked) for answer in answers}
-    log = merged(known, [answer.copy for answer in answers], id=id, port=port, asked=asked)
+    alone = {answer.source: merge_copies(None, (answer.copy,), id=id, port=port, asked=asked) for answer in answers}
+    log = merge_copies(known, [answer.copy for answer in answers], id=id, port=port, asked=asked)
     if log is None:
         return Refusal(Reason.NOBODY_ANSWERED, "no source served a log of this agent")
     operators = {answer.operator for answer in answers if alone[answer.source] is not None}
@@ -73,9 +85,14 @@ def look(
     return _seen(log, alone)
 
 
-def merged(
-    log: Log | None, copies: Sequence[Copy], *, id: AgentId, port: Signatures, asked: frozenset[PublicKey] = NOBODY
-) -> Log | None:
+def merge_copies(
+    log: KeyLog | None,
+    copies: Sequence[LogCopy],
+    *,
+    id: AgentId,
+    port: Signatures,
+    asked: frozenset[PublicKey] = NOBODY,
+) -> KeyLog | None:
     """The log with all of the copies that is valid; what is not is left out.
 
     Receipts of all copies count together. Recoveries that the old witnesses vouch for come before
@@ -94,7 +111,7 @@ def merged(
     return log
 
 
-def with_receipts(log: Log, lines: Iterable[bytes], *, port: Signatures) -> Log:
+def with_receipts(log: KeyLog, lines: Iterable[bytes], *, port: Signatures) -> KeyLog:
     """The log with those receipts that are valid."""
     for line in lines:
         try:
@@ -105,7 +122,7 @@ def with_receipts(log: Log, lines: Iterable[bytes], *, port: Signatures) -> Log:
     return log
 
 
-def find_roll_back(mark: Mark, log: Log) -> Refusal | None:
+def find_roll_back(mark: LogMark, log: KeyLog) -> Refusal | None:
     """Whether the log is older than, or not the same as, what was seen before."""
     if log.position < mark.position:
         return Refusal(Reason.ROLLED_BACK, f"{tuple(log.position)} after {tuple(mark.position)} was seen")
@@ -115,7 +132,7 @@ def find_roll_back(mark: Mark, log: Log) -> Refusal | None:
     return None
 
 
-def _seen(log: Log, alone: dict[str, Log | None]) -> Sight:
+def _seen(log: KeyLog, alone: dict[str, KeyLog | None]) -> Observation:
     behind: list[str] = []
     forked: list[str] = []
     unreadable: list[str] = []
@@ -126,7 +143,7 @@ def _seen(log: Log, alone: dict[str, Log | None]) -> Sight:
             forked.append(source)
         elif own.position < log.position:
             behind.append(source)
-    return Sight(
+    return Observation(
         log=log,
         final=is_final(log, log.position),
         behind=tuple(behind),
@@ -136,7 +153,7 @@ def _seen(log: Log, alone: dict[str, Log | None]) -> Sight:
     )
 
 
-def _differs(own: Log, log: Log) -> bool:
+def _differs(own: KeyLog, log: KeyLog) -> bool:
     for entry in own.entries():
         held = log.find(entry.position)
         if held is not None and held.digest != entry.digest:
@@ -144,7 +161,7 @@ def _differs(own: Log, log: Log) -> bool:
     return False
 
 
-def _records(copy: Copy, id: AgentId) -> Iterable[Signed[Record]]:
+def _records(copy: LogCopy, id: AgentId) -> Iterable[Signed[Record]]:
     for line in copy.records[:RECORDS_MAX]:
         try:
             signed = parse_record(line)
@@ -154,9 +171,47 @@ def _records(copy: Copy, id: AgentId) -> Iterable[Signed[Record]]:
             yield signed
 
 
-def _receipts(copy: Copy) -> Iterable[Signed[Receipt]]:
+def _receipts(copy: LogCopy) -> Iterable[Signed[Receipt]]:
     for line in copy.receipts[:RECEIPTS_MAX]:
         try:
             yield parse_receipt(line)
         except BadRecord:
             continue
+
+
+class SigningPower(StrEnum):
+    """Whose keys signed a strange record."""
+
+    PAPER = "paper"
+    NEXT = "next key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRecord:
+    position: LogPosition
+    digest: Digest
+    power: SigningPower
+    what: str  # in words for a person
+    stands: bool  # it holds its position; otherwise it is kept as evidence
+
+
+def find_foreign_records(own: KeyLog, seen: KeyLog, pending: Collection[Digest] = ()) -> tuple[ForeignRecord, ...]:
+    """What `seen` (the home's log with all that its witnesses hold) has beyond `own`."""
+    known = {entry.digest for entry in _all(own)} | set(pending)
+    standing = {entry.digest for entry in seen.entries()}
+    return tuple(_strange(entry, stands=entry.digest in standing) for entry in _all(seen) if entry.digest not in known)
+
+
+def _strange(entry: LogEntry, *, stands: bool) -> ForeignRecord:
+    match entry.record:
+        case Recovery():
+            power, what = SigningPower.PAPER, "a recovery"
+        case Retirement():
+            power, what = SigningPower.PAPER, "the retirement of the identity"
+        case Rotation() | Inception():
+            power, what = SigningPower.NEXT, "a rotation"
+    return ForeignRecord(position=entry.position, digest=entry.digest, power=power, what=what, stands=stands)
+
+
+def _all(log: KeyLog) -> list[LogEntry]:
+    return [*log.entries(), *(item.entry for item in log.evidence)]

@@ -19,14 +19,13 @@ from typing import TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.identity.log.log import NOBODY
-from holdfast.identity.log.log_state import Log, is_final
+from holdfast.identity.log.log_state import KeyLog, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey
-from holdfast.identity.records.records import Record
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import Reason, Record, Refusal
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.witness import observe as sight
-from holdfast.identity.witness.witness import Copy, Witness
+from holdfast.identity.witness.observe import merge_copies, with_receipts
+from holdfast.identity.witness.witness import LogCopy, Witness
 
 ROUNDS_MAX = 4
 ANSWER_S_MAX = 30.0  # a witness may itself have to ask others, ten seconds for each
@@ -40,25 +39,25 @@ Witnesses = Mapping[PublicKey, Witness]
 class Published:
     """What came of it. `refused` says of each witness without a receipt why."""
 
-    log: Log
+    log: KeyLog
     final: bool  # the record stands, and enough witnesses vouch for it
     receipts: int
     refused: dict[PublicKey, str]
 
 
-async def ask(
-    known: Log | None, id: AgentId, witnesses: Witnesses, *, port: Signatures, asked: frozenset[PublicKey] = NOBODY
-) -> tuple[Log | None, dict[PublicKey, str]]:
+async def ask_witnesses(
+    known: KeyLog | None, id: AgentId, witnesses: Witnesses, *, port: Signatures, asked: frozenset[PublicKey] = NOBODY
+) -> tuple[KeyLog | None, dict[PublicKey, str]]:
     """The log with all that these witnesses hold, and who did not answer, with the reason."""
     answers = await asyncio.gather(*(_answer(one.fetch(id)) for one in witnesses.values()))
-    copies = [answer for answer in answers if isinstance(answer, Copy)]
+    copies = [answer for answer in answers if isinstance(answer, LogCopy)]
     silent = {
         key: answer.message for key, answer in zip(witnesses, answers, strict=True) if isinstance(answer, Refusal)
     }
-    return sight.merged(known, copies, id=id, port=port, asked=asked), silent
+    return merge_copies(known, copies, id=id, port=port, asked=asked), silent
 
 
-async def publish(log: Log, signed: Signed[Record], witnesses: Witnesses, *, port: Signatures) -> Published:
+async def publish(log: KeyLog, signed: Signed[Record], witnesses: Witnesses, *, port: Signatures) -> Published:
     """Send a record of this log to all of the witnesses, and all receipts to each."""
     told: dict[PublicKey, set[bytes]] = {}
     refused: dict[PublicKey, str] = {}
@@ -71,7 +70,7 @@ async def publish(log: Log, signed: Signed[Record], witnesses: Witnesses, *, por
         for key, answer in zip(waiting, answers, strict=True):
             refused.pop(key, None)
             if isinstance(answer, bytes):
-                log = sight.with_receipts(log, (answer,), port=port)
+                log = with_receipts(log, (answer,), port=port)
                 told[key] = {*lines, answer}
                 continue
             refused[key] = answer.message
@@ -80,14 +79,14 @@ async def publish(log: Log, signed: Signed[Record], witnesses: Witnesses, *, por
                 witnesses = {one: witnesses[one] for one in witnesses if one != key}
                 continue
             copy = await _answer(witnesses[key].fetch(log.id))
-            if isinstance(copy, Copy):
-                log = sight.merged(log, [copy], id=log.id, port=port) or log
-    if not stands(log, signed):  # an earlier try may have left receipts of one that is now down
-        log = (await ask(log, log.id, witnesses, port=port))[0] or log
-    return Published(log=log, final=stands(log, signed), receipts=len(_receipts(log, signed)), refused=refused)
+            if isinstance(copy, LogCopy):
+                log = merge_copies(log, [copy], id=log.id, port=port) or log
+    if not is_settled(log, signed):  # an earlier try may have left receipts of one that is now down
+        log = (await ask_witnesses(log, log.id, witnesses, port=port))[0] or log
+    return Published(log=log, final=is_settled(log, signed), receipts=len(_receipts(log, signed)), refused=refused)
 
 
-def stands(log: Log, signed: Signed[Record]) -> bool:
+def is_settled(log: KeyLog, signed: Signed[Record]) -> bool:
     """Whether this record holds its position and is final."""
     position = signed.record.position
     held = log.find(position)
@@ -95,7 +94,7 @@ def stands(log: Log, signed: Signed[Record]) -> bool:
 
 
 async def _submitted(
-    witness: Witness, log: Log, signed: Signed[Record], receipts: tuple[bytes, ...]
+    witness: Witness, log: KeyLog, signed: Signed[Record], receipts: tuple[bytes, ...]
 ) -> bytes | Refusal:
     answer = await _answer(witness.submit(signed.line(), receipts))
     if isinstance(answer, Refusal) and answer.reason in _BEHIND:
@@ -108,7 +107,7 @@ async def _submitted(
     return answer
 
 
-def _receipts(log: Log, signed: Signed[Record]) -> tuple[bytes, ...]:
+def _receipts(log: KeyLog, signed: Signed[Record]) -> tuple[bytes, ...]:
     held = log.find(signed.record.position)
     if held is None or held.digest != signed.digest:
         item = log.find_evidence(signed.digest)

@@ -21,12 +21,10 @@ from typing import Protocol
 
 from holdfast.identity.log import rules
 from holdfast.identity.log.log import NOBODY, accept
-from holdfast.identity.log.log_state import Entry, Log
+from holdfast.identity.log.log_state import KeyLog, LogEntry
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey
-from holdfast.identity.records.receipt import Receipt
-from holdfast.identity.records.records import Position, Record, Rotation
-from holdfast.identity.records.refusal import Reason, Refusal
+from holdfast.identity.records.records import LogPosition, Reason, Receipt, Record, Refusal, Rotation
 from holdfast.identity.records.signed import Signed
 
 HOUR_S = 3600
@@ -37,7 +35,7 @@ RECOVERIES_A_DAY = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class LogCopy:
     """A log as it is handed on: lines of records, the chosen ones first, and of receipts."""
 
     records: tuple[bytes, ...]
@@ -58,21 +56,21 @@ class Witness(Protocol):
         """
         ...
 
-    async def fetch(self, id: AgentId) -> Copy | None:
+    async def fetch(self, id: AgentId) -> LogCopy | None:
         """All that it holds of this agent."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class WitnessVerdict:
     """What the witness keeps, and its answer: an old receipt, a new one to sign, or a refusal."""
 
-    log: Log
+    log: KeyLog
     answer: Signed[Receipt] | Receipt | Refusal
 
 
-def judge(
-    log: Log | None,
+def judge_record(
+    log: KeyLog | None,
     signed: Signed[Record],
     *,
     key: PublicKey,
@@ -80,19 +78,19 @@ def judge(
     now: int,
     receipts: Iterable[Signed[Receipt]] = (),
     asked: frozenset[PublicKey] = NOBODY,
-) -> Judged | Refusal:
+) -> WitnessVerdict | Refusal:
     """The witness's decision; a bare refusal means that nothing changed."""
-    if log is not None and find_own(log, signed.record.position, key) is None:
+    if log is not None and find_own_receipt(log, signed.record.position, key) is None:
         fault = _find_too_many(log, signed, key, now)
         if fault is not None:
             return fault
     after = accept(log, signed, port=port, receipts=receipts, asked=asked)
     if isinstance(after, Refusal):
         return after
-    return Judged(log=after, answer=_answer(after, signed, key, now))
+    return WitnessVerdict(log=after, answer=_answer(after, signed, key, now))
 
 
-def find_own(log: Log, position: Position, key: PublicKey) -> Signed[Receipt] | None:
+def find_own_receipt(log: KeyLog, position: LogPosition, key: PublicKey) -> Signed[Receipt] | None:
     """The receipt that this witness signed at the position, for whichever record."""
     held = log.find(position)
     others = (item.entry for item in log.evidence if item.entry.position == position)
@@ -103,18 +101,18 @@ def find_own(log: Log, position: Position, key: PublicKey) -> Signed[Receipt] | 
     return None
 
 
-def copy_of(log: Log) -> Copy:
+def copy_of(log: KeyLog) -> LogCopy:
     entries = [*log.entries(), *(item.entry for item in log.evidence)]
-    return Copy(
+    return LogCopy(
         records=tuple(entry.signed.line() for entry in entries),
         receipts=tuple(receipt.line() for entry in entries for receipt in entry.receipts),
     )
 
 
-def _answer(log: Log, signed: Signed[Record], key: PublicKey, now: int) -> Signed[Receipt] | Receipt | Refusal:
+def _answer(log: KeyLog, signed: Signed[Record], key: PublicKey, now: int) -> Signed[Receipt] | Receipt | Refusal:
     position = signed.record.position
     held = log.find(position)
-    own = find_own(log, position, key)
+    own = find_own_receipt(log, position, key)
     if own is not None and own.record.d == signed.digest:
         return own
     if held is None or held.digest != signed.digest:
@@ -126,7 +124,7 @@ def _answer(log: Log, signed: Signed[Record], key: PublicKey, now: int) -> Signe
     return _vouch(log, held, key, now)
 
 
-def _vouch(log: Log, held: Entry, key: PublicKey, now: int) -> Receipt | Refusal:
+def _vouch(log: KeyLog, held: LogEntry, key: PublicKey, now: int) -> Receipt | Refusal:
     if not rules.may_vouch(held, key):
         return Refusal(Reason.NOT_A_WITNESS, "held; this witness is not named for it")
     first = held.needs[:-1]  # of a rotation that names witnesses: those before it
@@ -136,7 +134,7 @@ def _vouch(log: Log, held: Entry, key: PublicKey, now: int) -> Receipt | Refusal
     return Receipt(id=log.id, g=g, s=s, d=held.digest, wit=key, at=now)
 
 
-def _find_too_many(log: Log, signed: Signed[Record], key: PublicKey, now: int) -> Refusal | None:
+def _find_too_many(log: KeyLog, signed: Signed[Record], key: PublicKey, now: int) -> Refusal | None:
     if isinstance(signed.record, Rotation):
         limits = ((ROTATIONS_AN_HOUR, HOUR_S), (ROTATIONS_A_DAY, DAY_S))
         entries = log.generations[-1].rotations[-ROTATIONS_A_DAY - 1 :]

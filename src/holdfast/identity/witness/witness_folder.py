@@ -31,13 +31,13 @@ from holdfast.host.private_files import (
     sync_folder,
     write_all,
 )
-from holdfast.identity.log.log_state import Log
-from holdfast.identity.log.replay import replay
+from holdfast.identity.log.log import replay
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import SEED_BYTES, SeedSigner, Signatures
 from holdfast.identity.records.encodings import AgentId, parse_agent_id
-from holdfast.identity.records.refusal import Refusal
-from holdfast.identity.witness.witness import Judged, copy_of
+from holdfast.identity.records.records import Refusal
+from holdfast.identity.witness.witness import WitnessVerdict, copy_of
 from holdfast.identity.witness.witness_service import Change
 
 FILE_BYTES_MAX = 256 * 1024 * 1024  # a log of the longest generation is a hundredth of it
@@ -46,28 +46,28 @@ _LOCK = "lock"
 _RECEIPT = b'{"b":{"at":'  # how the canonical line of a receipt begins
 
 
-class FolderShelf:
+class FolderLogStore:
     def __init__(self, folder: Path, *, port: Signatures) -> None:
         ensure_private_folder(folder)
         self._folder = folder
         self._port = port
-        self._read: dict[AgentId, tuple[int, Log]] = {}  # by agent: bytes read, and their log
+        self._read: dict[AgentId, tuple[int, KeyLog]] = {}  # by agent: bytes read, and their log
         self._threads = threading.Lock()
 
-    def find(self, id: AgentId) -> Log | None:
+    def find(self, id: AgentId) -> KeyLog | None:
         with self._alone():
             return self._load(id)[1]
 
-    def change(self, id: AgentId, change: Change) -> Judged | Refusal:
+    def change(self, id: AgentId, change: Change) -> WitnessVerdict | Refusal:
         with self._alone():
             size, before = self._load(id)
             judged = change(before)
-            if isinstance(judged, Judged) and judged.log is not before:
+            if isinstance(judged, WitnessVerdict) and judged.log is not before:
                 size = self._append(id, size, _added(before, judged.log))
                 self._read[id] = (size, judged.log)
             return judged
 
-    def _load(self, id: AgentId) -> tuple[int, Log | None]:
+    def _load(self, id: AgentId) -> tuple[int, KeyLog | None]:
         path = self._path(id)
         try:
             fd = open_private(path, os.O_RDONLY)
@@ -136,7 +136,7 @@ def witness_signer(folder: Path) -> SeedSigner:
     return SeedSigner(seed)
 
 
-def _replayed(raw: bytes, path: Path, port: Signatures) -> Log:
+def _replayed(raw: bytes, path: Path, port: Signatures) -> KeyLog:
     lines = list(enumerate(raw.splitlines(), 1))
     receipts = [one for one in lines if _is_receipt(one[1])]
     records = [one for one in lines if not _is_receipt(one[1])]
@@ -153,7 +153,7 @@ def _is_receipt(line: bytes) -> bool:
     return len(line) <= LINE_BYTES_MAX and line.startswith(_RECEIPT)
 
 
-def _added(before: Log | None, after: Log) -> list[bytes]:
+def _added(before: KeyLog | None, after: KeyLog) -> list[bytes]:
     """The lines of the new log that the old one lacks, records first."""
     new = copy_of(after)
     if before is None:

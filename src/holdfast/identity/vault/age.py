@@ -1,19 +1,76 @@
-"""age files (v1) as they lie on disk: armour and header, parsed to the letter, no cryptography.
-
-Every file passes here before pyrage sees it. Its own parser lets some malformed headers through
-(a stanza without a body, or without its short last line) and would follow a passphrase stanza
-into any amount of work; it refuses white space around armour that the standard allows. So the
-decision whether a file is well formed, and for whom it is, is made here.
-"""
+"""Keys of age: an X25519 identity as `AGE-SECRET-KEY-1...` and its recipient `age1...`."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
-from holdfast.errors import VaultDamaged
+from holdfast.core.clock import Entropy
+from holdfast.errors import BadInput, VaultDamaged, VaultLocked
+from holdfast.identity.records import bech32
+from holdfast.identity.records.secret_bytes import SecretBytes
+
+KEY_BYTES = 32
+SECRET_PREFIX = "age-secret-key-"
+
+
+class AgeIdentity:
+    """Opens what was sealed for its recipient. Any age program takes its text."""
+
+    __slots__ = ("_text", "recipient")
+
+    def __init__(self, text: SecretBytes) -> None:
+        self._text = text
+        self.recipient = str(_pyrage().x25519.Identity.from_str(self.reveal()).to_public())
+
+    @classmethod
+    def from_secret(cls, secret: SecretBytes) -> AgeIdentity:
+        raw = secret.reveal()
+        if len(raw) != KEY_BYTES:
+            raise BadInput(f"an X25519 key has {KEY_BYTES} bytes, not {len(raw)}")
+        return cls(SecretBytes(bech32.encode(SECRET_PREFIX, raw, form=bech32.Form.BECH32).upper().encode()))
+
+    @classmethod
+    def from_text(cls, text: str) -> AgeIdentity:
+        """Raises BadInput; the text is not shown."""
+        try:
+            return cls(SecretBytes(text.strip().encode()))
+        except (ValueError, _pyrage().IdentityError):
+            raise BadInput("that is no age identity") from None
+
+    @classmethod
+    def new(cls, entropy: Entropy) -> AgeIdentity:
+        return cls.from_secret(SecretBytes(entropy.bytes(KEY_BYTES)))
+
+    def reveal(self) -> str:
+        """AGE-SECRET-KEY-1...: what `age -d -i` wants to read."""
+        return self._text.reveal().decode()
+
+    def wipe(self) -> None:
+        self._text.wipe()
+
+    def __enter__(self) -> AgeIdentity:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+    def __repr__(self) -> str:
+        return f"AgeIdentity({self.recipient})"
+
+
+def is_recipient(text: str) -> bool:
+    try:
+        _pyrage().x25519.Recipient.from_str(text)
+    except _pyrage().RecipientError:
+        return False
+    return True
+
 
 INTRO = b"age-encryption.org/v1\n"
 ARMOUR_BEGIN = b"-----BEGIN AGE ENCRYPTED FILE-----"
@@ -121,10 +178,10 @@ def _stanza(line: bytes, reader: _Lines) -> Stanza:
     if not all(_ARGUMENT.fullmatch(word) for word in words[1:]):
         raise VaultDamaged("a recipient of an age file has an empty or unreadable argument")
     kind, *arguments = (word.decode("ascii") for word in words[1:])
-    return Stanza(kind, tuple(arguments), _body(reader))
+    return Stanza(kind, tuple(arguments), _stanza_body(reader))
 
 
-def _body(reader: _Lines) -> bytes:
+def _stanza_body(reader: _Lines) -> bytes:
     """Full lines of 64 columns, then one that is shorter, maybe empty."""
     text = b""
     while True:
@@ -156,3 +213,40 @@ def _decoded(text: bytes) -> bytes:
     if base64.b64encode(plain).rstrip(b"=") != text:
         raise VaultDamaged("the header of an age file is not written in its one proper form")
     return plain
+
+
+FILE_BYTES_MAX = 32 * 1024 * 1024  # keys and passphrases; not a file store
+
+
+def seal(plain: bytes, recipients: Sequence[str]) -> bytes:
+    """An age file (binary) that each of the recipients can open, and stock `age` too."""
+    if not recipients or len(set(recipients)) != len(recipients):
+        raise BadInput("a file is sealed for one or more different recipients")
+    if not all(is_recipient(one) for one in recipients):
+        raise BadInput("a recipient is no X25519 recipient of age (age1...)")
+    age = _pyrage()
+    sealed: bytes = age.encrypt(plain, [age.x25519.Recipient.from_str(one) for one in recipients])
+    if check_recipients(parse(sealed)) != len(recipients):
+        raise VaultDamaged("a file was sealed for another number of recipients than asked")
+    return sealed
+
+
+def open_sealed(raw: bytes, identity: AgeIdentity) -> bytes:
+    """What was sealed. Raises VaultDamaged, or VaultLocked where it is for others."""
+    if len(raw) > FILE_BYTES_MAX:
+        raise VaultDamaged(f"an age file has {len(raw):,} bytes; {FILE_BYTES_MAX:,} are read")
+    binary = unarmoured(raw)
+    if not check_recipients(parse(binary)):
+        raise VaultLocked("an age file has no X25519 recipient")
+    age = _pyrage()
+    try:
+        return age.decrypt(binary, [age.x25519.Identity.from_str(identity.reveal())])
+    except age.DecryptError as error:
+        # The text is the library's and holds no secret; only this one tells the two cases apart.
+        if "No matching keys" in str(error):
+            raise VaultLocked("an age file was not sealed for this key") from None
+        raise VaultDamaged("an age file was changed or is cut short") from None
+
+
+def _pyrage() -> Any:  # Any: the package has no types
+    return import_module("pyrage")
