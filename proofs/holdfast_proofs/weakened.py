@@ -21,9 +21,9 @@ from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.verbs import tasks
 from holdfast.journal.sqlite.writer import Txn
 from holdfast.runtime.http.message import AnswerUnknown
-from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step import attempt
-from holdfast.runtime.step.attempt import Caller, Outcome, RefusedBy
+from holdfast.runtime.step.attempt import AttemptOutcome, Caller, RefusedBy
 from holdfast.runtime.step.lost_timeline import LostEffects
 from holdfast.runtime.tool.tool import Absent, Call, Tool
 
@@ -48,22 +48,22 @@ def weaken(weakness: Weakness | None) -> None:
 
 def _no_intent() -> None:
     """The start of a step waits for its end's commit instead of being one (rule 1)."""
-    defer, flush_soon = _original(Book, "defer"), _original(Book, "_flush_soon")
+    defer, flush_soon = _original(TaskWriter, "defer"), _original(TaskWriter, "_flush_soon")
     beginning = False
 
-    async def begin(self: Book, entries: Sequence[Entry]) -> None:
+    async def begin(self: TaskWriter, entries: Sequence[Entry]) -> None:
         nonlocal beginning
         beginning = True
         for entry in entries:
             defer(self, entry)
         beginning = False
 
-    def flush(self: Book) -> None:
+    def flush(self: TaskWriter) -> None:
         if not beginning:  # a timer of a few milliseconds would repair it where sends are slow
             flush_soon(self)
 
-    _replace(Book, "begin", begin)
-    _replace(Book, "_flush_soon", flush)
+    _replace(TaskWriter, "begin", begin)
+    _replace(TaskWriter, "_flush_soon", flush)
 
 
 def _key_per_attempt() -> None:
@@ -102,7 +102,7 @@ def _timeout_as_failure() -> None:
     """No answer in time means that nothing happened (rule 3)."""
     original = _original(attempt, "_judged")
 
-    def judged(tool: Tool[..., Any], error: BaseException, **rest: Any) -> Outcome:
+    def judged(tool: Tool[..., Any], error: BaseException, **rest: Any) -> AttemptOutcome:
         late = isinstance(error, AttemptTimedOut) or (
             isinstance(error, AnswerUnknown) and isinstance(error.__cause__, TimeoutError)
         )

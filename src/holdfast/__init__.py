@@ -41,13 +41,11 @@ if TYPE_CHECKING:
     from holdfast.runtime.agent.agent import Agent
     from holdfast.runtime.agent.conversation import Answer, Conversation
     from holdfast.runtime.agent.remembering import recall, remember
-    from holdfast.runtime.gate.gate import Gate
-    from holdfast.runtime.gate.limits import Above, Limit
+    from holdfast.runtime.gate.gate import Above, Gate, Limit
     from holdfast.runtime.models.endpoint import Endpoint
     from holdfast.runtime.models.endpoints import Endpoints
-    from holdfast.runtime.models.model import Model
+    from holdfast.runtime.models.model import Model, Price
     from holdfast.runtime.models.port import Restarted, TextDelta
-    from holdfast.runtime.models.price import Price
     from holdfast.runtime.models.reply import Reply, ToolCall, Usage
     from holdfast.runtime.scratch.scratch import Scratch
     from holdfast.runtime.step.plan import Plan, PlanItem
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.task.scope import Scope
     from holdfast.runtime.task.talk import Talk
     from holdfast.runtime.task.task import TaskType, task
-    from holdfast.runtime.tool.field import Field
+    from holdfast.runtime.tool.schema import Field
     from holdfast.runtime.tool.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
 
 _WHERE = {
@@ -88,15 +86,13 @@ _WHERE = {
     ),
     "holdfast.runtime.agent.agent": ("Agent",),
     "holdfast.runtime.agent.conversation": ("Answer", "Conversation"),
-    "holdfast.runtime.tool.field": ("Field",),
-    "holdfast.runtime.gate.gate": ("Gate",),
-    "holdfast.runtime.gate.limits": ("Above", "Limit"),
+    "holdfast.runtime.tool.schema": ("Field",),
+    "holdfast.runtime.gate.gate": ("Above", "Gate", "Limit"),
     "holdfast.host.log": ("Log",),
     "holdfast.runtime.models.endpoint": ("Endpoint",),
     "holdfast.runtime.models.endpoints": ("Endpoints",),
-    "holdfast.runtime.models.model": ("Model",),
+    "holdfast.runtime.models.model": ("Model", "Price"),
     "holdfast.runtime.models.port": ("Restarted", "TextDelta"),
-    "holdfast.runtime.models.price": ("Price",),
     "holdfast.runtime.models.reply": ("Reply", "ToolCall", "Usage"),
     "holdfast.runtime.step.plan": ("Plan", "PlanItem"),
     "holdfast.runtime.agent.remembering": ("recall", "remember"),

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
+from holdfast.core.rest import NeedsPerson
 from holdfast.errors import Suspended
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.agent.loop import Loop
@@ -116,7 +117,7 @@ async def test_it_is_told_on_a_later_run_too(lab: Lab, agent: MakeAgent, monkeyp
 
     def parks(loop: Loop) -> None:
         if loop._turn == 2:
-            raise Suspended("a test stops it here")
+            raise Suspended(NeedsPerson("a test stops it here"))
         whole(loop)
 
     async with lab.open(ada) as hf:

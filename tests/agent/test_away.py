@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.core.step import Event, Step, StepState
 from holdfast.journal.records import Attempt, Claim, StepView, TaskView
-from holdfast.runtime.agent.resume_message import OPENING, away_text
+from holdfast.runtime.agent.resume_message import OPENING, resume_message
 
 AT_MS = 1_800_000_000_000
 
@@ -36,18 +36,18 @@ def step_of(
 
 
 def test_nothing_is_told_of_orderly_rests() -> None:
-    assert away_text(view_of(1, 2, 3), since=1, now=3, calls=[(1, "pay", step_of("K", 1))]) == ""
+    assert resume_message(view_of(1, 2, 3), since=1, now=3, calls=[(1, "pay", step_of("K", 1))]) == ""
 
 
 def test_a_death_without_calls_is_told_alone() -> None:
-    text = away_text(view_of(1, 2, lost={1: 2}), since=1, now=2, calls=[])
+    text = resume_message(view_of(1, 2, lost={1: 2}), since=1, now=2, calls=[])
     at = "2027-01-15 08:00:00 UTC"
     assert text == f"{OPENING}the worker died, and another one took over at {at}."
 
 
 def test_deaths_before_the_last_request_are_not_told_again() -> None:
     view = view_of(1, 2, 3, lost={1: 2})
-    assert away_text(view, since=2, now=3, calls=[]) == ""
+    assert resume_message(view, since=2, now=3, calls=[]) == ""
 
 
 def test_each_call_in_doubt_has_its_fate() -> None:
@@ -62,7 +62,7 @@ def test_each_call_in_doubt_has_its_fate() -> None:
         (7, "none", None),
         (8, "given", step_of("N", ending=Event.SETTLE_SKIP)),
     ]
-    text = away_text(view, since=1, now=3, calls=calls)
+    text = resume_message(view, since=1, now=3, calls=calls)
     assert "the worker died 2 times" in text
     assert "call 1 (pay) was sent again under the same key, so that it took effect once" in text
     assert "call 2 (mail) had been made before; it was looked up and found done once" in text
@@ -109,7 +109,7 @@ FATES: dict[str, tuple[StepView, str]] = {
 def test_what_a_repeat_means_is_true_of_its_class(case: str) -> None:
     step, fate = FATES[case]
     view = view_of(1, 2, 3, 4, lost={1: 2, 3: 4})
-    text = away_text(view, since=1, now=4, calls=[(1, "act", step)])
+    text = resume_message(view, since=1, now=4, calls=[(1, "act", step)])
     assert text.endswith(f"; call 1 (act) {fate}.")
 
 
@@ -117,6 +117,6 @@ def test_a_restore_is_told() -> None:
     now = 2 << 32 | 1
     view = view_of(1, now)
     view.restored_ms = AT_MS
-    text = away_text(view, since=1 << 32 | 1, now=now, calls=[(1, "pay", step_of("K", 1))])
+    text = resume_message(view, since=1 << 32 | 1, now=now, calls=[(1, "pay", step_of("K", 1))])
     assert "restored from an older copy of 2027-01-15 08:00:00 UTC" in text
     assert "none of your calls was in doubt" in text

@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.rest import NeedsPerson
 from holdfast.errors import (
     BadInput,
     MessageConflict,
@@ -155,7 +156,7 @@ async def test_a_message_that_was_taken_and_not_yet_asked_about_is_answered_itse
         await chat.say("hello", timeout_s=20)
 
         def parks(_loop: Loop) -> None:
-            raise Suspended("a test stops it here")
+            raise Suspended(NeedsPerson("a test stops it here"))
 
         with monkeypatch.context() as patched:
             patched.setattr(Loop, "_check_turns", parks)

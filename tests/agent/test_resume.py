@@ -235,7 +235,7 @@ async def test_a_change_between_crash_and_resume_is_reported_and_follows_the_pol
 
 
 async def test_marks_that_an_older_journal_lacks_are_no_change(agent: MakeAgent) -> None:
-    marks = agent(_charge(Scripted(KEYED, "paid 1", name="charge"))).marks
+    marks = agent(_charge(Scripted(KEYED, "paid 1", name="charge"))).digests
     old = {name: mark for name, mark in marks.items() if name not in ("code", "endpoints")}
     assert find_changed(old, marks) == []
     assert find_changed(old, {**marks, "gate": "0"}) == ["gate"]

@@ -27,7 +27,7 @@ from holdfast.errors import (
     TooLarge,
 )
 from holdfast.journal.records import Kind, TaskState
-from holdfast.runtime.models.openai.request import OpenAIWire
+from holdfast.runtime.models.openai import OpenAIWire
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Request
 from holdfast.runtime.task.ask_record import ASK, asked_of, asks_of, request_of, spent_of
@@ -491,7 +491,7 @@ async def test_one_commit_holds_the_messages_and_the_step(lab: Lab, model: MakeM
 
 
 def test_a_key_in_the_code_is_refused() -> None:
-    with pytest.raises(BadSettings, match="a key does not stand in code") as told:
+    with pytest.raises(BadSettings, match="do not put the key into code") as told:
         holdfast.Endpoint(name="one", url="https://host/v1", wire="openai", key="sk-1234")
     assert "sk-1234" not in str(told.value)
 

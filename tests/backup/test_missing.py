@@ -16,7 +16,7 @@ from holdfast.backup.upkeep.prune import prune
 from holdfast.backup.upkeep.run_due import run_due, tell_news, tell_warning
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice
 from holdfast.errors import PruneRefused
 from holdfast.layout.agent_home import load_home
 from holdfast_proofs.backup_lab.world import World

@@ -19,7 +19,7 @@ from holdfast.backup.upkeep.run_due import backup_of, run_due, tell_prune
 from holdfast.backup.upkeep.schedule import install, make_schedule, parse_every
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice
 from holdfast.errors import BadInput, PruneRefused
 from holdfast.host.log import Log
 from holdfast.layout.agent_home import load_home

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import contracts
-from holdfast.core.handles import names_in
+from holdfast.core.secret_handles import names_in
 from holdfast.runtime.tool.tool import check_registered
 
 

@@ -209,12 +209,12 @@ def test_limits_say_when_to_come_back(response: Response, after_s: float) -> Non
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410, 422])
 def test_refusals(status: int) -> None:
-    assert read_answer(answer(status)) == answers.Refused()
+    assert read_answer(answer(status)) == answers.MeansRefused()
 
 
 @pytest.mark.parametrize("status", [302, 500, 502, 503])
 def test_doubts(status: int) -> None:
-    assert isinstance(read_answer(answer(status)), answers.Unknown)
+    assert isinstance(read_answer(answer(status)), answers.MeansUnknown)
 
 
 def test_what_is_wrong_is_said_at_once() -> None:

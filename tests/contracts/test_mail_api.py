@@ -160,11 +160,11 @@ def answer(status: int, **headers: str) -> Response:
 
 
 def test_what_an_answer_proves() -> None:
-    assert read_answer(answer(202)) == answers.Success()
+    assert read_answer(answer(202)) == answers.MeansDone()
     for status in (400, 401, 403, 404, 413, 415):
-        assert read_answer(answer(status)) == answers.Refused()
+        assert read_answer(answer(status)) == answers.MeansRefused()
     for status in (302, 408, 500, 502, 503):
-        assert isinstance(read_answer(answer(status)), answers.Unknown)
+        assert isinstance(read_answer(answer(status)), answers.MeansUnknown)
     limited = read_answer(answer(429, x_ratelimit_reset="1700000030", date="Tue, 14 Nov 2023 22:13:20 GMT"))
     assert isinstance(limited, holdfast.Refused)
     assert limited.retry_after_s == 30

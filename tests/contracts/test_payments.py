@@ -302,20 +302,20 @@ def answer(status: int, error: str = "", **headers: str) -> Response:
 @pytest.mark.parametrize(
     ("response", "means"),
     [
-        (answer(200), answers.Success()),
-        (answer(400, "invalid_request_error"), answers.Refused()),
-        (answer(400, "idempotency_error"), answers.KeyReused()),
-        (answer(401), answers.Refused()),
-        (answer(402, "card_error"), answers.Refused()),
-        (answer(409, "idempotency_error"), answers.Busy(retry_after_s=2.0)),
-        (answer(429, "rate_limit_error"), answers.Busy(retry_after_s=2.0)),
-        (answer(429, **{"retry-after": "7"}), answers.Busy(retry_after_s=7.0)),
-        (answer(500), answers.Unknown(reason="500 does not say whether it was done")),
-        (answer(503), answers.Unknown(reason="503 does not say whether it was done")),
-        (answer(302), answers.Unknown(reason="302 does not say whether it was done")),
+        (answer(200), answers.MeansDone()),
+        (answer(400, "invalid_request_error"), answers.MeansRefused()),
+        (answer(400, "idempotency_error"), answers.MeansKeyReused()),
+        (answer(401), answers.MeansRefused()),
+        (answer(402, "card_error"), answers.MeansRefused()),
+        (answer(409, "idempotency_error"), answers.MeansBusy(retry_after_s=2.0)),
+        (answer(429, "rate_limit_error"), answers.MeansBusy(retry_after_s=2.0)),
+        (answer(429, **{"retry-after": "7"}), answers.MeansBusy(retry_after_s=7.0)),
+        (answer(500), answers.MeansUnknown(reason="500 does not say whether it was done")),
+        (answer(503), answers.MeansUnknown(reason="503 does not say whether it was done")),
+        (answer(302), answers.MeansUnknown(reason="302 does not say whether it was done")),
     ],
 )
-def test_what_an_answer_proves(response: Response, means: answers.Answer) -> None:
+def test_what_an_answer_proves(response: Response, means: answers.Meaning) -> None:
     assert read_answer(response) == means
 
 

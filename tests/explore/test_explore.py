@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.effect import Letter
 from holdfast.core.resume import Move, decide
-from holdfast.core.step import Event, Facts, Refusal, Step, StepState, next_step
+from holdfast.core.step import Event, Facts, NotAllowed, Step, StepState, next_step
 from holdfast_proofs.explore import rules
 from holdfast_proofs.explore.__main__ import main
 from holdfast_proofs.explore.catalogue import CONFIGURATIONS, SMALL
@@ -42,7 +42,7 @@ def test_names_are_unique_and_listed(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_refusal_that_always_closes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | Refusal:
+    def broken(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | NotAllowed:
         new = next_step(step, event, facts, letter=letter)
         if event is Event.REFUSE and isinstance(new, Step):
             return msgspec.structs.replace(new, state=StepState.FAILED)

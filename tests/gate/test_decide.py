@@ -12,8 +12,8 @@ import holdfast
 from holdfast.core.step import Step, StepState
 from holdfast.errors import Misuse, NoSchema
 from holdfast.journal.records import StepView
-from holdfast.runtime.gate.gate import NOTHING, Gate, Past, Verdict
-from holdfast.runtime.gate.tally import Tally
+from holdfast.runtime.gate.gate import NOTHING, Gate, GateVerdict, Past
+from holdfast.runtime.gate.guard import Tally
 
 
 @holdfast.tool
@@ -51,7 +51,9 @@ def added(gate: Gate, rows: list[Row], tool: str = "charge") -> Past:
     return again
 
 
-def decide(gate: Gate, cents: object = 1, before: list[Row] | None = None, *, tool: str = "charge") -> Verdict | None:
+def decide(
+    gate: Gate, cents: object = 1, before: list[Row] | None = None, *, tool: str = "charge"
+) -> GateVerdict | None:
     return gate.decide(tool, {"cents": cents}, added(gate, before or [], tool), problems=[])
 
 
@@ -63,14 +65,14 @@ def test_without_rules_everything_passes() -> None:
 def test_only_what_is_allowed_passes() -> None:
     gate = Gate(allow=[charge, "search"])
     assert decide(gate, tool="search") is None
-    assert decide(gate, tool="refund") == Verdict(True, "allow", "refund is not among the tools of this task")
+    assert decide(gate, tool="refund") == GateVerdict(True, "allow", "refund is not among the tools of this task")
     assert decide(Gate(allow=[])) is not None
     assert (gate.allows("charge"), gate.allows("refund")) == (True, False)
 
 
 def test_problems_of_the_arguments_are_told_together() -> None:
     found = Gate().decide("charge", {}, NOTHING, problems=["a: is missing", "b: must be text"])
-    assert found == Verdict(True, "arguments", "a: is missing; b: must be text")
+    assert found == GateVerdict(True, "arguments", "a: is missing; b: must be text")
 
 
 AMOUNT = Gate(limits={charge: holdfast.Limit(argument="cents", per_call=50_000, per_task=100_000)})
@@ -116,7 +118,7 @@ def test_amounts_add_up_as_they_are_written() -> None:
 def test_numbers_of_calls() -> None:
     gate = Gate(limits={charge: holdfast.Limit(calls=2)})
     assert decide(gate, 1, [*past(1), *past(1, 1, counts=False)]) is None
-    assert decide(gate, 1, past(1, 1)) == Verdict(True, "calls", "2 calls are the most in this task, and 2 count")
+    assert decide(gate, 1, past(1, 1)) == GateVerdict(True, "calls", "2 calls are the most in this task, and 2 count")
     assert decide(Gate(limits={charge: holdfast.Limit(calls=0)})) is not None
 
 
@@ -125,7 +127,7 @@ def test_rates() -> None:
     young, old = past(1, ago=10_000), past(1, ago=60_000)
     assert decide(gate, 1, [*young, *old, *past(1, ago=None)]) is None
     found = decide(gate, 1, [*young, *past(1, ago=25_000), *old])
-    told = Verdict(True, "rate", "2 calls within 60 s are the most", 35.0)
+    told = GateVerdict(True, "rate", "2 calls within 60 s are the most", 35.0)
     assert found == told
     # What failed was sent all the same.
     failed = past(1, counts=False, ago=50_000)
@@ -157,12 +159,12 @@ def test_when_a_person_is_asked() -> None:
     rule = holdfast.Above(argument="cents", per_call=20, per_task=50)
     gate = Gate(approve={charge: rule})
     assert decide(gate, 20, past(30)) is None
-    assert decide(gate, 21) == Verdict(False, "approve", "cents: 21 is above 20")
-    assert decide(gate, 20, past(31)) == Verdict(False, "approve", "cents: 51 in this task is above 50")
+    assert decide(gate, 21) == GateVerdict(False, "approve", "cents: 21 is above 20")
+    assert decide(gate, 20, past(31)) == GateVerdict(False, "approve", "cents: 51 in this task is above 50")
     found = decide(gate, -1)
     assert found is not None
     assert found.refused
-    assert decide(Gate(approve=[charge])) == Verdict(False, "approve", "every call needs a yes")
+    assert decide(Gate(approve=[charge])) == GateVerdict(False, "approve", "every call needs approval")
     assert decide(Gate(approve={charge: False})) is None
     limited = Gate(approve=[charge], limits={charge: holdfast.Limit(calls=0)})
     found = decide(limited)
@@ -200,17 +202,17 @@ def test_whatever_is_asked_for_no_limit_is_passed(asked: list[int], per_task: in
 def test_the_mark_is_of_the_rules_and_not_of_their_order() -> None:
     one = Gate(allow=[charge, search], limits={charge: holdfast.Limit(calls=1)})
     other = Gate(allow=["search", "charge"], limits={"charge": [holdfast.Limit(calls=1)]})
-    assert one.mark == other.mark
+    assert one.digest == other.digest
     marks = {
-        one.mark,
-        Gate().mark,
-        Gate(allow=[]).mark,
-        Gate(allow=[charge]).mark,
-        AMOUNT.mark,
-        Gate(approve=[charge]).mark,
-        Gate(approve={charge: holdfast.Above(argument="cents", per_call=1)}).mark,
-        Gate(limits={charge: holdfast.Limit(calls=2)}).mark,
-        Gate(limits={charge: holdfast.Limit(calls=2, within_s=1)}).mark,
+        one.digest,
+        Gate().digest,
+        Gate(allow=[]).digest,
+        Gate(allow=[charge]).digest,
+        AMOUNT.digest,
+        Gate(approve=[charge]).digest,
+        Gate(approve={charge: holdfast.Above(argument="cents", per_call=1)}).digest,
+        Gate(limits={charge: holdfast.Limit(calls=2)}).digest,
+        Gate(limits={charge: holdfast.Limit(calls=2, within_s=1)}).digest,
     }
     assert len(marks) == 9
 

@@ -15,7 +15,7 @@ from holdfast.core.ports import KeyRing
 from holdfast.errors import JournalBusy, JournalOlderCopy, RunFenced
 from holdfast.journal.contract import Session
 from holdfast.journal.sqlite.opening.restore import raise_incarnation, read_incarnation, restore_journal
-from holdfast.runtime.session.lease import BoundLease, Lease
+from holdfast.runtime.session.lease import BoundLease, SessionLease
 
 
 async def raise_to(path: Path, e: int, **changes: Any) -> None:
@@ -104,7 +104,7 @@ class Held:
 def test_a_bound_lease_ends_with_whichever_ends_first() -> None:
     clock, right = ManualClock(boot_ms=0), Moving(until_boot_ms=50_000)
     session = cast(Session, Held())
-    plain, bound = Lease(session, clock), BoundLease(session, clock, right)
+    plain, bound = SessionLease(session, clock), BoundLease(session, clock, right)
     assert (plain.left_ms(), bound.left_ms()) == (100_000, 50_000)
     assert bound.deadline_boot_ms == 50_000
     clock.advance(49_000)

@@ -31,8 +31,8 @@ from holdfast.errors import (
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.journal.sqlite.host.page_reader import is_alive
 from holdfast.runtime.tool.blocking import ChildPool
+from holdfast.runtime.tool.child import Target, locate
 from holdfast.runtime.tool.child_wire import Unkept
-from holdfast.runtime.tool.target import Target, locate
 
 CALL: dict[str, object] = {
     "task_id": "01J9ZK3V5T8Q2M4N6P7R8S9T0V",
@@ -382,7 +382,7 @@ async def test_a_running_tool_holds_the_sessions_lock(tools: Any, tmp_path: Path
 SCRIPT = """
 import asyncio, os, sys, time
 from holdfast.runtime.tool.blocking import ChildPool
-from holdfast.runtime.tool.target import locate
+from holdfast.runtime.tool.child import locate
 print("body of", __name__, flush=True)
 def here(x):
     return [x, os.getpid()]

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.runtime.http import stream as http_stream
 from holdfast.runtime.http.message import REQUEST_BODY_BYTES_MAX
-from holdfast.runtime.models import arguments, endpoint, request, sse, troubles
+from holdfast.runtime.models import endpoint, request, sse, troubles
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
 from holdfast.runtime.models.health import Breaker
@@ -92,7 +92,7 @@ def test_every_word_is_on_the_page() -> None:
             [f"{endpoint.REPLY_BYTES_MAX >> 20} MiB", f"{endpoint.STREAM_BYTES_MAX >> 20} MiB", f"{sse.EVENTS_MAX:,}"],
         ),
         ("tool calls of a reply", [str(TOOL_CALLS_MAX)]),
-        ("arguments of one call", [f"{arguments.ARGUMENTS_BYTES_MAX >> 20} MiB"]),
+        ("arguments of one call", [f"{request.ARGUMENTS_BYTES_MAX >> 20} MiB"]),
         ("body of an error", [f"{endpoint.ERROR_BYTES_MAX >> 10} KiB"]),
         ("unread bytes", [f"{http_stream.UNREAD_BYTES_MAX >> 10} KiB"]),
         (

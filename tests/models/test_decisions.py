@@ -27,9 +27,9 @@ from holdfast.errors import (
     Terminal,
     Unresolved,
 )
-from holdfast.runtime.models import failover, health
+from holdfast.runtime.models import endpoints, health
 from holdfast.runtime.models.endpoint import Endpoint
-from holdfast.runtime.models.health import Breaker, Health
+from holdfast.runtime.models.health import Breaker, EndpointHealth
 from holdfast.runtime.models.held_state import SURFACES, check_held_state, checked_surfaces
 from holdfast.runtime.models.reply import Failure
 from holdfast.runtime.models.request import Request, checked_request
@@ -199,14 +199,14 @@ def test_a_surface_that_is_none_is_refused() -> None:
         checked_surfaces(["container", "cellar"])
 
 
-# Health.
+# EndpointHealth.
 
 
 BREAKER = Breaker(failures_max=3, rest_ms=1_000, rest_ms_max=8_000, probe_ms=500)
 
 
 def test_three_failures_open_it_and_one_probe_closes_it() -> None:
-    now, one = 10_000, Health()
+    now, one = 10_000, EndpointHealth()
     for _ in range(2):
         one = health.failed(one, now, breaker=BREAKER)
         assert health.find_wait_ms(one, now) is None
@@ -217,11 +217,11 @@ def test_three_failures_open_it_and_one_probe_closes_it() -> None:
     assert health.find_wait_ms(probing, 11_000) == 11_500
     assert health.find_wait_ms(health.given_up(probing), 11_001) is None
     assert health.find_wait_ms(probing, 11_500) is None
-    assert health.replied(probing) == Health()
+    assert health.replied(probing) == EndpointHealth()
 
 
 def test_each_rest_is_twice_the_last_up_to_the_limit() -> None:
-    now, one, rests = 0, Health(), list[int]()
+    now, one, rests = 0, EndpointHealth(), list[int]()
     for _ in range(40):
         one = health.failed(one, now, breaker=BREAKER, at_once=True)
         rests.append(one.rests_until_ms - now)
@@ -231,12 +231,12 @@ def test_each_rest_is_twice_the_last_up_to_the_limit() -> None:
 
 
 def test_a_rate_limit_is_a_rest_and_no_failure() -> None:
-    one = health.limited(Health(failures=2), 100, retry_after_s=2.5)
+    one = health.limited(EndpointHealth(failures=2), 100, retry_after_s=2.5)
     assert health.find_wait_ms(one, 100) == 2_600
     assert (one.failures, one.open) == (0, False)
     shorter = health.limited(one, 200, retry_after_s=0)
     assert shorter.rests_until_ms == 2_600
-    assert health.limited(Health(), 0, retry_after_s=None).rests_until_ms == 1_000
+    assert health.limited(EndpointHealth(), 0, retry_after_s=None).rests_until_ms == 1_000
 
 
 EVENTS = st.lists(
@@ -249,7 +249,7 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_laws_of_health(events: list[tuple[str, int]]) -> None:
     """Never shut for longer than the limit; one probe at a time; a reply mends all."""
-    now, one = 0, Health()
+    now, one = 0, EndpointHealth()
     for kind, pause in events:
         now += pause
         wait = health.find_wait_ms(one, now)
@@ -278,7 +278,7 @@ def test_laws_of_health(events: list[tuple[str, int]]) -> None:
                 assert health.find_wait_ms(one, now) is None
 
 
-# Order and verdict.
+# MessageOrder and verdict.
 
 
 def end(name: str, **more: Json) -> Endpoint:
@@ -287,15 +287,15 @@ def end(name: str, **more: Json) -> Endpoint:
 
 def test_the_own_region_comes_first_and_the_rest_keeps_its_order() -> None:
     ends = [end("a", region="us"), end("b", region="eu"), end("c"), end("d", region="eu")]
-    assert [one.name for one in failover.in_order(ends, region="eu")] == ["b", "d", "a", "c"]
-    assert [one.name for one in failover.in_order(ends, region="")] == ["a", "b", "c", "d"]
+    assert [one.name for one in endpoints.in_order(ends, region="eu")] == ["b", "d", "a", "c"]
+    assert [one.name for one in endpoints.in_order(ends, region="")] == ["a", "b", "c", "d"]
 
 
 def verdict(*errors: ModelError, resting_s: tuple[float, ...] = ()) -> HoldfastError:
     pairs = [(end(f"e{i}"), error) for i, error in enumerate(errors)]
-    failures: list[Failure] = [failover.as_failure(a, b, text_chars=0) for a, b in pairs]
-    failures += [failover.as_resting(end("r"), wait_s=one) for one in resting_s]
-    found = failover.verdict(failures, {one.name: error for one, error in pairs})
+    failures: list[Failure] = [endpoints.as_failure(a, b, text_chars=0) for a, b in pairs]
+    failures += [endpoints.as_resting(end("r"), wait_s=one) for one in resting_s]
+    found = endpoints.verdict(failures, {one.name: error for one, error in pairs})
     assert len(found.failures) == len(failures)
     return found
 
@@ -319,14 +319,14 @@ def test_the_verdict_says_most_about_trying_again() -> None:
 
 def test_affinity_is_another_for_each_endpoint_and_names_nobody() -> None:
     one, other = (end("a", affinity_header="X-S", cache_header="X-C"), end("b", affinity_header="X-S"))
-    first = failover.affinity_of(one, session="task-7", kept={})
-    assert first == failover.affinity_of(one, session="task-7", kept={})
-    assert first["X-S"] != failover.affinity_of(other, session="task-7", kept={})["X-S"]
+    first = endpoints.affinity_of(one, session="task-7", kept={})
+    assert first == endpoints.affinity_of(one, session="task-7", kept={})
+    assert first["X-S"] != endpoints.affinity_of(other, session="task-7", kept={})["X-S"]
     assert "task" not in first["X-S"]
     kept = {"affinity": "sticky", "cache": "c1"}
-    assert failover.affinity_of(one, session="s", kept=kept) == {"X-S": "sticky", "X-C": "c1"}
-    assert failover.affinity_of(other, session="s", kept=kept) == {"X-S": "sticky"}
-    assert failover.affinity_of(one, session="", kept={}) == {}
+    assert endpoints.affinity_of(one, session="s", kept=kept) == {"X-S": "sticky", "X-C": "c1"}
+    assert endpoints.affinity_of(other, session="s", kept=kept) == {"X-S": "sticky"}
+    assert endpoints.affinity_of(one, session="", kept={}) == {}
 
 
 # Endpoints as values.

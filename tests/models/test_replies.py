@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ModelOverloaded, ModelRateLimited, ModelRejected, ModelUnavailable, ReplyGarbled
 from holdfast.runtime.models import sse
-from holdfast.runtime.models.arguments import ARGUMENTS_BYTES_MAX, parse_arguments
 from holdfast.runtime.models.endpoint import WIRE_FORMS
 from holdfast.runtime.models.reply import Opaque, Reply, StopReason, ToolCall, Usage
-from holdfast.runtime.models.request import check_message, checked_request
+from holdfast.runtime.models.request import ARGUMENTS_BYTES_MAX, check_message, checked_request, parse_arguments
 from holdfast.runtime.models.sse import EventReader
 from holdfast.testing.model_server.anthropic_speaker import AnthropicSpeaker
 from holdfast.testing.model_server.asked import Asked

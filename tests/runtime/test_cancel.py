@@ -22,7 +22,7 @@ async def cancel(hf: holdfast.Holdfast, handle: holdfast.TaskHandle) -> None:
     await handle.cancel()
 
     async def heard() -> bool:
-        return hf.engine is not None and hf.engine._books[handle.id].cancelled
+        return hf.engine is not None and hf.engine._writers[handle.id].cancelled
 
     await wait_until(heard)
 

@@ -112,7 +112,7 @@ async def test_evidence_that_it_did_not_happen_is_shown_and_decides_nothing(lab:
 
 
 async def _heard(hf: holdfast.Holdfast, handle: holdfast.TaskHandle) -> bool:
-    return hf.engine is not None and bool(hf.engine._books[handle.id].inbox)
+    return hf.engine is not None and bool(hf.engine._writers[handle.id].inbox)
 
 
 async def test_evidence_about_a_closed_step_changes_nothing(lab: Lab) -> None:

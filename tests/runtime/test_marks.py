@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.errors import Misuse, TaskParked
 from holdfast.journal.records import TaskState
-from holdfast.runtime.step.code_changes import MARKS, code_mark, find_changed, mark_of
+from holdfast.runtime.step.code_changes import MARKS, code_digest, find_changed, source_digest
 from holdfast.runtime.task.task import OnChange, TaskType
 from holdfast.testing.lab import Lab, Scripted, wait_state
 
@@ -94,16 +94,16 @@ class Otherwise:
 
 
 def test_comments_and_layout_do_not_count() -> None:
-    assert mark_of(getsource(one_line)) != ""
+    assert source_digest(getsource(one_line)) != ""
     laid_out = getsource(Otherwise.one_line).replace("@staticmethod", "")
-    assert mark_of(laid_out) == mark_of(getsource(one_line)) == code_mark(one_line)
-    assert mark_of(laid_out.replace("1", "2")) != mark_of(laid_out)
+    assert source_digest(laid_out) == source_digest(getsource(one_line)) == code_digest(one_line)
+    assert source_digest(laid_out.replace("1", "2")) != source_digest(laid_out)
 
 
 def test_code_without_a_source_is_never_changed() -> None:
     space: dict[str, Any] = {}
     exec("async def made(run): return 1", space)  # noqa: S102
-    assert code_mark(space["made"]) == ""
+    assert code_digest(space["made"]) == ""
     assert find_changed({"code": "a"}, {"code": ""}) == []
     assert find_changed({"code": ""}, {"code": "a"}) == []
     assert find_changed({"code": "a"}, {"code": "b", "prompt": "c"}) == ["code", "prompt"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.core.rest import Parked
 from holdfast.core.step import StepState
 from holdfast.errors import (
     BadInput,
@@ -159,7 +160,7 @@ async def test_whatever_code_raises_is_its_own_outcome(lab: Lab, error: BaseExce
         assert await (await hf.submit(good)).result(10) == "done"
 
 
-@pytest.mark.parametrize("signal", [Suspended("parked"), Cancelled(), RunFenced()])
+@pytest.mark.parametrize("signal", [Suspended(Parked()), Cancelled(), RunFenced()])
 async def test_a_signal_that_a_tool_raises_is_an_error_like_any_other(lab: Lab, signal: BaseException) -> None:
     once = Scripted(holdfast.Unrepeatable(max_delay_s=0), signal, name="once")
 

@@ -100,7 +100,7 @@ async def test_a_suspect_gets_its_turn_while_the_worker_is_never_idle(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under steady load no process is without neighbours: a suspect must not wait for that."""
-    monkeypatch.setattr("holdfast.runtime.engine.engine.SUSPECT_PATIENCE_S", 0.2)
+    monkeypatch.setattr("holdfast.runtime.engine.suspects.PATIENCE_S", 0.2)
 
     @holdfast.task
     async def busy(run: holdfast.Run) -> None:

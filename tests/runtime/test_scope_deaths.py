@@ -177,7 +177,7 @@ async def test_a_parked_call_of_a_scope_is_raised_and_settled(lab: Lab) -> None:
 
 
 async def _heard(hf: holdfast.Holdfast, task_id: Any) -> bool:
-    return hf.engine is not None and bool(hf.engine._books[task_id].inbox)
+    return hf.engine is not None and bool(hf.engine._writers[task_id].inbox)
 
 
 async def test_a_session_that_is_over_ends_its_scopes(lab: Lab) -> None:

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.runtime.scratch.place import Place, sweep
+from holdfast.runtime.scratch.folders import ScratchFolders, sweep
 from holdfast.runtime.scratch.store import Store
 from holdfast.testing.lab import Lab, Scripted, hang, look_dead, wait_state, wait_step, wait_until
 from holdfast_proofs.support.command_line import Commands
@@ -509,15 +509,15 @@ def unshare(place: Path) -> list[str]:
 
 async def test_no_space_for_the_folder_itself_is_slept_over(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
-    whole = Place.open
+    whole = ScratchFolders.open
 
-    def full_at_first(place: Place, task_id: TaskId) -> object:
+    def full_at_first(place: ScratchFolders, task_id: TaskId) -> object:
         tries.append(1)
         if len(tries) == 1:
             raise JournalFull("no space for the folder")
         return whole(place, task_id)
 
-    monkeypatch.setattr(Place, "open", full_at_first)
+    monkeypatch.setattr(ScratchFolders, "open", full_at_first)
     monkeypatch.setattr("holdfast.runtime.scratch.scratch.FULL_REST_S", 0.1)
 
     @holdfast.task
@@ -596,7 +596,7 @@ async def test_a_cancel_while_files_are_kept_does_not_lose_the_outcome(
 def test_a_place_that_is_no_folder_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WrongKind):
-        Place(tmp_path / "file" / "x").open(TaskId("0" * 26))
+        ScratchFolders(tmp_path / "file" / "x").open(TaskId("0" * 26))
 
 
 @pytest.mark.parametrize("often", [1, 100])
@@ -610,8 +610,8 @@ def test_a_folder_that_others_remove_meanwhile_is_made_again(
         if len(tries) <= often:
             above.rmdir()
 
-    monkeypatch.setattr("holdfast.runtime.scratch.place._move_away", tidied)
-    place = Place(tmp_path / "root")
+    monkeypatch.setattr("holdfast.runtime.scratch.folders._move_away", tidied)
+    place = ScratchFolders(tmp_path / "root")
     if often > 1:
         with pytest.raises(FileNotFoundError):
             place.open(TaskId("0" * 26))
@@ -673,7 +673,7 @@ async def test_a_disk_that_lets_go_of_nothing_does_not_end_a_sweep(lab: Lab, mon
     async with lab.open(work) as hf:
         handle = await hf.submit(work)
         await wait_state(handle, TaskState.FAILED)
-        place = Place(lab.folder / "scratch" / hf.journal.journal_id)
+        place = ScratchFolders(lab.folder / "scratch" / hf.journal.journal_id)
         (place.root / handle.id / "gone-1").mkdir(parents=True, exist_ok=True)
         (place.root / handle.id / "files").mkdir(exist_ok=True)
         (place.root / handle.id / "files" / "left").write_text("x")
@@ -703,7 +703,7 @@ async def test_a_sweep_removes_what_dead_runs_left_and_nothing_else(lab: Lab) ->
         failed = await hf.submit(work, fails=True)
         await wait_step(running, "2", StepState.STARTED)
         await wait_state(failed, TaskState.FAILED)
-        place = Place(lab.folder / "scratch" / hf.journal.journal_id)
+        place = ScratchFolders(lab.folder / "scratch" / hf.journal.journal_id)
         unknown = place.root / ("0" * 26)
         (place.root / failed.id / "gone-1").mkdir(parents=True)
         for above in (unknown, place.root / failed.id):

@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.app.handle import TaskHandle
 from holdfast.app.health import Health, serve_health
-from holdfast.core.redact import safe
+from holdfast.core.secret_handles import safe
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.contract import Filter

@@ -366,7 +366,7 @@ async def test_a_known_value_of_a_tool_that_declares_nothing_is_swapped(lab: Lab
 
 async def test_notices_and_pages_pass_the_swap(lab: Lab, store: SecretFile, tmp_path: Path) -> None:
     """Also a notice that was written before its secret was known."""
-    from holdfast.core.ports import Notice
+    from holdfast.core.notices import Notice
 
     told = tmp_path / "told"
     command = ("/bin/sh", "-c", f"cat >> {told}")

@@ -12,9 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.handles import find_whole, is_name, names_in, resolved
-from holdfast.core.redact import REDACTED, safe, safe_value
-from holdfast.core.swap import VALUE_CHARS_MIN, Matcher, forms_of
+from holdfast.core.secret_handles import (
+    REDACTED,
+    VALUE_CHARS_MIN,
+    Matcher,
+    find_whole,
+    forms_of,
+    is_name,
+    names_in,
+    resolved,
+    safe,
+    safe_value,
+)
 from holdfast.core.values import decode, encode
 from holdfast_proofs.canaries.app import spelled
 

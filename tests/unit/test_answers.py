@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from holdfast.core.answers import (
     REFUSALS,
-    Answer,
-    Busy,
-    KeyReused,
-    Refused,
-    Success,
-    Unknown,
+    Meaning,
+    MeansBusy,
+    MeansDone,
+    MeansKeyReused,
+    MeansRefused,
+    MeansUnknown,
     check_refused_on,
     read_answer,
     retry_after_s,
@@ -37,70 +37,70 @@ def name(effect: Effect) -> str:
 @pytest.mark.parametrize("effect", ALL, ids=name)
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 def test_a_2xx_is_a_success_for_every_class(effect: Effect, status: int) -> None:
-    assert read_answer(effect, status, {}) == Success()
+    assert read_answer(effect, status, {}) == MeansDone()
 
 
 @pytest.mark.parametrize("effect", ALL, ids=name)
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 413, 415])
 def test_a_plain_refusal_is_a_refusal_for_every_class(effect: Effect, status: int) -> None:
-    assert read_answer(effect, status, {}) == Refused()
+    assert read_answer(effect, status, {}) == MeansRefused()
 
 
 @pytest.mark.parametrize("effect", ALL, ids=name)
 @pytest.mark.parametrize("status", [301, 303, 307, 308, 408, 425, 499, 500, 502, 504, 599])
 def test_what_does_not_say_is_unknown(effect: Effect, status: int) -> None:
     """Nor do headers or declarations change that."""
-    assert isinstance(read_answer(effect, status, {}), Unknown)
-    assert isinstance(read_answer(effect, status, LATER), Unknown)
+    assert isinstance(read_answer(effect, status, {}), MeansUnknown)
+    assert isinstance(read_answer(effect, status, LATER), MeansUnknown)
 
 
 @pytest.mark.parametrize("effect", [KEYED, BLIND, Fenced()], ids=name)
 def test_409_for_a_key_means_wait_and_never_failure(effect: Effect) -> None:
-    assert read_answer(effect, 409, {}) == Busy(retry_after_s=1.0)
-    assert read_answer(effect, 409, LATER) == Busy(retry_after_s=7.0)
-    assert read_answer(effect, 409, {}, refused_on=frozenset({409})) == Busy(retry_after_s=1.0)
+    assert read_answer(effect, 409, {}) == MeansBusy(retry_after_s=1.0)
+    assert read_answer(effect, 409, LATER) == MeansBusy(retry_after_s=7.0)
+    assert read_answer(effect, 409, {}, refused_on=frozenset({409})) == MeansBusy(retry_after_s=1.0)
 
 
 @pytest.mark.parametrize("effect", [KEYED, BLIND, Fenced()], ids=name)
 def test_422_for_a_key_means_another_body(effect: Effect) -> None:
-    assert read_answer(effect, 422, {}) == KeyReused()
+    assert read_answer(effect, 422, {}) == MeansKeyReused()
 
 
 def test_422_can_be_declared_a_refusal_only_where_no_fingerprint_is_checked() -> None:
     declared = frozenset({422})
-    assert read_answer(BLIND, 422, {}, refused_on=declared) == Refused()
-    assert read_answer(KEYED, 422, {}, refused_on=declared) == KeyReused()
-    assert read_answer(Fenced(), 422, {}, refused_on=declared) == KeyReused()
+    assert read_answer(BLIND, 422, {}, refused_on=declared) == MeansRefused()
+    assert read_answer(KEYED, 422, {}, refused_on=declared) == MeansKeyReused()
+    assert read_answer(Fenced(), 422, {}, refused_on=declared) == MeansKeyReused()
 
 
 @pytest.mark.parametrize("effect", KEYLESS, ids=name)
 @pytest.mark.parametrize("status", [409, 412, 422, 423, 429])
 def test_without_a_key_a_conflict_is_unknown_unless_the_tool_declares_it(effect: Effect, status: int) -> None:
-    assert isinstance(read_answer(effect, status, LATER), Unknown)
-    assert read_answer(effect, status, {}, refused_on=frozenset({status})) == Refused()
+    assert isinstance(read_answer(effect, status, LATER), MeansUnknown)
+    assert read_answer(effect, status, {}, refused_on=frozenset({status})) == MeansRefused()
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_come_back_later_is_busy_only_where_a_repeat_is_harmless(status: int) -> None:
     for effect in (KEYED, Fenced(), *READING):
-        assert read_answer(effect, status, LATER) == Busy(retry_after_s=7.0)
-        assert isinstance(read_answer(effect, status, {}), Unknown)
+        assert read_answer(effect, status, LATER) == MeansBusy(retry_after_s=7.0)
+        assert isinstance(read_answer(effect, status, {}), MeansUnknown)
     for effect in KEYLESS:
-        assert isinstance(read_answer(effect, status, LATER), Unknown)
+        assert isinstance(read_answer(effect, status, LATER), MeansUnknown)
 
 
 def test_a_stale_fence_is_no_refusal() -> None:
     """The owner draws a higher fence and sends again."""
-    assert isinstance(read_answer(Fenced(), 412, {}), Unknown)
-    assert isinstance(read_answer(Fenced(), 412, {}, refused_on=frozenset({412})), Unknown)
+    assert isinstance(read_answer(Fenced(), 412, {}), MeansUnknown)
+    assert isinstance(read_answer(Fenced(), 412, {}, refused_on=frozenset({412})), MeansUnknown)
 
 
 @given(effect=st.sampled_from(EFFECTFUL), status=st.integers(100, 999), later=st.booleans())
 def test_only_listed_statuses_close_a_step(effect: Effect, status: int, later: bool) -> None:
     """Nothing outside the table is taken for a success or a refusal."""
-    answer: Answer = read_answer(effect, status, LATER if later else {})
-    assert isinstance(answer, Success) == (200 <= status <= 299)
-    assert isinstance(answer, Refused) == (status in REFUSALS)
+    answer: Meaning = read_answer(effect, status, LATER if later else {})
+    assert isinstance(answer, MeansDone) == (200 <= status <= 299)
+    assert isinstance(answer, MeansRefused) == (status in REFUSALS)
 
 
 @pytest.mark.parametrize("status", [99, 200, 302, 399, 408, 425, 499, 500, 503])

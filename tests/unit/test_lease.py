@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.clock import ManualClock
 from holdfast.errors import RunFenced
-from holdfast.runtime.session.lease import START_MARGIN_MS, Lease
+from holdfast.runtime.session.lease import START_MARGIN_MS, SessionLease
 
 TTL_MS = 10_000
 
@@ -35,10 +35,10 @@ class Session:
         return None
 
 
-def leased(*, ttl_ms: int = TTL_MS, left_ms: int = TTL_MS) -> tuple[Lease, ManualClock]:
+def leased(*, ttl_ms: int = TTL_MS, left_ms: int = TTL_MS) -> tuple[SessionLease, ManualClock]:
     clock = ManualClock()
     session = Session(ttl_ms=ttl_ms, deadline_boot_ms=clock.boot_ms() + left_ms)
-    return Lease(session, clock), clock
+    return SessionLease(session, clock), clock
 
 
 def test_a_new_lease_lets_a_step_begin() -> None:

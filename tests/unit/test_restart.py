@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import EXIT_JOURNAL, EXIT_PLACE, EXIT_RETRY, EXIT_USAGE
-from holdfast.runtime.engine.restart import Restart, Stop, after_exit, exit_code, is_terminal
+from holdfast.runtime.engine.supervisor import Restart, Stop, after_exit, exit_code, is_terminal
 
 
 def test_a_worker_that_ended_on_purpose_is_not_started_again() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.ids import TaskId
+from holdfast.core.notices import poison_notice, task_damaged_notice
 from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal import rules
 from holdfast.journal.contract import Change, InboxKind
@@ -150,11 +151,11 @@ def test_poison_is_told_with_a_question() -> None:
     assert entry.kind is Kind.RESTED
     assert (entry.body["state"], entry.body["why"]) == ("parked", "poison")
     assert entry.body["question"]
-    one = rules.poison_notice(TASK, epoch=5, now_ms=NOW)
-    two = rules.poison_notice(TASK, epoch=6, now_ms=NOW)
+    one = poison_notice(TASK, rules.POISON_QUESTION, epoch=5, now_ms=NOW)
+    two = poison_notice(TASK, rules.POISON_QUESTION, epoch=6, now_ms=NOW)
     assert one.notice_id != two.notice_id
     assert (one.kind, one.task_id, one.at_ms) == ("poison", TASK, NOW)
-    damaged = rules.damage_notice(TASK, epoch=5, finding="record 3 was changed", now_ms=NOW)
+    damaged = task_damaged_notice(TASK, "record 3 was changed", epoch=5, now_ms=NOW)
     assert "record 3 was changed" in damaged.text
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.effect import Letter
 from holdfast.core.resume import QUESTIONS, Move, decide, question
-from holdfast.core.step import CLOSED, Event, Facts, Lookup, Refusal, Step, StepState, apply, next_step
+from holdfast.core.step import CLOSED, Event, Facts, Lookup, NotAllowed, Step, StepState, apply, next_step
 from holdfast.errors import InvariantViolated
 
 LETTERS: tuple[Letter, ...] = get_args(Letter)
@@ -72,7 +72,7 @@ def took(step: Step | None, event: Event, letter: Letter, **more: Any) -> Step:
 
 def refused(step: Step | None, event: Event, letter: Letter, **more: Any) -> bool:
     facts = facts_with(**more)
-    return isinstance(next_step(step, event, facts, letter=letter), Refusal)
+    return isinstance(next_step(step, event, facts, letter=letter), NotAllowed)
 
 
 SEND_AGAIN: dict[Letter, dict[str, Any]] = {
@@ -125,7 +125,7 @@ def test_a_closed_step_is_never_left(walk: Walk, facts: Facts) -> None:
     for step, _, _ in walk:
         if step.state in CLOSED:
             for event in Event:
-                assert isinstance(next_step(step, event, facts, letter=step.letter), Refusal)
+                assert isinstance(next_step(step, event, facts, letter=step.letter), NotAllowed)
                 with pytest.raises(InvariantViolated):
                     apply(step, event, epoch=facts.epoch, quiet=facts.quiet, letter=step.letter)
 
@@ -137,7 +137,7 @@ def test_nothing_but_the_owner_writes(walk: Walk, facts: Facts) -> None:
     letter = walk[0][0].letter
     rows: list[Step | None] = [None, *(step for step, _, _ in walk)]
     for row, event in itertools.product(rows, Event):
-        assert isinstance(next_step(row, event, stale, letter=letter), Refusal)
+        assert isinstance(next_step(row, event, stale, letter=letter), NotAllowed)
 
 
 @ALL
@@ -297,7 +297,7 @@ def test_the_resumers_move_is_always_accepted(walk: Walk, facts: Facts) -> None:
 def test_a_step_is_parked_only_where_the_resumer_cannot_send(walk: Walk, facts: Facts) -> None:
     step, mine = walk[-1][0], as_resumer(facts, walk)
     if decide(step, changed(mine, evidence=False, unsent=False)) is Move.START:
-        assert isinstance(next_step(step, Event.PARK, mine, letter=step.letter), Refusal)
+        assert isinstance(next_step(step, Event.PARK, mine, letter=step.letter), NotAllowed)
 
 
 @pytest.mark.parametrize("letter", LETTERS)

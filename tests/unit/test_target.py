@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ToolNotImportable
-from holdfast.runtime.tool.target import Target, locate, resolve
+from holdfast.runtime.tool.child import Target, locate, resolve
 
 SOURCE = """
 class Tool:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.runtime.tool.threads import Threads
+from holdfast.runtime.tool.blocking import Threads
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="-")
 

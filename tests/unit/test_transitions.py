@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core import step as steps
 from holdfast.core.effect import Letter
-from holdfast.core.step import Event, Facts, Lookup, Refusal, Step, StepState, apply, next_step
+from holdfast.core.step import Event, Facts, Lookup, NotAllowed, Step, StepState, apply, next_step
 from holdfast.errors import InvariantViolated
 
 LETTERS: tuple[Letter, ...] = get_args(Letter)
@@ -171,7 +171,7 @@ def test_an_event_is_accepted_exactly_where_its_conditions_hold(letter: Letter, 
             result = next_step(step, event, facts, letter=letter)
             wanted = ALLOWED[event](step, facts)
             assert isinstance(result, Step) is wanted, (step, event, facts, result)
-            if isinstance(result, Refusal):
+            if isinstance(result, NotAllowed):
                 assert result.event is event
                 assert result.why
             else:
@@ -184,7 +184,7 @@ def test_an_event_follows_only_the_states_it_may_follow(event: Event) -> None:
     others = [state for state in S if state not in STATES[event]]
     for letter in LETTERS:
         for step in rows(letter, others):
-            assert isinstance(next_step(step, event, facts, letter=letter), Refusal)
+            assert isinstance(next_step(step, event, facts, letter=letter), NotAllowed)
 
 
 def after(step: Step, event: Event, *, epoch: int, quiet: bool) -> Step:
@@ -243,7 +243,7 @@ def test_nobody_but_the_owner_writes_anything(event: Event) -> None:
     for letter, lookup in itertools.product(LETTERS, (Lookup.FOUND, Lookup.MANY, Lookup.ABSENT)):
         stale = Facts(epoch=MINE, lookup=lookup, **willing)
         for step in (None, *rows(letter)):
-            assert isinstance(next_step(step, event, stale, letter=letter), Refusal)
+            assert isinstance(next_step(step, event, stale, letter=letter), NotAllowed)
 
 
 @pytest.mark.parametrize("event", Event)
@@ -309,7 +309,7 @@ def test_what_was_asked_before_is_not_worked_out_again() -> None:
     first = next_step(planned, Event.START, facts, letter="K")
     assert next_step(planned, Event.START, facts, letter="K") is first
     refused = next_step(planned, Event.SUCCEED, facts, letter="K")
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, NotAllowed)
     assert next_step(planned, Event.SUCCEED, facts, letter="K") is refused
     begun = apply(planned, Event.START, epoch=MINE, quiet=True, letter="K")
     assert apply(planned, Event.START, epoch=MINE, quiet=True, letter="K") is begun

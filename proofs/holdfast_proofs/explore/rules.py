@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.core.effect import Letter
 from holdfast.core.resume import Move, decide
-from holdfast.core.step import CLOSED, Event, Facts, Lookup, Refusal, Step, StepState, next_step
+from holdfast.core.step import CLOSED, Event, Facts, Lookup, NotAllowed, Step, StepState, next_step
 from holdfast_proofs.explore.setup import Rule, Setup
 from holdfast_proofs.explore.world import Finding, Reply
 
@@ -100,7 +100,7 @@ class Rules:
         if old.step is None:
             return False
         facts = self._outcome_facts(row, event, epoch, quiet=False)
-        return not isinstance(next_step(old.step, event, facts, letter=old.step.letter), Refusal)
+        return not isinstance(next_step(old.step, event, facts, letter=old.step.letter), NotAllowed)
 
     def open(self, letter: Letter, event: Event, epoch: int, *, previous_closed: bool, other: bool) -> int:
         """The row of a slot that is planned, or opened as suspect."""
@@ -208,7 +208,7 @@ class Rules:
         if kind is None:
             raise Finding(f"X1 {event.name.lower()} of a row that is not there")
         new = next_step(step, event, facts, letter=kind)
-        if isinstance(new, Refusal):
+        if isinstance(new, NotAllowed):
             before = "nothing" if step is None else step.state
             raise Finding(f"X1 {event.name.lower()} of a step that is {before}: {new.why}")
         if event is Event.START and Rule.FORGETFUL in without:

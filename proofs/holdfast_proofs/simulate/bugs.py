@@ -26,12 +26,11 @@ from holdfast.journal.records import Entry, StepView
 from holdfast.journal.steady import SteadyTime
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.gate.gate import Past
-from holdfast.runtime.gate.guard import Guard
-from holdfast.runtime.gate.tally import Tally
-from holdfast.runtime.session.lease import Lease
-from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.gate.guard import Guard, Tally
+from holdfast.runtime.session.lease import SessionLease
+from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step import attempt, reconcile
-from holdfast.runtime.step.attempt import Caller, Outcome, RefusedBy
+from holdfast.runtime.step.attempt import AttemptOutcome, Caller, RefusedBy
 from holdfast.runtime.step.reconcile import Reconciler
 from holdfast.runtime.step.sending import Sender
 from holdfast.runtime.step.steps import Steps
@@ -78,8 +77,8 @@ def _find_before_quiet(replace: Replace) -> None:
 
 
 def _no_lease_check(replace: Replace) -> None:
-    replace(Lease, "check", _always(None))
-    replace(Lease, "ok", _always(True))
+    replace(SessionLease, "check", _always(None))
+    replace(SessionLease, "ok", _always(True))
 
 
 def _retry_of_unrepeatable(replace: Replace) -> None:
@@ -108,7 +107,7 @@ def _key_per_attempt(replace: Replace) -> None:
 def _timeout_as_failure(replace: Replace) -> None:
     original = _get(attempt, "_judged")
 
-    def judged(tool: Tool[..., Any], error: BaseException, **rest: Any) -> Outcome:
+    def judged(tool: Tool[..., Any], error: BaseException, **rest: Any) -> AttemptOutcome:
         if isinstance(error, AttemptTimedOut):
             return RefusedBy("timed out")
         return original(tool, error, **rest)
@@ -138,11 +137,11 @@ def _window_ignored(replace: Replace) -> None:
 
 
 def _no_intent(replace: Replace) -> None:
-    async def begin(self: Book, entries: Sequence[Entry]) -> None:
+    async def begin(self: TaskWriter, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self.defer(entry)
 
-    replace(Book, "begin", begin)
+    replace(TaskWriter, "begin", begin)
 
 
 def _page_believed(replace: Replace) -> None:
@@ -185,9 +184,9 @@ class _Stopped:
 
 
 def _unapplied_result_as_evidence(replace: Replace) -> None:
-    original = _get(Book, "_leave_evidence")
+    original = _get(TaskWriter, "_leave_evidence")
 
-    async def leave_evidence(self: Book, entries: Sequence[Entry]) -> None:
+    async def leave_evidence(self: TaskWriter, entries: Sequence[Entry]) -> None:
         view = self.view
         for entry in entries:
             step = view.steps.get(entry.ordinal)
@@ -197,7 +196,7 @@ def _unapplied_result_as_evidence(replace: Replace) -> None:
                 await self.journal.drop(InboxItem(task_id=view.task_id, ordinal=ordinal, kind=kind, body=body))
         await original(self, entries)
 
-    replace(Book, "_leave_evidence", leave_evidence)
+    replace(TaskWriter, "_leave_evidence", leave_evidence)
 
 
 def _window_looked_at_once(replace: Replace) -> None:
@@ -219,10 +218,10 @@ def _decides_before_quiet(replace: Replace) -> None:
 
 
 def _believes_a_broken_confirmation(replace: Replace) -> None:
-    async def confirm(self: Book, seq: int) -> Any:
+    async def confirm(self: TaskWriter, seq: int) -> Any:
         return await self.journal.confirm(self.hold, seq=seq)
 
-    replace(Book, "_confirm", confirm)
+    replace(TaskWriter, "_confirm", confirm)
 
 
 def _moves_after_the_end(replace: Replace) -> None:
@@ -234,7 +233,7 @@ def _blind_restore(replace: Replace) -> None:
 
 
 def _frozen_unnoticed(replace: Replace) -> None:
-    replace(Lease, "_jump_ms", _always(0))
+    replace(SessionLease, "_jump_ms", _always(0))
 
 
 def _always(value: object) -> Callable[..., Any]:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.app.binder import INSTANCE, KEYS, open_file_journal
 from holdfast.core.clock import Clock, Entropy
-from holdfast.core.ports import KeyRing, Notice, Notices
+from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
+from holdfast.core.ports import KeyRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
@@ -136,16 +137,8 @@ async def _watch(lease: AgentLease, journal: Journal, log: Log) -> None:
         if found is None:
             continue
         log.event("agent-contender", inst=found.inst, how=found.how.value)
-        notice = Notice(
-            notice_id=f"second-instance/{found.inst}",
-            kind="second-instance",
-            text=f"another instance of this agent asks for its lease (key {found.inst}): "
-            "a copy of its folder, or a backup that was started",
-            hint="find it and stop it; it sends nothing while this one holds the lease",
-            at_ms=journal.now_ms(),
-        )
         with contextlib.suppress(Exception):  # told again with its next claim
-            await journal.add_notice(notice)
+            await journal.add_notice(second_instance_notice(found.inst, now_ms=journal.now_ms()))
 
 
 async def _told(lease: AgentLease, notices: Notices | None) -> bool:
@@ -153,14 +146,8 @@ async def _told(lease: AgentLease, notices: Notices | None) -> bool:
     shown = lease.shown
     if notices is None:
         return True
-    notice = Notice(
-        notice_id=f"quarantined/{shown.inst}/{shown.state}",
-        kind="quarantined",
-        text=f"this instance of the agent may not act: {shown.text}",
-        hint=_HINTS[shown.state],
-    )
     try:
-        await notices.tell(notice)
+        await notices.tell(quarantined_notice(shown.inst, shown.state, shown.text, _HINTS[shown.state]))
     except Exception:  # noqa: BLE001 - the hook is the user's: it is tried again
         return False
     return True

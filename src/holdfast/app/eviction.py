@@ -33,7 +33,7 @@ from holdfast.backup.places.companion_files import read_folder
 from holdfast.backup.places.found_places import log_in_companions
 from holdfast.backup.places.places import read_places
 from holdfast.core.clock import SystemClock
-from holdfast.core.ports import Notice, Notices
+from holdfast.core.notices import Notices, keys_replaced_notice
 from holdfast.core.waiting import running_beside
 from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
 from holdfast.host.log import Log as Events
@@ -205,7 +205,7 @@ async def _tell(home: AgentHome, error: KeysReplaced, notices: Notices | None, l
     news = f"{error.code}:{own.id}:{g}.{s}"
     if _read(told) == news:
         return
-    notice = Notice(notice_id=news, kind=error.code, text=error.message, hint=error.hint, at_ms=SystemClock().wall_ms())
+    notice = keys_replaced_notice(news, error.message, error.hint, now_ms=SystemClock().wall_ms())
     try:
         await notices.tell(notice)
         ensure_private_folder(home.instance)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.clock import SystemClock
-from holdfast.core.redact import safe
+from holdfast.core.secret_handles import safe
 from holdfast.errors import BadInput, HoldfastError, NoHandoff, NotAnAgent
 from holdfast.host.log import Log
 from holdfast.host.private_files import write_atomically

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
-from holdfast.core.redact import safe
+from holdfast.core.secret_handles import safe
 from holdfast.errors import BadSettings
 
 ADDRESS = "127.0.0.1"

@@ -20,7 +20,8 @@ from msgspec import structs
 from holdfast.app.binder import open_file_journal, open_secrets
 from holdfast.app.memory_search import file_of, recall_with
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.ports import Notice, Recollection
+from holdfast.core.notices import memory_not_written_notice
+from holdfast.core.ports import Recollection
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
@@ -154,13 +155,7 @@ class Projector:
         self._trouble = said
         self._log.event("memory-not-written", code=code, error=said)
         now_ms = self._journal.now_ms()
-        notice = Notice(
-            notice_id=f"memory/{code}/{day_of(now_ms)}",
-            kind="memory",
-            text=f"the agent's memory files could not be written: {said}",
-            hint="what is to be written stays in the journal; see docs/how-to/memory.md",
-            at_ms=now_ms,
-        )
+        notice = memory_not_written_notice(code, said, day=day_of(now_ms), now_ms=now_ms)
         with contextlib.suppress(HoldfastError):
             await self._journal.add_notice(notice)
 

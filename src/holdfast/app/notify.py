@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.effect import Keyed
-from holdfast.core.ports import Notice, Notices
+from holdfast.core.notices import Notice, Notices
 from holdfast.errors import BadSettings, HoldfastError
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.http.client import HttpClient

@@ -33,8 +33,9 @@ from holdfast.core.ids import (
     task_id_for_request,
     task_id_from_bytes,
 )
+from holdfast.core.notices import contradiction_notice
 from holdfast.core.ordinal import parse_ordinal
-from holdfast.core.ports import KeyRing, Memory, Notice
+from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.step import StepState
 from holdfast.core.values import canonical, checked, encode
 from holdfast.errors import (
@@ -214,15 +215,8 @@ class Holdfast:
 
     async def _tell_contradiction(self, task: TaskId, step: StepView, source: str) -> None:
         """A closed record never changes; that the world says otherwise must not stay silent."""
-        notice = Notice(
-            notice_id=f"contradiction/{task}/{step.ordinal}/{source}"[:300],
-            kind="contradiction",
-            task_id=task,
-            ordinal=step.ordinal,
-            text=f"task {task} step {step.ordinal} ({step.tool}) is recorded as {step.state}, "
-            f"but {source} says otherwise",
-            hint=f"`holdfast effect show {task}/{step.ordinal}`; compensate or correct by hand",
-            at_ms=self.journal.now_ms(),
+        notice = contradiction_notice(
+            task, step.ordinal, step.tool, step.state, source=source, now_ms=self.journal.now_ms()
         )
         await self.journal.add_notice(self.secrets.notice(notice))
 
@@ -318,18 +312,18 @@ class Holdfast:
         task_id = await self._open_scope(name)
         with engine.wanted(task_id) as given:
             claimed = await self._claim_scope(engine, name, task_id, given)
-        book, steps = engine.book_for(claimed)
-        engine.watch(book)
+        writer, steps = engine.writer_for(claimed)
+        engine.watch(writer)
         if gate is not None:
-            steps.guard = Guard(gate, book, on_refused=partial(engine.on_refused, task_id))
-        scope = Scope(name, book, steps)
+            steps.guard = Guard(gate, writer, on_refused=partial(engine.on_refused, task_id))
+        scope = Scope(name, writer, steps)
         try:
             yield scope
         finally:
             try:
                 await scope.release()
             finally:
-                engine.unwatch(book, rested=not book.fenced)
+                engine.unwatch(writer, rested=not writer.fenced)
 
     async def _claim_scope(self, engine: Engine, name: str, task_id: TaskId, given: asyncio.Future[Claimed]) -> Claimed:
         """Claim it; or get it from our own engine, which may be first to see it woken."""
@@ -459,7 +453,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     """
     if in_child():
         raise Misuse(
-            "this is the process of a blocking tool: no journal is opened here",
+            "this is the process of a blocking tool: it may not open a journal",
             hint='put what starts your program under `if __name__ == "__main__":`',
         )
     settings = settings or Settings()

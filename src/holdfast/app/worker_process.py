@@ -23,7 +23,7 @@ from holdfast.app.notify import make_notices
 from holdfast.app.worker import Order, parse_order
 from holdfast.app.worker_log import open_log
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.redact import safe
+from holdfast.core.secret_handles import safe
 from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable, text_of
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log

@@ -131,17 +131,17 @@ async def get(call: Call, *, issue: int, where: str, token: str) -> Fields:
     return picked(json_object(response), *_KEPT, "title", "body")
 
 
-def read_answer(response: Response) -> answers.Answer | Refused:
+def read_answer(response: Response) -> answers.Meaning | Refused:
     """What an answer of this host proves; a limit of rate as the refusal that says when."""
     status, headers = response.status, response.headers
     if 200 <= status <= 299:
-        return answers.Success()
+        return answers.MeansDone()
     spent = headers.get("x-ratelimit-remaining") == "0"
     if status == 429 or (status == 403 and (spent or "retry-after" in headers)):
         return limited(response, default_s=_until_reset(response) if spent else LIMITED_S)
     if status in answers.REFUSALS or status == 422:
-        return answers.Refused()
-    return answers.Unknown(reason=f"{status} does not say whether it was done")
+        return answers.MeansRefused()
+    return answers.MeansUnknown(reason=f"{status} does not say whether it was done")
 
 
 # the lookup

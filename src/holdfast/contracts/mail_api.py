@@ -112,16 +112,16 @@ async def send(
     return {"message_id": response.headers.get("x-message-id", ""), "status": "accepted"}
 
 
-def read_answer(response: Response) -> answers.Answer | Refused:
+def read_answer(response: Response) -> answers.Meaning | Refused:
     """What an answer of this provider proves; a limit of rate as the refusal that says when."""
     status = response.status
     if 200 <= status <= 299:
-        return answers.Success()
+        return answers.MeansDone()
     if status == 429:
         return limited(response, default_s=_until_reset(response))
     if status in answers.REFUSALS:
-        return answers.Refused()
-    return answers.Unknown(reason=f"{status} does not say whether it was accepted")
+        return answers.MeansRefused()
+    return answers.MeansUnknown(reason=f"{status} does not say whether it was accepted")
 
 
 async def find(call: Call, *, key: str, url: str, **args: Any) -> FindAnswer:

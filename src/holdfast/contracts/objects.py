@@ -186,7 +186,7 @@ async def _who_won(call: Call, key: str, sha256: str, refused: Response, place: 
     if now.status == 200 and now.headers.get(MARK) == call.effect_key:
         return _written(call, key, now, sha256)
     if now.status not in (200, 404):
-        conclude(answers.Unknown(reason=f"412, and {now.status} for who it is"), now, where=key)
+        conclude(answers.MeansUnknown(reason=f"412, and {now.status} for who it is"), now, where=key)
     raise Refused({**refused.proof(), **picked(now.headers, "etag", MARK)})
 
 
@@ -229,13 +229,13 @@ def _signed(
     return {**own, "authorization": sign}
 
 
-def _read(response: Response) -> answers.Answer:
+def _read(response: Response) -> answers.Meaning:
     """What an answer of such a store proves."""
     if 200 <= response.status <= 299:
-        return answers.Success()
+        return answers.MeansDone()
     if response.status in REFUSED:
-        return answers.Refused()
-    return answers.Unknown(reason=f"{response.status} does not say whether it was written")
+        return answers.MeansRefused()
+    return answers.MeansUnknown(reason=f"{response.status} does not say whether it was written")
 
 
 def _written(call: Call, key: str, response: Response, sha256: str) -> Result:

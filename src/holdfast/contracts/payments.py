@@ -163,21 +163,21 @@ async def get(call: Call, *, payment: str, key: str, url: str, version: str) -> 
     return picked(json_object(answer), *_KEPT)
 
 
-def read_answer(response: Response) -> answers.Answer:
+def read_answer(response: Response) -> answers.Meaning:
     """What an answer of this provider proves."""
     status, headers = response.status, response.headers
     if 200 <= status <= 299:
-        return answers.Success()
+        return answers.MeansDone()
     kind = as_object(json_object(response).get("error")).get("type")
     if kind == "idempotency_error" and status != 409:
-        return answers.KeyReused()
+        return answers.MeansKeyReused()
     if status in (409, 429):
-        return answers.Busy(retry_after_s=answers.retry_after_s(headers) or LIMITED_S)
+        return answers.MeansBusy(retry_after_s=answers.retry_after_s(headers) or LIMITED_S)
     if status in answers.REFUSALS:
-        return answers.Refused()
+        return answers.MeansRefused()
     if headers.get("idempotent-replayed") == "true":
-        return answers.Unknown(reason=f"{status}, stored under this key: it will not change")
-    return answers.Unknown(reason=f"{status} does not say whether it was done")
+        return answers.MeansUnknown(reason=f"{status}, stored under this key: it will not change")
+    return answers.MeansUnknown(reason=f"{status} does not say whether it was done")
 
 
 # the lookup

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from holdfast.core import answers, values
-from holdfast.core.handles import find_whole, is_name
+from holdfast.core.secret_handles import find_whole, is_name
 from holdfast.errors import Busy, KeyReused, Misuse, Refused
 from holdfast.runtime.http.message import AnswerUnknown, Response
 from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many
@@ -40,19 +40,19 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def conclude(answer: answers.Answer, response: Response, *, where: str) -> None:
+def conclude(answer: answers.Meaning, response: Response, *, where: str) -> None:
     """Return where it took effect; else raise what the answer proves."""
     proof = response.proof()
     match answer:
-        case answers.Success():
+        case answers.MeansDone():
             return
-        case answers.Refused():
+        case answers.MeansRefused():
             raise Refused(proof)
-        case answers.Busy(retry_after_s=wait_s):
+        case answers.MeansBusy(retry_after_s=wait_s):
             raise Busy(wait_s)
-        case answers.KeyReused():
+        case answers.MeansKeyReused():
             raise KeyReused(proof)
-        case answers.Unknown(reason=reason):
+        case answers.MeansUnknown(reason=reason):
             raise AnswerUnknown(f"{where}: {reason}", status=response.status, evidence=proof)
 
 

@@ -1,1 +1,1 @@
-"""Values, pure decisions and the ports that keep the rooms apart."""
+"""Values, pure decisions and ports. Imports only `errors`."""

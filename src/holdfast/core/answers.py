@@ -1,8 +1,8 @@
 """What an HTTP answer proves about an effect: the table, as one pure function.
 
 Only two answers close a step: a 2xx (it took place) and a status that says the far end did not
-act (a refusal). Everything the table does not name is unknown, because a wrong "failed" is a
-lie in the journal, while a needless "unknown" only costs a question.
+act (a refusal). Everything the table does not name is unknown, because a wrong "failed" makes
+the journal wrong, while a needless "unknown" only costs a question.
 
 |                             | Keyed, Fenced      | Queryable, Idempotent, Unrepeatable | Read    |
 |-----------------------------|--------------------|-------------------------------------|---------|
@@ -38,46 +38,46 @@ RETRY_AFTER_MAX_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Success:
+class MeansDone:
     """The effect took place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class MeansRefused:
     """The far end did not act on this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+class MeansBusy:
     """The far end works on this key, or asks to come back; never a failure."""
 
     retry_after_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyReused:
+class MeansKeyReused:
     """The far end knows this key with another body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class MeansUnknown:
     """The answer proves nothing."""
 
     reason: str
 
 
-Answer = Success | Refused | Busy | KeyReused | Unknown
+Meaning = MeansDone | MeansRefused | MeansBusy | MeansKeyReused | MeansUnknown
 
 
 def read_answer(
     effect: Effect, status: int, headers: Mapping[str, str], *, refused_on: frozenset[int] = frozenset()
-) -> Answer:
+) -> Meaning:
     """Return what this answer proves. Header names are lower case.
 
     Pass `refused_on` through `check_refused_on` first.
     """
     if 200 <= status <= 299:
-        return Success()
+        return MeansDone()
     if isinstance(effect, Read | Transactional):
         return _read_plain(status, headers)
     if isinstance(effect, Keyed | Fenced):
@@ -85,8 +85,8 @@ def read_answer(
         if found is not None:
             return found
     if status in REFUSALS or status in refused_on:
-        return Refused()
-    return Unknown(reason=_reason(status))
+        return MeansRefused()
+    return MeansUnknown(reason=_reason(status))
 
 
 def check_refused_on(statuses: Iterable[int]) -> frozenset[int]:
@@ -104,30 +104,30 @@ def check_refused_on(statuses: Iterable[int]) -> frozenset[int]:
 
 def _read_keyed(
     effect: Keyed | Fenced, status: int, headers: Mapping[str, str], refused_on: frozenset[int]
-) -> Answer | None:
+) -> Meaning | None:
     if status == 409:
-        return Busy(retry_after_s=retry_after_s(headers) or RETRY_AFTER_DEFAULT_S)
+        return MeansBusy(retry_after_s=retry_after_s(headers) or RETRY_AFTER_DEFAULT_S)
     if status == 422:
         # A far end that ignores fingerprints cannot mean the key by its 422.
         declared = isinstance(effect, Keyed) and effect.fingerprint == "ignored"
-        return Refused() if declared and 422 in refused_on else KeyReused()
+        return MeansRefused() if declared and 422 in refused_on else MeansKeyReused()
     if status == 412 and isinstance(effect, Fenced):
-        return Unknown(reason="412: a higher fence holds the resource")
+        return MeansUnknown(reason="412: a higher fence holds the resource")
     return _read_later(status, headers)
 
 
-def _read_plain(status: int, headers: Mapping[str, str]) -> Answer:
+def _read_plain(status: int, headers: Mapping[str, str]) -> Meaning:
     later = _read_later(status, headers)
     if later is not None:
         return later
     if 400 <= status <= 499 and status not in NEVER_DECLARED and status != 429:
-        return Refused()
-    return Unknown(reason=_reason(status))
+        return MeansRefused()
+    return MeansUnknown(reason=_reason(status))
 
 
-def _read_later(status: int, headers: Mapping[str, str]) -> Busy | None:
+def _read_later(status: int, headers: Mapping[str, str]) -> MeansBusy | None:
     wait_s = retry_after_s(headers) if status in (429, 503) else None
-    return None if wait_s is None else Busy(retry_after_s=wait_s)
+    return None if wait_s is None else MeansBusy(retry_after_s=wait_s)
 
 
 def _reason(status: int) -> str:
@@ -162,14 +162,7 @@ def _find_time(text: str) -> datetime | None:
     if match is None or match[2].lower() not in _MONTHS:
         return None
     try:
-        return datetime(
-            int(match[3]),
-            _MONTHS.index(match[2].lower()) + 1,
-            int(match[1]),
-            int(match[4]),
-            int(match[5]),
-            int(match[6]),
-            tzinfo=UTC,
-        )
+        day, hour, minute, second = map(int, match.group(1, 4, 5, 6))
+        return datetime(int(match[3]), _MONTHS.index(match[2].lower()) + 1, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None

@@ -45,7 +45,7 @@ class Clock(Protocol):
 
 class Entropy(Protocol):
     def bytes(self, count: int) -> bytes:
-        """That many bytes that nobody can guess (or, in a test, that everybody can repeat)."""
+        """That many bytes that cannot be guessed (or, in a test, that can be repeated)."""
         ...
 
 
@@ -123,7 +123,7 @@ class SeededEntropy:
 def read_boot_id() -> str:
     """The id of this start of the machine. Raises BootIdMissing.
 
-    There is no stand-in for it: a made-up id would make a living session of another process
+    Nothing can replace it: a made-up id would make a living session of another process
     look as if it had died with an earlier boot.
     """
     try:

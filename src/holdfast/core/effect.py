@@ -25,6 +25,8 @@ class Effect:
 
     letter: ClassVar[Letter]
     name: ClassVar[str]
+    changes_nothing: ClassVar[bool] = False  # nothing outside the journal's own commit
+    repeatable: ClassVar[bool] = True  # sending it again does no harm, while its key or fence is known
     merges: ClassVar[bool] = False  # the result may wait for the next step's commit
 
     max_delay_s: float | None = None
@@ -44,6 +46,7 @@ class Read(Effect):
 
     letter: ClassVar[Letter] = "R"
     name: ClassVar[str] = "Read"
+    changes_nothing: ClassVar[bool] = True
     merges: ClassVar[bool] = True
 
 
@@ -53,6 +56,7 @@ class Transactional(Effect):
 
     letter: ClassVar[Letter] = "T"
     name: ClassVar[str] = "Transactional"
+    changes_nothing: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,7 @@ class Queryable(Effect):
 
     letter: ClassVar[Letter] = "Q"
     name: ClassVar[str] = "Queryable"
+    repeatable: ClassVar[bool] = False
 
     find_returns_result: bool = False
 
@@ -120,6 +125,7 @@ class Unrepeatable(Effect):
 
     letter: ClassVar[Letter] = "N"
     name: ClassVar[str] = "Unrepeatable"
+    repeatable: ClassVar[bool] = False
 
     policy: Literal["at_most_once", "at_least_once"] = "at_most_once"
 

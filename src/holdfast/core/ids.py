@@ -1,9 +1,9 @@
-"""Names that the orchestrator mints, and nobody else: task ids and effect keys.
+"""Names that only the orchestrator makes: task ids and effect keys.
 
-An effect key depends on the task id and the ordinal alone. Whoever holds `k_effect` can work it
+An effect key depends on the task id and the ordinal alone. The holder of `k_effect` can work it
 out again after the journal is lost; nothing a model, a worker, a clock or an attempt does can
 change it (I9). The secret makes it unguessable, because a downstream may show its stored answer
-to whoever presents the key.
+for a key that is presented.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_task_prefix(text: str) -> str:
 
 
 def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: str) -> TaskId:
-    """The task id that this request id always stands for, also in a journal that forgot it."""
+    """The task id of this request id, also in a journal that forgot it."""
     return task_id_from_bytes(_mac(k_effect, "holdfast/task/1", agent, name, request_id)[:16])
 
 

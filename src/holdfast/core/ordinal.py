@@ -44,7 +44,7 @@ def sorted_ordinals(ordinals: Iterable[str]) -> list[str]:
 
 
 def base(ordinal: str) -> str:
-    """The step this slot stands for: `4` for `4.r1`. "Once" is counted per base ordinal."""
+    """The step of this slot: `4` for `4.r1`. "Once" is counted per base ordinal."""
     head, dot, last = ordinal.rpartition(".")
     return head if dot and last.startswith("r") else ordinal
 

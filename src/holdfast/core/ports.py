@@ -27,7 +27,7 @@ class KeyRing(Protocol):
 
 
 class SecretStore(Protocol):
-    """Keeps the secrets of tools by name, each in numbered versions, apart from the journal.
+    """Keeps the secrets of tools by name, each in numbered versions, outside the journal.
 
     Several processes may use one. What is answered is what was read last; `refresh` looks whether
     another process has changed it. Values are never logged and never stored in the journal.
@@ -58,24 +58,6 @@ class Sealer(Protocol):
     def open(self, sealed: bytes, place: bytes) -> bytes:
         """Raises JournalDamaged where the bytes or the place were changed."""
         ...
-
-
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing a person should know, told once per change."""
-
-    notice_id: str
-    kind: str
-    task_id: str = ""
-    ordinal: str = ""
-    text: str
-    hint: str = ""
-    at_ms: int = 0
-
-
-class Notices(Protocol):
-    """Tells a person. Returning means delivered; raising means it is tried again later."""
-
-    async def tell(self, notice: Notice) -> None: ...
 
 
 class Arbiter(Protocol):
@@ -112,7 +94,7 @@ class Recollection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(Protocol):
-    """The agent's memory files, as whoever runs its tasks sees them."""
+    """The agent's memory files, as the runtime sees them."""
 
     async def remember(self, *, remark_id: str, to: str, text: str, origin: str) -> None:
         """Keep a line for MEMORY.md (`to` "MEMORY") or for today's log ("day").

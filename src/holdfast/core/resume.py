@@ -90,7 +90,7 @@ QUESTIONS: dict[str, str] = {
     "other": "is that it? The lookup found it with other arguments",
     "unsure": "was it done? The lookup cannot say",
     "key-reused": "what was done under this key? The far end knows it with another body",
-    "attempts": "what stands in its way? All attempts are spent without an outcome",
+    "attempts": "why does it keep failing? All attempts are used up without an outcome",
     "restored": "was it done in the lost timeline? The journal was restored from an older copy",
 }
 

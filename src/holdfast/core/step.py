@@ -26,7 +26,7 @@ from typing import assert_never, cast
 
 import msgspec
 
-from holdfast.core.effect import Letter
+from holdfast.core.effect import CLASSES, Letter
 from holdfast.errors import InvariantViolated
 
 
@@ -76,14 +76,14 @@ class Lookup(StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A step's protocol state. Payloads and times lie beside it in the journal's view."""
+    """A step's protocol state. Payloads and times are beside it in the journal's view."""
 
     letter: Letter
     state: StepState
     attempts: int = 0
     maybe_sent: int = 0
     epoch: int = 0
-    alone: bool = False  # a refusal of the newest attempt speaks for all attempts
+    alone: bool = False  # a refusal of the newest attempt counts for all attempts
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -106,7 +106,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     refusals_stored: bool = False
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class NotAllowed(msgspec.Struct, frozen=True):
     """The transition is not allowed; nothing may be written."""
 
     event: Event
@@ -140,19 +140,19 @@ _FORGETFUL: frozenset[Letter] = frozenset(("I", "N"))
 
 # Both functions are pure and most calls ask what was asked before: a task's steps go the same way.
 _MEMO_MAX = 10_000
-_next_memo: dict[tuple[Step | None, Event, Facts, Letter], Step | Refusal] = {}
+_next_memo: dict[tuple[Step | None, Event, Facts, Letter], Step | NotAllowed] = {}
 _apply_memo: dict[tuple[Step | None, tuple[Event, ...], int, bool, Letter], Step | None] = {}
 
 
-def next_step(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | Refusal:
+def next_step(step: Step | None, event: Event, facts: Facts, *, letter: Letter) -> Step | NotAllowed:
     """The row after the event, or why it must not be written."""
     asked = (step, event, facts, letter)
     known = _next_memo.get(asked)
     if known is not None:
         return known
-    why = _refusal(step, event, facts, letter)
+    why = _objection(step, event, facts, letter)
     if why is not None:
-        result: Step | Refusal = Refusal(event, why)
+        result: Step | NotAllowed = NotAllowed(event, why)
     else:
         result = apply(step, event, epoch=facts.epoch, quiet=facts.quiet, letter=letter)
     if len(_next_memo) >= _MEMO_MAX:
@@ -231,7 +231,7 @@ def _with(step: Step, state: StepState) -> Step:
     return msgspec.structs.replace(step, state=state)
 
 
-def _refusal(step: Step | None, event: Event, facts: Facts, letter: Letter) -> str | None:
+def _objection(step: Step | None, event: Event, facts: Facts, letter: Letter) -> str | None:
     state = None if step is None else step.state
     if state not in _FROM[event]:
         return f"{event.name.lower()} cannot follow {state or 'nothing'}"
@@ -244,7 +244,7 @@ def _refusal(step: Step | None, event: Event, facts: Facts, letter: Letter) -> s
     mine = step.state is StepState.STARTED and step.epoch == facts.epoch
     match event:
         case Event.START:
-            return _start_refusal(step, facts, mine=mine)
+            return _start_objection(step, facts, mine=mine)
         case Event.SUCCEED | Event.REFUSE | Event.DOUBT:
             return None if mine else "that attempt was started under another epoch"
         case Event.UNSENT:
@@ -252,17 +252,17 @@ def _refusal(step: Step | None, event: Event, facts: Facts, letter: Letter) -> s
         case Event.FAIL:
             if not mine:
                 return "that attempt was started under another epoch"
-            return None if letter in ("R", "T") else "only Read and Transactional fail by raising"
+            return None if CLASSES[letter].changes_nothing else "only Read and Transactional fail by raising"
         case Event.RETRY:
-            return _retry_refusal(step, facts, mine=mine)
+            return _retry_objection(step, facts, mine=mine)
         case Event.FIND:
-            return _find_refusal(step, facts, mine=mine)
+            return _find_objection(step, facts, mine=mine)
         case Event.ADOPT:
             if mine:
                 return "the attempt is still under way in this run"
             return None if facts.evidence else "there is no evidence"
         case Event.PARK:
-            return _park_refusal(step, facts, mine=mine)
+            return _park_objection(step, facts, mine=mine)
         case Event.SETTLE_DONE | Event.SETTLE_RUN | Event.SETTLE_SKIP:
             return None if facts.quiet else "a request may still be under way"
         case Event.SKIP:
@@ -273,7 +273,7 @@ def _refusal(step: Step | None, event: Event, facts: Facts, letter: Letter) -> s
             assert_never(event)
 
 
-def _start_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
+def _start_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
     if mine:
         return "the newest attempt is still under way in this run"
     if not facts.lease_ok:
@@ -284,7 +284,7 @@ def _start_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
         return "the approval is missing"
     if step.state is StepState.PLANNED:
         return None
-    if facts.key_reused and step.letter not in ("R", "T"):
+    if facts.key_reused and not CLASSES[step.letter].changes_nothing:
         return "the far end knows this key with another body"
     absent = facts.quiet and facts.lookup is Lookup.ABSENT
     match step.letter:
@@ -315,17 +315,17 @@ def is_suspect(step: Step) -> bool:
     return step.state is StepState.UNKNOWN and step.attempts == 0
 
 
-def _retry_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
+def _retry_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
     if not mine:
         return "that attempt was started under another epoch"
-    if step.letter in ("R", "T"):
+    if CLASSES[step.letter].changes_nothing:
         return None
     if not step.alone:
         return "another attempt may be under way: the refusal is no proof"
     return "the far end stores refusals: a retry slot is needed" if facts.refusals_stored else None
 
 
-def _find_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
+def _find_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
     if mine:
         return "the attempt is still under way in this run"
     if not facts.quiet:
@@ -335,7 +335,7 @@ def _find_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
     return None if facts.lookup is Lookup.FOUND else "it was not found exactly once"
 
 
-def _park_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
+def _park_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
     """Parking costs a person's time: only where the machine has no safe move left."""
     if mine:
         return "the attempt is still under way in this run"
@@ -350,11 +350,11 @@ def _park_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
             return None if held or facts.key_reused else "it can simply run again"
         case "K":
             if facts.has_lookup:
-                return _asked_refusal(facts, held=held)
+                return _asked_objection(facts, held=held)
             blocked = held or facts.key_reused or not facts.in_window
             return None if blocked else "it can be sent again"
         case "Q":
-            return _asked_refusal(facts, held=held) if facts.has_lookup else None
+            return _asked_objection(facts, held=held) if facts.has_lookup else None
         case "N":
             again = facts.at_least_once and not facts.key_reused and not held
             return "it may be repeated" if again else None
@@ -362,7 +362,7 @@ def _park_refusal(step: Step, facts: Facts, *, mine: bool) -> str | None:
             assert_never(step.letter)
 
 
-def _asked_refusal(facts: Facts, *, held: bool) -> str | None:
+def _asked_objection(facts: Facts, *, held: bool) -> str | None:
     """A step with a lookup is parked only when the lookup was asked and leaves no way on."""
     if facts.lookup in _UNCLEAR:
         return None

@@ -178,7 +178,7 @@ def _write(value: Json, out: list[str]) -> None:
         out.append("{")
         for i, key in enumerate(sorted(items, key=lambda text: text.encode("utf-16-be"))):
             out.append("," if i else "")
-            out.append(_text(key))
+            out.append(_encode(key).decode())
             out.append(":")
             _write(items[key], out)
         out.append("}")
@@ -189,48 +189,8 @@ def _write(value: Json, out: list[str]) -> None:
             _write(item, out)
         out.append("]")
     elif isinstance(value, float):
-        out.append(_number(value))
-    elif isinstance(value, str):
-        out.append(_text(value))
+        import rfc8785  # for floats alone: what precedes them is the same in our encoder
+
+        out.append(rfc8785.dumps(value).decode())
     else:
         out.append(_encode(value).decode())
-
-
-_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-
-
-def _text(text: str) -> str:
-    inner = "".join(_SHORT.get(char, char) if char >= " " or char in _SHORT else f"\\u{ord(char):04x}" for char in text)
-    return f'"{inner}"'
-
-
-def _number(value: float) -> str:
-    """ECMAScript's Number::toString, which RFC 8785 prescribes."""
-    if value == 0:
-        return "0"
-    sign = "-" if value < 0 else ""
-    digits, point = _digits(abs(value))
-    count = len(digits)
-    if count <= point <= 21:
-        return sign + digits + "0" * (point - count)
-    if 0 < point <= 21:
-        return sign + digits[:point] + "." + digits[point:]
-    if -6 < point <= 0:
-        return sign + "0." + "0" * -point + digits
-    shown = point - 1
-    head = digits[0] + ("." + digits[1:] if count > 1 else "")
-    return f"{sign}{head}e{'+' if shown >= 0 else '-'}{abs(shown)}"
-
-
-def _digits(value: float) -> tuple[str, int]:
-    """Shortest digits d and point p with value = 0.d x 10^p."""
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    if fraction == "0":
-        fraction = ""
-    point = len(whole) + int(exponent or "0")
-    digits = whole + fraction
-    stripped = digits.lstrip("0")
-    point -= len(digits) - len(stripped)
-    return stripped.rstrip("0"), point

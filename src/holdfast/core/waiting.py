@@ -1,7 +1,7 @@
 """Waiting for an event, for at most so long; and for one's turn.
 
 Not by `asyncio.wait_for`: on Python 3.11 it swallows a cancel that comes in the same moment as the
-event, and whoever was to end goes on for ever.
+event, and the task that was to end runs for ever.
 """
 
 from __future__ import annotations

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.errors.base import EXIT_FAILED, EXIT_RETRY, BadInput, BadUsage, Conflict, NotFound, Terminal, Unresolved
+
+if TYPE_CHECKING:
+    from holdfast.core.rest import Rest
 
 
 class BadApp(BadUsage):
@@ -292,11 +297,11 @@ class RunFenced(Signal):
 
 
 class Suspended(Signal):
-    """The run ends here for now; the journal says why (sleeping, waiting, parked)."""
+    """The run ends here for now; `rest` says why (sleeping, waiting, parked)."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, rest: Rest) -> None:
+        super().__init__(rest.text)
+        self.rest = rest
 
 
 class Cancelled(Signal):

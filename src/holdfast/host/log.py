@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
-from holdfast.core.redact import safe_value
+from holdfast.core.secret_handles import safe_value
 
 
 class Log:

@@ -29,7 +29,8 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.ids import TaskId
-from holdfast.core.ports import Notice, Sealer
+from holdfast.core.notices import Notice
+from holdfast.core.ports import Sealer
 from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView
 
 __all__ = [

@@ -24,7 +24,6 @@ from typing import assert_never
 import msgspec
 
 from holdfast.core.ids import TaskId
-from holdfast.core.ports import Notice
 from holdfast.errors import BadInput, InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal.contract import Change, InboxKind, Remark, RemarkTo
 from holdfast.journal.records import ENDED, Entry, Kind, TaskState
@@ -100,7 +99,7 @@ def decide_claim(
 
     `progress_epoch`: the epoch under which a step was last closed (TaskView.progress_epoch).
     With verdict POISON the journal writes a CLAIMED record and `poison_entry` under the next
-    epoch, parks the task and adds `poison_notice`, all in one commit.
+    epoch, parks the task and adds a notice (`poison_notice`), all in one commit.
     """
     if not claimable(state=state, due_ms=due_ms, holder_dead=holder_dead, now_ms=now_ms):
         return Decision(verdict=Claimable.NO, crashes=crashes)
@@ -174,30 +173,6 @@ def poison_entry() -> Entry:
     """The record that says why the task rests."""
     body = {"state": TaskState.PARKED.value, "why": "poison", "question": POISON_QUESTION}
     return Entry(kind=Kind.RESTED, body=body)
-
-
-def poison_notice(task_id: TaskId, *, epoch: int, now_ms: int) -> Notice:
-    """Tells a person, once for each time the task is parked."""
-    return Notice(
-        notice_id=f"poison/{task_id}/{epoch}",
-        kind="poison",
-        task_id=task_id,
-        text=f"task {task_id} is parked: {POISON_QUESTION}",
-        hint=f"`holdfast task show {task_id}`, then `holdfast task retry {task_id}`",
-        at_ms=now_ms,
-    )
-
-
-def damage_notice(task_id: TaskId, *, epoch: int, finding: str, now_ms: int) -> Notice:
-    """Tells a person that a task's chain is broken; it is parked and never handed out."""
-    return Notice(
-        notice_id=f"damaged/{task_id}/{epoch}",
-        kind="damaged",
-        task_id=task_id,
-        text=f"task {task_id} is parked: {finding}",
-        hint="keep the file and run `holdfast doctor --deep`",
-        at_ms=now_ms,
-    )
 
 
 # Rests and drops

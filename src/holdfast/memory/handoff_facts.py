@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from holdfast.core.effect import CLASSES
+from holdfast.core.rest import WaitsForApproval, read_rest
 from holdfast.core.step import Event, StepState
 from holdfast.journal.contract import InboxItem, InboxKind, TaskRow
 from holdfast.journal.records import ENDED, Body, Note, Record, StepView, TaskState, TaskView
@@ -238,7 +239,7 @@ def _asks(view: TaskView, step: StepView) -> bool:
     if step.attempts or step.parked is not None:
         return False
     running = not view.rested and view.finished is None
-    return running or str(view.rested.get("why", "")).startswith("approval")
+    return running or isinstance(read_rest(str(view.rested.get("why", ""))), WaitsForApproval)
 
 
 def _question(text: str, at_ms: int, place: str, answered: bool) -> Fact:

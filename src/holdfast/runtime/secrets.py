@@ -12,7 +12,7 @@ task's code sees what is recorded. Three moments make it so:
   The recorded version is sent for as long as it is kept. A step of which nothing can have left
   takes the active version instead; one that may have been sent is not sent again with another
   value, which may be another request: it is looked up, or parked.
-* **Record.** Every body that a book writes passes `entry`, results already before their size is
+* **Record.** Every body that a writer writes passes `entry`, results already before their size is
   checked. The view is folded from what is written, so a replay sees what the first run saw.
 """
 
@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.core.handles import find_whole, handle, names_in, resolved
-from holdfast.core.ports import Notice, SecretStore
-from holdfast.core.redact import register
+from holdfast.core.effect import CLASSES
+from holdfast.core.notices import Notice
+from holdfast.core.ports import SecretStore
+from holdfast.core.rest import NeedsPerson
+from holdfast.core.secret_handles import Matcher, find_whole, handle, names_in, register, resolved
 from holdfast.core.step import Event
-from holdfast.core.swap import Matcher
 from holdfast.core.values import Json, canonical
 from holdfast.errors import NotSent, SecretInInput, SecretNotFound, Suspended
 from holdfast.journal.contract import Change
@@ -99,7 +100,7 @@ class Secrets:
         return self._matcher.text(text) if self.active else text
 
     def split(self, text: str) -> tuple[str, str]:
-        """Of a text that goes on: what can be shown of it, swapped, and what has to wait."""
+        """Of a text that is still coming: what can be shown of it, swapped, and what has to wait."""
         return self._matcher.split(text) if self.active else (text, "")
 
     def value(self, value: Json) -> Json:
@@ -141,20 +142,17 @@ class Secrets:
         where = f"secret: step {ordinal}: {tool.name}"
         found = self._matcher.find(dict(args)) if self.active else None
         if found is not None:
-            raise Suspended(f"{where}: an argument holds the value of {found}; pass the handle")
+            raise Suspended(NeedsPerson(f"{where}: an argument holds the value of {found}; pass the handle"))
         pins: Pins = {}
         for parameter, value in args.items():
             for name in _asked(tool, parameter, value):
                 if not _may_use(tool, parameter, name):
-                    raise Suspended(
-                        f"{where}: its argument {parameter} may not use {handle(name)}; "
-                        f'declare it with secrets={{"{parameter}": "{name}"}}'
-                    )
+                    why = f"{where}: its argument {parameter} may not use {handle(name)}; "
+                    raise Suspended(NeedsPerson(why + f'declare it with secrets={{"{parameter}": "{name}"}}'))
                 version = self.store.find_current(name)
                 if version is None:
-                    raise Suspended(
-                        f"{where}: {handle(name)} is not set; `holdfast secret set {name}`, then retry the task"
-                    )
+                    why = f"{where}: {handle(name)} is not set; `holdfast secret set {name}`, then retry the task"
+                    raise Suspended(NeedsPerson(why))
                 pins[name] = version
         return pins
 
@@ -221,7 +219,7 @@ def pins_of(step: StepView) -> list[tuple[str, int]]:
     return list(cast(Pins, step.body.get("secrets") or {}).items())
 
 
-def pinned_mark(mark: bytes, pins: object) -> bytes:
+def pinned_fingerprint(mark: bytes, pins: object) -> bytes:
     """The fingerprint of a call with its versions; itself where it has none."""
     if not pins:
         return mark
@@ -246,7 +244,7 @@ def _may_use(tool: Tool[..., Any], parameter: str, name: str) -> bool:
 
 def _is_fresh(step: StepView, *, under_way: int) -> bool:
     """Whether no attempt, but for the one under way, can have been sent."""
-    if step.letter in ("R", "T"):
+    if CLASSES[step.letter].changes_nothing:
         return True
     return step.step is None or step.step.maybe_sent <= under_way
 

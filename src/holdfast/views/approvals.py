@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.core.ids import TaskId
+from holdfast.core.rest import WaitsForApproval, read_rest
 from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged
 from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
@@ -77,7 +78,7 @@ def questions_of(view: TaskView) -> list[Waiting]:
         if note.what == "approve" and note.answer is None
     ]
     running = not view.rested and view.finished is None
-    if running or str(view.rested.get("why", "")).startswith("approval"):
+    if running or isinstance(read_rest(str(view.rested.get("why", ""))), WaitsForApproval):
         found += [
             Waiting(
                 task_id=view.task_id,

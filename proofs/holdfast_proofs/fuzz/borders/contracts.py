@@ -42,7 +42,7 @@ def provider_answer(raw: bytes) -> None:
     headers = {name: feed.part().decode("latin-1") for name in names}
     response = Response(status=status, headers=headers, body=feed.rest())
     found = reader(response)
-    law(isinstance(found, answers.Success) == (200 <= status <= 299), "a success by mistake")
+    law(isinstance(found, answers.MeansDone) == (200 <= status <= 299), "a success by mistake")
     if isinstance(found, Refused):
         wait_s = found.retry_after_s
         law(wait_s is not None and 0 <= wait_s <= answers.RETRY_AFTER_MAX_S, "a wait of no length")

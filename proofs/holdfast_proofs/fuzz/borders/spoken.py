@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from functools import cache
 
-from holdfast.core.answers import Busy, read_answer
+from holdfast.core.answers import MeansBusy, read_answer
 from holdfast.core.effect import Effect, Fenced, Idempotent, Keyed, Queryable, Read, Unrepeatable
 from holdfast.downstream.faults import BadFault, parse_fault
 from holdfast.downstream.order import Ask, BadOrder, parse_object, parse_order
@@ -42,7 +42,7 @@ def answers(raw: bytes) -> None:
     if response is None:
         return
     found = read_answer(effect, response.status, response.headers)
-    if isinstance(found, Busy):
+    if isinstance(found, MeansBusy):
         law(0 <= found.retry_after_s <= 86_400, "a wait without bounds")
     law(isinstance(response.proof()["body"], str), "a proof that cannot be kept")
     response.json()

@@ -13,8 +13,7 @@ from typing import cast
 
 from holdfast.core.step import StepState
 from holdfast.journal.records import StepView, TaskView
-from holdfast.runtime.gate.gate import Gate
-from holdfast.runtime.gate.limits import Above, Limit
+from holdfast.runtime.gate.gate import Above, Gate, Limit
 from holdfast_proofs.simulate.parts.tools import TOOLS
 from holdfast_proofs.simulate.workload import work
 
@@ -41,12 +40,12 @@ def gated(on: bool) -> Generator[None]:
     if not on:
         yield
         return
-    work.gate, work.marks["gate"] = GATE, GATE.mark
+    work.gate, work.digests["gate"] = GATE, GATE.digest
     try:
         yield
     finally:
         work.gate = None
-        del work.marks["gate"]
+        del work.digests["gate"]
 
 
 def limit_breaches(view: TaskView, granted: set[tuple[str, str]]) -> Iterator[str]:

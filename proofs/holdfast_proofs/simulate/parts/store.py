@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.ids import TaskId
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice
 from holdfast.journal.memory.contents import InboxCell, TaskCell, encode_body
 from holdfast.journal.memory.journal import MemoryStore
 from holdfast.journal.records import ENDED, Entry, Kind, Record, TaskState

@@ -19,12 +19,11 @@ from holdfast.backup.record import OLDER_HINT
 from holdfast.backup.upkeep.due import due, find_trouble, news
 from holdfast.backup.upkeep.prune import Pruned
 from holdfast.core.clock import Clock
-from holdfast.core.ports import Notice, Notices
+from holdfast.core.notices import NoticeKind, Notices, backup_notice, backup_older_folder_notice, prune_refused_notice
 from holdfast.errors import BackupBusy, HoldfastError, PruneRefused
 from holdfast.host.log import Log
 from holdfast.layout.agent_home import AgentHome
 
-OLDER = "backup-older-folder"
 Backup = Callable[[Sequence[str]], Awaitable[object]]
 
 
@@ -61,10 +60,9 @@ async def tell_warning(home: AgentHome, *, clock: Clock, notices: Notices | None
     if not text:
         return False
     if log is not None:
-        log.event(OLDER, text=text)
+        log.event(NoticeKind.BACKUP_OLDER_FOLDER.value, text=text)
     if notices is not None:
-        now_ms = clock.wall_ms()
-        notice = Notice(notice_id=f"{OLDER}:{now_ms}", kind=OLDER, text=text, hint=OLDER_HINT, at_ms=now_ms)
+        notice = backup_older_folder_notice(text, OLDER_HINT, now_ms=clock.wall_ms())
         try:
             await notices.tell(notice)
         except (HoldfastError, OSError) as error:
@@ -86,13 +84,10 @@ async def tell_news(home: AgentHome, *, clock: Clock, notices: Notices | None, l
         new = news(state, trouble, place=place.name)
         if new is None:
             continue
-        kind = f"backup-{new.kind}" if new.kind else "backup-well"
+        notice = backup_notice(place.name, new.kind, new.text, new.hint, now_ms=now_ms)
         if log is not None:
-            log.event(kind, place=place.name, text=new.text)
+            log.event(notice.kind, place=place.name, text=new.text)
         if notices is not None:
-            notice = Notice(
-                notice_id=f"{kind}:{place.name}:{now_ms}", kind=kind, text=new.text, hint=new.hint, at_ms=now_ms
-            )
             try:
                 await notices.tell(notice)
             except (HoldfastError, OSError) as error:
@@ -120,16 +115,8 @@ async def tell_prune(refused: Sequence[Pruned], *, notices: Notices | None, cloc
     """A prune that was refused because snapshots are gone is news at once."""
     for one in refused:
         if notices is not None and isinstance(one.error, PruneRefused):
-            now_ms = clock.wall_ms()
-            await notices.tell(
-                Notice(
-                    notice_id=f"prune-refused:{one.place.name}:{now_ms}",
-                    kind="prune-refused",
-                    text=one.error.message,
-                    hint=one.error.hint,
-                    at_ms=now_ms,
-                )
-            )
+            told = prune_refused_notice(one.place.name, one.error.message, one.error.hint, now_ms=clock.wall_ms())
+            await notices.tell(told)
 
 
 def _record(home: AgentHome, names: Sequence[str], error: HoldfastError, clock: Clock) -> None:

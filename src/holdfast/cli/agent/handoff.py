@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from holdfast.app.handoff import read_answer
-    from holdfast.core.redact import safe
+    from holdfast.core.secret_handles import safe
     from holdfast.layout.agent_home import home_folder, load_home
     from holdfast.memory.handoff import render
 

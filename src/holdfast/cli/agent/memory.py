@@ -150,7 +150,7 @@ def run_show(args: argparse.Namespace) -> int:
     from holdfast.cli.screen.screen import print_json, talk
     from holdfast.cli.screen.text import shown
     from holdfast.core.clock import SystemClock
-    from holdfast.core.redact import safe
+    from holdfast.core.secret_handles import safe
     from holdfast.memory.days import check_day, parsed
     from holdfast.memory.exchange import read_quiet
     from holdfast.memory.sidecar import read_reports
@@ -233,7 +233,7 @@ def _place(home: AgentHome) -> MemoryPlace:
 
 
 def _shape(one: Recalled) -> dict[str, object]:
-    from holdfast.core.redact import safe
+    from holdfast.core.secret_handles import safe
 
     return {
         "file": one.file,

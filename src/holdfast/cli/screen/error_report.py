@@ -7,7 +7,7 @@ import os
 import sys
 
 from holdfast.cli.screen.text import shown
-from holdfast.core.redact import safe
+from holdfast.core.secret_handles import safe
 from holdfast.errors import HoldfastError
 
 INTERNAL_HINT = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.core.redact import safe
+from holdfast.core.secret_handles import safe
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 

@@ -28,9 +28,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.core.clock import Clock, Entropy
-from holdfast.core.handles import NAME_CHARS_MAX, SCHEME, handle, is_name
 from holdfast.core.ports import KeyRing
-from holdfast.core.swap import VALUE_CHARS_MIN, forms_of
+from holdfast.core.secret_handles import NAME_CHARS_MAX, SCHEME, VALUE_CHARS_MIN, forms_of, handle, is_name
 from holdfast.errors import BadSecret, SecretNotFound, SecretsDamaged
 from holdfast.host.private_files import check_private_file, open_private, write_atomically
 

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.core.clock import Clock
 from holdfast.core.ids import TaskId, task_id_bytes
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice
 from holdfast.core.values import decode, encode
 from holdfast.errors import JournalDamaged, TaskNotFound
 from holdfast.host.sqlite import open_in_memory

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import TaskId
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice, poison_notice, task_damaged_notice
 from holdfast.errors import (
     BlobNotFound,
     HoldfastError,
@@ -256,7 +256,7 @@ class MemoryJournal:
         if decision.verdict is rules.Claimable.POISON:
             self._write(task, [rules.poison_entry()], view)
             self._rest(task, TaskState.PARKED, rules.NEVER_MS, now_ms)
-            notice = rules.poison_notice(task.task_id, epoch=task.epoch, now_ms=now_ms)
+            notice = poison_notice(task.task_id, rules.POISON_QUESTION, epoch=task.epoch, now_ms=now_ms)
             store.add_notice(notice, now_ms=now_ms)
             return None
         task.state, task.session_id, task.changed_ms = TaskState.RUNNING, holder.session_id, now_ms
@@ -275,7 +275,7 @@ class MemoryJournal:
         return Claimed(hold=hold, view=view, row=task.shown(), inbox=inbox)
 
     def _park_damaged(self, task: TaskCell, error: HoldfastError, now_ms: int) -> None:
-        notice = rules.damage_notice(task.task_id, epoch=task.epoch, finding=error.message, now_ms=now_ms)
+        notice = task_damaged_notice(task.task_id, error.message, epoch=task.epoch, now_ms=now_ms)
         self._rest(task, TaskState.PARKED, rules.NEVER_MS, now_ms)
         self._store.add_notice(notice, now_ms=now_ms)
 

@@ -21,7 +21,7 @@ import apsw
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice, task_damaged_notice
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, InvariantViolated, JournalDamaged, LeaseLost, SessionLost, TaskNotFound
 from holdfast.host.sqlite import Db
@@ -437,9 +437,7 @@ class SqliteJournal:
         self._writer.lone = self._holds <= 1
 
     async def _park_damaged(self, candidate: claims.Candidate, error: HoldfastError) -> None:
-        notice = rules.damage_notice(
-            candidate.task_id, epoch=candidate.epoch, finding=error.message, now_ms=self.now_ms()
-        )
+        notice = task_damaged_notice(candidate.task_id, error.message, epoch=candidate.epoch, now_ms=self.now_ms())
         await self._writer.write(lambda txn: claims.park_damaged(txn, candidate, notice, self._wraps))
 
     def _read(self, read: Callable[[Db], T]) -> T:

@@ -15,7 +15,7 @@ from holdfast.errors import BadSettings, Misuse
 from holdfast.runtime.models.model import Model
 from holdfast.runtime.models.port import Show, check_show
 from holdfast.runtime.models.request import Object, check_settings, check_tools
-from holdfast.runtime.step.code_changes import DIGEST_CHARS, code_mark
+from holdfast.runtime.step.code_changes import DIGEST_CHARS, code_digest
 from holdfast.runtime.step.plan import PLAN, SCHEMA
 from holdfast.runtime.task.task import OnChange, TaskType, check_gate, check_name
 from holdfast.runtime.tool.tool import Tool, check_tool
@@ -124,28 +124,28 @@ class Agent(TaskType):
     def check_args(self, args: dict[str, Any]) -> None:  # Any: the submitter's arguments
         super().check_args(args)
         if not all(isinstance(value, str) for value in args.values()):
-            raise Misuse(f"{self.name}: request and conversation are texts")
+            raise Misuse(f"{self.name}: request and conversation must be text")
         if args.get("conversation") and args["request"]:
             raise Misuse(
-                f"{self.name}: a conversation begins without a request",
+                f"{self.name}: a conversation starts without a request",
                 hint="agent.chat(NAME).say(TEXT) in a program; or submit the request alone",
             )
 
     @property
-    def marks(self) -> dict[str, str]:
+    def digests(self) -> dict[str, str]:
         """What a run depends on: no code is replayed, but the tools' code is what acts."""
-        if self._marks is None:
-            self._marks = {
+        if self._digests is None:
+            self._digests = {
                 "model": self.model.name,
-                "settings": _mark({**self.model.settings, **self.settings}),
-                "prompt": _mark(self.instructions),
-                "tools": _mark(self.schemas),
-                "code": _mark({name: _code_of(one) for name, one in self.tools.items()}),
-                "endpoints": _mark(self.model.places),
+                "settings": _digest({**self.model.settings, **self.settings}),
+                "prompt": _digest(self.instructions),
+                "tools": _digest(self.schemas),
+                "code": _digest({name: _code_of(one) for name, one in self.tools.items()}),
+                "endpoints": _digest(self.model.places),
             }
             if self.gate is not None:
-                self._marks["gate"] = self.gate.mark
-        return self._marks
+                self._digests["gate"] = self.gate.digest
+        return self._digests
 
     async def do(self, request: str, *, request_id: str | None = None, timeout_s: float | None = None) -> str:
         """Submit the request and wait for the answer, in a process that has a journal open.
@@ -165,7 +165,7 @@ class Agent(TaskType):
             raise Misuse("a conversation has a name of 1 to 200 printable characters")
         return Conversation(self, self.home, conversation)
 
-    # used by whoever opens a journal with it
+    # used where a journal is opened with it
 
     @property
     def home(self) -> Home:
@@ -221,9 +221,9 @@ def _by_name(agent: str, tools: Sequence[Tool[..., Any]], *, plan: bool) -> dict
 
 
 def _code_of(tool: Tool[..., Any]) -> list[str]:
-    """Its source, or what stands for it where there is none; and its contract."""
-    return [code_mark(tool.function) or tool.version, tool.letter, repr(tool.effect)]
+    """Its source, or its version where there is none; and its contract."""
+    return [code_digest(tool.function) or tool.version, tool.letter, repr(tool.effect)]
 
 
-def _mark(value: object) -> str:
+def _digest(value: object) -> str:
     return digest_of(content_bytes(value))[:DIGEST_CHARS]

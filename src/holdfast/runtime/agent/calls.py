@@ -1,8 +1,8 @@
 """One tool call of a model's reply: what becomes of it, and what the model is told.
 
-A call has its ordinal by its place in the recorded reply, so whoever looks at it finds the same
+A call has its ordinal by its place in the recorded reply, so every run finds the same
 step. What the journal knows of it decides: closed, its outcome is told; open, it is reconciled with
-its recorded arguments, and parked where its tool is gone; unknown to the journal, it is new. A new
+its recorded arguments, and parked where its tool is missing; unknown to the journal, it is new. A new
 call that cannot be made (no such tool, arguments that are none) is refused by a note at its
 ordinal: recorded, and told like a tool's failure. So a tool that appears or vanishes between two
 runs changes nothing that was told before.
@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.core.handles import find_whole, handle
 from holdfast.core.ordinal import retry_slot
+from holdfast.core.secret_handles import find_whole, handle
 from holdfast.core.step import StepState
 from holdfast.core.values import Json, checked
 from holdfast.errors import (
@@ -38,7 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskView
 from holdfast.runtime.models.reply import ToolCall
-from holdfast.runtime.step.missing_tool import Gone
+from holdfast.runtime.step.missing_tool import MissingTool
 from holdfast.runtime.step.outcome import outcome_of
 from holdfast.runtime.step.plan import PLAN, SCHEMA, by_model, plan_of, shown
 from holdfast.runtime.step.sending import args_of
@@ -70,7 +70,7 @@ async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool, unma
     """
     ordinal = run.take_ordinal()
     run.seek(0)  # `run.call` takes it again where the call is made
-    view = run.steps.book.view
+    view = run.steps.writer.view
     note = view.notes.get(ordinal)
     if note is not None:
         return _told_before(view, note.body)
@@ -101,7 +101,7 @@ async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: b
         result = await run.call(tool, **cast("dict[str, Any]", call.arguments))
         return Told(text=told_result(result))
     except (Misuse, BadValue, TooLarge, ToolNotImportable) as error:
-        if run.steps.book.step(ordinal) is not None:
+        if run.steps.writer.step(ordinal) is not None:
             raise
         return _refuse(run, ordinal, f"the call could not be made: {error.message}")
     except ScratchNotKept as error:
@@ -113,16 +113,18 @@ async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: b
 async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told:
     """What the journal says; an open call is brought to its end first."""
     tool = tools.get(step.tool)
-    last = last_slot(run.steps.book.view, ordinal) or step
+    last = last_slot(run.steps.writer.view, ordinal) or step
     try:
         if last.closed:
             result = _recorded(run, last)
         elif tool is not None and tool.letter == last.letter:
             result = await _perform(run, tool, ordinal, args_of(step))
         elif last.state is StepState.PLANNED and last.parked is None:
-            return Told(text=f"{step.tool} is not there any more as it was: it was not called", failed=True)
+            return Told(
+                text=f"{step.tool} is not there any more, or has another effect class: it was not called", failed=True
+            )
         else:
-            result = await _settle_gone(run, Gone(last, tool), last)
+            result = await _settle_missing(run, MissingTool(last, tool), last)
         return Told(text=told_result(result))
     except ScratchNotKept as error:
         return _unkept(run, error)
@@ -131,12 +133,12 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
 
 
 def _recorded(run: Run, step: StepView) -> Json:
-    if run.steps.book.scratch is not None:
-        run.steps.book.scratch.check_kept(step)
+    if run.steps.writer.scratch is not None:
+        run.steps.writer.scratch.check_kept(step)
     return outcome_of(step)
 
 
-async def _settle_gone(run: Run, tool: Gone, step: StepView) -> Json:
+async def _settle_missing(run: Run, tool: MissingTool, step: StepView) -> Json:
     """By evidence or a person's word; parked until there is one."""
     with run.open_step(step.ordinal):
         return _recorded(run, await run.steps.settle_open(tool, step))
@@ -145,7 +147,7 @@ async def _settle_gone(run: Run, tool: Gone, step: StepView) -> Json:
 def _unkept(run: Run, error: ScratchNotKept) -> Told:
     """What came of the call, and that its files are lost; the same on every later run."""
     try:
-        text = told_result(outcome_of(run.steps.book.get_step(error.ordinal)))
+        text = told_result(outcome_of(run.steps.writer.get_step(error.ordinal)))
     except HoldfastError as failure:
         text = _failure(error.tool, failure).text
     told = f"{text}\n[the files that it left could not be kept: {error.why}]"
@@ -225,12 +227,12 @@ def _refusal(call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated
 
 def _refuse(run: Run, ordinal: str, why: str) -> Told:
     body: Body = {"what": TOLD, "text": why, "failed": True}
-    run.steps.book.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
-    return _told_before(run.steps.book.view, run.steps.book.view.notes[ordinal].body)
+    run.steps.writer.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    return _told_before(run.steps.writer.view, run.steps.writer.view.notes[ordinal].body)
 
 
 def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
-    book = run.steps.book
+    writer = run.steps.writer
     before = [run.steps.plan[number] for number in sorted(run.steps.plan)]
     try:
         found = problems(_PLAN_PARAMETERS, dict(arguments))
@@ -240,7 +242,7 @@ def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
     except BadInput as error:
         return _refuse(run, ordinal, error.message)
     body: Body = {"what": PLAN, "items": [item.to_json() for item in items]}
-    book.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    writer.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
     run.steps.plan.update({item.number: item for item in items})
     run.steps.plan_changes += 1
     return Told(text=shown(run.steps.plan[number] for number in sorted(run.steps.plan)))

@@ -67,7 +67,7 @@ class Conversation:
         Raises:
             MessageConflict: the id is that of another message of this conversation.
             SecretInInput: the id holds the value of a secret.
-            TaskFailed: the conversation has failed; `holdfast task retry` lets it go on.
+            TaskFailed: the conversation has failed; `holdfast task retry` resumes it.
         """
         if not text.strip() or len(text) > TEXT_CHARS_MAX:
             raise BadInput(f"a message has 1 to {TEXT_CHARS_MAX:,} characters")
@@ -79,7 +79,7 @@ class Conversation:
         if not message_id or not await self._is_sent(message_id, text):
             await self._drop({"id": named, "text": text})
         if message_id:
-            await self._is_sent(message_id, text)  # somebody else may have been first
+            await self._is_sent(message_id, text)  # another process may have been first
         return named
 
     async def end(self) -> None:

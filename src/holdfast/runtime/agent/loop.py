@@ -5,7 +5,7 @@ recorded reply is step 2t.n.1. So where a run is follows from the records alone:
 call, its reply, and what the journal knows at the ordinals of its calls. A resumed run reads the
 talk back (its prefix must be the recorded one), closes every call of the newest reply with its true
 outcome, tells the model what happened while it was away, and asks on. No code of the user's is run
-again, and nothing that was told before is made anew: messages that a model has been asked with are
+again, and nothing that was told before is made again: messages that a model has been asked with are
 read from the journal.
 
 What ends a run before its answer is recorded as the reason it rests or fails: a turn or spend limit
@@ -13,7 +13,7 @@ parks it (a person raises the limit and retries), a refusal of the model fails i
 
 In a conversation the user's messages come through the inbox. Each is taken by one commit that
 records it and marks it as taken, and answered before the next one is taken; the answer is durable
-before anybody sees it.
+before it is shown.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.content import content_bytes
+from holdfast.core.rest import Diverged, NeedsPerson, WaitsForMessage
 from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
 from holdfast.errors import Cancelled, JournalDamaged, ModelRefused, Suspended
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.agent.calls import Told, carry_out, last_slot
-from holdfast.runtime.agent.resume_message import away_text
+from holdfast.runtime.agent.resume_message import resume_message
 from holdfast.runtime.agent.spending import MOST, counted, find_usage, most_tokens
 from holdfast.runtime.models.reply import Reply, StopReason, ToolCall
 from holdfast.runtime.models.request import Object
 from holdfast.runtime.step.plan import changes_of, plan_of
 from holdfast.runtime.task.ask_record import asked_of, asks_of, messages_of, reading_own, reply_of
 from holdfast.runtime.task.ask_step import MODEL_ERRORS, AskCall
-from holdfast.runtime.task.contents import Contents
 from holdfast.runtime.task.run import Run
-from holdfast.runtime.task.talk import Talk
+from holdfast.runtime.task.talk import Contents, Talk
 
 if TYPE_CHECKING:
     from holdfast.runtime.agent.agent import Agent
@@ -64,10 +64,10 @@ class Loop:
     def __init__(self, agent: Agent, run: Run, *, request: str, conversation: str) -> None:
         self._agent = agent
         self._run = run
-        self._book = run.steps.book
+        self._writer = run.steps.writer
         self._request = request
         self._conversation = conversation
-        self._talk = Talk(self._book, system=agent.instructions)
+        self._talk = Talk(self._writer, system=agent.instructions)
         self._turn = 0  # model calls so far
         self._asked_epoch = 0  # under which the newest of them was planned
         self._said = 0  # of the user's messages, the one that is being answered
@@ -78,7 +78,7 @@ class Loop:
 
     async def go(self) -> object:
         """Until the answer; in a conversation until it is ended."""
-        steps, view = self._run.steps, self._book.view
+        steps, view = self._run.steps, self._writer.view
         steps.plan.update({item.number: item for item in plan_of(view)})
         steps.plan_changes = changes_of(view)
         if self._agent.scratch:
@@ -96,10 +96,10 @@ class Loop:
                 return _answer(reply)
             await self._record_answer(reply)
 
-    # where it stands
+    # how far it has come
 
     async def _rebuild(self) -> None:
-        view = self._book.view
+        view = self._writer.view
         self._ids = {note.body.get("id") for note in view.notes.values() if note.what == SAID}
         self._said = len(self._ids)
         asks = asks_of(view)
@@ -110,10 +110,10 @@ class Loop:
         self._count_spent(asks)
         self._take_back(newest)
         if newest.closed and newest.state is not StepState.SUCCEEDED:
-            return  # it failed, and a person has said to go on: the same is asked anew
+            return  # it failed, and a person has retried the task: the same is asked again
         if newest.closed:
             if self._is_void(newest):
-                return  # it was never there to be acted on: the same is asked anew
+                return  # no reply was kept: the same is asked again
             with reading_own():
                 self._reply = reply_of(newest)
             self._talk.take_reply(self._reply, newest.ordinal)
@@ -133,7 +133,7 @@ class Loop:
         try:
             reply_of(ask)
         except JournalDamaged:
-            return f"{int(ask.ordinal) + 1}" not in self._book.view.notes
+            return f"{int(ask.ordinal) + 1}" not in self._writer.view.notes
         return False
 
     def _take_back(self, newest: StepView) -> None:
@@ -141,31 +141,29 @@ class Loop:
         talk = self._talk
         with reading_own():
             asked = asked_of(newest)
-            for message, source in messages_of(self._book.view, newest.ordinal):
+            for message, source in messages_of(self._writer.view, newest.ordinal):
                 if isinstance(source, StepView):
                     talk.take_reply(reply_of(source), source.ordinal)
                 else:
                     talk.take_recorded(message, source)
         if (len(talk), talk.prefix) != (asked.count, asked.prefix):
-            raise Suspended(
-                f"diverged: step {newest.ordinal}: the talk that is read back is not the recorded "
-                f"one: prefix {talk.prefix[:8]}, recorded {asked.prefix[:8]}"
-            )
+            why = f"step {newest.ordinal}: the talk that is read back is not the recorded one: "
+            raise Suspended(Diverged(why + f"prefix {talk.prefix[:8]}, recorded {asked.prefix[:8]}"))
         self._turn = (int(newest.ordinal) + 1) // 2
-        self._asked_epoch = newest.attempts[0].epoch if newest.attempts else self._book.hold.epoch
+        self._asked_epoch = newest.attempts[0].epoch if newest.attempts else self._writer.hold.epoch
 
     # asking
 
     async def _ask(self) -> Reply:
         self._check_turns()
-        self._tell_away()
+        self._tell_resumed()
         extra = self._check_spend()
         if self._conversation:
             extra[SAID] = self._said
-        self._asked_epoch = self._book.hold.epoch
+        self._asked_epoch = self._writer.hold.epoch
         self._turns += 1
         reply = await self._ask_at(extra)
-        self._count_spent([self._book.get_step(self._talk.after)])
+        self._count_spent([self._writer.get_step(self._talk.after)])
         return reply
 
     async def _ask_at(self, extra: Body | None) -> Reply:
@@ -183,15 +181,13 @@ class Loop:
                 extra=extra,
             )
         except MODEL_ERRORS as error:
-            # Nothing is wrong with the task: what a person mends, a retry asks again.
-            raise Suspended(f"{error.code}: {error.message}; mend it, then retry the task") from error
+            # Nothing is wrong with the task: once a person has fixed the cause, a retry asks again.
+            raise Suspended(NeedsPerson(f"{error.code}: {error.message}; fix it, then retry the task")) from error
 
     def _check_turns(self) -> None:
         if self._turns >= self._agent.max_turns:
-            raise Suspended(
-                f"max-turns: {self._turns} model calls are made and no answer is there; "
-                "raise max_turns and retry the task"
-            )
+            why = f"max-turns: {self._turns} model calls gave no answer; raise max_turns and retry the task"
+            raise Suspended(NeedsPerson(why))
 
     def _check_spend(self) -> Body:
         """What the step's record says of its cost. Suspended where it could pass the cap."""
@@ -203,11 +199,11 @@ class Loop:
         read, written = self._input_most(), int(cast(int, settings.get("max_tokens", 0)))
         most = price.most(input_tokens=read, output_tokens=written)
         if spent + most > agent.spend_cap:
-            raise Suspended(
-                f"spend-cap: {spent:,} of {agent.spend_cap:,} millionths of a {price.unit} are "
-                f"spent, and the next model call may cost {most:,}; raise spend_cap and retry "
-                "the task"
+            why = (
+                f"spend-cap: {spent:,} of {agent.spend_cap:,} millionths of a {price.unit} are spent, "
+                f"and the next model call may cost {most:,}; raise spend_cap and retry the task"
             )
+            raise Suspended(NeedsPerson(why))
         return {MOST: most_tokens(input_tokens=read, output_tokens=written)}
 
     def _count_spent(self, asks: Iterable[StepView]) -> None:
@@ -219,27 +215,27 @@ class Loop:
         """The most tokens that the next prompt can have: no token is shorter than a byte."""
         new = sum(len(content_bytes(message)) for message, _ in self._talk.new)
         after = self._talk.after
-        usage = find_usage(self._book.get_step(after)) if after else None
+        usage = find_usage(self._writer.get_step(after)) if after else None
         if usage is not None:
             return usage.input_tokens + usage.output_tokens + new
         tools = len(content_bytes(list(self._agent.schemas)))
         return tools + sum(len(content_bytes(message)) for message in self._talk.messages)
 
-    def _tell_away(self) -> None:
+    def _tell_resumed(self) -> None:
         """Say once what happened since the model was asked last."""
-        if not self._asked_epoch or self._asked_epoch == self._book.hold.epoch:
+        if not self._asked_epoch or self._asked_epoch == self._writer.hold.epoch:
             return
-        view = self._book.view
+        view = self._writer.view
         step = view.steps.get(self._talk.after)
         calls = () if step is None else reply_of(step).tool_calls
         fates = [(call.number, call.tool, self._step_of(call, self._talk.after)) for call in calls]
-        text = away_text(view, since=self._asked_epoch, now=self._book.hold.epoch, calls=fates)
+        text = resume_message(view, since=self._asked_epoch, now=self._writer.hold.epoch, calls=fates)
         if text:
             self._talk.say(text)
-        self._asked_epoch = self._book.hold.epoch
+        self._asked_epoch = self._writer.hold.epoch
 
     def _step_of(self, call: ToolCall, ask: str) -> StepView | None:
-        return last_slot(self._book.view, f"{int(ask) + 1}.{call.number}.1")
+        return last_slot(self._writer.view, f"{int(ask) + 1}.{call.number}.1")
 
     # acting
 
@@ -260,8 +256,8 @@ class Loop:
             functools.partial(self._carry_out, call, _unmade(reply)) for call in reply.tool_calls
         ]
         told = cast("list[Told]", await self._run.gather(*branches))
-        if self._book.scratch is not None:
-            await self._book.scratch.drop_unkept(f"{2 * self._turn}.")
+        if self._writer.scratch is not None:
+            await self._writer.scratch.drop_unkept(f"{2 * self._turn}.")
         for call, one in zip(reply.tool_calls, told, strict=True):
             self._talk.answer(call, one.text, failed=one.failed)
 
@@ -291,13 +287,13 @@ class Loop:
                 await self._tell_memory()
                 self._talk.say(self._request)
             return True
-        view = self._book.view
+        view = self._writer.view
         if self._said and view.notes[said_at(self._said)].answer is None:
             newest = view.steps.get(str(2 * self._turn - 1))
             if newest is None or newest.body.get(SAID) != self._said:
                 note = view.notes[said_at(self._said)]
                 await self._tell_memory()
-                self._tell_away()
+                self._tell_resumed()
                 self._talk.add(cast(Object, view.contents[str(note.body["digest"])]))
             return True
         return await self._take_next()
@@ -306,10 +302,10 @@ class Loop:
         while True:
             item = await self._wait_item()
             if item.body.get("end"):
-                await self._book.write((), applied=[item.number])
+                await self._writer.write((), applied=[item.number])
                 return False
             if item.body.get("id") in self._ids:  # said twice, under one id
-                await self._book.write((), applied=[item.number])
+                await self._writer.write((), applied=[item.number])
                 continue
             await self._take(item)
             return True
@@ -317,7 +313,7 @@ class Loop:
     async def _take(self, item: InboxItem) -> None:
         """One commit: the message is recorded, and is no longer in the inbox."""
         said = {"role": "user", "parts": [{"type": "text", "text": str(item.body["text"])}]}
-        contents = Contents(self._book)
+        contents = Contents(self._writer)
         message, digest = contents.named(said, what="the message")
         contents.record(message, digest)
         self._said += 1
@@ -325,35 +321,35 @@ class Loop:
         self._ids.add(item.body.get("id"))
         note: Body = {"what": SAID, "id": item.body.get("id"), "digest": digest}
         entry = Entry(kind=Kind.NOTE, ordinal=said_at(self._said), body=note)
-        await self._book.write([entry], applied=[item.number])
+        await self._writer.write([entry], applied=[item.number])
         await self._tell_memory()
-        self._tell_away()
+        self._tell_resumed()
         self._talk.add(cast(Object, message))
 
     async def _wait_item(self) -> InboxItem:
         """The user's next message; the task rests where none comes soon."""
-        book, loop = self._book, asyncio.get_running_loop()
-        await book.flush()
+        writer, loop = self._writer, asyncio.get_running_loop()
+        await writer.flush()
         end = loop.time() + IDLE_S
         while True:
-            book.check_going()
-            if book.cancelled:
+            writer.check_going()
+            if writer.cancelled:
                 raise Cancelled
-            items = [item for item in book.inbox if item.kind is InboxKind.SAID]
+            items = [item for item in writer.inbox if item.kind is InboxKind.SAID]
             if items:
                 return items[0]
             left = end - loop.time()
             if left <= 0:
-                raise Suspended("waiting message")
-            book.changed.clear()
-            await wait_event(book.changed, left)
+                raise Suspended(WaitsForMessage())
+            writer.changed.clear()
+            await wait_event(writer.changed, left)
 
     async def _record_answer(self, reply: Reply) -> None:
-        note = self._book.view.notes[said_at(self._said)]
+        note = self._writer.view.notes[said_at(self._said)]
         body: Body = {"text": reply.text, "id": note.body.get("id"), "step": self._talk.after}
         if reply.refusal is not None:
             body |= {"text": reply.refusal or reply.text, "refused": True}
-        await self._book.write([Entry(kind=Kind.ANSWER, ordinal=said_at(self._said), body=body)])
+        await self._writer.write([Entry(kind=Kind.ANSWER, ordinal=said_at(self._said), body=body)])
 
 
 def _unmade(reply: Reply) -> str:
@@ -365,5 +361,5 @@ def _unmade(reply: Reply) -> str:
 
 def _answer(reply: Reply) -> str:
     if reply.refusal is not None:
-        raise ModelRefused(f"the model refused: {reply.refusal or reply.text or 'without a word'}")
+        raise ModelRefused(f"the model refused: {reply.refusal or reply.text or 'it gave no reason'}")
     return reply.text

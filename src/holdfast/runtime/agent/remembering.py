@@ -2,7 +2,7 @@
 
 `remember` writes a row of the journal under the step's effect key, in the same file as the step:
 doing it again is the same line, so its class is Idempotent. Each line says that a model made it;
-nobody may take it for the user's word. `recall` changes nothing.
+it must not be taken for the user's word. `recall` changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core.effect import Idempotent, Read
 from holdfast.errors import BadInput
-from holdfast.runtime.tool.field import Field
+from holdfast.runtime.tool.schema import Field
 from holdfast.runtime.tool.tool import Call, tool
 
 RECALL_MAX = 50

@@ -1,10 +1,10 @@
 """What happened while the model was away, in one message: pure, from a task's view to words.
 
 A model that is asked again after its worker died would believe what its talk says: that its calls
-were made once, by whoever made them. So the first request that is planned after such a death says
+were made once. So the first request that is planned after such a death says
 what became of each call of the reply before it: found done, sent again, decided by a person; in
 words that are true of its class, because a model that is told "once" will not look for a second. A
-request knows its own epoch, so nothing is told twice: what lies between the epoch of the request
+request knows its own epoch, so nothing is told twice: what happened between the epoch of the request
 before and that of this one is told in this one.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
+from holdfast.core.effect import CLASSES
 from holdfast.core.step import Event, StepState
 from holdfast.journal.records import StepView, TaskView
 from holdfast.journal.rules import COUNTER_BITS
@@ -21,7 +22,7 @@ from holdfast.journal.rules import COUNTER_BITS
 OPENING = "[From the runtime, not from the user.] While you were away: "
 
 
-def away_text(view: TaskView, *, since: int, now: int, calls: Sequence[tuple[int, str, StepView | None]]) -> str:
+def resume_message(view: TaskView, *, since: int, now: int, calls: Sequence[tuple[int, str, StepView | None]]) -> str:
     """What to tell of the time between two epochs; empty where nothing happened.
 
     `calls` are those of the newest reply: number, tool, the step that it became.
@@ -81,14 +82,14 @@ def _fate(view: TaskView, step: StepView) -> str:
 
 
 def _run_by_person(step: StepView) -> bool:
-    """A parked step is started again by nobody else; its attempts are counted from then on."""
+    """Only a person starts a parked step again; its attempts are counted from then on."""
     started = step.attempts[0].epoch if step.attempts else 0
     return step.parked is not None and started > step.parked[0]
 
 
 def _again(step: StepView) -> str:
     """What a repeat means, by the contract of its class and by what the row has counted."""
-    if step.letter not in ("R", "T") and step.step is not None and step.step.maybe_sent < 2:
+    if not CLASSES[step.letter].changes_nothing and step.step is not None and step.step.maybe_sent < 2:
         return "had not taken effect before and was made again" + _failed(step)
     match step.letter:
         case "R":

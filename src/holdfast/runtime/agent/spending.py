@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.content import content_bytes
 from holdfast.errors import ReplyGarbled
 from holdfast.journal.records import Body, StepView
-from holdfast.runtime.models.price import Price
+from holdfast.runtime.models.model import Price
 from holdfast.runtime.models.reply import Usage
 from holdfast.runtime.task.ask_step import GARBLED_MAX
 
@@ -49,7 +49,7 @@ def find_usage(ask: StepView) -> Usage | None:
 
 
 def counted(ask: StepView, price: Price) -> int:
-    """Millionths that this model step has cost, or can have cost where nobody can know."""
+    """Millionths that this model step has cost, or can have cost where it is not known."""
     found = ask.result
     result = cast(Body, found) if isinstance(found, dict) else {}
     if not ask.closed:

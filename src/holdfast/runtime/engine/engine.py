@@ -24,7 +24,8 @@ from typing import Any
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
-from holdfast.core.ports import KeyRing, Memory, Notice, Notices
+from holdfast.core.notices import Notices
+from holdfast.core.ports import KeyRing, Memory
 from holdfast.errors import (
     HoldfastError,
     InvariantViolated,
@@ -39,33 +40,29 @@ from holdfast.errors import (
 from holdfast.host.log import Log
 from holdfast.journal.contract import Claimed, Hold, Journal, Session
 from holdfast.journal.records import TaskState, TaskView
-from holdfast.journal.rules import CRASHES_ALONE
 from holdfast.layout.engine_settings import Settings
-from holdfast.runtime.scratch.place import Place, chained, sweep
+from holdfast.runtime.engine.suspects import Suspects
+from holdfast.runtime.engine.upkeep import Upkeep
+from holdfast.runtime.scratch.folders import ScratchFolders, chained
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.session.deadlines import Deadlines
 from holdfast.runtime.session.deadman import DeadMan
-from holdfast.runtime.session.lease import BoundLease, Lease, Right
-from holdfast.runtime.session.task_writer import Book, Flusher
+from holdfast.runtime.session.lease import BoundLease, Right, SessionLease
+from holdfast.runtime.session.task_writer import Flusher, TaskWriter
 from holdfast.runtime.step.attempt import Caller
 from holdfast.runtime.step.steps import Steps
 from holdfast.runtime.task.execute import execute, rest_as_defect
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import SCOPE_NAME, TaskType
-from holdfast.runtime.tool.blocking import ChildPool
-from holdfast.runtime.tool.threads import Threads
+from holdfast.runtime.tool.blocking import ChildPool, Threads
 
-NOTICES_AT_ONCE = 20
-NOTICE_EVERY_S = 1.0
 SECRETS_EVERY_S = 0.5
-UPKEEP_EVERY_S = 3_600.0
 CLAIM_EVERY_S = 0.01
 TROUBLE_EVERY_S = 5.0
 AGAIN_S = 0.5
 CANCELS_MAX = 3  # for a run whose code swallows the first ones
 CANCEL_EVERY_S = 1.0
-SUSPECT_PATIENCE_S = 1.0  # how long a busy engine leaves suspects to an idle one
 
 
 class Engine:
@@ -92,31 +89,36 @@ class Engine:
         self._memory = memory
         self._right = right
         self.journal = journal
-        self._place = None if scratch_root is None else Place(scratch_root)
+        self._scratch_folders = None if scratch_root is None else ScratchFolders(scratch_root)
         self.clock = clock
         self.entropy = entropy
         self.settings = settings
         self.tasks = {task.name: task for task in tasks}
         self.tools = {tool.name: tool for tool in tools}
         self.log = log or Log()
-        self.lease: Lease | None = None
+        self.lease: SessionLease | None = None
         self._effect_keys = EffectKeys(keys.k_effect)
         self._fingerprint_key = fingerprint_key(keys.k_effect)
-        self._notices = notices
         self._dead_man = dead_man
         self._secrets = secrets
-        self._books: dict[TaskId, Book] = {}
+        self._writers: dict[TaskId, TaskWriter] = {}
         self._running: dict[TaskId, asyncio.Task[None]] = {}
-        self._alone: TaskId | None = None
-        self._suspect: TaskId | None = None  # the one that runs here beside others
-        self._idle_at = 0.0  # when nothing ran here, or no suspect waited
+        self._suspects = Suspects(self._writers)
         self._strays: list[Hold] = []  # of runs that ended without a record of their own
         self._children: ChildPool | None = None
         self._threads = Threads()
-        self._deadlines = Deadlines(self._on_stuck)
+        self._upkeep = Upkeep(
+            journal=journal,
+            settings=settings,
+            log=self.log,
+            notices=notices,
+            secrets=secrets,
+            folders=self._scratch_folders,
+            on_trouble=self._on_trouble,
+        )
+        self._deadlines = Deadlines(self._upkeep.tell_stuck)
         self._flusher = Flusher()
         self._wanted: dict[TaskId, list[asyncio.Future[Claimed]]] = {}
-        self._telling: set[asyncio.Task[None]] = set()
         self._inbox_seen = 0
         self._stopping = asyncio.Event()
         self._fatal: asyncio.Future[None] | None = None
@@ -130,7 +132,7 @@ class Engine:
 
     def views(self) -> list[TaskView]:
         """The tasks that this engine holds now, as it knows them."""
-        return [book.view for book in self._books.values()]
+        return [writer.view for writer in self._writers.values()]
 
     async def serve(self) -> None:
         """Work until `stop`; raises SessionLost or what made further work impossible."""
@@ -154,7 +156,7 @@ class Engine:
         self._arm_for_write()
         session = await self.journal.open_session(worker=name, ttl_ms=int(self.settings.lease_ttl_s * 1000))
         right = self._right
-        self.lease = Lease(session, self.clock) if right is None else BoundLease(session, self.clock, right)
+        self.lease = SessionLease(session, self.clock) if right is None else BoundLease(session, self.clock, right)
         self._arm()
         self._children = ChildPool(session.lock_fd())
         self.log.event("session-begun", session=session.session_id, worker=name)
@@ -164,11 +166,11 @@ class Engine:
         """Finish what is under way, give the rest back, end."""
         self._stopping.set()
 
-    def book_for(self, claimed: Claimed) -> tuple[Book, Steps]:
-        """The book and the steps of a claimed task."""
+    def writer_for(self, claimed: Claimed) -> tuple[TaskWriter, Steps]:
+        """The writer and the steps of a claimed task."""
         if self.lease is None or self._children is None:
             raise SessionLost("no session is open")
-        book = Book(
+        writer = TaskWriter(
             journal=self.journal,
             hold=claimed.hold,
             view=claimed.view,
@@ -188,41 +190,41 @@ class Engine:
             memory=self._memory,
         )
         steps = Steps(
-            book=book,
+            writer=writer,
             lease=self.lease,
             caller=caller,
             clock=self.clock,
             effect_keys=self._effect_keys,
             fingerprint_key=self._fingerprint_key,
             pace=self.settings.pace,
-            open_scratch=self._open_scratch if self._place else None,
+            open_scratch=self._open_scratch if self._scratch_folders else None,
             memory=self._memory,
         )
-        return book, steps
+        return writer, steps
 
-    def _open_scratch(self, book: Book) -> Scratch:
-        if self._place is None:
+    def _open_scratch(self, writer: TaskWriter) -> Scratch:
+        if self._scratch_folders is None:
             raise Misuse("this journal has no place for scratch files")
-        return Scratch(book=book, place=self._place, limits=self.settings.scratch_limits)
+        return Scratch(writer=writer, folders=self._scratch_folders, limits=self.settings.scratch_limits)
 
-    def watch(self, book: Book) -> None:
-        """Hand inbox items of this task to the book while it is held here."""
-        self._books[book.view.task_id] = book
+    def watch(self, writer: TaskWriter) -> None:
+        """Hand inbox items of this task to the writer while it is held here."""
+        self._writers[writer.view.task_id] = writer
 
-    def unwatch(self, book: Book, *, rested: bool) -> None:
+    def unwatch(self, writer: TaskWriter, *, rested: bool) -> None:
         """Let go of it. A hold that no record has given back is released by the next sweep.
 
         Not where the lease is lost: then the next claim counts it as a death.
         """
-        self._books.pop(book.view.task_id, None)
-        self._leave_alone(book.view.task_id)
+        self._writers.pop(writer.view.task_id, None)
+        self._suspects.left(writer.view.task_id)
         if not rested and self.lease is not None and not self.lease.lost:
-            self._strays.append(book.hold)
+            self._strays.append(writer.hold)
 
     # the loops
 
     def _loops(self) -> list[Callable[[], Any]]:
-        loops = [self._renew, self._sweep, self._tell, self._upkeep]
+        loops = [self._renew, self._sweep, self._upkeep.tell_notices, self._upkeep.tidy]
         if self._right is not None:
             loops.append(self._watch_right)
         return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]
@@ -262,7 +264,7 @@ class Engine:
                 return
             # Lost once is lost: a wall clock that was set back since must not hide it.
             if self.lease.was_frozen() or self.lease.lost:
-                raise SessionLost("the clocks stood still: this machine was paused")
+                raise SessionLost("this machine was paused: its clocks stopped")
             try:
                 await self.journal.renew(self.lease.session)
                 self._arm()
@@ -299,7 +301,7 @@ class Engine:
         return min(self.settings.sweep_every_s, max(left, CLAIM_EVERY_S))
 
     async def _claim(self) -> int:
-        if self.lease is None or not self.lease.ok() or self._is_alone():
+        if self.lease is None or not self.lease.ok() or self._suspects.one_runs_alone():
             return 0
         if self._stopping.is_set():
             return 0
@@ -315,7 +317,7 @@ class Engine:
         if not claimed and not self._running:
             claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
             if claimed and claimed[0].row.crashes:
-                self._alone = claimed[0].hold.task_id
+                self._suspects.runs_alone(claimed[0].hold.task_id)
         if self._stopping.is_set():
             return 0  # asked to stop meanwhile: the end of the session gives them back
         for one in claimed:
@@ -324,47 +326,22 @@ class Engine:
         return len(claimed)
 
     async def _claim_suspect(self, session: Session, names: list[str]) -> list[Claimed]:
-        """The longest waiting task, suspect or not, where this engine is never idle.
-
-        One suspect at a time; the next one as soon as a closed step clears it.
-        """
-        now = asyncio.get_running_loop().time()
-        if not self._running:
-            self._idle_at = now
-        if now - self._idle_at < SUSPECT_PATIENCE_S or self._has_suspect():
+        """The longest waiting task, suspect or not, where this engine is never idle."""
+        if not self._suspects.may_claim(idle=not self._running):
             return []
         claimed = await self.journal.claim(session, names=names, limit=1, alone=True)
-        if claimed and claimed[0].row.crashes >= CRASHES_ALONE:
-            self._suspect = claimed[0].hold.task_id
-        else:
-            self._idle_at = now
+        self._suspects.took(claimed[0] if claimed else None)
         return claimed
 
-    def _has_suspect(self) -> bool:
-        book = None if self._suspect is None else self._books.get(self._suspect)
-        return book is not None and book.view.progress_epoch != book.hold.epoch
-
     async def _release_strays(self) -> None:
-        """Nobody else may claim what this living session holds: give back what it has lost."""
+        """No other session may claim what this one holds: give back what it has lost."""
         while self._strays:
             await self.journal.release(self._strays[0])
             self._strays.pop(0)
 
-    def _is_alone(self) -> bool:
-        """Whether a suspect runs here with no neighbour; a closed step clears it of suspicion."""
-        book = None if self._alone is None else self._books.get(self._alone)
-        if book is not None and book.view.progress_epoch == book.hold.epoch:
-            self._alone = None
-        return self._alone is not None
-
-    def _leave_alone(self, task_id: TaskId) -> None:
-        """Whoever held it has let go: if it was to run with no neighbour, that is over."""
-        if self._alone == task_id:
-            self._alone = None
-
     @contextlib.contextmanager
     def wanted(self, task_id: TaskId) -> Generator[asyncio.Future[Claimed]]:
-        """While somebody in this process waits for a scope, it is given to them when claimed."""
+        """While code of this process waits for a scope, a claim of it is given to that code."""
         given: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
         waiting = self._wanted.setdefault(task_id, [])
         waiting.append(given)
@@ -373,7 +350,7 @@ class Engine:
         except BaseException:
             if given.done() and not given.cancelled():
                 self._strays.append(given.result().hold)  # theirs, and they have left
-                self._leave_alone(task_id)
+                self._suspects.left(task_id)
             raise
         finally:
             waiting.remove(given)
@@ -386,11 +363,11 @@ class Engine:
             if not given.done():
                 given.set_result(claimed)
                 return
-        book, steps = self.book_for(claimed)
-        self.watch(book)  # at once: the inbox is read next
-        self._running[task_id] = asyncio.create_task(self._run(claimed, book, steps), name=f"task {task_id}")
+        writer, steps = self.writer_for(claimed)
+        self.watch(writer)  # at once: the inbox is read next
+        self._running[task_id] = asyncio.create_task(self._run(claimed, writer, steps), name=f"task {task_id}")
 
-    async def _run(self, claimed: Claimed, book: Book, steps: Steps) -> None:
+    async def _run(self, claimed: Claimed, writer: TaskWriter, steps: Steps) -> None:
         task_id = claimed.hold.task_id
         self.counts["runs"] += 1
         state: TaskState | None = None
@@ -398,14 +375,14 @@ class Engine:
             if claimed.view.name == SCOPE_NAME:
                 from holdfast.runtime.task.scope import settle_scope
 
-                state = await settle_scope(book, steps, self.tools)
+                state = await settle_scope(writer, steps, self.tools)
             else:
                 run = Run(steps=steps, clock=self.clock, entropy=self.entropy)
                 task = self.tasks[claimed.view.name]
                 state = await execute(
                     task,
                     run,
-                    book,
+                    writer,
                     on_change=lambda what: self._on_change(task_id, what),
                     on_refused=partial(self.on_refused, task_id),
                 )
@@ -415,31 +392,31 @@ class Engine:
             self._on_trouble(error)
         except InvariantViolated as error:
             with contextlib.suppress(HoldfastError, Signal):
-                state = await rest_as_defect(book, error)
+                state = await rest_as_defect(writer, error)
             self._fail(error)
         except BaseException as error:  # noqa: BLE001 - a dead journal: stop, never guess
             self._fail(error)
         finally:
-            self.unwatch(book, rested=state is not None)
+            self.unwatch(writer, rested=state is not None)
             self._running.pop(task_id, None)
-            self._note_end(task_id, book, state)
-            if book.scratch is not None:
-                self._remove_scratch(book.scratch, task_id, state)
+            self._note_end(task_id, writer, state)
+            if writer.scratch is not None:
+                self._remove_scratch(writer.scratch, task_id, state)
 
     def _remove_scratch(self, scratch: Scratch, task_id: TaskId, state: TaskState | None) -> None:
-        """The journal has it all; what lies here is removed beside the loop, or by a sweep."""
+        """The journal has it all; what is here is removed beside the loop, or by a sweep."""
         remove = scratch.close()
         loop = asyncio.get_running_loop()
-        if state in (TaskState.SUCCEEDED, TaskState.CANCELLED) and self._place is not None:
-            loop.run_in_executor(None, chained, remove, functools.partial(self._place.forget, task_id))
+        if state in (TaskState.SUCCEEDED, TaskState.CANCELLED) and self._scratch_folders is not None:
+            loop.run_in_executor(None, chained, remove, functools.partial(self._scratch_folders.forget, task_id))
         else:
             loop.run_in_executor(None, remove)
 
-    def _note_end(self, task_id: TaskId, book: Book, state: TaskState | None) -> None:
+    def _note_end(self, task_id: TaskId, writer: TaskWriter, state: TaskState | None) -> None:
         key = "fenced" if state is None else "finished"
         self.counts[key] += 1
         self.log.event(
-            "run-ended", task_id=task_id, epoch=book.hold.epoch, state="fenced" if state is None else state.value
+            "run-ended", task_id=task_id, epoch=writer.hold.epoch, state="fenced" if state is None else state.value
         )
         if state is not None:
             self.finished(task_id, state)
@@ -447,98 +424,26 @@ class Engine:
     async def _read_inbox(self) -> None:
         for item in await self.journal.read_inbox(after=self._inbox_seen):
             self._inbox_seen = max(self._inbox_seen, item.number)
-            book = self._books.get(item.task_id)
-            if book is not None:
-                book.add_to_inbox(item)
-
-    async def _tell(self) -> None:
-        """Deliver notices; one that cannot be delivered is tried again, the rest go on."""
-        if self._notices is None:
-            return
-        delay_s = NOTICE_EVERY_S
-        while True:
-            told = failed = 0
-            with self.journal.notice_turn() as mine:
-                pending = await self.journal.pending_notices(limit=NOTICES_AT_ONCE) if mine else []
-                for notice in pending:
-                    if await self._tell_one(self._notices, notice):
-                        told += 1
-                    else:
-                        failed += 1
-            delay_s = min(delay_s * 2, 300.0) if failed and not told else NOTICE_EVERY_S
-            await asyncio.sleep(delay_s * self.settings.pace)
-
-    async def _tell_one(self, notices: Notices, notice: Notice) -> bool:
-        try:
-            await notices.tell(self._secrets.notice(notice))
-        except Exception as error:  # noqa: BLE001 - the hook is the user's: any failure is retried
-            self.log.event("notice-failed", notice=notice.notice_id, error=str(error)[:300])
-            return False
-        await self.journal.close_notice(notice.notice_id)
-        return True
-
-    async def _upkeep(self) -> None:
-        await self._check_after_crash()
-        await self._warn_of_clock()
-        while True:
-            day_ms = 86_400_000
-            await self.journal.retain(
-                keep_ms=int(self.settings.keep_days * day_ms), tombstone_ms=int(self.settings.tombstone_days * day_ms)
-            )
-            if self._place is not None:
-                await sweep(self._place, self.journal)
-            await asyncio.sleep(UPKEEP_EVERY_S)
-
-    async def _check_after_crash(self) -> None:
-        if not self.settings.check_after_crash or not getattr(self.journal, "unclean", False):
-            return
-        findings = [finding async for finding in self.journal.check()]
-        self.log.event("checked", findings=len(findings))
-        if findings:
-            notice = Notice(
-                notice_id=f"damaged/{self.journal.journal_id}",
-                kind="damaged",
-                text=f"the journal is damaged: {findings[0]}",
-                hint="`holdfast doctor --deep` lists all findings",
-                at_ms=self.journal.now_ms(),
-            )
-            await self.journal.add_notice(notice)
-
-    async def _warn_of_clock(self) -> None:
-        behind = self.journal.clock_behind_ms
-        if behind < 60_000:
-            return
-        text = (
-            f"the machine's clock lies {behind / 1000:.0f} s behind the journal's newest record; "
-            "key windows may close early, sleeping tasks wake later, nothing is repeated"
-        )
-        self.log.event("clock-behind", behind_ms=behind)
-        await self.journal.add_notice(
-            Notice(
-                notice_id=f"clock/{self.journal.now_ms() // 3_600_000}",
-                kind="clock-behind",
-                text=text,
-                hint="set the clock (`timedatectl`)",
-                at_ms=self.journal.now_ms(),
-            )
-        )
+            writer = self._writers.get(item.task_id)
+            if writer is not None:
+                writer.add_to_inbox(item)
 
     # ends
 
     async def _end_runs(self, *, lost: bool) -> None:
-        """Stopping: let calls finish for a while. Lost: nobody may act any more."""
+        """Stopping: let calls finish for a while. Lost: no run may act any more."""
         if lost and self.lease is not None:
             self.lease.lost = True
         running = dict(self._running)
-        for book in self._books.values():
+        for writer in self._writers.values():
             if lost:
-                book.fenced = True
-            elif book.view.task_id in running:
-                book.stop()
+                writer.fenced = True
+            elif writer.view.task_id in running:
+                writer.stop()
         calling = [
             run
             for task_id, run in running.items()
-            if not lost and task_id in self._books and self._books[task_id].calls
+            if not lost and task_id in self._writers and self._writers[task_id].calls
         ]
         await self._cancel([run for run in running.values() if run not in calling])
         if calling:
@@ -555,8 +460,8 @@ class Engine:
                 run.cancel()
             await asyncio.wait(runs, timeout=CANCEL_EVERY_S)
         for task_id, run in self._running.items():
-            if run in runs and task_id in self._books:
-                self._books[task_id].fenced = True
+            if run in runs and task_id in self._writers:
+                self._writers[task_id].fenced = True
                 self.log.event("run-stuck", task_id=task_id)
 
     async def _close_session(self, session: Session, *, orderly: bool) -> None:
@@ -584,7 +489,7 @@ class Engine:
 
     def _arm_for_write(self) -> None:
         """Without a lease too: a process stopped inside a commit keeps the journal's write lock,
-        and nobody else could write for as long as it is stopped."""
+        and no other process could write for as long as it is stopped."""
         if self._dead_man is not None:
             self._dead_man.arm(self.settings.lease_ttl_s)
 
@@ -594,29 +499,6 @@ class Engine:
     def on_refused(self, task_id: TaskId, ordinal: str, tool: str, rule: str) -> None:
         """A gate has refused a call."""
         self.log.event("call-refused", task=task_id, ordinal=ordinal, tool=tool, rule=rule)
-
-    def _on_stuck(self, where: str) -> None:
-        """A tool runs on past its timeout and will not be cancelled: say so, it looks like work."""
-        self.log.event("attempt-stuck", effect=where)
-        task_id, _, ordinal = where.partition("/")
-        notice = Notice(
-            notice_id=f"stuck/{where}/{self.journal.now_ms()}",
-            kind="stuck",
-            task_id=task_id,
-            ordinal=ordinal,
-            at_ms=self.journal.now_ms(),
-            text=f"task {task_id} step {ordinal} runs on past its timeout and cannot be stopped",
-            hint="let the tool pass CancelledError on; restart the worker to settle the step",
-        )
-        telling = asyncio.get_running_loop().create_task(self._tell_later(notice))
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
-
-    async def _tell_later(self, notice: Notice) -> None:
-        try:
-            await self.journal.add_notice(notice)
-        except HoldfastError as error:
-            self._on_trouble(error)
 
     def _on_trouble(self, error: HoldfastError) -> None:
         """Say it once in a while, not at every retry."""

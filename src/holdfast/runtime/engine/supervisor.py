@@ -3,7 +3,7 @@
 The worker may be killed at any instant, by its own dead-man timer too; this process is what makes
 that harmless. It holds no journal, no keys and no state, so there is nothing in it to recover. If
 it is itself killed, the kernel kills the worker, and the worker's death kills the tools' children:
-nothing of the family is left without somebody who restarts it or nobody at all. (macOS has no
+no process is left that no other one restarts. (macOS has no
 such signal: there a worker outlives a killed parent until it is stopped by hand.)
 
 A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or
@@ -24,12 +24,64 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
 
+from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, EXIT_NOT_FOUND, EXIT_PLACE, EXIT_USAGE
 from holdfast.host.hardening import die_with_parent
-from holdfast.runtime.engine.restart import Stop, after_exit, exit_code, is_terminal
 from holdfast.runtime.engine.warm import Warm
+
+FIRST_DELAY_S = 0.1
+DELAY_S_MAX = 5.0
+HEALTHY_S = 30.0  # a worker that lived this long starts with a clean slate
+_SIGNAL_EXIT = 128
+_TERMINAL = frozenset((EXIT_USAGE, EXIT_NOT_FOUND, EXIT_CONFLICT, EXIT_JOURNAL, EXIT_PLACE, *range(64, 79)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Start the worker again after a pause; `failures` goes into the next decision."""
+
+    delay_s: float
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End with this exit code."""
+
+    code: int
+
+
+def is_terminal(code: int) -> bool:
+    """Exit codes that a restart cannot change: wrong usage, unfit place, unusable journal.
+
+    64-78 are those of sysexits.h, for workers that are not ours.
+    """
+    return code in _TERMINAL
+
+
+def after_exit(
+    status: int, uptime_s: float, failures: int, *, terminal: Callable[[int], bool] = is_terminal
+) -> Restart | Stop:
+    """Restart a worker that died, let one that ended on purpose end.
+
+    `status` is the exit code, or minus the signal that killed it; `failures` is how often in a
+    row it had died before.
+    """
+    if status == 0 or (status > 0 and terminal(status)):
+        return Stop(code=status)
+    row = 0 if uptime_s >= HEALTHY_S else failures
+    # The exponent is bounded too: a worker that fails for a week must not overflow it.
+    delay_s = min(FIRST_DELAY_S * 2.0 ** min(row, 16), DELAY_S_MAX)
+    return Restart(delay_s=delay_s, failures=row + 1)
+
+
+def exit_code(status: int) -> int:
+    """The exit code of a status, as shells write it."""
+    return _SIGNAL_EXIT - status if status < 0 else status
+
 
 GRACE_S = 30.0
 _DOUBLE_S = 1.0  # two signals closer than this are one wish, sent by two senders
@@ -208,8 +260,8 @@ def _signals() -> Generator[Wake, None, None]:
         yield Wake(reader, writer)
     finally:
         signal.set_wakeup_fd(wakeup)
-        # Not as before: whoever asks once more, while the interpreter ends, must not change the
-        # exit code into that of a Ctrl-C, on a busy machine more than on others.
+        # Not as before: a signal that comes while the interpreter ends must not change the exit code into that of
+        # a Ctrl-C.
         for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
         os.close(reader)

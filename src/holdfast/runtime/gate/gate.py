@@ -1,5 +1,5 @@
 """The gate: which tools a task may call, with which arguments, how much, how often, and when a
-person must say yes. It lies outside the model and outside the task's code; neither can change it.
+person must say yes. It is outside the model and outside the task's code; neither can change it.
 
 Decisions only: `decide` is given the call and what the journal knows of the calls before it, and
 says nothing (let it through), refuse, or ask a person. guard.py works out what is known and records
@@ -16,16 +16,106 @@ cannot be known, the call is refused.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from holdfast.core.values import canonical
 from holdfast.errors import Misuse
-from holdfast.runtime.gate.limits import Above, Limit, amount_of
 from holdfast.runtime.tool.validation import exact
 
-MARK_CHARS = 16
+CALLS_MAX = 1_000_000
+WITHIN_S_MAX = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What a tool may do in one task. What is over it is refused.
+
+    Args:
+        argument: the argument that holds an amount: a number that is not below 0.
+        per_call: the most of it in one call.
+        per_task: the most of it in all calls of the task together.
+        calls: the most calls in the task; with `within_s`, in any span of so many seconds.
+        within_s: makes a rate of `calls`.
+    """
+
+    argument: str = ""
+    per_call: float | None = None
+    per_task: float | None = None
+    calls: int | None = None
+    within_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_amounts("Limit", self.argument, self.per_call, self.per_task)
+        if self.calls is None and not self.argument:
+            raise Misuse("Limit: give calls, or an argument with per_call or per_task")
+        if self.calls is not None and not _is_count(self.calls):
+            raise Misuse(f"Limit: calls is a whole number from 0 to {CALLS_MAX:,}")
+        if self.within_s is None:
+            return
+        if self.calls is None or self.argument:
+            raise Misuse("Limit: within_s goes with calls alone; give amounts a Limit of their own")
+        if self.calls < 1 or not _is_number(self.within_s) or not 0 < self.within_s <= WITHIN_S_MAX:
+            raise Misuse(f"Limit: within_s is above 0 and at most {WITHIN_S_MAX:,.0f}, calls too")
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "argument": self.argument,
+            "per_call": self.per_call,
+            "per_task": self.per_task,
+            "calls": self.calls,
+            "within_s": self.within_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Above:
+    """Above which amount a person must say yes: of one call, or of the task together."""
+
+    argument: str
+    per_call: float | None = None
+    per_task: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_amounts("Above", self.argument, self.per_call, self.per_task)
+        if not self.argument:
+            raise Misuse("Above: give the argument that holds the amount")
+
+    def to_json(self) -> dict[str, object]:
+        return {"argument": self.argument, "per_call": self.per_call, "per_task": self.per_task}
+
+
+def amount_of(args: object, name: str) -> Fraction | str:
+    """The amount, or why there is none: one below zero would make room for more."""
+    value = cast("dict[str, object]", args).get(name) if isinstance(args, dict) else None
+    if type(value) not in (int, float):
+        return f"{name}: must be given as a number: the gate limits it"
+    amount = exact(cast(float, value))
+    return f"{name}: must not be below 0" if amount < 0 else amount
+
+
+def _check_amounts(what: str, argument: object, per_call: float | None, per_task: float | None) -> None:
+    if not isinstance(argument, str):
+        raise Misuse(f"{what}: argument is the name of one")
+    given = [one for one in (per_call, per_task) if one is not None]
+    if bool(argument) != bool(given):
+        raise Misuse(f"{what}: an argument goes with per_call or per_task")
+    if not all(_is_number(one) and one >= 0 for one in given):
+        raise Misuse(f"{what}: per_call and per_task are numbers, not below 0")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # pyright: ignore[reportArgumentType] - a number by now
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= CALLS_MAX
+
+
+DIGEST_CHARS = 16
 TOOLS_MAX = 1_000
 LIMITS_MAX = 16  # of one tool
 
@@ -45,7 +135,7 @@ class NamedTool(Protocol):
 Rule = Literal["allow", "arguments", "amount", "calls", "rate", "approve"]
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """Why a call is not simply let through."""
 
     refused: bool  # else a person is asked
@@ -78,7 +168,7 @@ class Gate:
         approve: tools of which each call needs a person's yes; or, for a tool, `Above` an amount.
     """
 
-    __slots__ = ("_allow", "_approve", "_limits", "mark")
+    __slots__ = ("_allow", "_approve", "_limits", "digest")
 
     def __init__(
         self,
@@ -97,10 +187,10 @@ class Gate:
         }
         if max(len(named or ()), len(self._limits), len(self._approve)) > TOOLS_MAX:
             raise Misuse(f"Gate: at most {TOOLS_MAX} tools")
-        self.mark = self._made_mark()
+        self.digest = self._made_digest()
 
     def __repr__(self) -> str:
-        return f"<gate {self.mark}>"
+        return f"<gate {self.digest}>"
 
     def allows(self, tool: str) -> bool:
         """Whether this tool may be called at all: what is worth offering to a model."""
@@ -120,15 +210,17 @@ class Gate:
         spans = [one.within_s for one in has if one.within_s is not None]
         return frozenset(one.argument for one in rules), int(max(spans, default=0) * 1000)
 
-    def decide(self, tool: str, args: Mapping[str, object], past: Past, *, problems: Sequence[str]) -> Verdict | None:
+    def decide(
+        self, tool: str, args: Mapping[str, object], past: Past, *, problems: Sequence[str]
+    ) -> GateVerdict | None:
         """Why this call is not let through; None where it is.
 
         `problems`: what is wrong with the arguments; `past`: the earlier calls of this tool.
         """
         if not self.allows(tool):
-            return Verdict(True, "allow", f"{tool} is not among the tools of this task")
+            return GateVerdict(True, "allow", f"{tool} is not among the tools of this task")
         if problems:
-            return Verdict(True, "arguments", "; ".join(problems))
+            return GateVerdict(True, "arguments", "; ".join(problems))
         for limit in self._limits.get(tool, ()):
             found = _over(limit, args, past)
             if found is not None:
@@ -147,13 +239,13 @@ class Gate:
             )
         return name
 
-    def _made_mark(self) -> str:
+    def _made_digest(self) -> str:
         said: dict[str, object] = {
             "allow": None if self._allow is None else sorted(self._allow),
             "limits": {name: [one.to_json() for one in has] for name, has in self._limits.items()},
             "approve": {name: True if rule is True else rule.to_json() for name, rule in self._approve.items()},
         }
-        return hashlib.sha256(canonical(said)).hexdigest()[:MARK_CHARS]
+        return hashlib.sha256(canonical(said)).hexdigest()[:DIGEST_CHARS]
 
 
 def _name(tool: object, what: str) -> str:
@@ -199,39 +291,39 @@ def _check_argument(tool: object, argument: str) -> None:
         raise Misuse(f"Gate: {known.name} has no argument {argument!r}")
 
 
-def _over(limit: Limit, args: Mapping[str, object], past: Past) -> Verdict | None:
+def _over(limit: Limit, args: Mapping[str, object], past: Past) -> GateVerdict | None:
     if limit.within_s is not None:
         return _too_fast(cast(int, limit.calls), limit.within_s, past)
     if limit.calls is not None and past.calls >= limit.calls:
         why = f"{limit.calls:,} calls are the most in this task, and {past.calls:,} count"
-        return Verdict(True, "calls", why)
+        return GateVerdict(True, "calls", why)
     if not limit.argument:
         return None
     found = _beyond(limit.argument, limit.per_call, limit.per_task, args, past)
-    if found is None or isinstance(found, Verdict):
+    if found is None or isinstance(found, GateVerdict):
         return found
     why = f"{found.name}: {shown(found.amount)} "
     if found.total is None:
         why += f"is above {limit.per_call:,}, the most of one call"
     else:
         why += f"would make {shown(found.total)} in this task; the most is {limit.per_task:,}"
-    return Verdict(True, "amount", why)
+    return GateVerdict(True, "amount", why)
 
 
-def _asked(rule: Literal[True] | Above | None, args: Mapping[str, object], past: Past) -> Verdict | None:
+def _asked(rule: Literal[True] | Above | None, args: Mapping[str, object], past: Past) -> GateVerdict | None:
     """Whether a person must say yes."""
     if rule is None:
         return None
     if rule is True:
-        return Verdict(False, "approve", "every call needs a yes")
+        return GateVerdict(False, "approve", "every call needs approval")
     found = _beyond(rule.argument, rule.per_call, rule.per_task, args, past)
-    if found is None or isinstance(found, Verdict):
+    if found is None or isinstance(found, GateVerdict):
         return found
     if found.total is None:
         why = f"{found.name}: {shown(found.amount)} is above {rule.per_call:,}"
     else:
         why = f"{found.name}: {shown(found.total)} in this task is above {rule.per_task:,}"
-    return Verdict(False, "approve", why)
+    return GateVerdict(False, "approve", why)
 
 
 class _Beyond(NamedTuple):
@@ -244,22 +336,22 @@ class _Beyond(NamedTuple):
 
 def _beyond(
     name: str, per_call: float | None, per_task: float | None, args: Mapping[str, object], past: Past
-) -> _Beyond | Verdict | None:
-    """What lies above a bound, or a refusal where the amount cannot be told."""
+) -> _Beyond | GateVerdict | None:
+    """What is above a bound, or a refusal where the amount is not known."""
     amount = amount_of(args, name)
     if isinstance(amount, str):
-        return Verdict(True, "amount", amount)
+        return GateVerdict(True, "amount", amount)
     if per_call is not None and amount > exact(per_call):
         return _Beyond(name, amount)
     if per_task is None:
         return None
     spent = _spent(past, name)
     if isinstance(spent, str):
-        return Verdict(True, "amount", spent)
+        return GateVerdict(True, "amount", spent)
     return _Beyond(name, amount, spent + amount) if spent + amount > exact(per_task) else None
 
 
-def _too_fast(calls: int, within_s: float, past: Past) -> Verdict | None:
+def _too_fast(calls: int, within_s: float, past: Past) -> GateVerdict | None:
     if past.sent_most < calls:
         return None
     span_ms = int(within_s * 1000)
@@ -269,7 +361,7 @@ def _too_fast(calls: int, within_s: float, past: Past) -> Verdict | None:
     # So many of the oldest must leave the span before another may enter it.
     wait_ms = span_ms - recent[len(recent) - calls]
     why = f"{calls:,} calls within {within_s:g} s are the most"
-    return Verdict(True, "rate", why, wait_ms / 1000)
+    return GateVerdict(True, "rate", why, wait_ms / 1000)
 
 
 def _spent(past: Past, name: str) -> Spent:

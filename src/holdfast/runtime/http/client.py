@@ -7,7 +7,7 @@ What holds at all times:
 - Nothing here repeats anything: no retries, no redirects, no pool (a pooled connection that
   died makes clients send again), no proxy, no `Expect`, no early data.
 - The request is built and checked whole, then the connection is made, then `on_first_byte` is
-  called, then all bytes go to the kernel in one send; no await lies between the last two. So a
+  called, then all bytes go to the kernel in one send; no await is between the last two. So a
   process killed before `on_first_byte` provably sent nothing, and one killed after it may have.
 - `NotSent` is raised only while no byte of the call's effect has been handed over. After that
   every failure is `HttpUnknown`, including that of a later request that only reads.
@@ -26,8 +26,7 @@ from typing import TypedDict, Unpack
 from holdfast.core import answers
 from holdfast.core.effect import Effect, Fenced, Keyed, Read, Transactional
 from holdfast.errors import Busy, KeyReused, Misuse, NotSent, Refused
-from holdfast.runtime.http.connection import close, connect
-from holdfast.runtime.http.exchange import RESPONSE_BODY_BYTES_MAX, Exchange, ProtocolError
+from holdfast.runtime.http.exchange import RESPONSE_BODY_BYTES_MAX, Exchange, ProtocolError, close, connect
 from holdfast.runtime.http.message import AnswerUnknown, BadRequest, Message, Response, build
 
 __all__ = ["AnswerUnknown", "BadRequest", "HttpClient", "Response"]
@@ -173,7 +172,7 @@ class HttpClient:
                 transport, exchange = await self._connect(message)
                 self._check_may_send(exchange, transport, where)
                 if effect:
-                    self._check_first()  # again: another one may have gone out meanwhile
+                    self._check_first()  # again: another one may have been sent meanwhile
                     self._on_first_byte()
                     self._begun = self._begun or not self._repeats
                 asked = True
@@ -204,7 +203,7 @@ class HttpClient:
     def _check_may_send(self, exchange: Exchange, transport: asyncio.Transport, where: str) -> None:
         """The last look before the first byte; nothing may be awaited after it."""
         if exchange.answer.done() or transport.is_closing():
-            raise ConnectionResetError("the far end closed the connection or spoke first")
+            raise ConnectionResetError("the far end closed the connection, or sent something before it was asked")
         if not self._time_left_s() > 0:
             raise TimeoutError(f"{where}: the call's deadline passed while connecting")
 
@@ -219,18 +218,18 @@ class HttpClient:
         contract = self._effect if effect else _READING
         answer = answers.read_answer(contract, response.status, response.headers, refused_on=refused_on)
         where = f"{message.method} {message.target.shown}"
-        if isinstance(answer, answers.Success):
+        if isinstance(answer, answers.MeansDone):
             return
         if not effect:
             raise self._unsent(NotSent, f"{where} answered {response.status}", response)
         match answer:
-            case answers.Refused():
+            case answers.MeansRefused():
                 raise Refused(proof)
-            case answers.Busy(retry_after_s=wait_s):
+            case answers.MeansBusy(retry_after_s=wait_s):
                 raise Busy(wait_s)
-            case answers.KeyReused():
+            case answers.MeansKeyReused():
                 raise KeyReused(proof)
-            case answers.Unknown(reason=reason):
+            case answers.MeansUnknown(reason=reason):
                 raise AnswerUnknown(f"{where} answered {reason}", status=response.status, evidence=proof)
 
     def _unsent(self, kind: type[NotSent], text: str, response: Response | None = None) -> NotSent | AnswerUnknown:

@@ -21,7 +21,7 @@ REQUEST_BODY_BYTES_MAX = 32 * 1024 * 1024
 URL_CHARS_MAX = 16 * 1024
 SHOWN_BODY_CHARS_MAX = 4096  # what a proof keeps of an answer's body
 
-# The client speaks for these; a tool that sets them could send twice or hide what it sent.
+# The client sets these; a tool that sets them could send twice or hide what it sent.
 FORBIDDEN_HEADERS = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
@@ -78,7 +78,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Destination:
     """Where a URL leads. `shown` leaves out the query, which may hold a secret."""
 
     tls: bool
@@ -94,7 +94,7 @@ class Message:
     """A request ready to be handed to the kernel, and the parser that awaits its answer."""
 
     method: str
-    target: Target
+    target: Destination
     raw: bytes
     parser: h11.Connection
 
@@ -142,7 +142,7 @@ def build(
     return Message(method=method, target=target, raw=b"".join(part or b"" for part in parts), parser=parser)
 
 
-def parse_url(url: str, *, params: Mapping[str, str] | None = None) -> Target:
+def parse_url(url: str, *, params: Mapping[str, str] | None = None) -> Destination:
     """Check a URL: http or https, printable ASCII, no credentials.
 
     Raises:
@@ -173,7 +173,7 @@ def parse_url(url: str, *, params: Mapping[str, str] | None = None) -> Target:
     bracketed = f"[{host}]" if ":" in host else host
     host_header = bracketed if port is None else f"{bracketed}:{port}"
     path = parts.path or "/"
-    return Target(
+    return Destination(
         tls=tls,
         host=host,
         port=port or (443 if tls else 80),

@@ -7,7 +7,7 @@ failure says only where it happened. What holds at all times:
 - Three limits of time: until connected, between two pieces of the answer (the first one
   included), and over all of it. Two of size: the answer's bytes, and what may wait unread in
   memory; beyond that the far end is not read from until the reader has caught up.
-- The end is told apart from a cut: `pieces` ends only after the answer's own end, and raises in
+- The end is not a cut: `pieces` ends only after the answer's own end, and raises in
   every other case. `StreamFailed.begun` says whether the answer's head had come.
 """
 
@@ -19,12 +19,10 @@ import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import h11
 
-from holdfast.runtime.http.connection import close, connect
-from holdfast.runtime.http.exchange import INFORMATIONAL_MAX, ProtocolError, read_headers
+from holdfast.runtime.http.exchange import Receiver, close, connect, read_headers
 from holdfast.runtime.http.message import Message
 
 UNREAD_BYTES_MAX = 256 * 1024
@@ -126,30 +124,23 @@ def _placed(where: str, error: StreamFailed) -> str:
     return text if text.startswith(where) else f"{where}: {text}"
 
 
-class _Pipe(asyncio.Protocol):
+class _Pipe(Receiver):
     """Bytes in, head and pieces out; pauses the far end when too much waits unread."""
 
     def __init__(self, parser: h11.Connection, *, body_bytes_max: int) -> None:
-        self.head: h11.Response | None = None
+        super().__init__(parser, body_bytes_max=body_bytes_max)
         self.ended = False
-        self._parser = parser
-        self._body_bytes_max = body_bytes_max
         self._body_bytes = 0
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._paused = False
         self._failed: StreamFailed | None = None
         self._news = asyncio.Event()
-        self._asked = False
-        self._informational = 0
-        self._transport: asyncio.Transport | None = None
 
     def ask(self, raw: bytes) -> None:
         if self._failed is not None:
             raise self._failed
-        self._asked = True
-        assert self._transport is not None
-        self._transport.write(raw)
+        super().ask(raw)
 
     async def get_head(self, wait_s: float) -> h11.Response:
         while self.head is None:
@@ -166,8 +157,7 @@ class _Pipe(asyncio.Protocol):
         self._waiting_bytes -= len(piece)
         if self._paused and self._waiting_bytes <= UNREAD_BYTES_MAX // 2:
             self._paused = False
-            assert self._transport is not None
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         return piece
 
     async def _wait_news(self, wait_s: float) -> None:
@@ -178,70 +168,30 @@ class _Pipe(asyncio.Protocol):
         if not await _happens(self._news, wait_s):
             raise StreamFailed(f"no byte for {wait_s:g} s", begun=self.head is not None)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        if not self._asked:
-            self._fail("the far end spoke before it was asked")
-        else:
-            self._take(data)
-
-    def eof_received(self) -> bool:
-        if self._asked:
-            self._take(b"")  # ends a body that is delimited by the close, or is an error
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(str(exc) if exc else "the connection was closed before a whole answer came")
-
     def _take(self, data: bytes) -> None:
-        if self.ended or self._failed is not None:
-            return
-        try:
-            self._parser.receive_data(data)
-            while self._parse_one():
-                pass
-        except (h11.RemoteProtocolError, ProtocolError) as error:
-            closed = "the connection was closed before a whole answer came"
-            self._fail(f"not a proper HTTP answer: {error}" if data else closed)
+        super()._take(data)
         self._news.set()
 
-    def _parse_one(self) -> bool:
-        match self._parser.next_event():
-            case h11.InformationalResponse(status_code=status):
-                self._informational += 1
-                if status == 101 or self._informational > INFORMATIONAL_MAX:
-                    raise ProtocolError(f"unexpected {status}")
-            case h11.Response() as head:
-                self.head = head
-            case h11.Data(data=data):
-                return self._keep(bytes(data))
-            case h11.EndOfMessage():
-                self.ended = True
-                return False
-            case h11.ConnectionClosed():
-                raise ProtocolError("closed without an answer")
-            case _:
-                return False
-        return True
+    def is_over(self) -> bool:
+        return self.ended or self._failed is not None
 
-    def _keep(self, piece: bytes) -> bool:
+    def take_body(self, piece: bytes) -> None:
         self._body_bytes += len(piece)
         if self._body_bytes > self._body_bytes_max:
             self._failed = StreamTooLong(f"body over {self._body_bytes_max:,} bytes", begun=True)
-            return False
+            return
         self._waiting.append(piece)
         self._waiting_bytes += len(piece)
         if not self._paused and self._waiting_bytes > UNREAD_BYTES_MAX:
             self._paused = True
-            assert self._transport is not None
-            self._transport.pause_reading()
-        return True
+            self.transport.pause_reading()
 
-    def _fail(self, text: str) -> None:
-        if not self.ended and self._failed is None:
-            self._failed = StreamFailed(text, begun=self.head is not None)
+    def end(self) -> None:
+        self.ended = True
+
+    def fail(self, error: Exception) -> None:
+        if not self.is_over():
+            self._failed = StreamFailed(str(error), begun=self.head is not None)
         self._news.set()
 
 

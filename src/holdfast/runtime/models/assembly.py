@@ -11,9 +11,8 @@ from typing import cast
 import msgspec
 
 from holdfast.errors import ReplyGarbled
-from holdfast.runtime.models.arguments import parse_arguments
 from holdfast.runtime.models.reply import TOOL_CALLS_MAX, Part, Refusal, Reply, StopReason, Text, ToolCall, Usage
-from holdfast.runtime.models.request import Object
+from holdfast.runtime.models.request import Object, parse_arguments
 
 ID_CHARS_MAX = 500
 TOKENS_MAX = 2**53

@@ -1,7 +1,7 @@
 """One endpoint of a model: where it is, how it is spoken to, and one exchange with it.
 
 The key comes from a secret or a callable at each request, so that a rotated one is used at once. It
-stands in the request's header and nowhere else: not in this value's repr, not in an error, not even
+is in the request's header and nowhere else: not in this value's repr, not in an error, not even
 where the far end repeats it in its own.
 """
 
@@ -16,13 +16,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.core.handles import find_whole
+from holdfast.core.secret_handles import find_whole
 from holdfast.errors import BadSettings, ModelKeyRefused, ModelRejected, ModelUnavailable, ReplyGarbled, SecretNotFound
 from holdfast.runtime.http.message import BadRequest, build, parse_url
 from holdfast.runtime.http.stream import StreamedAnswer, StreamFailed, StreamTooLong, Timeouts
 from holdfast.runtime.http.stream import open_stream as open_http_stream
-from holdfast.runtime.models.anthropic.request import AnthropicWire
-from holdfast.runtime.models.openai.request import OpenAIWire
+from holdfast.runtime.models.anthropic import AnthropicWire
+from holdfast.runtime.models.openai import OpenAIWire
 from holdfast.runtime.models.port import Keys
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.sse import EventReader
@@ -74,7 +74,7 @@ class Endpoint:
             raise BadSettings(f"endpoint {self.name!r}: name it with 1 to 64 letters, digits, . - _")
         if isinstance(self.key, str) and find_whole(self.key) is None:
             raise BadSettings(
-                f"endpoint {self.name}: a key does not stand in code",
+                f"endpoint {self.name}: do not put the key into code",
                 hint="`holdfast secret set NAME`, then key='secret://NAME'",
             )
         if self.wire not in WIRE_FORMS:
@@ -87,7 +87,7 @@ class Endpoint:
             raise BadSettings(f"endpoint {self.name}: the URL is a base, without ? or #")
         if self.key and not (target.tls or self.plain_http or _is_here(target.host)):
             raise BadSettings(
-                f"endpoint {self.name}: its key would go over the network in the clear",
+                f"endpoint {self.name}: its key would be sent unencrypted",
                 hint="use https, or say plain_http=True where the network is your own",
             )
 
@@ -215,7 +215,7 @@ def _get_key(endpoint: Endpoint, keys: Keys | None) -> str | None:
         kind = type(error).__name__
         raise ModelKeyRefused(f"endpoint {endpoint.name}: its key: {kind}") from None
     if not isinstance(key, str) or not _KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
-        raise ModelKeyRefused(f"endpoint {endpoint.name}: its key is empty or cannot stand in a header")
+        raise ModelKeyRefused(f"endpoint {endpoint.name}: its key is empty or has characters that no header takes")
     return key
 
 

@@ -1,9 +1,14 @@
 """Several endpoints that serve one model, as one `ChatModel`: the thin shell over the decisions.
 
 Within one call every endpoint of a wire form gets the very same bytes: the body is encoded once per
-wire form and kept. What differs between endpoints stands in headers (key, affinity, cache id).
-Health is this process's own knowledge and is lost with it, which costs a few failed requests; what
+wire form and kept. What differs between endpoints is in headers (key, affinity, cache id).
+EndpointHealth is this process's own knowledge and is lost with it, which costs a few failed requests; what
 must survive (`route.kept`) is in the reply, for the record.
+
+A request goes to the endpoints in order, those of the caller's region first, each at most once. The next one is tried
+after every error that is the endpoint's own; an error about the request ends the call. When none is left, the caller
+gets the error that says most about trying again: retryable if any endpoint may do better later, unknown if a reply came
+and was lost, else the first refusal.
 """
 
 from __future__ import annotations
@@ -19,15 +24,16 @@ from holdfast.errors import (
     BadSettings,
     ModelKeyRefused,
     ModelNotFound,
+    ModelOverloaded,
     ModelQuotaSpent,
     ModelRateLimited,
     ModelRejected,
     ModelUnavailable,
     ReplyGarbled,
 )
-from holdfast.runtime.models import failover, health
+from holdfast.runtime.models import health
 from holdfast.runtime.models.endpoint import Answered, Endpoint, exchange
-from holdfast.runtime.models.health import Breaker, Health
+from holdfast.runtime.models.health import Breaker, EndpointHealth
 from holdfast.runtime.models.held_state import check_held_state, checked_surfaces
 from holdfast.runtime.models.port import Kept, Keys, Restarted, Show, TextDelta
 from holdfast.runtime.models.reply import Failure, Reply, Route
@@ -62,19 +68,19 @@ class Endpoints:
         names = {one.name for one in endpoints}
         if not 1 <= len(endpoints) <= ENDPOINTS_MAX or len(names) < len(endpoints):
             raise BadSettings(f"a model has 1 to {ENDPOINTS_MAX} endpoints, each name once")
-        self._endpoints = failover.in_order(endpoints, region=region)
+        self._endpoints = in_order(endpoints, region=region)
         self._wire_names = dict(wire_names or {})
         self._allow_state = checked_surfaces(allow_state)
         self._breaker = breaker or Breaker()
         self._clock = clock or SystemClock()
-        self._health = {one.name: Health() for one in self._endpoints}
+        self._health = {one.name: EndpointHealth() for one in self._endpoints}
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         """In the order in which they are asked."""
         return self._endpoints
 
-    def health(self) -> dict[str, Health]:
+    def health(self) -> dict[str, EndpointHealth]:
         """What is known of each endpoint now."""
         return dict(self._health)
 
@@ -90,13 +96,13 @@ class Endpoints:
     ) -> Reply:
         """See `ChatModel.ask`."""
         held = check_held_state(request, allowed=self._allow_state)
-        call = _Call(request, self._wire_names, show=show, session=session, kept=kept or {}, keys=keys)
+        call = _Asking(request, self._wire_names, show=show, session=session, kept=kept or {}, keys=keys)
         ends = None if time_s is None else asyncio.get_running_loop().time() + time_s
         for endpoint in self._endpoints:
             wait_ms = health.find_wait_ms(self._health[endpoint.name], self._clock.boot_ms())
             if wait_ms is not None:
                 wait_s = (wait_ms - self._clock.boot_ms()) / 1000
-                call.failures.append(failover.as_resting(endpoint, wait_s=wait_s))
+                call.failures.append(as_resting(endpoint, wait_s=wait_s))
                 continue
             left_s = None if ends is None else ends - asyncio.get_running_loop().time()
             if left_s is not None and left_s <= 0 and call.errors:
@@ -104,9 +110,9 @@ class Endpoints:
             answered = await self._ask_one(call, endpoint, time_s=left_s)
             if answered is not None:
                 return call.told(answered, endpoint, held)
-        raise failover.verdict(call.failures, call.errors)
+        raise verdict(call.failures, call.errors)
 
-    async def _ask_one(self, call: _Call, endpoint: Endpoint, *, time_s: float | None) -> Answered | None:
+    async def _ask_one(self, call: _Asking, endpoint: Endpoint, *, time_s: float | None) -> Answered | None:
         """The endpoint's answer, or None where the next one is to be asked."""
         body = call.body(endpoint)
         self._update(endpoint, health.asked(self._of(endpoint), self._now(), breaker=self._breaker))
@@ -118,7 +124,7 @@ class Endpoints:
             self._update(endpoint, self._after(error, endpoint))
             call.failed(endpoint, error)
             if about_the_request(error):
-                raise failover.with_failures(error, call.failures) from None
+                raise with_failures(error, call.failures) from None
             return None
         except BaseException:
             self._update(endpoint, health.given_up(self._of(endpoint)))
@@ -126,7 +132,7 @@ class Endpoints:
         self._update(endpoint, health.replied(self._of(endpoint)))
         return answered
 
-    def _after(self, error: ModelError, endpoint: Endpoint) -> Health:
+    def _after(self, error: ModelError, endpoint: Endpoint) -> EndpointHealth:
         before, now_ms = self._of(endpoint), self._now()
         if about_the_request(error):
             return health.replied(before)
@@ -143,14 +149,14 @@ class Endpoints:
     def _now(self) -> int:
         return self._clock.boot_ms()
 
-    def _of(self, endpoint: Endpoint) -> Health:
+    def _of(self, endpoint: Endpoint) -> EndpointHealth:
         return self._health[endpoint.name]
 
-    def _update(self, endpoint: Endpoint, new: Health) -> None:
+    def _update(self, endpoint: Endpoint, new: EndpointHealth) -> None:
         self._health[endpoint.name] = new
 
 
-class _Call:
+class _Asking:
     """One call on its way over the endpoints."""
 
     def __init__(
@@ -190,7 +196,7 @@ class _Call:
         return self._bodies[wire]
 
     def affinity(self, endpoint: Endpoint) -> dict[str, str]:
-        return failover.affinity_of(endpoint, session=self._session, kept=self._kept.get(endpoint.name, {}))
+        return affinity_of(endpoint, session=self._session, kept=self._kept.get(endpoint.name, {}))
 
     def shower(self) -> Callable[[str], None] | None:
         return None if self._show is None else self._shown
@@ -202,7 +208,7 @@ class _Call:
 
     def failed(self, endpoint: Endpoint, error: ModelError) -> None:
         self.errors[endpoint.name] = error
-        self.failures.append(failover.as_failure(endpoint, error, text_chars=self._shown_chars))
+        self.failures.append(as_failure(endpoint, error, text_chars=self._shown_chars))
         if self._show is not None and self._shown_chars:
             self._show(Restarted(failed=endpoint.name))
         self._shown_chars = 0
@@ -224,3 +230,75 @@ class _Call:
         )
         surfaces = tuple(sorted({*held, *reply.held_state}))
         return msgspec.structs.replace(reply, route=route, held_state=surfaces)
+
+
+RESTING = "resting"
+
+
+def in_order(endpoints: Iterable[Endpoint], *, region: str) -> tuple[Endpoint, ...]:
+    """As given, but the region's own first."""
+    return tuple(sorted(endpoints, key=lambda one: bool(region) and one.region != region))
+
+
+def as_failure(endpoint: Endpoint, error: ModelError, *, text_chars: int) -> Failure:
+    return Failure(
+        endpoint=endpoint.name,
+        code=error.code,
+        message=error.message,
+        status=None if isinstance(error, ReplyGarbled) else error.status,
+        retry_after_s=error.retry_after_s if isinstance(error, ModelUnavailable) else None,
+        text_chars=text_chars,
+    )
+
+
+def as_resting(endpoint: Endpoint, *, wait_s: float) -> Failure:
+    return Failure(
+        endpoint=endpoint.name,
+        code=RESTING,
+        message=f"endpoint {endpoint.name}: is not asked for a while after failures",
+        retry_after_s=wait_s,
+    )
+
+
+def verdict(failures: Sequence[Failure], errors: Mapping[str, ModelError]) -> ModelError:
+    """The error of the whole call. `errors` are those of the endpoints that were asked."""
+    waits = [one.retry_after_s for one in failures if one.retry_after_s is not None]
+    retryable = [one for one in errors.values() if isinstance(one, ModelUnavailable)]
+    resting = any(one.code == RESTING for one in failures)
+    if retryable or resting:
+        kind = _common_kind(retryable, resting=resting)
+        found: ModelError = kind(_told(failures), retry_after_s=min(waits, default=None))
+    else:
+        garbled = [one for one in errors.values() if isinstance(one, ReplyGarbled)]
+        found = garbled[0] if garbled else next(iter(errors.values()))
+    return with_failures(found, failures)
+
+
+def with_failures(error: ModelError, failures: Sequence[Failure]) -> ModelError:
+    error.failures = tuple(msgspec.to_builtins(one) for one in failures)
+    return error
+
+
+def affinity_of(endpoint: Endpoint, *, session: str, kept: Mapping[str, str]) -> dict[str, str]:
+    """The headers by which the endpoint knows the conversation again.
+
+    A digest of session and endpoint: no provider learns our names, nor the other's.
+    """
+    headers: dict[str, str] = {}
+    if endpoint.affinity_header and (session or "affinity" in kept):
+        made = hashlib.sha256(f"holdfast/affinity/1\0{endpoint.name}\0{session}".encode())
+        headers[endpoint.affinity_header] = kept.get("affinity") or made.hexdigest()[:32]
+    if endpoint.cache_header and "cache" in kept:
+        headers[endpoint.cache_header] = kept["cache"]
+    return headers
+
+
+def _common_kind(errors: Sequence[ModelUnavailable], *, resting: bool) -> type[ModelUnavailable]:
+    for kind in (ModelRateLimited, ModelOverloaded):
+        if errors and not resting and all(isinstance(one, kind) for one in errors):
+            return kind
+    return ModelUnavailable
+
+
+def _told(failures: Sequence[Failure]) -> str:
+    return "no endpoint replied: " + "; ".join(one.message for one in failures)

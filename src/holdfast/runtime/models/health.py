@@ -36,8 +36,8 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What is known of an endpoint. The default is one nobody has asked yet."""
+class EndpointHealth:
+    """What is known of an endpoint. The default is one that was not asked yet."""
 
     failures: int = 0  # in a row
     trips: int = 0  # times it opened since its last reply
@@ -49,7 +49,7 @@ class Health:
         return self.trips > 0
 
 
-def find_wait_ms(health: Health, now_ms: int) -> int | None:
+def find_wait_ms(health: EndpointHealth, now_ms: int) -> int | None:
     """None where the endpoint may be asked now, else when to look again."""
     if now_ms < health.rests_until_ms:
         return health.rests_until_ms
@@ -58,34 +58,34 @@ def find_wait_ms(health: Health, now_ms: int) -> int | None:
     return None
 
 
-def asked(health: Health, now_ms: int, *, breaker: Breaker) -> Health:
+def asked(health: EndpointHealth, now_ms: int, *, breaker: Breaker) -> EndpointHealth:
     """A request goes out; of an open endpoint it is the probe."""
     return replace(health, probe_until_ms=now_ms + breaker.probe_ms) if health.open else health
 
 
-def given_up(health: Health) -> Health:
+def given_up(health: EndpointHealth) -> EndpointHealth:
     """The request was ended from our side: it says nothing, and the next may probe."""
     return replace(health, probe_until_ms=0)
 
 
-def replied(health: Health) -> Health:
+def replied(health: EndpointHealth) -> EndpointHealth:
     """A reply came, or an error that is about the request: the endpoint is well."""
-    return Health(rests_until_ms=health.rests_until_ms if not health.open else 0)
+    return EndpointHealth(rests_until_ms=health.rests_until_ms if not health.open else 0)
 
 
-def limited(health: Health, now_ms: int, *, retry_after_s: float | None) -> Health:
+def limited(health: EndpointHealth, now_ms: int, *, retry_after_s: float | None) -> EndpointHealth:
     wait_ms = RATE_LIMIT_MS if retry_after_s is None else round(retry_after_s * 1000)
     until_ms = max(health.rests_until_ms, now_ms + wait_ms)
     return replace(replied(health), rests_until_ms=until_ms)
 
 
 def failed(
-    health: Health, now_ms: int, *, breaker: Breaker, at_once: bool = False, retry_after_s: float | None = None
-) -> Health:
+    health: EndpointHealth, now_ms: int, *, breaker: Breaker, at_once: bool = False, retry_after_s: float | None = None
+) -> EndpointHealth:
     """No reply, or none to use. `at_once` opens it without counting."""
     failures = health.failures + 1
     asked_ms = now_ms + round((retry_after_s or 0) * 1000)
     if not (health.open or at_once or failures >= breaker.failures_max):
         return replace(health, failures=failures, rests_until_ms=max(health.rests_until_ms, asked_ms))
     rest_ms = min(breaker.rest_ms << min(health.trips, 30), breaker.rest_ms_max)
-    return Health(failures=failures, trips=health.trips + 1, rests_until_ms=max(now_ms + rest_ms, asked_ms))
+    return EndpointHealth(failures=failures, trips=health.trips + 1, rests_until_ms=max(now_ms + rest_ms, asked_ms))

@@ -1,6 +1,6 @@
 """State that the provider's servers would keep for us, found in a request before it is sent.
 
-Such state is in no checkpoint, no backup and no other region: a resumed task may find it gone. So a
+Such state is in no checkpoint, no backup and no other region: a resumed task may not find it. So a
 request that leans on it is refused, unless the caller names the surface; then every reply says so,
 and the register of surfaces can list it. Only the wire forms' own parts can lean on it (`extra`,
 opaque parts); our own form has no words for it. A provider's cache of prefixes is not state: losing
@@ -23,7 +23,7 @@ SURFACES = {
     "container": ("container", "container_id"),
     "stored-prompt": ("prompt", "prompt_id"),
 }
-# Below the top level a plain word may be anybody's (a schema's property, say); an id is an id.
+# Below the top level a plain word may be any name (a schema's property, say); an id is an id.
 _DEEP = ("file_id", "file_ids", "vector_store_ids", "container_id", "thread_id", "prompt_id")
 _NOT_OURS = ("response_format", "output_config", "json_schema", "schema", "input")  # people's names
 _TYPES = {
@@ -36,12 +36,12 @@ _BY_NAME = {name: surface for surface, names in SURFACES.items() for name in nam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldState:
     surface: str
     place: str
 
 
-def find_held_state(request: Request) -> tuple[Held, ...]:
+def find_held_state(request: Request) -> tuple[HeldState, ...]:
     """Every place of the request that leans on state held by the provider."""
     extra = cast(Object, request.settings.get("extra", {}))
     found = [held for wire, more in extra.items() for held in _find(more, f"settings.extra.{wire}", _BY_NAME)]
@@ -72,14 +72,14 @@ def checked_surfaces(names: Iterable[str]) -> frozenset[str]:
     return kept
 
 
-def _find(value: object, place: str, names: Container[str]) -> Iterator[Held]:
+def _find(value: object, place: str, names: Container[str]) -> Iterator[HeldState]:
     if isinstance(value, dict):
         items = cast(Object, value)
         if str(items.get("type")) in _TYPES:
-            yield Held(surface=_TYPES[str(items["type"])], place=f"{place}.type")
+            yield HeldState(surface=_TYPES[str(items["type"])], place=f"{place}.type")
         for name, item in items.items():
             if name in names and item not in (None, False, "", [], {}):
-                yield Held(surface=_BY_NAME[name], place=f"{place}.{name}")
+                yield HeldState(surface=_BY_NAME[name], place=f"{place}.{name}")
             elif name not in _NOT_OURS:
                 yield from _find(item, f"{place}.{name}", _DEEP)
     elif isinstance(value, list):

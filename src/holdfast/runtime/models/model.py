@@ -1,16 +1,73 @@
-"""A model as tasks and agents name it: what it is called, where it is asked, what it costs."""
+"""A model as tasks and agents name it: what it is called, where it is asked, what it costs.
+
+Prices are the user's: no table of ours could stay right. They are in micro-units of a currency per token, which is the
+same number as units per million tokens: a model at 3 dollars per million tokens of input has `input=3`. Costs are whole
+micro-units, rounded up, so that a cap is never passed by rounding.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import cast
 
 from holdfast.errors import BadSettings
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
 from holdfast.runtime.models.port import ChatModel
-from holdfast.runtime.models.price import Price
+from holdfast.runtime.models.reply import Usage
 from holdfast.runtime.models.request import Object, check_model_name, check_settings
+
+PRICE_MAX = 1_000_000
+UNIT_CHARS_MAX = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Micro-units per token. Where `cached` or `cache_write` is not given, `input` holds."""
+
+    input: float
+    output: float
+    cached: float | None = None
+    cache_write: float | None = None
+    unit: str = "USD"
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cached", "cache_write"):
+            value = getattr(self, name)
+            if value is not None and not (
+                type(value) in (int, float) and 0 <= value <= PRICE_MAX and math.isfinite(value)
+            ):
+                raise BadSettings(f"price: {name} is a number from 0 to {PRICE_MAX:,}")
+        if not 1 <= len(self.unit) <= UNIT_CHARS_MAX or not self.unit.isalnum():
+            raise BadSettings("price: unit is a currency's short name, such as USD")
+
+    def cost(self, usage: Usage) -> int:
+        """What these tokens cost, in micro-units."""
+        cached = min(usage.cached_tokens or 0, usage.input_tokens)
+        written = min(usage.cache_write_tokens or 0, usage.input_tokens - cached)
+        fresh = usage.input_tokens - cached - written
+        return math.ceil(
+            fresh * exact(self.input)
+            + cached * exact(self.input if self.cached is None else self.cached)
+            + written * exact(self.input if self.cache_write is None else self.cache_write)
+            + usage.output_tokens * exact(self.output)
+        )
+
+    def most(self, *, input_tokens: int, output_tokens: int) -> int:
+        """The most that so many tokens can cost."""
+        dearest = max(price for price in (self.input, self.cached, self.cache_write) if price is not None)
+        return math.ceil(input_tokens * exact(dearest) + output_tokens * exact(self.output))
+
+
+@functools.lru_cache(256)
+def exact(price: float) -> Fraction:
+    """The price as it was written: 0.1 is a tenth."""
+    return Fraction(str(price))
+
 
 ATTEMPTS = 200  # with a minute between two of them: about three hours of a provider's outage
 TIME_S = 900.0
@@ -21,7 +78,7 @@ class Model:
     """A chat model.
 
     Args:
-        name: as the provider has it; it stands in every request.
+        name: as the provider has it; every request has it.
         at: its endpoints, in order; or any `ChatModel`.
         price: where it is given, each step records what it cost.
         settings: for every request; a call's own go before them.

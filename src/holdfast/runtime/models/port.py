@@ -29,7 +29,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
-    """What was shown so far is void: `failed` broke off, and another endpoint begins anew."""
+    """What was shown so far is void: `failed` broke off, and another endpoint begins again."""
 
     failed: str
 
@@ -44,7 +44,7 @@ class Whole:
 Shown = TextDelta | Restarted
 Keys = Callable[[str], str]
 """The value of the secret of this name; raises SecretNotFound. Asked when a request is sent."""
-Event = TextDelta | Restarted | Whole
+StreamEvent = TextDelta | Restarted | Whole
 Show = Callable[[Shown], None]
 
 
@@ -58,7 +58,7 @@ def check_show(show: object) -> None:
         getattr(show, "__call__", None)  # noqa: B004 - what it is, not whether it is there
     ):
         raise Misuse(
-            f"show: {show!r} is async, and nobody would await it",
+            f"show: {show!r} is async, but it would not be awaited",
             hint="give a plain function; one that puts pieces into a queue, for example",
         )
 
@@ -102,7 +102,7 @@ class ChatModel(Protocol):
 
 async def stream(
     model: ChatModel, request: Request, *, session: str = "", kept: Kept | None = None, time_s: float | None = None
-) -> AsyncGenerator[Event]:
+) -> AsyncGenerator[StreamEvent]:
     """The same as events: text as it comes, and last the whole reply. Close it to give up.
 
     Raises what `ask` raises.

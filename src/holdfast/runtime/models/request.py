@@ -15,23 +15,79 @@
 A `ref` joins a call and its result. It is ours (see `Reply.message`), never the provider's id, so
 that it is the same on every endpoint. An opaque part goes back to the wire form it came from,
 unread (signed thinking, for one), and is left out of the others. `extra` is for one wire form
-alone and cannot say anew what the rest of the request says.
+alone and cannot repeat what the rest of the request says.
 
 `checked_request` is the border: whatever passes it can be encoded for every wire form. `Request`
 itself trusts its maker, so that a long talk is not checked again at every turn.
+
+Models write malformed JSON now and then. That is an outcome: the text is kept and the call carries an error. A key that
+is given twice is such an error too: of two amounts neither may be taken for the meant one.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NoReturn, cast
 
 from holdfast.core import values
-from holdfast.errors import BadInput
-from holdfast.runtime.models.arguments import parse_arguments
-from holdfast.runtime.models.order import Object, Order
+from holdfast.errors import BadInput, BadValue
+
+Object = Mapping[str, object]  # a JSON object
+
+
+class MessageOrder:
+    """The order of the messages so far. `open_calls` are the refs without a result yet."""
+
+    __slots__ = ("_count", "_seen", "_talking", "open_calls")
+
+    def __init__(self) -> None:
+        self.open_calls: dict[str, None] = {}  # in their order
+        self._seen: set[str] = set()
+        self._count = 0
+        self._talking = False
+
+    def take(self, message: Object) -> None:
+        """Take one more checked message. Raises BadInput where it may not come now."""
+        place, role = f"messages[{self._count}]", message["role"]
+        if role == "system" and self._talking:
+            raise BadInput(f"{place}: system messages come before all others")
+        if not self._talking and role in ("assistant", "tool"):
+            raise BadInput(f"{place}: the first message must be the user's")
+        if self.open_calls and role != "tool":
+            raise BadInput(f"{place}: call {next(iter(self.open_calls))!r} has no result before it")
+        for part in cast("list[Object]", message["parts"]):
+            self._take_part(part, place)
+        self._talking = self._talking or role != "system"
+        self._count += 1
+
+    def copy(self) -> MessageOrder:
+        other = MessageOrder()
+        other.open_calls, other._seen = dict(self.open_calls), set(self._seen)
+        other._count, other._talking = self._count, self._talking
+        return other
+
+    def check_end(self) -> None:
+        """Raise BadInput where a model cannot be asked now."""
+        if self.open_calls:
+            raise BadInput(f"call {next(iter(self.open_calls))!r} has no result: the last message cannot leave it so")
+        if not self._talking:
+            raise BadInput("messages: all of them are the system's; add one of the user")
+
+    def _take_part(self, part: Object, place: str) -> None:
+        ref = str(part.get("ref"))
+        if part["type"] == "tool_call":
+            if ref in self._seen:
+                raise BadInput(f"{place}: ref {ref!r} is used twice")
+            self._seen.add(ref)
+            self.open_calls[ref] = None
+        elif part["type"] == "tool_result":
+            if ref not in self.open_calls:
+                raise BadInput(f"{place}: result {ref!r} answers no open call")
+            del self.open_calls[ref]
+
 
 __all__ = [
     "MESSAGES_MAX",
@@ -104,7 +160,7 @@ def checked_request(*, model: str, messages: object, settings: object = None, to
     kept = [check_message(one, place=f"messages[{i}]") for i, one in enumerate(_list(messages))]
     if not kept or len(kept) > MESSAGES_MAX:
         raise BadInput(f"{len(kept)} messages: give 1 to {MESSAGES_MAX}")
-    order = Order()
+    order = MessageOrder()
     for message in kept:
         order.take(message)
     order.check_end()
@@ -139,7 +195,7 @@ def check_message(message: object, *, place: str = "message") -> Object:
     if kept["role"] in ("system", "user"):
         texts = [str(part["text"]) for part in cast("list[Object]", parts)]
         if not any(text.strip() for text in texts):
-            raise BadInput(f"{place}: it says nothing; no provider takes a blank message")
+            raise BadInput(f"{place}: it is blank; no provider accepts a blank message")
     return kept
 
 
@@ -225,3 +281,51 @@ def _object(value: object, place: str, keys: Sequence[str] | frozenset[str] | se
     if keys is not None and (unknown := sorted(set(found) - set(keys))):
         raise BadInput(f"{place}: unknown key {unknown[0]!r}")
     return found
+
+
+ARGUMENTS_BYTES_MAX = 1024 * 1024
+KEPT_CHARS_MAX = 2_000  # of arguments that are too long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What the model wrote, and either what it means or what is wrong with it."""
+
+    text: str
+    value: dict[str, object] | None
+    error: str
+
+
+def parse_arguments(text: str) -> Arguments:
+    """Parse the text; never raises. No text at all means no arguments."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > ARGUMENTS_BYTES_MAX:
+        error = f"the arguments have {size:,} bytes; the limit is {ARGUMENTS_BYTES_MAX:,}"
+        return Arguments(text=_sendable(text[:KEPT_CHARS_MAX]), value=None, error=error)
+    try:
+        kept = values.checked(_LOADS(text if text.strip() else "{}"), what="arguments")
+    except (ValueError, RecursionError, BadValue) as error:
+        return Arguments(text=_sendable(text), value=None, error=f"not JSON we can keep: {error}")
+    if not isinstance(kept, dict):
+        return Arguments(text=text, value=None, error="the arguments are not a JSON object")
+    return Arguments(text=text, value=cast("dict[str, object]", kept), error="")
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the key {twice!r} is given twice")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_LOADS = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant).decode

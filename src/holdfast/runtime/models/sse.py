@@ -1,7 +1,7 @@
 """Server-sent events out of bytes, however they are cut into pieces.
 
 Stricter than a browser: a line that is no field of the format is an error, because an event whose
-beginning was damaged would otherwise vanish and leave a hole in the text that nobody sees.
+beginning was damaged would otherwise vanish and leave a hole in the text that is not seen.
 An event that its blank line does not end never was.
 """
 

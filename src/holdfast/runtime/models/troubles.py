@@ -90,7 +90,7 @@ _PEOPLE_SAY = (
 
 
 def read_error(status: int, headers: Mapping[str, str], raw: bytes) -> ModelError:
-    """The error that an answer other than 200 stands for. Never raises."""
+    """The error that an answer other than 200 means. Never raises."""
     try:
         body = msgspec.json.decode(raw)
     except (ValueError, RecursionError):
@@ -147,7 +147,7 @@ def _made(
 
 
 def _told(body: object) -> Object:
-    """The error object of either provider, wherever it lies."""
+    """The error object of either provider, wherever it is."""
     if not isinstance(body, dict):
         return {}
     inner = cast(Object, body).get("error")

@@ -1,6 +1,6 @@
 """A wire form: how one family of providers writes requests and replies. Pure; no I/O.
 
-A request encodes to the same bytes whenever it is the same value, whoever built it and whether it
+A request encodes to the same bytes whenever it is the same value, wherever it was built and whether it
 was read back from a record in between. So a request that goes to a second endpoint of the same wire
 form is byte-equal to the first, and a provider's cache of prefixes keeps its use.
 """

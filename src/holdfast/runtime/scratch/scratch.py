@@ -12,8 +12,8 @@ the commit that plans it or earlier; `after` it, in the commit that closes it or
 `end` of the task. What a manifest names is durable before the record is written (Store.keep). So
 there is no start whose files could be lost, and a closed step has its files, but for one case: a
 known outcome is more than its files. Where there is no space for them the outcome is recorded
-first, and they follow when there is; if the worker dies in between, the step's files are gone for
-good, and `run.call` says so (ScratchNotKept) on every replay. The same where something among them
+first, and they follow when there is; if the worker dies in between, the step's files are lost,
+and `run.call` says so (ScratchNotKept) on every replay. The same where something among them
 cannot be kept at all.
 
 Order decides, not names: the folder only ever moves to a manifest with a higher sequence number
@@ -35,6 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from holdfast.core.rest import NeedsPerson, Sleep
 from holdfast.errors import (
     BlobNotFound,
     CommitUnknown,
@@ -50,14 +51,14 @@ from holdfast.errors import (
 )
 from holdfast.host.tree import Limits
 from holdfast.journal.records import Body, Entry, Files, Kept, Kind, StepView
-from holdfast.runtime.scratch.place import Folder, Place
+from holdfast.runtime.scratch.folders import Folder, ScratchFolders
 from holdfast.runtime.scratch.store import Store
-from holdfast.runtime.session.task_writer import RETRY_S, Book
+from holdfast.runtime.session.task_writer import RETRY_S, TaskWriter
 
 CANNOT_KEEP = (ScratchRefused, ScratchTooLarge, ScratchChanging)
 DIED_FULL = "the disk was full, and the worker died before there was space"
 FULL_REST_S = 5.0
-CAUGHT_UP = 2**63  # above every sequence number: this run has gone on to what no record holds
+CAUGHT_UP = 2**63  # above every sequence number: this run has come to what no record holds
 _WAITS = (JournalFull, JournalBusy, CommitUnknown)  # the next try says whether it has stopped
 
 When = Literal["before", "after", "end"]
@@ -66,13 +67,13 @@ When = Literal["before", "after", "end"]
 class Scratch:
     """The scratch folder of one run. All its branches share it."""
 
-    def __init__(self, *, book: Book, place: Place, limits: Limits) -> None:
-        self._book = book
+    def __init__(self, *, writer: TaskWriter, folders: ScratchFolders, limits: Limits) -> None:
+        self._writer = writer
         try:
-            self._folder: Folder = place.open(book.view.task_id)
+            self._folder: Folder = folders.open(writer.view.task_id)
         except JournalFull as error:
             raise self._rest(error) from error
-        self._store = Store(journal=book.journal, task_id=book.view.task_id, root=self._folder.fd, limits=limits)
+        self._store = Store(journal=writer.journal, task_id=writer.view.task_id, root=self._folder.fd, limits=limits)
         self._turn = asyncio.Lock()
         self._at = -1  # sequence number of the manifest that the folder was last set to
         self._rebuilt = False  # whether the run is that of a loop with no code between its calls
@@ -129,7 +130,7 @@ class Scratch:
 
     async def replay(self, step: StepView) -> None:
         """Set the folder to what is recorded of a step that the replay has come to."""
-        files = self._book.view.files
+        files = self._writer.view.files
         if files is None:
             return
         kept = files.before.get(step.ordinal)
@@ -146,7 +147,7 @@ class Scratch:
 
     async def enter_gather(self, ordinal: str) -> None:
         """Set the folder to the newest that was recorded in the branches, once for all of them."""
-        files = self._book.view.files
+        files = self._writer.view.files
         kept = None if files is None else files.newest_below(f"{ordinal}.")
         if kept is not None:
             await self._set(kept, f"of the gather at {ordinal}")
@@ -161,7 +162,7 @@ class Scratch:
     async def drop_unkept(self, prefix: str) -> None:
         """Where calls below this ordinal have left what cannot be kept: as another run will find
         it. Not before all of them have ended."""
-        files, kept = self._book.view.files, self._newest()
+        files, kept = self._writer.view.files, self._newest()
         if files is None or kept is None:
             return
         if any(one.unkept for at, one in files.after.items() if at.startswith(prefix)):
@@ -173,12 +174,12 @@ class Scratch:
                 await self._restore(kept, "of the newest step")
 
     def _newest(self) -> Kept | None:
-        files = self._book.view.files
+        files = self._writer.view.files
         return None if files is None else files.newest_below("")
 
     def check_kept(self, step: StepView) -> None:
         """Raise ScratchNotKept where a closed step has left files that are lost."""
-        files = self._book.view.files
+        files = self._writer.view.files
         if files is None or not step.closed or step.ordinal not in files.before:
             return
         after = files.after.get(step.ordinal)
@@ -211,7 +212,7 @@ class Scratch:
             await self._take_back(ordinal)
             return True
         except _WAITS as error:
-            self._book.on_trouble(error)
+            self._writer.on_trouble(error)
             return False
         self._note("after", ordinal, {"manifest": digest})
         return True
@@ -220,25 +221,25 @@ class Scratch:
         """As `_keep`, waiting out a full or busy journal; not in its turn, others have theirs."""
         while True:
             if going:
-                self._book.check_going()
+                self._writer.check_going()
             try:
                 return await self._keep(mine=mine)
             except _WAITS as error:
-                self._book.on_trouble(error)
+                self._writer.on_trouble(error)
                 await asyncio.sleep(RETRY_S)
 
     async def _keep(self, *, mine: int) -> str:
         """`mine`: how many of the calls under way have ended for the one who asks."""
         async with self._turn:
             self._folder.check()
-            return await self._store.keep(shared=self._book.calls > mine)
+            return await self._store.keep(shared=self._writer.calls > mine)
 
     async def _take_back(self, ordinal: str) -> None:
         """After a step whose files cannot be kept: as a replay will find it.
 
         Not among the branches of a gather, whose other calls may be writing now.
         """
-        files = self._book.view.files or Files()
+        files = self._writer.view.files or Files()
         kept = files.before.get(ordinal)
         if kept is not None and not in_gather(ordinal):
             await self._restore(kept, f"of step {ordinal}")
@@ -254,19 +255,19 @@ class Scratch:
             await self._store.restore(kept.manifest)
         except (JournalDamaged, BlobNotFound, ScratchRefused) as error:
             # For a person: without these files the code would go another way.
-            raise Suspended(f"scratch files {what} cannot be restored: {error.message}") from error
+            raise Suspended(NeedsPerson(f"scratch files {what} cannot be restored: {error.message}")) from error
         except OSError as error:
             told = ScratchRefused(f"scratch files {what} cannot be written: {error}")
             raise self._rest(told) from error
 
     def _rest(self, error: HoldfastError) -> Suspended:
         """This disk has no space for the folder, or fails: the run ends, another begins later."""
-        self._book.on_trouble(error)
-        return Suspended(f"sleeping {self._book.journal.now_ms() + int(FULL_REST_S * 1000)}")
+        self._writer.on_trouble(error)
+        return Suspended(Sleep(self._writer.journal.now_ms() + int(FULL_REST_S * 1000)))
 
     def _note(self, at: When, ordinal: str, said: Body) -> None:
         """With the next commit: that of the start, the outcome or the end, which comes now."""
-        self._book.defer(Entry(kind=Kind.FILES, ordinal=ordinal, body={"at": at, **said}))
+        self._writer.defer(Entry(kind=Kind.FILES, ordinal=ordinal, body={"at": at, **said}))
 
 
 def in_gather(ordinal: str) -> bool:

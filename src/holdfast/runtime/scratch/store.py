@@ -3,7 +3,7 @@
 `keep` returns the digest of a manifest whose every chunk is durable: chunks first, the manifest
 after them, each in commits of its own. What a crash between two of them leaves are blobs that no
 record names; they go with the task. A file whose mark was seen before and is settled is not read
-again; files are read a batch at a time, so a large one never lies in memory whole.
+again; files are read a batch at a time, so a large one is never in memory whole.
 
 `restore` makes the folder hold exactly what a manifest says: what else is there is removed, only
 files that differ are written. It is called while no code or tool of the task runs.
@@ -239,7 +239,7 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
             try:
                 await asyncio.wait((work,))
             except asyncio.CancelledError:
-                continue  # the one that is raised below stands for all
+                continue  # one is raised below for all of them
         if not work.cancelled():
             work.exception()  # seen: the cancel goes before it
         raise

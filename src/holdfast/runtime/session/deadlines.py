@@ -4,7 +4,7 @@ A timer per attempt costs more than the rest of its bookkeeping. Here an attempt
 must end; one tick every TICK_S looks for those that are over and cancels them. Short deadlines
 get a timer of their own, where TICK_S would be felt.
 
-A tool that will not be cancelled keeps its attempt open: nobody can say that it has ended. It is
+A tool that will not be cancelled keeps its attempt open: it has not ended. It is
 reported once it is STUCK_S late, so that it is not taken for work.
 """
 

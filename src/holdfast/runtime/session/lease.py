@@ -2,7 +2,7 @@
 
 The deadline runs on the boot clock from the moment the last renewal was *asked for*, with a
 margin, so that it ends before the journal's (effects 1.6). It is checked before a step starts
-and again right before the first byte; in a worker process a kernel timer kills whoever sleeps
+and again right before the first byte; in a worker process a kernel timer kills a process that sleeps
 past it. Safety does not rest on any of this: every write is checked against the epoch.
 
 Where the journal belongs to an agent with an arbiter, the agent's own lease bounds the session's:
@@ -21,7 +21,7 @@ from holdfast.journal.contract import Session
 START_MARGIN_MS = 50  # a step begins only with this much lease left
 
 
-class Lease:
+class SessionLease:
     __slots__ = ("_clock", "_offset_ms", "lost", "session")
 
     def __init__(self, session: Session, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class Lease:
     def check(self) -> None:
         """Raise RunFenced where this process may not act any more.
 
-        A machine that was paused as a whole has its lease left, but its key windows went on.
+        A machine that was paused as a whole still has its lease, but time passed for its key windows.
         """
         boot_ms, session = self._clock.boot_ms(), self.session
         late = boot_ms >= session.deadline_boot_ms
@@ -76,7 +76,7 @@ class Right(Protocol):
         ...
 
 
-class BoundLease(Lease):
+class BoundLease(SessionLease):
     """A session's lease that ends with the agent's, where that ends first."""
 
     __slots__ = ("_right",)

@@ -1,4 +1,4 @@
-"""A task's book: the owner's one way to write, and its memory of what is written.
+"""A task's writer: the owner's one way to write, and its memory of what is written.
 
 The view in memory is the fold of what is durable plus, at its end, results that may wait for the
 next step's commit (`defer`): for Read and Keyed steps a lost result is asked for again, so the
@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Clock
+from holdfast.core.effect import CLASSES
+from holdfast.core.rest import Stopping
 from holdfast.core.step import Event
 from holdfast.core.waiting import Turn
 from holdfast.errors import (
@@ -42,11 +44,9 @@ if TYPE_CHECKING:
 DEFER_S = 0.01  # a deferred result that no later step takes along is written within two of these
 RETRY_S = 0.25
 CONFIRM_MAX = 3
-STOPPING = "stopping"  # why a run ends when its worker is asked to stop
-BROKEN_OFF = "broken-off"  # why it ends when its code leaves a step before the end
 
 
-class Book:
+class TaskWriter:
     """The owner's hold on one task: append, fold, remember."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Book:
         self.changed = asyncio.Event()
         self.fenced = False
         self.ended = False  # the task's code has returned or raised
-        self.signal: BaseException | None = None  # why no chain of this run may go on
+        self.signal: BaseException | None = None  # why every chain of this run has to end
         self.may_rest = True  # whether a long wait may end the run for now
         self.calls = 0  # attempts under way whose outcome is not yet recorded
         self.scratch: Scratch | None = None  # of a task that uses it
@@ -105,19 +105,19 @@ class Book:
         self.secrets = secrets
         self._waited = False  # what is deferred has been looked at once
 
-    # whether the run may go on
+    # whether the run may continue
 
     @property
     def stopping(self) -> bool:
         """Whether it is the engine that ends this run."""
-        return self.fenced or (isinstance(self.signal, Suspended) and self.signal.reason == STOPPING)
+        return self.fenced or (isinstance(self.signal, Suspended) and isinstance(self.signal.rest, Stopping))
 
     def stop(self) -> None:
         """Let no further step begin; what is under way may end."""
-        self.end(Suspended(STOPPING))
+        self.end(Suspended(Stopping()))
 
     def end(self, signal: BaseException) -> None:
-        """No chain of this run goes on; the first reason stays."""
+        """Every chain of this run ends; the first reason stays."""
         if self.signal is None:
             self.signal = signal
         self.changed.set()
@@ -290,7 +290,7 @@ class Book:
         try:
             return await self.journal.confirm(self.hold, seq=seq)
         except BaseException:
-            self.fenced = True  # broken off before the answer: nobody here will ever know
+            self.fenced = True  # broken off before the answer: this run will not know it
             raise
 
     async def _leave_evidence(self, entries: Sequence[Entry]) -> None:
@@ -301,7 +301,7 @@ class Book:
         """
         for entry in entries:
             step = self.view.steps.get(entry.ordinal)
-            if Event.SUCCEED not in entry.events or step is None or step.letter in ("R", "T"):
+            if Event.SUCCEED not in entry.events or step is None or CLASSES[step.letter].changes_nothing:
                 continue
             if entry.body.get("unkept"):
                 continue
@@ -349,22 +349,22 @@ _FLUSHES: set[asyncio.Task[None]] = set()  # keeps the tasks alive until they ar
 
 
 class Flusher:
-    """Looks after deferred results that no later step takes along: one timer for all books."""
+    """Looks after deferred results that no later step takes along: one timer for all writers."""
 
-    __slots__ = ("_books", "_timer")
+    __slots__ = ("_writers", "_timer")
 
     def __init__(self) -> None:
-        self._books: dict[Book, None] = {}  # in order: the same run writes them alike
+        self._writers: dict[TaskWriter, None] = {}  # in order: the same run writes them alike
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, book: Book) -> None:
-        self._books[book] = None
+    def add(self, writer: TaskWriter) -> None:
+        self._writers[writer] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DEFER_S, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        books, self._books = self._books, {}
-        for book in books:
-            if book.flush_if_left():
-                self.add(book)
+        writers, self._writers = self._writers, {}
+        for writer in writers:
+            if writer.flush_if_left():
+                self.add(writer)

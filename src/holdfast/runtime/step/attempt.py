@@ -2,7 +2,7 @@
 
 By the time this runs the start record is durable. The send-begun slot is marked before the
 tool's code is entered, or, for tools that say when (`http_only`, `marks_sending`), right before
-their first byte. Whatever the tool does, exactly one Outcome comes back; only a fenced or
+their first byte. Whatever the tool does, exactly one AttemptOutcome comes back; only a fenced or
 stopping worker breaks off, and then nothing is concluded here.
 """
 
@@ -41,10 +41,9 @@ from holdfast.journal.records import StepView
 from holdfast.runtime.http.client import BadRequest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.session.deadlines import Deadlines
-from holdfast.runtime.session.lease import Lease
-from holdfast.runtime.tool.blocking import ChildPool
+from holdfast.runtime.session.lease import SessionLease
+from holdfast.runtime.tool.blocking import ChildPool, Threads
 from holdfast.runtime.tool.child_wire import Unkept
-from holdfast.runtime.tool.threads import Threads
 from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, Many, Tool, Unsure
 
 TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
@@ -80,7 +79,7 @@ class Raised(msgspec.Struct):
     text: str
 
 
-Outcome = Returned | RefusedBy | Unsent | Doubtful | Raised
+AttemptOutcome = Returned | RefusedBy | Unsent | Doubtful | Raised
 
 
 class Send:
@@ -88,7 +87,7 @@ class Send:
 
     __slots__ = ("_lease", "begun", "slot")
 
-    def __init__(self, lease: Lease, slot: int) -> None:
+    def __init__(self, lease: SessionLease, slot: int) -> None:
         self._lease = lease
         self.slot = slot
         self.begun = False
@@ -103,7 +102,7 @@ class Send:
             try:
                 self._lease.session.mark_begun(self.slot)
             except (JournalFull, ReadOnly, OSError) as error:
-                raise NotSent(f"that it begins could not be noted: {text_of(error)}") from error
+                raise NotSent(f"could not record the start of the send: {text_of(error)}") from error
             self.begun = True
 
 
@@ -113,7 +112,7 @@ class Caller:
     def __init__(
         self,
         *,
-        lease: Lease,
+        lease: SessionLease,
         clock: Clock,
         children: ChildPool,
         threads: Threads,
@@ -138,7 +137,7 @@ class Caller:
         task_id: str,
         send: Send,
         folder: Path | None = None,
-    ) -> Outcome:
+    ) -> AttemptOutcome:
         """Call the tool once. Raises RunFenced before anything is sent where the lease is over."""
         attempt = step.attempts[-1]
         ends = asyncio.get_running_loop().time() + tool.timeout_s
@@ -278,7 +277,7 @@ class Caller:
         return await value if inspect.isawaitable(value) else value
 
 
-def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> Outcome:
+def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> AttemptOutcome:
     """A value means that the effect took place, also where the value cannot be kept."""
     apply = None
     if tool.letter == "T":
@@ -302,7 +301,7 @@ def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> Outcome:
 
 
 def _swapped(apply: Apply, secrets: Secrets) -> Apply:
-    """What it writes into tables of its own lies in the same file. Raises Misuse."""
+    """What it writes into its own tables is in the same file. Raises Misuse."""
     parsed = apply.parsed()
     if not secrets.active:
         return apply
@@ -312,11 +311,11 @@ def _swapped(apply: Apply, secrets: Secrets) -> Apply:
     return Apply(statements, apply.result)
 
 
-def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets: Secrets) -> Outcome:
+def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets: Secrets) -> AttemptOutcome:
     def cut(text: str) -> str:
         return secrets.text(text)[:TEXT_CHARS_MAX]  # in this order: half a secret is none to swap
 
-    harmless = tool.letter in ("R", "T")
+    harmless = tool.effect.changes_nothing
     match error:
         case Refused():
             return RefusedBy(_shown_json(error.proof, secrets), error.retry_after_s)
@@ -332,7 +331,7 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets:
         case ToolNotImportable() | TooLarge() if not begun:
             return Raised(type(error).__name__, cut(error.message))
         case AttemptTimedOut() if not harmless and not begun:
-            return Unsent("no first byte within the time of the attempt")
+            return Unsent("the attempt timed out before it sent a byte")
         case AttemptTimedOut() if not harmless:
             return Doubtful("timeout", kind="AttemptTimedOut", text=str(error))
         case ToolRaised():
@@ -347,7 +346,7 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody has cancelled this call; a tool may also raise CancelledError itself."""
+    """Whether this call was cancelled; a tool may also raise CancelledError itself."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

@@ -6,8 +6,8 @@ rest of the task then goes another way than its beginning. So the first run reco
 each (`@marks`), and every later run compares.
 
 A change is always reported: in the log, in the record and by `holdfast task show`. What follows is
-the task's own policy: `continue` goes on with what is there now, `park` asks a person first, whose
-`holdfast task retry` says yes. `run.version` is for changes that the code itself tells apart.
+the task's own policy: `continue` takes what is there now, `park` asks a person first, who
+accepts with `holdfast task retry`. `run.version` is for changes that the code itself tells apart.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.core.rest import NeedsPerson
 from holdfast.errors import Suspended
 from holdfast.journal.contract import InboxKind
 from holdfast.journal.records import Body, Entry, Kind
-from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.session.task_writer import TaskWriter
 
 MARKS = "@marks"
 ASKED = "@asked"
@@ -31,68 +32,70 @@ LATER = frozenset(("code", "endpoints"))  # of agents: journals of before have n
 HEAD = {"model": "model", "settings": "settings", "system": "prompt", "tools": "tools"}
 
 
-def code_mark(function: Callable[..., Any]) -> str:  # Any: user code
+def code_digest(function: Callable[..., Any]) -> str:  # Any: user code
     """A digest of the function's own source, without comments and layout; "" where there is none.
 
     Not of what it calls: tools have a version of their own, other functions are not followed.
     """
     try:
-        return mark_of(inspect.getsource(function))
+        return source_digest(inspect.getsource(function))
     except (OSError, TypeError, SyntaxError):
         return ""
 
 
-def mark_of(source: str) -> str:
+def source_digest(source: str) -> str:
     tree = ast.parse(textwrap.dedent(source))
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def note_marks(book: Book, marks: Mapping[str, str], *, park: bool, report: Callable[[list[str]], None]) -> None:
+def note_changes(
+    writer: TaskWriter, digests: Mapping[str, str], *, park: bool, report: Callable[[list[str]], None]
+) -> None:
     """Record the marks where they are new, report where they have changed.
 
     Raises Suspended where a changed task has to wait for a person.
     """
-    known = book.view.notes.get(MARKS)
+    known = writer.view.notes.get(MARKS)
     if known is None:
-        book.defer(_entry(marks, changed=[]))
+        writer.defer(_entry(digests, changed=[]))
         return
-    changed = find_changed(known.body.get("marks"), marks)
+    changed = find_changed(known.body.get("marks"), digests)
     if not changed:
         return
     report(changed)
-    accepted = any(item.kind is InboxKind.RETRY for item in book.inbox)
+    accepted = any(item.kind is InboxKind.RETRY for item in writer.inbox)
     if park and not accepted:
-        raise Suspended(f"changed: its {' and '.join(changed)} changed since it was begun")
-    book.defer(_entry(marks, changed=changed))
+        raise Suspended(_changed(changed))
+    writer.defer(_entry(digests, changed=changed))
 
 
-class Changes:
+class HeadChanges:
     """What a task's policy says about a model that is asked with another head than recorded.
 
-    The head is what stands before the talk: model, settings, prompt, tools. A recorded reply stays
-    what it is; what comes after it goes on with the head that is there now, or not before a person
-    says yes. A change that was let pass once is not put to anybody again (`@asked`).
+    The head is what is sent before the talk: model, settings, prompt, tools. A recorded reply stays
+    what it is; what comes after it uses the head that is there now, or waits until a person accepts
+    it. A change that was accepted once is not asked about again (`@asked`).
     """
 
-    def __init__(self, book: Book, *, park: bool, report: Callable[[list[str]], None]) -> None:
-        self._book = book
+    def __init__(self, writer: TaskWriter, *, park: bool, report: Callable[[list[str]], None]) -> None:
+        self._writer = writer
         self._park = park
         self._report = report
 
     def check_head(self, before: tuple[str, Body], now: tuple[str, Body]) -> None:
         """Both as digest and head. Raises Suspended where a person has to say yes first."""
-        known = self._book.view.notes.get(ASKED)
+        known = self._writer.view.notes.get(ASKED)
         passed: dict[str, str] = {} if known is None else dict(known.body.get("passed") or {})
         (was, old), (digest, new) = before, now
         if was == digest or passed.get(was) == digest:
             return
         changed = [HEAD[key] for key in HEAD if old.get(key) != new.get(key)]
         self._report(changed)
-        accepted = any(item.kind is InboxKind.RETRY for item in self._book.inbox)
+        accepted = any(item.kind is InboxKind.RETRY for item in self._writer.inbox)
         if self._park and not accepted:
-            raise Suspended(f"changed: its {' and '.join(changed)} changed since it was begun")
+            raise Suspended(_changed(changed))
         body: Body = {"what": "asked", "passed": {**passed, was: digest}, "changed": changed}
-        self._book.defer(Entry(kind=Kind.NOTE, ordinal=ASKED, body=body))
+        self._writer.defer(Entry(kind=Kind.NOTE, ordinal=ASKED, body=body))
 
 
 def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
@@ -112,8 +115,12 @@ def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _entry(marks: Mapping[str, str], *, changed: list[str]) -> Entry:
-    body: Body = {"what": "marks", "marks": dict(marks)}
+def _changed(names: list[str]) -> NeedsPerson:
+    return NeedsPerson(f"changed: its {' and '.join(names)} changed since it was begun")
+
+
+def _entry(digests: Mapping[str, str], *, changed: list[str]) -> Entry:
+    body: Body = {"what": "marks", "marks": dict(digests)}
     if changed:
         body["changed"] = changed
     return Entry(kind=Kind.NOTE, ordinal=MARKS, body=body)

@@ -4,7 +4,7 @@ Times are measured on the clock that can be trusted for the question. Quiet is c
 boot clock from the moment the newest attempt ended: by its own record, or by the claim that took
 the task from the session that made it. After a reboot everything of the old boot has ended, so
 the time since the boot counts. Key windows are counted on the wall clock, which may have been
-set back: the longer of wall time and boot time counts, and when the wall clock lies behind the
+set back: the longer of wall time and boot time counts, and when the wall clock is behind the
 journal's newest record the window of an attempt of another boot is taken as closed.
 """
 
@@ -110,7 +110,7 @@ def proven_unsent(view: TaskView, step: StepView, journal: Journal) -> bool:
 
 
 def slot_tag(effect_key: bytes, attempt: int) -> bytes:
-    """Names one attempt in a session page: enough to tell it from whoever used the slot before."""
+    """Names one attempt in a session page: enough to tell it from the attempt that used the slot before."""
     return effect_key[:7] + bytes((attempt & 0xFF,))
 
 

@@ -1,7 +1,7 @@
 """What the timeline that a restore has lost did with a tool, wherever in the task it did it.
 
 A key belongs to a place in the task, and the code that runs after a restore may come to other
-places: the model answers otherwise, a value is read anew. Then the key of the place where a tool
+places: the model answers otherwise, a value is read again. Then the key of the place where a tool
 is called now says nothing about the place where the lost timeline called it. So a suspect slot
 whose own key is unknown to the far end asks about the places around it too, and this holds:
 
@@ -23,8 +23,8 @@ step would be closed that was never made. So a place is looked at again when its
 (a branch may have come to it meanwhile), and an answer that may be the own effect of another
 tool's step says nothing: neither is the step closed by it, nor is anything sent.
 
-Out of reach is what lies more than PLACES_AHEAD places further on than the task has come, and
-whatever a tool without a lookup did at another place: nobody can ask about that.
+Out of reach is what was done more than PLACES_AHEAD places after the task's own, and what a tool
+without a lookup did at another place.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def lost_places(view: TaskView, step: StepView) -> list[str]:
     """Where the lost timeline may have called the tool of this step: nearest first.
 
     Not where the copy knows what was done, nor where this timeline's own call of the tool has
-    taken what its key stands for; one that was closed by something else has not.
+    taken what was done under its key; one that was closed by something else has not.
     """
     return [
         place for place in _around(step.ordinal) if place != step.ordinal and is_lost_place(view, place, step.tool)

@@ -1,8 +1,8 @@
-"""A stand-in for a tool that an agent has no more, or has under another class.
+"""In place of a tool that an agent does not have any more, or has under another class.
 
 An open call of such a tool may have taken effect, and nothing here can find out: what was sent is
 known, what it meant is not. So the step itself is parked, with that question: then evidence, a
-person's decision and a cancel do for it what they do for every parked step. The stand-in has no
+person's decision and a cancel do for it what they do for every parked step. It has no
 attempts, so it is never sent; it has no lookup, so nothing is asked of it.
 """
 
@@ -26,7 +26,7 @@ OTHER_CLASS = (
 )
 
 
-class Gone(Tool[..., Any]):
+class MissingTool(Tool[..., Any]):
     """The tool of a recorded step, as far as the record knows it."""
 
     def __init__(self, step: StepView, now: Tool[..., Any] | None) -> None:
@@ -51,7 +51,7 @@ class Gone(Tool[..., Any]):
 
 
 async def _refuse(**_args: object) -> None:
-    raise NotSent("its tool is gone")
+    raise NotSent("the agent does not have its tool any more")
 
 
 def _effect_of(step: StepView) -> Effect:

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.effect import CLASSES
 from holdfast.core.ids import effect_key_from_bytes
-from holdfast.core.ports import Notice
+from holdfast.core.rest import Diverged
 from holdfast.core.step import StepState
 from holdfast.core.values import copied
 from holdfast.errors import (
@@ -21,7 +21,7 @@ from holdfast.errors import (
     ToolFailed,
 )
 from holdfast.journal.contract import InboxItem, InboxKind
-from holdfast.journal.records import Body, StepView, TaskView
+from holdfast.journal.records import Body, StepView
 from holdfast.runtime.tool.tool import Tool
 
 
@@ -57,12 +57,12 @@ def outcome_of(step: StepView) -> object:
 def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
     """On replay the code must ask for the very call that is recorded at this ordinal."""
     if step.tool != tool.name:
-        raise Suspended(f"diverged: step {step.ordinal} was {step.tool}, now it is {tool.name}")
+        raise Suspended(Diverged(f"step {step.ordinal} was {step.tool}, now it is {tool.name}"))
     if step.fingerprint != mark:
-        raise Suspended(f"diverged: step {step.ordinal}: {tool.name} has other arguments now")
+        raise Suspended(Diverged(f"step {step.ordinal}: {tool.name} has other arguments now"))
     if step.letter != tool.letter and not step.closed:
         was, now = CLASSES[step.letter].name, CLASSES[tool.letter].name
-        raise Suspended(f"diverged: step {step.ordinal}: {tool.name} was {was}, now it is {now}")
+        raise Suspended(Diverged(f"step {step.ordinal}: {tool.name} was {was}, now it is {now}"))
 
 
 def is_answer(item: InboxItem, step: StepView) -> bool:
@@ -99,16 +99,3 @@ def evidence_of(step: StepView, found: object, told: Sequence[InboxItem] = ()) -
         seen.append({"lookup": found})
     seen += [{"told": item.body, "at_ms": item.at_ms} for item in told]
     return seen
-
-
-def park_notice(view: TaskView, step: StepView, question: str, *, epoch: int, now_ms: int) -> Notice:
-    where = f"{view.task_id}/{step.ordinal}"
-    return Notice(
-        notice_id=f"parked/{where}/{epoch}",
-        kind="parked",
-        task_id=view.task_id,
-        ordinal=step.ordinal,
-        text=f"task {view.task_id} step {step.ordinal} ({step.tool}) is parked: {question}",
-        hint=f"`holdfast effect show {where}`, then `holdfast effect settle {where}`",
-        at_ms=now_ms,
-    )

@@ -6,7 +6,7 @@ up to it; every step says how many changes came before it (`plan` in its body), 
 checkpoint names its plan.
 
 In a task's own code a change takes an ordinal, like everything that a replay must see again. In an
-agent's loop the model changes it, through a built-in tool, and the note lies at the call's own
+agent's loop the model changes it, through a built-in tool, and the note is at the call's own
 ordinal.
 """
 

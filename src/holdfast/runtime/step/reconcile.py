@@ -14,6 +14,8 @@ from typing import Any, assert_never, cast
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed, Unrepeatable
 from holdfast.core.ids import fingerprint
+from holdfast.core.notices import step_parked_notice
+from holdfast.core.rest import Parked, Sleep, WaitsForApproval
 from holdfast.core.resume import QUESTIONS, Move, decide, question
 from holdfast.core.step import Event, Facts, Lookup, Step, StepState, is_suspect, next_step
 from holdfast.core.values import canonical_within, checked, encode
@@ -21,13 +23,13 @@ from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, Cancelled, InvariantViolated, Suspended, TooLarge
 from holdfast.journal.contract import Change, InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
-from holdfast.runtime.secrets import pinned_mark
-from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.secrets import pinned_fingerprint
+from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import Caller
 from holdfast.runtime.step.facts import attempts_left, ended_ago_ms, in_window, proven_unsent, quiet_in_ms, sent_ago_s
 from holdfast.runtime.step.lost_timeline import Ask, LostEffects, opens_slots, retry_slots, slot_at
-from holdfast.runtime.step.missing_tool import Gone
-from holdfast.runtime.step.outcome import approval_binding, evidence_of, is_answer, needs_approval, park_notice
+from holdfast.runtime.step.missing_tool import MissingTool
+from holdfast.runtime.step.outcome import approval_binding, evidence_of, is_answer, needs_approval
 from holdfast.runtime.step.sending import NOT_SENT, Args, Sender, check_allowed
 from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many, Tool, Unsure
 
@@ -50,7 +52,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        book: Book,
+        writer: TaskWriter,
         sender: Sender,
         caller: Caller,
         clock: Clock,
@@ -58,14 +60,14 @@ class Reconciler:
         key_of: Callable[[str], bytes],
         pace: float,
     ) -> None:
-        self._book = book
+        self._writer = writer
         self._key_of = key_of
         self._sender = sender
         self._caller = caller
         self._clock = clock
         self._fingerprint_key = fingerprint_key
         self._pace = pace  # 1 in production; tests with shorter leases wait shorter too
-        self._lost = LostEffects(book.view, key_of)
+        self._lost = LostEffects(writer.view, key_of)
 
     def fingerprint(self, tool: Tool[..., Any], args: object) -> bytes:
         """Raises TooLarge."""
@@ -77,7 +79,7 @@ class Reconciler:
         lookup: Lookup = Lookup.NONE
         found: object = None
         while not step.closed:
-            self._book.check_going()
+            self._writer.check_going()
             await self._take_decision(tool, step)
             if step.closed:
                 break
@@ -86,11 +88,11 @@ class Reconciler:
                 case Move.USE:
                     break
                 case Move.REST:
-                    raise Suspended("parked")
+                    raise Suspended(Parked())
                 case Move.ADOPT:
                     await self._adopt(step, facts)
                 case Move.UNSEND:
-                    body: Body = {"reason": NOT_SENT, "text": "the worker died before its first byte"}
+                    body: Body = {"reason": NOT_SENT, "text": "the worker died before it sent a byte"}
                     await self._sender.record(step, Event.UNSENT, facts, body)
                 case Move.START:
                     await self._await_turn(tool, step)
@@ -105,14 +107,14 @@ class Reconciler:
                     await self._sender.record(step, Event.FIND, facts, body)
                 case Move.PARK:
                     await self._park(tool, step, facts, found)
-                    raise Suspended("parked")
+                    raise Suspended(Parked())
                 case _ as move:
                     assert_never(move)
         return step
 
     async def pause_before_retry(self, tool: Tool[..., Any], refused: StepView) -> None:
         """Wait before a retry slot is opened, counted from the refusal."""
-        ago_ms = self._book.journal.now_ms() - refused.closed_ms
+        ago_ms = self._writer.journal.now_ms() - refused.closed_ms
         await self._pause(tool.retry_delay_s * self._pace - max(ago_ms, 0) / 1000, lambda: False)
 
     async def _start_again(self, tool: Tool[..., Any], step: StepView, args: Args, lookup: Lookup) -> None:
@@ -137,12 +139,12 @@ class Reconciler:
         if allowed():
             await self._sender.call(tool, step, args, slot)
         else:
-            await self._sender.unsend(tool, step, slot, "its key window closed before the first byte")
+            await self._sender.unsend(tool, step, slot, "its key window closed before a byte was sent")
 
     async def _stopped_by_person(self, tool: Tool[..., Any], step: StepView) -> bool:
         """A planned step is skipped where the task is cancelled or its approval refused."""
         facts = self._facts(tool, step, Lookup.NONE)
-        if self._book.cancelled:
+        if self._writer.cancelled:
             await self._sender.record(step, Event.SKIP, facts, {"note": "cancelled"})
             raise Cancelled
         if not needs_approval(tool, step):
@@ -150,10 +152,10 @@ class Reconciler:
         if step.body.get("v") != tool.version:
             # The code has changed since the question: what was granted for the old is void.
             note: Body = {"what": "version", "v": tool.version}
-            await self._book.write([Entry(kind=Kind.NOTE, ordinal=step.ordinal, body=note)])
+            await self._writer.write([Entry(kind=Kind.NOTE, ordinal=step.ordinal, body=note)])
         item = self._approval(tool, step)
         if item is None:
-            raise Suspended("approval")
+            raise Suspended(WaitsForApproval())
         if item.body.get("granted"):
             return False
         body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note") or "refused"}
@@ -171,7 +173,7 @@ class Reconciler:
 
     async def _take_decision(self, tool: Tool[..., Any], step: StepView) -> None:
         """Apply a person's decision to a parked step, not before it is quiet (T10)."""
-        items = [item for item in self._book.inbox if is_answer(item, step)]
+        items = [item for item in self._writer.inbox if is_answer(item, step)]
         if not items or step.state is not StepState.PARKED:
             return
         while not (facts := self._facts(tool, step, Lookup.NONE)).quiet:
@@ -190,7 +192,7 @@ class Reconciler:
         await self._sender.record(step, event, facts, body, applied=answered)
 
     def _evidence(self, step: StepView) -> InboxItem | None:
-        for item in self._book.items(InboxKind.EVIDENCE, step.ordinal):
+        for item in self._writer.items(InboxKind.EVIDENCE, step.ordinal):
             if item.body.get("outcome") == "succeeded":
                 return item
         return None
@@ -200,7 +202,7 @@ class Reconciler:
         wanted = approval_binding(step)
         if step.body.get("v") != tool.version:
             return None
-        for item in reversed(self._book.items(InboxKind.APPROVAL, step.ordinal)):
+        for item in reversed(self._writer.items(InboxKind.APPROVAL, step.ordinal)):
             if item.body.get("binding") == wanted:
                 return item
         return None
@@ -209,23 +211,23 @@ class Reconciler:
 
     def _facts(self, tool: Tool[..., Any], step: StepView, lookup: Lookup) -> Facts:
         self._sender.check_owner()
-        view, effect = self._book.view, tool.effect
+        view, effect = self._writer.view, tool.effect
         quiet = quiet_in_ms(view, step, delay_ms=self._delay_ms(tool), clock=self._clock) == 0
         asked = needs_approval(tool, step)
         approval = self._approval(tool, step) if asked else None
-        older = _row(step).epoch < self._book.hold.epoch
+        older = _row(step).epoch < self._writer.hold.epoch
         return Facts(
-            epoch=self._book.hold.epoch,
-            owner=not self._book.fenced,
+            epoch=self._writer.hold.epoch,
+            owner=not self._writer.fenced,
             previous_closed=True,
             approved=not asked or (approval is not None and bool(approval.body.get("granted"))),
             lease_ok=True,  # the sender checks it again right before the commit
             quiet=quiet,
             in_window=self._in_window(tool, step) and not _must_ask_first(tool, step),
-            attempts_left=attempts_left(step, tool) and not self._book.secrets.missing(tool, step),
+            attempts_left=attempts_left(step, tool) and not self._writer.secrets.missing(tool, step),
             lookup=lookup,
             has_lookup=tool.finder is not None,
-            unsent=older and proven_unsent(view, step, self._book.journal),
+            unsent=older and proven_unsent(view, step, self._writer.journal),
             evidence=self._evidence(step) is not None,
             key_reused=step.doubt == "key-reused",
             at_least_once=isinstance(effect, Unrepeatable) and effect.policy == "at_least_once",
@@ -234,7 +236,7 @@ class Reconciler:
 
     def _in_window(self, tool: Tool[..., Any], step: StepView) -> bool:
         return in_window(
-            self._book.view, step, tool, self._book.journal, self._clock, late_ms=self._sender.late_ms(tool)
+            self._writer.view, step, tool, self._writer.journal, self._clock, late_ms=self._sender.late_ms(tool)
         )
 
     async def _await_turn(self, tool: Tool[..., Any], step: StepView) -> None:
@@ -251,16 +253,16 @@ class Reconciler:
         wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
         if step.doubt in ("refused", "raised"):
             wait_s = max(wait_s, tool.retry_delay_s)
-        ago_s = ended_ago_ms(self._book.view, step, self._clock) / 1000
+        ago_s = ended_ago_ms(self._writer.view, step, self._clock) / 1000
         await self._pause(wait_s * self._pace - ago_s, lambda: self._is_decided(step))
 
     def _is_decided(self, step: StepView) -> bool:
         """Whether waiting longer before the next attempt is of no use."""
-        cancelled = self._book.cancelled and step.state is StepState.PLANNED
+        cancelled = self._writer.cancelled and step.state is StepState.PLANNED
         return cancelled or self._evidence(step) is not None
 
     async def _pause(self, seconds: float, until: Callable[[], bool]) -> None:
-        await self._book.flush()
+        await self._writer.flush()
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not until() and (left := end - loop.time()) > 0:
@@ -268,21 +270,21 @@ class Reconciler:
             await self._wait_change(left)
 
     async def _wait_quiet(self, tool: Tool[..., Any], step: StepView) -> None:
-        await self._book.flush()
-        left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
+        await self._writer.flush()
+        left = quiet_in_ms(self._writer.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
         self._check_rest(left / 1000)
         await self._wait_change(max(left / 1000, 0.001))
 
     def _check_rest(self, left_s: float) -> None:
         """Leave memory to others where the wait is long; the journal knows since when it runs."""
-        if self._book.may_rest and left_s > REST_ABOVE_S:
-            raise Suspended(f"sleeping {self._book.journal.now_ms() + int(left_s * 1000)}")
+        if self._writer.may_rest and left_s > REST_ABOVE_S:
+            raise Suspended(Sleep(self._writer.journal.now_ms() + int(left_s * 1000)))
 
     async def _wait_change(self, seconds: float) -> None:
         """Wait, but listen for evidence, decisions and cancels."""
-        self._book.changed.clear()
-        await wait_event(self._book.changed, seconds)
-        self._book.check_going()
+        self._writer.changed.clear()
+        await wait_event(self._writer.changed, seconds)
+        self._writer.check_going()
 
     def _delay_ms(self, tool: Tool[..., Any]) -> int:
         return int(tool.delay_ms * self._pace)
@@ -292,8 +294,8 @@ class Reconciler:
     async def _ask(self, tool: Tool[..., Any], step: StepView, args: Args) -> tuple[Lookup, object]:
         """Ask; a lookup that cannot say is asked again a few times."""
         reason = ""
-        task_id = self._book.view.task_id
-        ago_s = sent_ago_s(self._book.view, step, self._book.journal, self._clock)
+        task_id = self._writer.view.task_id
+        ago_s = sent_ago_s(self._writer.view, step, self._writer.journal, self._clock)
 
         async def ask_at(slot: StepView) -> FindAnswer:
             return await self._caller.find(tool, slot, args, task_id=task_id, sent_ago_s=ago_s)
@@ -321,7 +323,7 @@ class Reconciler:
                 case Absent():
                     return Lookup.ABSENT, None
                 case Many():
-                    clean = self._book.secrets.text
+                    clean = self._writer.secrets.text
                     return Lookup.MANY, [clean(repr(one))[:500] for one in answer.results]
                 case Unsure():
                     reason = answer.reason
@@ -364,7 +366,7 @@ class Reconciler:
     def _found(self, tool: Tool[..., Any], step: StepView, answer: Found, *, at: str = "") -> tuple[Lookup, object]:
         place: Body = {"at": at} if at and at != step.ordinal else {}
         try:
-            clean = self._book.secrets.value
+            clean = self._writer.secrets.value
             result = clean(checked(answer.result, what=f"lookup result of {tool.name}"))
             encode(result, what=f"lookup result of {tool.name}")
             other = self._other_args(tool, step, answer)
@@ -378,8 +380,8 @@ class Reconciler:
         """The arguments it was done with, where they are not the step's. Raises BadValue."""
         if answer.args is None:
             return None
-        other = self._book.secrets.value(checked(answer.args, what="arguments the lookup found"))
-        mark = pinned_mark(self.fingerprint(tool, other), step.body.get("secrets"))
+        other = self._writer.secrets.value(checked(answer.args, what="arguments the lookup found"))
+        mark = pinned_fingerprint(self.fingerprint(tool, other), step.body.get("secrets"))
         return None if mark == step.fingerprint else other
 
     def _is_same(self, tool: Tool[..., Any], step: StepView, answer: Found) -> bool:
@@ -391,21 +393,21 @@ class Reconciler:
     async def _park(self, tool: Tool[..., Any], step: StepView, facts: Facts, found: object) -> None:
         name = question(_row(step), facts, restored=bool(step.restored_ms))
         text = QUESTIONS[name]
-        if isinstance(tool, Gone):
+        if isinstance(tool, MissingTool):
             name, text = "tool", tool.question
-        elif name == "attempts" and (gone := self._book.secrets.missing(tool, step)):
+        elif name == "attempts" and (gone := self._writer.secrets.missing(tool, step)):
             name, text = "secret", gone
-        left = quiet_in_ms(self._book.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
-        now_ms = self._book.journal.now_ms()
+        left = quiet_in_ms(self._writer.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
+        now_ms = self._writer.journal.now_ms()
         body: Body = {
             "question": text,
             "why": name,
-            "evidence": evidence_of(step, found, self._book.items(InboxKind.EVIDENCE, step.ordinal)),
+            "evidence": evidence_of(step, found, self._writer.items(InboxKind.EVIDENCE, step.ordinal)),
             "not_before_ms": now_ms + left,
             "quiet_in_ms": left,
         }
-        epoch = self._book.hold.epoch
-        notice = park_notice(self._book.view, step, text, epoch=epoch, now_ms=now_ms)
+        task_id, epoch = self._writer.view.task_id, self._writer.hold.epoch
+        notice = step_parked_notice(task_id, step.ordinal, step.tool, text, epoch=epoch, now_ms=now_ms)
         change = Change(state=TaskState.RUNNING, notice=notice)
         await self._sender.record(step, Event.PARK, facts, body, change=change)
 

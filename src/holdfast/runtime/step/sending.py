@@ -12,15 +12,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from holdfast.core.effect import Keyed
-from holdfast.core.step import Event, Facts, Refusal, StepState, next_step
+from holdfast.core.effect import CLASSES, Keyed
+from holdfast.core.step import Event, Facts, NotAllowed, StepState, next_step
 from holdfast.errors import InvariantViolated, JournalBusy, JournalFull, RunFenced, StatementFailed
 from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
-from holdfast.runtime.session.lease import Lease
-from holdfast.runtime.session.task_writer import Book
-from holdfast.runtime.step.attempt import Caller, Doubtful, Outcome, Raised, RefusedBy, Returned, Send, Unsent
+from holdfast.runtime.session.lease import SessionLease
+from holdfast.runtime.session.task_writer import TaskWriter
+from holdfast.runtime.step.attempt import AttemptOutcome, Caller, Doubtful, Raised, RefusedBy, Returned, Send, Unsent
 from holdfast.runtime.step.facts import slot_tag
 from holdfast.runtime.tool.tool import Tool
 
@@ -40,23 +40,23 @@ def _always() -> bool:
 class Sender:
     """Sends attempts of one task's steps and records their outcomes."""
 
-    def __init__(self, *, book: Book, lease: Lease, caller: Caller, pace: float) -> None:
-        self._book = book
+    def __init__(self, *, writer: TaskWriter, lease: SessionLease, caller: Caller, pace: float) -> None:
+        self._writer = writer
         self._lease = lease
         self._caller = caller
         self._pace = pace
-        epoch = book.hold.epoch
+        epoch = writer.hold.epoch
         self._facts_plain = Facts(epoch=epoch, owner=True)
         self._facts_stored = Facts(epoch=epoch, owner=True, refusals_stored=True)
 
     def take_slot(self, tool: Tool[..., Any], key: bytes, attempt: int) -> int:
-        if tool.letter in ("R", "T"):
+        if tool.effect.changes_nothing:
             return -1
         return self._lease.session.take_slot(slot_tag(key, attempt))
 
     def check_owner(self) -> None:
         """Raise RunFenced where another branch or task has met the end of this run or session."""
-        if self._book.fenced or self._lease.lost:
+        if self._writer.fenced or self._lease.lost:
             raise RunFenced
 
     def late_ms(self, tool: Tool[..., Any]) -> int:
@@ -71,7 +71,7 @@ class Sender:
         """
         try:
             while True:
-                self._book.check_going()
+                self._writer.check_going()
                 if not self._lease.ok():
                     self._lease.check()
                     await asyncio.sleep(LEASE_RETRY_S)
@@ -80,13 +80,13 @@ class Sender:
                     self._lease.session.free_slot(slot)
                     return False
                 try:
-                    await self._book.begin([entry])
+                    await self._writer.begin([entry])
                     return True
                 except (JournalFull, JournalBusy) as error:
-                    self._book.on_trouble(error)
+                    self._writer.on_trouble(error)
                     await asyncio.sleep(FULL_RETRY_S * self._pace)
         except BaseException:
-            step = self._book.step(entry.ordinal)
+            step = self._writer.step(entry.ordinal)
             if step is not None and self._is_mine(step):
                 await self._record_stop(step, Send(self._lease, slot))  # started, and not sent
             else:
@@ -96,15 +96,15 @@ class Sender:
     async def call(self, tool: Tool[..., Any], step: StepView, args: Args, slot: int) -> None:
         """Call the tool and record what came of it."""
         send = Send(self._lease, slot)
-        self._book.calls += 1
+        self._writer.calls += 1
         try:
             try:
-                scratch = self._book.scratch
+                scratch = self._writer.scratch
                 outcome = await self._caller.attempt(
                     tool,
                     step,
                     args,
-                    task_id=self._book.view.task_id,
+                    task_id=self._writer.view.task_id,
                     send=send,
                     folder=None if scratch is None else scratch.path,
                 )
@@ -117,10 +117,10 @@ class Sender:
             elif not self._deferred(tool, step, outcome, slot):
                 await self._record(tool, step, outcome, slot)
         finally:
-            self._book.calls -= 1
+            self._writer.calls -= 1
 
     async def _record_with_files(
-        self, scratch: Scratch, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int
+        self, scratch: Scratch, tool: Tool[..., Any], step: StepView, outcome: AttemptOutcome, slot: int
     ) -> None:
         """The files that the call left are durable with its outcome; where they cannot be, the
         outcome goes first."""
@@ -132,21 +132,21 @@ class Sender:
         if not kept:
             await scratch.after_late(step.ordinal)
 
-    def _deferred(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> bool:
+    def _deferred(self, tool: Tool[..., Any], step: StepView, outcome: AttemptOutcome, slot: int) -> bool:
         """Leave a plain success to the next commit, where its class allows that."""
         if type(outcome) is not Returned or not tool.merges or not self._is_mine(step):
             return False
         body: Body = {"result": outcome.result}
         if outcome.unkept:
             body["unkept"] = outcome.unkept
-        self._book.defer(_entry(step, Event.SUCCEED, self._facts(tool), body), slot=slot)
+        self._writer.defer(_entry(step, Event.SUCCEED, self._facts(tool), body), slot=slot)
         return True
 
     async def unsend(self, tool: Tool[..., Any], step: StepView, slot: int, why: str) -> None:
         """Record that an attempt which was started is not sent after all."""
         await self._record(tool, step, Unsent(why), slot)
 
-    async def _record(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> None:
+    async def _record(self, tool: Tool[..., Any], step: StepView, outcome: AttemptOutcome, slot: int) -> None:
         """Record the outcome, whatever comes: one that is known must not become unknown."""
         cut: asyncio.CancelledError | None = None
         while self._is_mine(step):
@@ -160,7 +160,7 @@ class Sender:
     def _is_mine(self, step: StepView) -> bool:
         """Whether its newest attempt was started by this run and has no outcome yet."""
         row = step.step
-        mine = row is not None and row.epoch == self._book.hold.epoch
+        mine = row is not None and row.epoch == self._writer.hold.epoch
         return mine and step.state is StepState.STARTED
 
     async def record(
@@ -175,12 +175,12 @@ class Sender:
         applied: tuple[int, ...] = (),
     ) -> None:
         """Write one event of a step, if the transition function allows it."""
-        if self._book.scratch is not None and event in _CLOSED_ELSEWHERE:
-            await self._book.scratch.after_late(step.ordinal)
+        if self._writer.scratch is not None and event in _CLOSED_ELSEWHERE:
+            await self._writer.scratch.after_late(step.ordinal)
         entry = _entry(step, event, facts, body)
-        await self._book.write([entry], slot=slot, change=change, applied=applied)
+        await self._writer.write([entry], slot=slot, change=change, applied=applied)
 
-    async def _record_outcome(self, tool: Tool[..., Any], step: StepView, outcome: Outcome, slot: int) -> None:
+    async def _record_outcome(self, tool: Tool[..., Any], step: StepView, outcome: AttemptOutcome, slot: int) -> None:
         facts = self._facts(tool)
         match outcome:
             case Returned():
@@ -225,16 +225,16 @@ class Sender:
         entry = _entry(step, Event.SUCCEED, facts, body)
         if outcome.apply is not None:
             try:
-                await self._book.write([entry], statements=outcome.apply.parsed(), slot=slot)
+                await self._writer.write([entry], statements=outcome.apply.parsed(), slot=slot)
             except StatementFailed as error:
                 failed: Body = {"kind": "StatementFailed", "text": error.message, "reason": "raised"}
                 await self._record_refusal(tool, step, facts, failed, slot)
         else:
-            await self._book.write([entry], slot=slot)
+            await self._writer.write([entry], slot=slot)
 
     async def _record_refusal(self, tool: Tool[..., Any], step: StepView, facts: Facts, body: Body, slot: int) -> None:
         """Failed with proof; or planned again under the same key where retries are left."""
-        harmless = tool.letter in ("R", "T")
+        harmless = tool.effect.changes_nothing
         row = step.step
         limit = max(tool.retries, tool.attempts - 1) if "retry_after_s" in body else tool.retries
         again = row is not None and row.attempts - step.spared <= limit
@@ -247,13 +247,13 @@ class Sender:
 
     async def _record_stop(self, step: StepView, send: Send) -> None:
         """Say that the attempt was broken off, if we still may; else the next claim says so."""
-        if self._book.fenced or self._lease.lost:
+        if self._writer.fenced or self._lease.lost:
             return
         body: Body = {"reason": "stopped", "text": "the call was broken off"}
         event = Event.DOUBT if send.begun else Event.UNSENT
-        if step.letter in ("R", "T"):
+        if CLASSES[step.letter].changes_nothing:
             event = Event.RETRY
-        facts = Facts(epoch=self._book.hold.epoch, owner=True)
+        facts = Facts(epoch=self._writer.hold.epoch, owner=True)
         try:
             await self.record(step, event, facts, body, slot=send.slot)
         except RunFenced:
@@ -265,13 +265,13 @@ class Sender:
 
 
 def check_allowed(result: object, ordinal: str) -> None:
-    if isinstance(result, Refusal):
+    if isinstance(result, NotAllowed):
         raise InvariantViolated("transition", f"step {ordinal}: {result.event.name}: {result.why}")
 
 
 def _is_alone(tool: Tool[..., Any], step: StepView) -> bool:
     """Whether no other attempt can have had an effect."""
-    return tool.letter in ("R", "T") or (step.step is not None and step.step.maybe_sent <= 1)
+    return tool.effect.changes_nothing or (step.step is not None and step.step.maybe_sent <= 1)
 
 
 def args_of(step: StepView) -> Args:

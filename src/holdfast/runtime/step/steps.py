@@ -21,6 +21,7 @@ from holdfast.core.effect import Keyed
 from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.ports import Memory
+from holdfast.core.rest import BrokenOff, Diverged
 from holdfast.core.step import Event, Facts, Step, StepState, next_step
 from holdfast.core.values import checked
 from holdfast.errors import (
@@ -35,11 +36,11 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
-from holdfast.runtime.secrets import pinned_mark
-from holdfast.runtime.session.lease import Lease
-from holdfast.runtime.session.task_writer import BROKEN_OFF, Book
+from holdfast.runtime.secrets import pinned_fingerprint
+from holdfast.runtime.session.lease import SessionLease
+from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import Caller
-from holdfast.runtime.step.code_changes import Changes
+from holdfast.runtime.step.code_changes import HeadChanges
 from holdfast.runtime.step.outcome import check_same, outcome_of
 from holdfast.runtime.step.reconcile import Reconciler
 from holdfast.runtime.step.sending import Args, Sender, args_of, check_allowed
@@ -58,30 +59,30 @@ class Steps:
     def __init__(
         self,
         *,
-        book: Book,
-        lease: Lease,
+        writer: TaskWriter,
+        lease: SessionLease,
         caller: Caller,
         clock: Clock,
         effect_keys: EffectKeys,
         fingerprint_key: bytes,
         pace: float = 1.0,
-        open_scratch: Callable[[Book], Scratch] | None = None,
+        open_scratch: Callable[[TaskWriter], Scratch] | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self.book = book
+        self.writer = writer
         self.memory = memory  # of an agent's folder
         self.guard: Guard | None = None  # of a task that has a gate
         self.plan: dict[int, PlanItem] = {}
         self.plan_changes = 0  # as far as this run has come
-        self.changes: Changes | None = None  # the policy for changed heads, of tasks
+        self.changes: HeadChanges | None = None  # the policy for changed heads, of tasks
         self._open_scratch = open_scratch
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys
-        self._new_facts = Facts(epoch=book.hold.epoch, owner=True, previous_closed=True, quiet=True)
+        self._new_facts = Facts(epoch=writer.hold.epoch, owner=True, previous_closed=True, quiet=True)
         self._performing: dict[asyncio.Task[Any], None] = {}  # Any: the code's own tasks, in order
-        self._sender = Sender(book=book, lease=lease, caller=caller, pace=pace)
+        self._sender = Sender(writer=writer, lease=lease, caller=caller, pace=pace)
         self._reconciler = Reconciler(
-            book=book,
+            writer=writer,
             sender=self._sender,
             caller=caller,
             clock=clock,
@@ -104,19 +105,19 @@ class Steps:
         self._performing[task] = None
         try:
             step = None
-            if self.book.scratch is None and ordinal not in self.book.view.steps:
+            if self.writer.scratch is None and ordinal not in self.writer.view.steps:
                 mark = self._reconciler.fingerprint(tool, asked[2])
                 step = await self._new(tool, ordinal, asked[2], extra, mark)
             if step is None or step.state is StepState.FAILED:
                 step = await self._carry_out(*asked)
         except _OF_THE_JOURNAL as error:
-            self.book.end(error)
+            self.writer.end(error)
             raise
         except BaseException as error:
             if self._left_open(ordinal, error):
-                # A timeout of the code's own: it may not go on past a call in doubt (I5).
+                # A timeout of the code's own: it may not continue after a call in doubt (I5).
                 self._broken_off.append(asked)
-                self.book.end(Suspended(BROKEN_OFF))
+                self.writer.end(Suspended(BrokenOff()))
             raise
         finally:
             self._performing.pop(task, None)
@@ -124,28 +125,28 @@ class Steps:
 
     def scratch(self) -> Scratch:
         """The task's scratch folder; made, and empty, when it is first asked for in a run."""
-        if self.book.scratch is None:
+        if self.writer.scratch is None:
             if self._open_scratch is None:
                 raise Misuse("this journal has no place for scratch files")
-            self.book.scratch = self._open_scratch(self.book)
-        return self.book.scratch
+            self.writer.scratch = self._open_scratch(self.writer)
+        return self.writer.scratch
 
     async def end_all(self) -> None:
         """The code has ended: bring what it has left under way to its end; nothing begins.
 
         Calls that it began and did not await, because an attempt must not run on once the task
-        is somebody else's. Calls that it broke off: here and not in the next run, where the code
+        belongs to another worker. Calls that it broke off: here and not in the next run, where the code
         may break them off again and again; then it runs again, because what it has made of the
         break does not count.
         """
-        self.book.ended = True
+        self.writer.ended = True
         await self._end_strays()
         if not self._broken_off:
             return
-        if not self.book.stopping:
-            self.book.signal = None
+        if not self.writer.stopping:
+            self.writer.signal = None
             await self._settle_broken_off()
-        raise Suspended(BROKEN_OFF)
+        raise Suspended(BrokenOff())
 
     async def _end_strays(self) -> None:
         strays = [task for task in self._performing if task is not asyncio.current_task()]
@@ -181,14 +182,14 @@ class Steps:
         number = 0
         slot_name = ordinal
         while True:
-            step = self.book.view.steps.get(slot_name)
-            scratch = self.book.scratch
+            step = self.writer.view.steps.get(slot_name)
+            scratch = self.writer.scratch
             if step is None:
-                if scratch is not None and not self.book.cancelled:
+                if scratch is not None and not self.writer.cancelled:
                     await scratch.before(slot_name)
                 step = await self._new(tool, slot_name, args, extra, mark)
             else:
-                check_same(step, tool, pinned_mark(mark, step.body.get("secrets")))
+                check_same(step, tool, pinned_fingerprint(mark, step.body.get("secrets")))
                 if scratch is not None:
                     await scratch.replay(step)
                 step = step if step.closed else await self.settle_open(tool, step)
@@ -198,28 +199,28 @@ class Steps:
                 return step
             number += 1
             slot_name = retry_slot(ordinal, number)
-            if self.book.step(slot_name) is None:
+            if self.writer.step(slot_name) is None:
                 await self._reconciler.pause_before_retry(tool, step)
 
     def _left_open(self, ordinal: str, error: BaseException) -> bool:
         """Whether the code leaves a call that is not at its end, recorded or not."""
         if isinstance(error, asyncio.CancelledError):
             return True
-        step = self.book.step(ordinal)
+        step = self.writer.step(ordinal)
         return step is not None and not step.closed and not isinstance(error, Signal)
 
     def _new(
         self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None, mark: bytes
     ) -> Awaitable[StepView]:
         """A step that the journal does not know; awaited, it comes to its end."""
-        if (note := self.book.view.notes.get(ordinal)) is not None:
-            raise Suspended(f"diverged: step {ordinal} was {note.what}, now it is {tool.name}")
-        if self.book.cancelled:
+        if (note := self.writer.view.notes.get(ordinal)) is not None:
+            raise Suspended(Diverged(f"step {ordinal} was {note.what}, now it is {tool.name}"))
+        if self.writer.cancelled:
             raise Cancelled
         pins = None
-        if tool.secrets or self.book.secrets.active:
-            pins = self.book.secrets.pin(tool, ordinal, cast(Args, args))
-            mark = pinned_mark(mark, pins)
+        if tool.secrets or self.writer.secrets.active:
+            pins = self.writer.secrets.pin(tool, ordinal, cast(Args, args))
+            mark = pinned_fingerprint(mark, pins)
         if tool.needs_child:
             _ = tool.target  # a tool that no child can find is refused before it is planned
         body: Body = {"tool": tool.name, "letter": tool.letter, "args": args, "v": tool.version}
@@ -233,11 +234,11 @@ class Steps:
             body.update(extra)
         if self.guard is not None and (events := self.guard.judge(tool, ordinal, body)):
             return self._open_slot(tool, ordinal, body, mark, *events)
-        if self.book.view.restored_ms and tool.letter not in ("R", "T"):
+        if self.writer.view.restored_ms and not tool.effect.changes_nothing:
             # Rule 7: this slot may have been used in the timeline that a restore has lost. A
             # Fenced or Idempotent one is simply sent again, but a refusal is then no proof while
             # the lost timeline's request may be under way: a refusal raises no fence.
-            body["lost_after_ms"] = self.book.view.restored_ms
+            body["lost_after_ms"] = self.writer.view.restored_ms
             return self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
         if tool.needs_approval:
             return self._open_slot(tool, ordinal, body, mark, Event.PLAN)
@@ -259,7 +260,7 @@ class Steps:
             quiet=True,
         )
         await self._sender.begin(entry, slot)
-        step = self.book.get_step(ordinal)
+        step = self.writer.get_step(ordinal)
         await self._sender.call(tool, step, body["args"], slot)
         return step if step.closed else await self._reconciler.drive(tool, step, body["args"])
 
@@ -270,16 +271,16 @@ class Steps:
             following = next_step(row, event, self._new_facts, letter=tool.letter)
             check_allowed(following, ordinal)
             row = cast(Step, following)
-        if Event.SKIP in events and self.book.scratch is not None:
-            await self.book.scratch.after_late(ordinal)
+        if Event.SKIP in events and self.writer.scratch is not None:
+            await self.writer.scratch.after_late(ordinal)
         entry = Entry(
             kind=Kind.STEP, ordinal=ordinal, events=events, body=body, effect_key=self._key(ordinal), fingerprint=mark
         )
-        await self.book.write([entry])
-        return await self._reconciler.drive(tool, self.book.get_step(ordinal), body["args"])
+        await self.writer.write([entry])
+        return await self._reconciler.drive(tool, self.writer.get_step(ordinal), body["args"])
 
     def _key(self, ordinal: str) -> bytes:
-        return self._keys.raw(self.book.view.task_id, ordinal)
+        return self._keys.raw(self.writer.view.task_id, ordinal)
 
 
 _OF_THE_JOURNAL = (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly)

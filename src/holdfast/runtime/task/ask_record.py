@@ -20,17 +20,17 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.core.ordinal import sort_key
+from holdfast.core.rest import NeedsPerson
 from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged, Suspended
 from holdfast.journal.records import Body, StepView, TaskView
-from holdfast.runtime.models.order import Object
 from holdfast.runtime.models.reply import Reply
-from holdfast.runtime.models.request import Request
+from holdfast.runtime.models.request import Object, Request
 
 ASK = "@ask"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class AskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of a model step."""
 
     after: str
@@ -69,13 +69,13 @@ def reading_own() -> Generator[None]:
     try:
         yield
     except JournalDamaged as error:
-        raise Suspended(f"damaged: {error.message}") from None
+        raise Suspended(NeedsPerson(f"damaged: {error.message}")) from None
 
 
-def asked_of(step: StepView) -> Asked:
+def asked_of(step: StepView) -> AskRecord:
     """Raises JournalDamaged where the step is no model call of ours."""
     try:
-        return msgspec.convert(step.args, Asked)
+        return msgspec.convert(step.args, AskRecord)
     except msgspec.ValidationError as error:
         raise JournalDamaged(f"step {step.ordinal}: its request cannot be read: {error}") from None
 

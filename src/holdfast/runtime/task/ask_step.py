@@ -2,13 +2,16 @@
 
 The order never changes: what the request names is deferred, the step that names it is planned and
 started in the commit that takes it along, the request is sent, the reply is recorded before any
-later step can begin. A crash before the commit leaves nothing or contents that nobody names; after
-it a started Read, which is sent again; a lost reply is asked for again and was acted on by nobody.
+later step can begin. A crash before the commit leaves nothing or contents that no record names; after
+it a started Read, which is sent again; a lost reply is asked for again; nothing has followed from it.
 
-Errors that a later sending may mend wait their turn in the record (`busy`, with the provider's
+After an error that may pass, the step waits in the record (`busy`, with the provider's
 Retry-After), for as long as it takes; every other one closes the step as failed with its kind and
 words, and the code gets the same error on each replay. A garbled reply is paid for, so it is asked
 for again only a few times.
+
+While a reply comes its pieces are shown (`StreamView`), with handles for known secrets. A piece may end inside a secret
+that the model echoes: so the end of the text is held back while it may be the beginning of one.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import msgspec
 
 from holdfast.core.content import content_bytes
 from holdfast.core.effect import Read
+from holdfast.core.rest import Diverged
 from holdfast.core.values import checked, encode
 from holdfast.errors import (
     BadInput,
@@ -41,19 +45,17 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import Body, StepView
 from holdfast.runtime.models.model import Model
-from holdfast.runtime.models.port import Show, check_show
+from holdfast.runtime.models.port import Restarted, Show, Shown, TextDelta, check_show
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Object, Request, check_settings, check_tools
 from holdfast.runtime.secrets import Secrets
-from holdfast.runtime.task.ask_record import ASK, Asked, asked_of, head_of, reading_own
-from holdfast.runtime.task.contents import Contents
+from holdfast.runtime.task.ask_record import ASK, AskRecord, asked_of, head_of, reading_own
 from holdfast.runtime.task.run import Run, StepCall
-from holdfast.runtime.task.stream_view import Showing
-from holdfast.runtime.task.talk import Talk
+from holdfast.runtime.task.talk import Contents, Talk
 from holdfast.runtime.tool.tool import Call, Tool
 
 if TYPE_CHECKING:
-    from holdfast.runtime.session.task_writer import Book
+    from holdfast.runtime.session.task_writer import TaskWriter
 
 GARBLED_MAX = 3  # replies of one run of a step that could not be used
 GRACE_S = 5.0  # a model call ends by its own time before its step is given up
@@ -108,8 +110,8 @@ class AskCall(StepCall[Reply]):
     async def perform(self, run: Run) -> Reply:
         if self.ordinal:
             raise Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
-        book = run.steps.book
-        talk = self._talk if isinstance(self._talk, Talk) else _listed(book, self._talk)
+        writer = run.steps.writer
+        talk = self._talk if isinstance(self._talk, Talk) else _listed(writer, self._talk)
         if talk.asking:
             raise Misuse("the talk is being answered already", hint="talk.copy() for a second line")
         talk.check_end()
@@ -131,30 +133,30 @@ async def ask_at(
     run: Run, ordinal: str, model: Model, talk: Talk, *, head: Body, show: Show | None, extra: Body | None = None
 ) -> Reply:
     """The reply at this ordinal, recorded or asked for now, and taken into the talk."""
-    book = run.steps.book
-    talk.session = talk.session or f"{book.view.task_id}/{ordinal}"
-    contents = Contents(book)
+    writer = run.steps.writer
+    talk.session = talk.session or f"{writer.view.task_id}/{ordinal}"
+    contents = Contents(writer)
     kept, digest = contents.named(head, what="the head of the request")
     named = (digest, cast(Body, kept))
     talk.set_system(named[1]["system"])
-    step = book.view.steps.get(ordinal)
+    step = writer.view.steps.get(ordinal)
     if step is not None and step.tool == ASK:
         asked = _same(run, step, talk, named)
     else:
-        asked = Asked(
+        asked = AskRecord(
             after=talk.after,
             count=len(talk),
             head=digest,
             prefix=talk.prefix,
             new=tuple(digest for _, digest in talk.new),
         )
-        if not book.cancelled:
+        if not writer.cancelled:
             for message, name in talk.new:
                 contents.record(message, name)
     if step is None or not step.closed:
         contents.record(named[1], digest)
     sending = _Sending(
-        model, named[1], talk, show=show, secrets=book.secrets, head_digest="" if asked.head == digest else digest
+        model, named[1], talk, show=show, secrets=writer.secrets, head_digest="" if asked.head == digest else digest
     )
     tool = _tool_of(model).with_sending(sending)
     try:
@@ -168,7 +170,7 @@ async def ask_at(
 
 
 def checked_head(model: Model, talk: Talk, *, tools: Tools, settings: Mapping[str, object] | None) -> Body:
-    """What stands before the talk. Raises BadInput or BadValue."""
+    """What is sent before the talk. Raises BadInput or BadValue."""
     given = {"settings": {**model.settings, **(settings or {})}, "tools": _offered(tools)}
     head = _known_head(given)
     return {"model": model.name, "settings": head["settings"], "system": talk.system, "tools": head["tools"]}
@@ -201,19 +203,20 @@ def _schema_of(tool: object) -> object:
     return cast("Tool[..., Any]", tool).schema
 
 
-def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> Asked:
+def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> AskRecord:
     """The recorded request, where this is the same talk. Suspended where it is another one."""
     with reading_own():
         asked = asked_of(step)
     if (asked.count, asked.prefix) != (len(talk), talk.prefix):
-        raise Suspended(
-            f"diverged: step {step.ordinal}: the talk before this model call is another one now: "
+        why = (
+            f"step {step.ordinal}: the talk before this model call is another one now: "
             f"{len(talk)} messages with the prefix {talk.prefix[:8]}, recorded are {asked.count} "
             f"with {asked.prefix[:8]}"
         )
+        raise Suspended(Diverged(why))
     if asked.head != head[0] and run.steps.changes is not None:
         with reading_own():
-            before = head_of(run.steps.book.view, asked.head)
+            before = head_of(run.steps.writer.view, asked.head)
         run.steps.changes.check_head((asked.head, before), head)
     return asked
 
@@ -234,7 +237,7 @@ class _AskTool(Tool[..., Any]):
 
 
 async def _ask() -> None:
-    """Never called: what is sent lies in `_AskTool.sending`."""
+    """Never called: `_AskTool.sending` sends."""
 
 
 _tools: dict[tuple[float, int], _AskTool] = {}
@@ -275,14 +278,14 @@ class _Sending:
         self._request = Request(
             model=head["model"], messages=talk.messages, settings=head["settings"], tools=head["tools"]
         )
-        self._showing = None if show is None else Showing(show, secrets)
+        self._view = None if show is None else StreamView(show, secrets)
         self._secrets = secrets
         self._head_digest = head_digest
         self._garbled = 0
 
     async def send(self) -> Body:
         """One attempt. Raises Busy where a later one may do better."""
-        showing = self._showing
+        showing = self._view
         if showing is not None:
             showing.restart(self._model.name)
         try:
@@ -345,7 +348,7 @@ def _reply_in(result: object, ordinal: str) -> Reply:
         raise ReplyGarbled(text, reason="garbage") from None
 
 
-def _listed(book: Book, messages: object) -> Talk:
+def _listed(writer: TaskWriter, messages: object) -> Talk:
     """A talk of these messages, for one question."""
     if not isinstance(messages, list | tuple):
         raise Misuse("ask: give a talk (run.talk) or a list of messages")
@@ -353,7 +356,7 @@ def _listed(book: Book, messages: object) -> Talk:
     leading = 0
     while leading < len(given) and _role(given[leading]) == "system":
         leading += 1
-    talk = Talk(book, system=given[:leading])  # pyright: ignore[reportArgumentType] - checked there
+    talk = Talk(writer, system=given[:leading])  # pyright: ignore[reportArgumentType] - checked there
     for message in given[leading:]:
         if not isinstance(message, Mapping):
             raise BadInput(f"message {len(talk) + 1}: must be an object")
@@ -363,3 +366,48 @@ def _listed(book: Book, messages: object) -> Talk:
 
 def _role(message: object) -> object:
     return cast(Object, message).get("role") if isinstance(message, Mapping) else None
+
+
+class StreamView:
+    """Passes on the pieces of one reply, over as many attempts as it takes."""
+
+    __slots__ = ("_held", "_secrets", "_show", "_shown")
+
+    def __init__(self, show: Show, secrets: Secrets) -> None:
+        self._show: Show | None = show
+        self._secrets = secrets
+        self._held = ""
+        self._shown = False  # something that is void if another attempt begins
+
+    def restart(self, failed: str) -> None:
+        """Another attempt begins."""
+        self._held = ""
+        if self._shown:
+            self._pass_on(Restarted(failed=failed))
+        self._shown = False
+
+    def piece(self, shown: Shown) -> None:
+        if not isinstance(shown, TextDelta):
+            self._held, self._shown = "", False
+            self._pass_on(shown)
+            return
+        text, self._held = self._secrets.split(self._held + shown.text)
+        self._text(text)
+
+    def end(self) -> None:
+        """The reply is whole."""
+        text, self._held = self._secrets.text(self._held), ""
+        self._text(text)
+
+    def _text(self, text: str) -> None:
+        if text:
+            self._shown = True
+            self._pass_on(TextDelta(text=text))
+
+    def _pass_on(self, shown: Shown) -> None:
+        if self._show is None:
+            return
+        try:
+            self._show(shown)
+        except Exception:  # noqa: BLE001 - the user's own
+            self._show = None

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
+from holdfast.core.rest import BrokenOff, Diverged, Parked, Rest, Sleep, WaitsForApproval
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
 from holdfast.errors import Cancelled, Misuse, RunFenced, Signal, StepOpen, Suspended
@@ -31,7 +32,7 @@ from holdfast.journal.contract import InboxKind, Remark
 from holdfast.journal.records import REMARK, Body, Entry, Kind, Note
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.scratch.scratch import Scratch
-from holdfast.runtime.session.task_writer import BROKEN_OFF, Book
+from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.steps import Steps
 from holdfast.runtime.tool.tool import Tool, check_tool
 
@@ -110,7 +111,7 @@ class Run:
 
     def __init__(self, *, steps: Steps, clock: Clock, entropy: Entropy, prefix: str = "") -> None:
         self.steps = steps
-        self._book: Book = steps.book
+        self._writer: TaskWriter = steps.writer
         self._clock = clock
         self._entropy = entropy
         self._prefix = prefix
@@ -121,17 +122,17 @@ class Run:
 
     @property
     def task_id(self) -> str:
-        return self._book.view.task_id
+        return self._writer.view.task_id
 
     @property
     def epoch(self) -> int:
-        return self._book.hold.epoch
+        return self._writer.hold.epoch
 
     @property
     def scratch(self) -> Scratch:
         """The task's folder for working files (`run.scratch.path`), restored on resume.
 
-        What lies in it is part of every checkpoint; see docs/how-to/scratch-files.md. One folder
+        What is in it is part of every checkpoint; see docs/how-to/scratch-files.md. One folder
         for the task: the branches of a gather share it.
         """
         try:
@@ -160,7 +161,7 @@ class Run:
         """A new conversation with a model; `system` is what its instructions say."""
         from holdfast.runtime.task.talk import Talk  # with its client: only where a model is asked
 
-        return Talk(self._book, system=system)
+        return Talk(self._writer, system=system)
 
     def ask(
         self,
@@ -218,7 +219,7 @@ class Run:
             raise self._diverged(
                 f"the gather at {ordinal} had {note.body.get('branches')} branches, now it has {len(branches)}"
             )
-        if self._book.view.files is not None:
+        if self._writer.view.files is not None:
             await self._enter_gather(ordinal)
         with self.open_step(ordinal):
             tasks = [
@@ -229,7 +230,7 @@ class Run:
                 await asyncio.wait(tasks)
             except asyncio.CancelledError:
                 # Broken off by the code or the worker: a branch may not begin its next step.
-                self._book.end(Suspended(BROKEN_OFF))
+                self._writer.end(Suspended(BrokenOff()))
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
@@ -241,23 +242,23 @@ class Run:
         if not 0 <= seconds <= SLEEP_S_MAX:
             raise Misuse(f"sleep: between 0 and {SLEEP_S_MAX:g} seconds, not {seconds!r}")
         ordinal = self.take_ordinal()
-        due = self._book.journal.now_ms() + int(seconds * 1000)
+        due = self._writer.journal.now_ms() + int(seconds * 1000)
         note = self._note(ordinal, "sleep", lambda: {"due_ms": due})
         if note.answer is not None:
             return
         with self.open_step(ordinal):
-            await self._book.flush()
+            await self._writer.flush()
             due = int(note.body["due_ms"])
-            while (left := due - self._book.journal.now_ms()) > 0:
-                self._book.check_going()
-                if self._book.cancelled:
+            while (left := due - self._writer.journal.now_ms()) > 0:
+                self._writer.check_going()
+                if self._writer.cancelled:
                     raise Cancelled
                 if left > SLEEP_HERE_S * 1000:
-                    raise Suspended(f"sleeping {due}")
-                self._book.changed.clear()
-                if not await wait_event(self._book.changed, left / 1000):
+                    raise Suspended(Sleep(due))
+                self._writer.changed.clear()
+                if not await wait_event(self._writer.changed, left / 1000):
                     break  # slept out; a clock that was set back must not make it longer
-        self._answer(ordinal, {"woken_ms": self._book.journal.now_ms()})
+        self._answer(ordinal, {"woken_ms": self._writer.journal.now_ms()})
 
     async def approve(self, question: str, **details: Any) -> Approval:  # Any: checked as JSON
         """Ask a person; the task waits, for as long as it takes.
@@ -275,16 +276,16 @@ class Run:
         if note.answer is not None:
             return Approval(note.answer)
         with self.open_step(ordinal):
-            await self._book.flush()
-            if self._book.cancelled:
+            await self._writer.flush()
+            if self._writer.cancelled:
                 raise Cancelled
-            items = self._book.items(InboxKind.APPROVAL, ordinal)
+            items = self._writer.items(InboxKind.APPROVAL, ordinal)
             if not items:
-                raise Suspended("approval")
+                raise Suspended(WaitsForApproval())
             # The newest one: until it is acted on, a person may think again.
             answer = {key: items[-1].body.get(key) for key in ("granted", "by", "note")}
             entry = Entry(kind=Kind.ANSWER, ordinal=ordinal, body=answer)
-            await self._book.write([entry], applied=[item.number for item in items])
+            await self._writer.write([entry], applied=[item.number for item in items])
         return Approval(answer)
 
     def version(self, name: str, newest: int) -> int:
@@ -296,10 +297,10 @@ class Run:
         """
         check_version(name, newest)
         ordinal = f"@version {name}"
-        note = self._book.view.notes.get(ordinal)
+        note = self._writer.view.notes.get(ordinal)
         if note is None:
             following = f"{self._prefix}{self._next + 1}"
-            view = self._book.view
+            view = self._writer.view
             if following in view.steps or following in view.notes:
                 return 0
             note = self._note(ordinal, "version-of", lambda: {"version": newest})
@@ -313,7 +314,7 @@ class Run:
         is written from the journal; see docs/how-to/memory.md.
         """
         ordinal = self.take_ordinal()
-        view = self._book.view
+        view = self._writer.view
         if (known := view.notes.get(ordinal)) is not None:
             if known.what != REMARK:
                 raise self._diverged(f"step {ordinal} was {known.what}, now it is a note")
@@ -329,11 +330,11 @@ class Run:
         check_remark(remark)
         body: Body = {"to": remark.to.value, "text": remark.text, "origin": remark.origin}
         with self.open_step(ordinal):
-            await self._book.write([Entry(kind=Kind.REMARK, ordinal=ordinal, body=body)])
+            await self._writer.write([Entry(kind=Kind.REMARK, ordinal=ordinal, body=body)])
 
     def now(self) -> datetime:
         """The time, recorded: a replay sees the same."""
-        note = self._value("now", self._book.journal.now_ms)
+        note = self._value("now", self._writer.journal.now_ms)
         return datetime.fromtimestamp(int(note) / 1000, UTC)
 
     def random(self) -> float:
@@ -358,10 +359,10 @@ class Run:
         That the worker stops counts only for code that has met it: other code has come to its
         end in time.
         """
-        return self._signal or (None if self._book.stopping else self._book.signal)
+        return self._signal or (None if self._writer.stopping else self._writer.signal)
 
     def seek(self, number: int) -> None:
-        """Go on behind this ordinal: for a loop that is rebuilt from its records."""
+        """Continue after this ordinal: for a loop that is rebuilt from its records."""
         self._next = number
 
     def take_ordinal(self) -> str:
@@ -371,19 +372,19 @@ class Run:
 
     def check_free(self) -> None:
         """Raise where this chain was told to end, or a step of it is still open (I5)."""
-        self._signal = self._signal or self._book.signal
+        self._signal = self._signal or self._writer.signal
         if self._signal is not None:
             raise self._signal
-        if self._book.ended:
-            raise StepOpen("the task's code has ended: each step must be awaited in it")
+        if self._writer.ended:
+            raise StepOpen("the task's code has ended: await each step in it")
         if self._open:
-            raise StepOpen(f"step {self._open} is still open: it must be awaited first")
+            raise StepOpen(f"step {self._open} is still open: await it first")
 
     def open_step(self, ordinal: str) -> _Open:
         return _Open(self, ordinal)
 
     async def _enter_gather(self, ordinal: str) -> None:
-        files, scratch = self._book.view.files, self._book.scratch
+        files, scratch = self._writer.view.files, self._writer.scratch
         if scratch is not None and scratch.caught_up:
             return
         if files is not None and files.newest_below(f"{ordinal}.") is not None:
@@ -405,7 +406,7 @@ class Run:
             else:
                 result = await branch(run)
         except BaseException as raised:
-            stopped = isinstance(raised, asyncio.CancelledError) and self._book.stopping
+            stopped = isinstance(raised, asyncio.CancelledError) and self._writer.stopping
             if stopped or is_closed_from_outside(raised):
                 raise
             error = raised
@@ -417,41 +418,41 @@ class Run:
 
     def _note(self, ordinal: str, what: str, make: Callable[[], Body]) -> Note:
         """The value recorded at this ordinal; made and recorded now where there is none."""
-        note = self._book.view.notes.get(ordinal)
+        note = self._writer.view.notes.get(ordinal)
         if note is None:
-            if ordinal in self._book.view.steps:
+            if ordinal in self._writer.view.steps:
                 raise self._diverged(f"step {ordinal} was a call, now it is {what}")
             entry = Entry(kind=Kind.NOTE, ordinal=ordinal, body={"what": what, **make()})
-            self._book.defer(entry)
-            note = self._book.view.notes[ordinal]
+            self._writer.defer(entry)
+            note = self._writer.view.notes[ordinal]
         if note.what != what:
             raise self._diverged(f"step {ordinal} was {note.what}, now it is {what}")
         return note
 
     def _change_plan(self, made: Body) -> None:
         ordinal = self.take_ordinal()
-        made = cast(Body, self._book.secrets.value(made))
+        made = cast(Body, self._writer.secrets.value(made))
         note = self._note(ordinal, "plan", lambda: made)
         if note.body.get("items") != made["items"]:
             raise self._diverged(f"the change of the plan at {ordinal} is another one now")
         self.steps.plan_changes += 1
 
     def _diverged(self, why: str) -> Suspended:
-        self._signal = signal = Suspended(f"diverged: {why}")
+        self._signal = signal = Suspended(Diverged(why))
         return signal
 
     def _answer(self, ordinal: str, body: Body) -> None:
-        self._book.defer(Entry(kind=Kind.ANSWER, ordinal=ordinal, body=body))
+        self._writer.defer(Entry(kind=Kind.ANSWER, ordinal=ordinal, body=body))
 
     def set_open(self, ordinal: str) -> None:
         self._open = ordinal
 
     def end_by(self, error: BaseException) -> None:
-        """Remember what ends this chain, so that its code cannot go on all the same."""
+        """Remember what ends this chain, so that its code cannot continue."""
         if isinstance(error, Signal):
             self._signal = error
-        elif isinstance(error, asyncio.CancelledError) and not self._book.stopping:
-            self._book.end(Suspended(BROKEN_OFF))
+        elif isinstance(error, asyncio.CancelledError) and not self._writer.stopping:
+            self._writer.end(Suspended(BrokenOff()))
 
 
 class _Open:
@@ -496,10 +497,20 @@ def _rank(error: BaseException) -> tuple[int, int]:
         case Cancelled():
             return (1, 0)
         case Suspended():
-            word, _, rest = error.reason.partition(" ")
-            order = {"sleeping": 3, "approval": 4, "parked": 5}.get(word, 2)
-            return (order, int(rest) if word == "sleeping" else 0)
+            return _rank_of_rest(error.rest)
         case Signal():
             return (2, 0)
         case _:
             return (6, 0)
+
+
+def _rank_of_rest(rest: Rest) -> tuple[int, int]:
+    match rest:
+        case Sleep():
+            return (3, rest.due_ms)
+        case WaitsForApproval():
+            return (4, 0)
+        case Parked():
+            return (5, 0)
+        case _:
+            return (2, 0)

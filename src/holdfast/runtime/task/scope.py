@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NoReturn
 
+from holdfast.core.notices import step_parked_notice
 from holdfast.core.ordinal import slot_ordinal
-from holdfast.core.ports import Notice
+from holdfast.core.rest import Diverged, WaitsForApproval
 from holdfast.core.step import StepState
 from holdfast.errors import (
     Cancelled,
@@ -29,25 +30,25 @@ from holdfast.errors import (
 )
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
-from holdfast.runtime.session.task_writer import Book
+from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.steps import Steps
-from holdfast.runtime.task.execute import approval_notice
+from holdfast.runtime.task.execute import waits_for_approval
 from holdfast.runtime.tool.tool import Tool, check_tool
 
 
 class Scope:
     """An open scope. Calls of different slots may run at the same time."""
 
-    def __init__(self, name: str, book: Book, steps: Steps) -> None:
+    def __init__(self, name: str, writer: TaskWriter, steps: Steps) -> None:
         self.name = name
-        self._book = book
+        self._writer = writer
         self._steps = steps
         self._turns: dict[str, asyncio.Lock] = {}
-        book.may_rest = False  # the caller waits for the answer
+        writer.may_rest = False  # the caller waits for the answer
 
     @property
     def task_id(self) -> str:
-        return self._book.view.task_id
+        return self._writer.view.task_id
 
     @property
     def scratch(self) -> NoReturn:
@@ -65,13 +66,13 @@ class Scope:
         check_tool(tool)
         args = self._steps.taken(tool, args)
         ordinal = slot_ordinal(slot)
-        if self._book.secrets.active:
-            self._book.secrets.check_input(slot, what="the name of the slot")
+        if self._writer.secrets.active:
+            self._writer.secrets.check_input(slot, what="the name of the slot")
         turn = self._turns.setdefault(ordinal, asyncio.Lock())
         async with turn:
             try:
                 result = await self._steps.perform(tool, ordinal, args)
-                await self._book.flush()
+                await self._writer.flush()
                 return result
             except Suspended as signal:
                 raise self._explained(signal, slot, ordinal) from None
@@ -81,35 +82,35 @@ class Scope:
                 raise TaskCancelled(task_id=self.task_id) from None
 
     def _explained(self, signal: Suspended, slot: str, ordinal: str) -> Exception:
-        if signal.reason.startswith("diverged"):
+        if isinstance(signal.rest, Diverged):
             return RequestConflict(task_id=self.task_id, request_id=slot, name=f"scope {self.name}")
-        step = self._book.step(ordinal)
+        step = self._writer.step(ordinal)
         asked = step.question if step is not None else ""
-        if signal.reason == "approval":
-            asked = "it waits for a person's yes (`holdfast approval list`)"
-        return TaskParked(task_id=self.task_id, ordinal=ordinal, question=asked or signal.reason)
+        if isinstance(signal.rest, WaitsForApproval):
+            asked = "it waits for approval (`holdfast approval list`)"
+        return TaskParked(task_id=self.task_id, ordinal=ordinal, question=asked or signal.rest.text)
 
     async def release(self) -> None:
         """Give the scope back, for another process or a later day."""
-        if not self._book.fenced:
-            state = TaskState.QUEUED if _in_doubt(self._book) else None
-            await _rest(self._book, state)
+        if not self._writer.fenced:
+            state = TaskState.QUEUED if _in_doubt(self._writer) else None
+            await _rest(self._writer, state)
 
 
-async def settle_scope(book: Book, steps: Steps, tools: dict[str, Tool[..., Any]]) -> TaskState | None:
+async def settle_scope(writer: TaskWriter, steps: Steps, tools: dict[str, Tool[..., Any]]) -> TaskState | None:
     """A scope whose process died: bring what it left open to its end, so no doubt is silent."""
-    book.may_rest = False
+    writer.may_rest = False
     try:
-        for step in list(book.view.steps.values()):
+        for step in list(writer.view.steps.values()):
             tool = tools.get(step.tool)
             if tool is not None and not step.closed and step.state is not StepState.PLANNED:
                 await _settle_one(steps, step, tool)
-        doubtful = _in_doubt(book)
+        doubtful = _in_doubt(writer)
         strange = next((step for step in doubtful if step.tool not in tools), None)
         if strange is not None:
-            return await _rest(book, TaskState.PARKED, strange)
-        # With its tool at hand it is in doubt only because this worker stops: another goes on.
-        return await _rest(book, TaskState.QUEUED if doubtful else None)
+            return await _rest(writer, TaskState.PARKED, strange)
+        # With its tool at hand it is in doubt only because this worker stops: another one settles it.
+        return await _rest(writer, TaskState.QUEUED if doubtful else None)
     except RunFenced:
         return None
 
@@ -121,45 +122,41 @@ async def _settle_one(steps: Steps, step: StepView, tool: Tool[..., Any]) -> Non
         return
 
 
-def _in_doubt(book: Book) -> list[StepView]:
+def _in_doubt(writer: TaskWriter) -> list[StepView]:
     """Steps that may have had an effect and are neither closed nor parked."""
     return [
         step
-        for step in book.view.steps.values()
+        for step in writer.view.steps.values()
         if step.step is not None and not step.closed and step.state is not StepState.PARKED and step.step.maybe_sent > 0
     ]
 
 
-async def _rest(book: Book, state: TaskState | None, strange: StepView | None = None) -> TaskState | None:
-    parked = [s for s in book.view.steps.values() if s.step and s.state is StepState.PARKED]
+async def _rest(writer: TaskWriter, state: TaskState | None, strange: StepView | None = None) -> TaskState | None:
+    parked = [s for s in writer.view.steps.values() if s.step and s.state is StepState.PARKED]
     state = state or (TaskState.PARKED if parked else TaskState.WAITING)
-    asks = any(s.step and s.state is StepState.PLANNED for s in book.view.steps.values())
-    body: Body = {"state": state.value, "why": "approval" if asks else "released"}
-    notice = approval_notice(book) if asks else None
+    asks = any(s.step and s.state is StepState.PLANNED for s in writer.view.steps.values())
+    body: Body = {"state": state.value, "why": WaitsForApproval().text if asks else "released"}
+    notice = waits_for_approval(writer) if asks else None
     if parked:
         body |= {"ordinal": parked[0].ordinal, "question": parked[0].question}
     elif strange is not None:
         question = f"was it done? No worker here knows the tool {strange.tool}"
         body |= {"ordinal": strange.ordinal, "question": question}
-        notice = _unknown_tool_notice(book, strange, question)
+        task_id, where = writer.view.task_id, f"{writer.view.task_id}/{strange.ordinal}"
+        notice = step_parked_notice(
+            task_id,
+            strange.ordinal,
+            strange.tool,
+            question,
+            epoch=writer.hold.epoch,
+            now_ms=writer.journal.now_ms(),
+            hint=f"start a worker that has the tool, or `holdfast effect show {where}`",
+        )
     # What woke it is answered by its having run; unanswered it would be read again for ever.
-    retries = [item.number for item in book.inbox if item.kind is InboxKind.RETRY]
+    retries = [item.number for item in writer.inbox if item.kind is InboxKind.RETRY]
     change = Change(state=state, notice=notice)
     try:
-        await book.write([Entry(kind=Kind.RESTED, body=body)], change=change, applied=retries)
+        await writer.write([Entry(kind=Kind.RESTED, body=body)], change=change, applied=retries)
     except RunFenced:
         return None
     return state
-
-
-def _unknown_tool_notice(book: Book, step: StepView, question: str) -> Notice:
-    task_id = book.view.task_id
-    return Notice(
-        notice_id=f"parked/{task_id}/{step.ordinal}/{book.hold.epoch}",
-        kind="parked",
-        task_id=task_id,
-        ordinal=step.ordinal,
-        text=f"task {task_id} step {step.ordinal} ({step.tool}) is parked: {question}",
-        hint=f"serve it with the tool, or `holdfast effect show {task_id}/{step.ordinal}`",
-        at_ms=book.journal.now_ms(),
-    )

@@ -7,6 +7,10 @@ any of its steps (see asked.py), and no turn hashes, copies or writes what came 
 
 A reply is in the talk as the message that `Reply.message` makes of it. It is not kept a second
 time: its step has it.
+
+`Contents` are the values that a task's records name by digest, each kept once. A content's record is deferred, so that
+it shares the commit of the step that first names it; a writer's records leave in order, so none is named before it is
+durable.
 """
 
 from __future__ import annotations
@@ -15,13 +19,45 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
-from holdfast.core.values import Json, checked, encode_unchecked
-from holdfast.errors import BadInput, Misuse
-from holdfast.runtime.models.order import Object, Order
+from holdfast.core.values import PAYLOAD_BYTES_MAX, Json, checked, encode_unchecked
+from holdfast.errors import BadInput, Misuse, TooLarge
+from holdfast.journal.records import Entry, Kind
 from holdfast.runtime.models.reply import Reply, ToolCall, ref_of
-from holdfast.runtime.models.request import MESSAGES_MAX, check_message
-from holdfast.runtime.session.task_writer import Book
-from holdfast.runtime.task.contents import Contents
+from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, check_message
+from holdfast.runtime.session.task_writer import TaskWriter
+
+
+class Contents:
+    """The contents of one task, through its writer."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: TaskWriter) -> None:
+        self._writer = writer
+
+    def named(self, value: Json, *, what: str) -> tuple[Json, str]:
+        """The checked value as it may be written, and its digest. Nothing is recorded yet.
+
+        Values of secrets become handles, unless the very value is kept already: a secret that was
+        set since must not turn a replay into another talk. Raises TooLarge.
+        """
+        raw = content_bytes(value)
+        if len(raw) > PAYLOAD_BYTES_MAX:
+            raise TooLarge(f"{what} has {len(raw):,} bytes of JSON; the limit is {PAYLOAD_BYTES_MAX:,}")
+        digest = digest_of(raw)
+        known = self._writer.view.contents.get(digest)
+        if known is not None:
+            return known, digest
+        secrets = self._writer.secrets
+        if secrets.active and (clean := secrets.value(value)) is not value:
+            return clean, digest_of(content_bytes(clean))
+        return value, digest
+
+    def record(self, value: Json, digest: str) -> None:
+        """Have it in the journal with the next commit, if it is not there."""
+        if digest not in self._writer.view.contents:
+            body = {"digest": digest, "value": value}
+            self._writer.defer(Entry(kind=Kind.CONTENT, body=body))
 
 
 class Talk:
@@ -42,10 +78,10 @@ class Talk:
         "session",
     )
 
-    def __init__(self, book: Book, *, system: str | Sequence[str | Object] = ()) -> None:
-        self._contents = Contents(book)
+    def __init__(self, writer: TaskWriter, *, system: str | Sequence[str | Object] = ()) -> None:
+        self._contents = Contents(writer)
         self._messages: list[Object] = []  # those of the system first
-        self._order = Order()
+        self._order = MessageOrder()
         self._new: list[tuple[Object, str]] = []  # not yet named by a step
         self._answers: dict[str, Object] = {}  # results by ref, until every call has one
         self._refs = ""  # how the calls of the newest reply are named
@@ -112,7 +148,7 @@ class Talk:
             self.add({"role": "tool", "parts": parts})
 
     def copy(self) -> Talk:
-        """Another talk that begins with the same messages, to be carried on apart."""
+        """Another talk that begins with the same messages."""
         other = Talk.__new__(Talk)
         for name in Talk.__slots__:
             setattr(other, name, getattr(self, name))
@@ -162,7 +198,7 @@ class Talk:
 
     def _append(self, message: Object) -> None:
         if self.asking:
-            raise Misuse("the talk is being answered: it can be added to when the reply is there")
+            raise Misuse("the model is answering: add messages when the reply is there")
         if len(self._messages) >= MESSAGES_MAX:
             raise BadInput(f"a talk has at most {MESSAGES_MAX:,} messages")
         value, digest = self._contents.named(message, what=f"message {len(self) + 1} of the talk")

@@ -32,7 +32,7 @@ class TaskType:
         self.name = name
         self.on_change: OnChange = on_change
         self.gate = gate
-        self._marks: dict[str, str] | None = None
+        self._digests: dict[str, str] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = name
         self.__module__ = function.__module__
@@ -45,15 +45,15 @@ class TaskType:
             raise Misuse(f"{self.name}: {error}") from None
 
     @property
-    def marks(self) -> dict[str, str]:
-        """Digests of what a run depends on, by name; see marks.py."""
-        if self._marks is None:
-            from holdfast.runtime.step.code_changes import code_mark
+    def digests(self) -> dict[str, str]:
+        """Digests of what a run depends on, by name; see step/code_changes.py."""
+        if self._digests is None:
+            from holdfast.runtime.step.code_changes import code_digest
 
-            self._marks = {"code": code_mark(self.function)}
+            self._digests = {"code": code_digest(self.function)}
             if self.gate is not None:
-                self._marks["gate"] = self.gate.mark
-        return self._marks
+                self._digests["gate"] = self.gate.digest
+        return self._digests
 
     async def start(self, run: Run, args: dict[str, Any]) -> Any:  # Any: user code's result
         return await self.function(run, **args)

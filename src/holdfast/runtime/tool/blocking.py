@@ -1,46 +1,51 @@
-"""Killable child processes for blocking tools of class Queryable and Unrepeatable.
+"""How blocking tools run: in killable child processes, or in threads where a repeat does no harm.
 
-The promise of `ChildPool.run`: when it returns or raises, in whatever way, the attempt has ended.
-Either the tool's function returned or refused by contract, or the child that ran it has been
-killed and reaped, with every process of its group. Nothing of the attempt runs on in the
-background, so the quiet time may start to count.
+Tools of class Queryable and Unrepeatable run in children. The promise of `ChildPool.run`: when it returns or raises, in
+whatever way, the attempt has ended. Either the tool's function returned or refused by contract, or its child
+has been killed and reaped, with every process of its group. Nothing of the attempt runs on in the background, so the
+quiet time may start to count.
 
 What is proven about the send:
 
 * before `go` is written to the child (no room, no child, import failed or hung, child died):
   NotSent or ToolNotImportable. The function was not entered.
-* afterwards: the child's word, or nobody knows (ChildDied, AttemptTimedOut, ToolRaised, cancel).
+* afterwards: the child's word, or unknown (ChildDied, AttemptTimedOut, ToolRaised, cancel).
   `before_send` is called between the two, and if it raises, nothing was sent.
 
 A child that gave its word is kept for the next call; one whose tool raised is not, because a
 thread it left behind might still be sending. Children hold the session's lock, are in a process
 group of their own and die with this process (child.py).
+
+A thread cannot be killed: the thread of a cancelled call runs on, and counts against the limit until it ends. Threads
+are daemons, so a tool that hangs does not keep the process from ending.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from holdfast.errors import AttemptTimedOut, ChildDied, Misuse, NotSent, ToolNotImportable
-from holdfast.runtime.tool.child import CALL_FIELDS, in_child
+from holdfast.runtime.tool.child import CALL_FIELDS, Target, in_child
 from holdfast.runtime.tool.child_wire import Message, frame, opened, outcome_of, read_message
-from holdfast.runtime.tool.target import Target
 
 CHILDREN_MAX = 4
 IDLE_S = 30.0
 READY_S = 30.0  # to start a child and import the tool's module
 _READ_AHEAD_BYTES = 1 << 20
 _ENDED_POLL_S = 0.001
-_LAST_WORDS_S = 0.05  # for an answer that is already in the socket when the child is gone
+_LAST_WORDS_S = 0.05  # for an answer that is already in the socket when the child has ended
 
 
 class ChildPool:
@@ -56,7 +61,7 @@ class ChildPool:
     ) -> None:
         if in_child():
             raise Misuse(
-                "this is the process of a blocking tool: no journal is opened here",
+                "this is the process of a blocking tool: it may not open a journal",
                 hint='put what starts your program under `if __name__ == "__main__":`',
             )
         self._lock_fd = lock_fd
@@ -137,7 +142,7 @@ class ChildPool:
                 return child
             await self._end(child)
         if self._closed:
-            raise NotSent("the children of this session are closed")
+            raise NotSent("the child processes of this session are closed")
         try:
             child = await _Child.start(self._lock_fd)
         except OSError as error:
@@ -154,7 +159,7 @@ class ChildPool:
         child.kill()
 
     async def _end(self, child: _Child) -> str:
-        """Kill the child and wait until it is gone; a cancel waits too. Says how it ended."""
+        """Kill the child and wait until it has ended; a cancel waits too. Says how it ended."""
         if child in self._idle:
             self._idle.remove(child)
         self._all.discard(child)
@@ -244,7 +249,7 @@ class _Child:
             try:
                 await asyncio.sleep(_ENDED_POLL_S)
             except asyncio.CancelledError as error:
-                cancelled = error  # the attempt has to have ended before anybody goes on
+                cancelled = error  # the attempt has to have ended first
         self._unwatch_end()
         self._writer.transport.abort()
         if cancelled is not None:
@@ -304,3 +309,55 @@ def _status(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by signal {-code} ({signal.strsignal(-code)})"
     return f"ended with exit code {code}"
+
+
+THREADS_MAX = 32
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """Runs plain functions beside the event loop, at most `threads_max` at a time."""
+
+    __slots__ = ("_room",)
+
+    def __init__(self, *, threads_max: int = THREADS_MAX) -> None:
+        self._room = asyncio.Semaphore(threads_max)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The function's value, or what it raised; context variables are those of the caller."""
+        await self._room.acquire()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            error: BaseException | None = None
+            value: T | None = None
+            try:
+                value = context.run(function, *args, **kwargs)
+            except BaseException as raised:  # noqa: BLE001 - handed to the caller
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._finish, done, value, error)
+            except RuntimeError:
+                return  # the loop is closed: no code waits any more
+
+        try:
+            threading.Thread(target=work, name="holdfast-tool", daemon=True).start()
+        except RuntimeError:
+            self._room.release()
+            raise
+        return await done
+
+    def _finish(self, done: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:
+        self._room.release()
+        if done.cancelled():
+            return
+        if isinstance(error, StopIteration):
+            done.set_exception(RuntimeError(f"the tool raised {error!r}"))  # a future refuses it
+        elif error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)  # pyright: ignore[reportArgumentType] - T may be None itself

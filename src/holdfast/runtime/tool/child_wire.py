@@ -55,7 +55,7 @@ async def read_message(reader: asyncio.StreamReader) -> Message:
 def outcome_of(message: Message) -> Message:
     """The message, where it is a whole outcome. Raises ConnectionError where it is none.
 
-    Whoever can write into the child's socket, such as a tool that found it, can say anything.
+    A tool that found the child's socket can write anything into it.
     """
     kinds = _FIELDS.get(message.get("kind")) if isinstance(message.get("kind"), str) else None
     if kinds is None or not all(name in message and isinstance(message[name], kind) for name, kind in kinds.items()):
@@ -64,7 +64,7 @@ def outcome_of(message: Message) -> Message:
 
 
 def receive(channel: socket.socket) -> Message | None:
-    """The next message, or None where the parent is gone."""
+    """The next message, or None where the parent has ended."""
     head = _receive_exactly(channel, _LENGTH_BYTES)
     body = _receive_exactly(channel, _checked_length(head)) if head else None
     return None if body is None else cast(Message, values.decode(body))

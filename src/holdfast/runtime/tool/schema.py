@@ -14,19 +14,88 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
 import re
 import types
 import typing
 from collections import abc
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NotRequired, Required, TypedDict, Union, cast
 
 from holdfast.core import values
-from holdfast.errors import BadValue, NoSchema
-from holdfast.runtime.tool.docstring import described_arguments, first_paragraph
-from holdfast.runtime.tool.field import MEANT_FOR, Field
+from holdfast.errors import BadValue, Misuse, NoSchema
 from holdfast.runtime.tool.validation import Schema, problems
+
+_WORDS = {
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "above": "exclusiveMinimum",
+    "below": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "min_items": "minItems",
+    "max_items": "maxItems",
+}
+# Which JSON types a limit means anything for.
+MEANT_FOR: dict[str, frozenset[str]] = {
+    **dict.fromkeys(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), frozenset(("integer", "number"))
+    ),
+    **dict.fromkeys(("minLength", "maxLength"), frozenset(("string",))),
+    **dict.fromkeys(("minItems", "maxItems"), frozenset(("array",))),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A description and limits of an argument or of a key of a TypedDict.
+
+    Args:
+        description: told to the model; before what the docstring says.
+        minimum: of a number, itself allowed; `above` is not.
+        maximum: of a number, itself allowed; `below` is not.
+        multiple_of: a number above 0.
+        min_length: of text, in characters.
+        min_items: of a list.
+    """
+
+    description: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    multiple_of: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    min_items: int | None = None
+    max_items: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.description) is not str:
+            raise Misuse("Field: the description is text")
+        for name in _WORDS:
+            self._check(name, getattr(self, name))
+
+    def _check(self, name: str, limit: object) -> None:
+        if limit is None:
+            return
+        whole = name.startswith(("min_", "max_"))
+        if type(limit) is not int and (whole or type(limit) is not float):
+            raise Misuse(f"Field: {name} is a {'whole ' * whole}number, not {limit!r}")
+        if not math.isfinite(limit):
+            raise Misuse(f"Field: {name} is a finite number")
+        if limit < 0 and whole:
+            raise Misuse(f"Field: {name} is not below 0")
+        if name == "multiple_of" and limit <= 0:
+            raise Misuse("Field: multiple_of is above 0")
+
+    def words(self) -> dict[str, object]:
+        """Its limits in the words of JSON Schema."""
+        return {word: limit for name, word in _WORDS.items() if (limit := getattr(self, name)) is not None}
+
 
 DIGEST_CHARS = 16
 DEPTH_MAX = 32
@@ -260,3 +329,45 @@ _JSON_TYPE: dict[type, str] = {str: "string", int: "integer", bool: "boolean", t
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection)
 _DICTS = (dict, abc.Mapping, abc.MutableMapping)
 _KEY_WORDS = tuple(one for one in (Required, NotRequired, getattr(typing, "ReadOnly", None)) if one is not None)
+
+
+_HEADS = frozenset(("args:", "arguments:", "parameters:"))
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^()]*\))?\s*:\s*(.*)")
+
+
+def first_paragraph(text: str | None) -> str:
+    """The first paragraph, on one line."""
+    lines = inspect.cleandoc(text or "").split("\n")
+    kept: list[str] = []
+    for line in lines:
+        if not line.strip() or line.strip().lower() in _HEADS:
+            break
+        kept.append(line.strip())
+    return " ".join(kept)
+
+
+def described_arguments(text: str | None) -> dict[str, str]:
+    """Name to description, from `Args:` and lines such as `cents: what is paid`."""
+    found: dict[str, list[str]] = {}
+    inside = False
+    entry_indent = -1
+    current: list[str] | None = None
+    for line in inspect.cleandoc(text or "").split("\n"):
+        bare = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if not inside:
+            inside = indent == 0 and bare.lower() in _HEADS
+            continue
+        if bare and indent == 0:
+            inside, entry_indent, current = bare.lower() in _HEADS, -1, None
+            continue
+        if not bare:
+            continue
+        if entry_indent < 0 or indent <= entry_indent:
+            entry_indent = indent
+            entry = _ENTRY.fullmatch(bare)
+            current = None if entry is None else found.setdefault(entry[1], [])
+            bare = "" if entry is None else entry[2]
+        if current is not None and bare:
+            current.append(bare)
+    return {name: " ".join(lines) for name, lines in found.items()}

@@ -23,8 +23,7 @@ from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
 from holdfast.journal.contract import Statement
-from holdfast.runtime.tool.child import scratch_path
-from holdfast.runtime.tool.target import Target, locate
+from holdfast.runtime.tool.child import Target, locate, scratch_path
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Memory
@@ -339,7 +338,7 @@ class Tool(Generic[P, T]):
     @property
     def needs_child(self) -> bool:
         """Whether it runs in a process of its own, because it must be possible to end it."""
-        return self.blocking and self.letter in ("Q", "N")
+        return self.blocking and not self.effect.repeatable
 
     @property
     def target(self) -> Target:

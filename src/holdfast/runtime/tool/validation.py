@@ -26,7 +26,7 @@ Schema = Mapping[str, object]  # a JSON schema that has been checked
 
 PROBLEMS_MAX = 5
 VALUES_MAX = 1_000_000  # looked at; about a second of work
-SHOWN_CHARS_MAX = 40  # of a key that somebody has made up
+SHOWN_CHARS_MAX = 40  # of a key that is not known
 CHOICES_SHOWN_MAX = 20
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", re.ASCII)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice
 from holdfast.core.step import StepState
 from holdfast.errors import InvariantViolated, JournalDamaged, LeaseLost, StatementFailed, StepFailed, TaskNotFound
 from holdfast.journal.contract import Change, Outcome, Statement

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.core.ids import TaskId
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice
 from holdfast.errors import BlobNotFound, JournalDamaged, RequestConflict, TaskNotFound, TooLarge
 from holdfast.journal.contract import Journal, Submission
 from holdfast.journal.records import TaskState

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from holdfast.core.rest import Sleep, read_rest
 from holdfast.core.step import StepState
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import ENDED, Kind, Record, TaskState, TaskView
@@ -93,11 +94,11 @@ def _possible(view: TaskView, last: Record) -> frozenset[TaskState]:
 
 
 def _odd_due(row: Row, state: TaskState, view: TaskView) -> Iterator[str]:
-    word, _, rest = str(view.rested.get("why") or "").partition(" ")
+    rest = read_rest(str(view.rested.get("why") or ""))
     match state:
         case TaskState.SLEEPING:
-            if word == "sleeping" and row.due_ms != int(rest):
-                yield f"it is due at {row.due_ms}, its records say {rest}"
+            if isinstance(rest, Sleep) and row.due_ms != rest.due_ms:
+                yield f"it is due at {row.due_ms}, its records say {rest.due_ms}"
         case TaskState.QUEUED | TaskState.RUNNING:
             if not isinstance(row.due_ms, int) or row.due_ms < 0:
                 yield f"it is due at {row.due_ms}"

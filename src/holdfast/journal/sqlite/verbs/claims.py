@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice, poison_notice
 from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
@@ -223,7 +223,7 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
         ),
     )
     if poison:
-        notice = rules.poison_notice(candidate.task_id, epoch=epoch, now_ms=txn.at_ms)
+        notice = poison_notice(candidate.task_id, rules.POISON_QUESTION, epoch=epoch, now_ms=txn.at_ms)
         upkeep.add_notice(txn, notice, wraps)
         return None
     record = _claim_record(txn, numbers[0], candidate.seq + 1, epoch, body)

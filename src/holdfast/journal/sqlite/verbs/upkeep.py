@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes
-from holdfast.core.ports import Notice
+from holdfast.core.notices import Notice
 from holdfast.errors import BadReference, BlobNotFound, JournalDamaged, TaskNotFound
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules

@@ -1,28 +1,91 @@
-"""The swap: known secret values, in whatever form a far end echoes them, become handles again.
+"""Handles of secrets, and the swap that puts them in the place of values; redaction for logs and screens.
 
-Forms: as it is; base64 and base64url, whole and at each of the three places it can have inside a
-longer text; URL-encoded; hexadecimal; escaped as JSON (once and twice), as Python's repr and as
-HTML. A text that ends in the first half (or more, 8 characters at least) of a form was cut there,
-and its end is swapped too. Swapped text holds no form, so a second swap changes nothing.
+**Handles.** `secret://name` in a value means a secret: as the whole text, or inside one (`Bearer secret://billing`). It
+ends at the first character that cannot be part of a name. Only texts that are values are looked at, never keys.
 
-Most texts hold none. A first look costs one pass in C: eight sets of characters in a row, those
-that any form has at its first eight places. What passes is looked up in a table of the forms'
-beginnings. With few secrets almost nothing passes; with a hundred the sets hold nearly every
-character, and each place costs a look into the table.
+**The swap.** Known secret values, in whatever form a far end echoes them, become handles again. Forms: as it is; base64
+and base64url, whole and at each of the three places it can have inside a longer text; URL-encoded; hexadecimal; escaped
+as JSON (once and twice), as Python's repr and as HTML. A text that ends in the first half (or more, 8 characters at
+least) of a form was cut there, and its end is swapped too. Swapped text holds no form: a second swap changes nothing.
+
+Most texts hold none. A first look costs one pass in C: eight sets of characters in a row, those that any form has at
+its first eight places. What passes is looked up in a table of the forms' beginnings. With few secrets almost nothing
+passes; with a hundred the sets hold nearly every character, and each place costs a look into the table.
+
+**Redaction.** What a person is shown passes `safe`: known secrets by the swap, unknown ones by how they look. By how
+they look only there, never in results: it would eat charge ids, and a replay would see something else than the first
+run.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator
-from typing import cast
-from urllib.parse import quote, quote_plus
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol, cast
 
-from holdfast.core.handles import handle
-from holdfast.core.values import Json, encode_unchecked
+if TYPE_CHECKING:
+    from holdfast.core.values import Json
+
+
+SCHEME = "secret://"
+NAME_CHARS_MAX = 63
+
+_NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
+_HANDLE = re.compile(SCHEME + r"([A-Za-z0-9_-]+)")
+
+
+def handle(name: str) -> str:
+    return SCHEME + name
+
+
+def is_name(text: str) -> bool:
+    """Whether a secret may be called that: what a handle ends at cannot be in it."""
+    return _NAME.fullmatch(text) is not None
+
+
+def find_whole(value: Json) -> str | None:
+    """The name, where the value is a handle and nothing else."""
+    found = _HANDLE.fullmatch(value) if isinstance(value, str) else None
+    return None if found is None else found[1]
+
+
+def names_in(value: Json) -> Iterator[str]:
+    """Every name that a text of this value asks for."""
+    if isinstance(value, str):
+        if SCHEME in value:
+            for found in _HANDLE.finditer(value):
+                yield found[1]
+    elif isinstance(value, dict):
+        for item in cast("dict[str, object]", value).values():
+            yield from names_in(item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from names_in(item)
+
+
+def resolved(value: Json, secrets: Mapping[str, str]) -> Json:
+    """The value with each handle of these names replaced by its secret; other ones stay."""
+    return mapped(value, lambda text: _resolved_text(text, secrets))
+
+
+def mapped(value: Json, change: Callable[[str], str]) -> Json:
+    """The value with every text that is a value changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value)
+        return {key: mapped(item, change) for key, item in items.items()}
+    if isinstance(value, list):
+        return [mapped(item, change) for item in cast("list[object]", value)]
+    return value
+
+
+def _resolved_text(text: str, secrets: Mapping[str, str]) -> str:
+    if SCHEME not in text:
+        return text
+    return _HANDLE.sub(lambda found: secrets.get(found[1], found[0]), text)
+
 
 VALUE_CHARS_MIN = 8  # shorter ones would be found in innocent text
 
@@ -30,9 +93,12 @@ VALUE_CHARS_MIN = 8  # shorter ones would be found in innocent text
 class Matcher:
     """Swaps a fixed set of values. `secrets`: pairs of name and value, several per name."""
 
-    __slots__ = ("_by_first", "_first", "_forms", "_longest", "_numbers")
+    __slots__ = ("_by_first", "_encode", "_first", "_forms", "_longest", "_numbers")
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
+        from holdfast.core.values import encode_unchecked
+
+        self._encode = encode_unchecked
         handles: dict[str, str] = {}
         self._numbers: dict[str, str] = {}
         for name, value in secrets:
@@ -63,7 +129,7 @@ class Matcher:
         return "".join((*kept, text[at:])) if kept else text
 
     def split(self, text: str) -> tuple[str, str]:
-        """Of a text that goes on: its beginning, swapped, and an end that may begin a form."""
+        """Of a text that is still coming: its beginning, swapped, and an end that may begin a form."""
         held = self._open_at(text)
         for start, end, _ in self._found(text):
             if start < held < end:
@@ -71,7 +137,7 @@ class Matcher:
         return self.text(text[:held]), text[held:]
 
     def _open_at(self, text: str) -> int:
-        """The first place from which the text, if it went on, could be one of the forms."""
+        """The first place from which the text, with more to come, could be one of the forms."""
         for at in range(max(0, len(text) - self._longest + 1), len(text)):
             if any(form.startswith(text[at:]) for form in self._by_first.get(text[at], ())):
                 return at
@@ -89,7 +155,7 @@ class Matcher:
             return self._first.search(value) is not None
         if not self._forms:
             return False
-        return self._first.search(encode_unchecked(value).decode()) is not None
+        return self._first.search(self._encode(value).decode()) is not None
 
     def find(self, value: Json) -> str | None:
         """The handle of a value that is held here in some form."""
@@ -147,6 +213,10 @@ def _hit(text: str, at: int, forms: list[tuple[str, str]]) -> tuple[int, str] | 
 
 def forms_of(value: str) -> set[str]:
     """Every form in which this value is looked for."""
+    import html  # these here: most processes know no secret, and every command imports this module
+    import json
+    from urllib.parse import quote, quote_plus
+
     raw = value.encode()
     found = {
         value,
@@ -166,6 +236,8 @@ def forms_of(value: str) -> set[str]:
 
 
 def _base64_forms(raw: bytes) -> set[str]:
+    import base64
+
     found: set[str] = set()
     for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
         whole = encode(raw).decode()
@@ -187,9 +259,11 @@ def _half(form: str) -> int:
 
 
 def _first_look(forms: Collection[str]) -> str:
-    """Eight sets in a row; also of the forms as they stand inside JSON."""
+    """Eight sets in a row; also of the forms as they are inside JSON."""
     if not forms:
         return r"(?!)"
+    import json
+
     spelled = {*forms, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in forms)}
     places = [{form[at] for form in spelled} for at in range(VALUE_CHARS_MIN)]
     return "".join(f"[{''.join(map(re.escape, sorted(chars)))}]" for chars in places)
@@ -203,3 +277,54 @@ def _free(key: str, taken: dict[str, object]) -> str:
         number += 1
         found = f"{key}#{number}"
     return found
+
+
+REDACTED = "[redacted]"
+DEPTH_MAX = 20
+
+_LOOKS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"  # JWT
+    r"|\b(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}"  # Stripe
+    r"|\bwhsec_[A-Za-z0-9+/=]{16,}"
+    r"|\bsk-(?:ant-|proj-|or-)?[A-Za-z0-9_-]{20,}"  # model providers
+    r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}"
+    r"|\bglpat-[A-Za-z0-9_-]{16,}"
+    r"|\bxox[abeprs]-[A-Za-z0-9-]{10,}"  # Slack
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS
+    r"|\bAIza[A-Za-z0-9_-]{30,}"  # Google
+    r"|\bAGE-SECRET-KEY-1[A-Z0-9]{50,}"
+    r"|\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",  # SendGrid
+    re.DOTALL,
+)
+
+
+class Knower(Protocol):
+    def text(self, text: str) -> str: ...
+
+
+_knowers: weakref.WeakSet[Knower] = weakref.WeakSet()
+
+
+def register(knower: Knower) -> None:
+    """Let what is shown in this process pass this one's swap, for as long as it lives."""
+    _knowers.add(knower)
+
+
+def safe(text: str) -> str:
+    """The text as a person may see it."""
+    for knower in _knowers:
+        text = knower.text(text)
+    return _LOOKS.sub(REDACTED, text)
+
+
+def safe_value(value: object, depth: int = 0) -> object:
+    """The same for every text inside a value."""
+    if isinstance(value, str):
+        return safe(value)
+    if depth < DEPTH_MAX and isinstance(value, dict):
+        items = cast("dict[object, object]", value)
+        return {key: safe_value(item, depth + 1) for key, item in items.items()}
+    if depth < DEPTH_MAX and isinstance(value, (list, tuple)):
+        return [safe_value(item, depth + 1) for item in cast("list[object]", value)]
+    return value

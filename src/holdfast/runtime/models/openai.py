@@ -1,4 +1,4 @@
-"""Chat completions: the reply, plain or streamed.
+"""Chat completions, as OpenAI and compatible servers write them: the request, and the reply, plain or streamed.
 
 A streamed reply is whole when its first choice gave a finish reason and the stream came to its own
 end. Compatible servers differ in small things, which are taken as they come where the meaning is
@@ -8,14 +8,16 @@ plain: usage may be missing, a tool call's index too, or be the same for two cal
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from holdfast.errors import ReplyGarbled
 from holdfast.runtime.models import assembly
 from holdfast.runtime.models.assembly import as_list, as_object, as_text, garbage
 from holdfast.runtime.models.reply import TOOL_CALLS_MAX, Part, Refusal, Reply, StopReason, Text, Usage
-from holdfast.runtime.models.request import Object
+from holdfast.runtime.models.request import Object, Request
 from holdfast.runtime.models.sse import ServerEvent
 from holdfast.runtime.models.troubles import error_inside
+from holdfast.runtime.models.wire import Assembler, body_bytes, with_extra
 
 _STOPS = {
     "stop": StopReason.END,
@@ -48,7 +50,7 @@ class OpenAIAssembler:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._refusal: list[str] = []
-        self._calls: list[_Call] = []
+        self._calls: list[_CallPieces] = []
         self._reason = ""
         self._usage: Usage | None = None
         self._ids: dict[str, str] = {}
@@ -97,7 +99,7 @@ class OpenAIAssembler:
         if found is None:
             if len(self._calls) >= TOOL_CALLS_MAX:
                 raise ReplyGarbled(f"over {TOOL_CALLS_MAX} tool calls", reason="too-large")
-            found = _Call(index=piece.get("index"), provider_id=piece.get("id"))
+            found = _CallPieces(index=piece.get("index"), provider_id=piece.get("id"))
             self._calls.append(found)
         told = as_object(piece.get("function") or {}, "a function")
         name = as_text(told.get("name"), "a tool's name")
@@ -107,8 +109,8 @@ class OpenAIAssembler:
         if text:
             found.text.append(text)
 
-    def _find_call(self, piece: Object) -> _Call | None:
-        """The call this piece goes on with, or None where it begins one."""
+    def _find_call(self, piece: Object) -> _CallPieces | None:
+        """The call this piece belongs to, or None where it begins one."""
         index, provider_id = piece.get("index"), piece.get("id")
         for call in reversed(self._calls):
             if index is None or call.index == index:
@@ -118,7 +120,7 @@ class OpenAIAssembler:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Call:
+class _CallPieces:
     index: object
     provider_id: object
     name: list[str] = field(default_factory=list[str])
@@ -180,3 +182,80 @@ def _ids(body: Object) -> dict[str, str]:
 def _check_no_error(body: Object) -> None:
     if body.get("error"):
         raise error_inside(body)
+
+
+_SETTINGS = {
+    "max_tokens": "max_completion_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "stop": "stop",
+    "cache_key": "prompt_cache_key",
+}
+_TOOL_SETTINGS = ("tool_choice", "parallel_tool_calls")
+
+
+class OpenAIWire:
+    name = "openai"
+    path = "/chat/completions"
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        return {} if key is None else {"authorization": f"Bearer {key}"}
+
+    def encode(self, request: Request, *, stream: bool) -> bytes:
+        body: dict[str, object] = {
+            "model": request.model,
+            "messages": [one for message in request.messages for one in _messages(message)],
+        }
+        for ours, theirs in _SETTINGS.items():
+            if ours in request.settings:
+                body[theirs] = request.settings[ours]
+        if request.tools:
+            body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
+            for name in _TOOL_SETTINGS:
+                if name in request.settings:
+                    body[name] = _choice(request.settings[name])
+        if stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return body_bytes(with_extra(body, request, self.name))
+
+    def decode(self, raw: bytes) -> Reply:
+        return decode_reply(raw)
+
+    def assembler(self) -> Assembler:
+        return OpenAIAssembler()
+
+
+def _choice(value: object) -> object:
+    if isinstance(value, dict):
+        named = cast(Object, value)
+        return {"type": "function", "function": {"name": named["tool"]}}
+    return value
+
+
+def _messages(message: Object) -> list[Object]:
+    """A message of ours is one of theirs, but for tool results, which are one each."""
+    parts = cast("list[Object]", message["parts"])
+    if message["role"] == "tool":
+        return [{"role": "tool", "tool_call_id": part["ref"], "content": part["text"]} for part in parts]
+    made: dict[str, object] = {"role": message["role"], "content": _text_content(parts)}
+    refusals = [str(part["text"]) for part in parts if part["type"] == "refusal"]
+    calls = [_call_part(part) for part in parts if part["type"] == "tool_call"]
+    if any(refusals):
+        made["refusal"] = "".join(refusals)
+    if calls:
+        made["tool_calls"] = calls
+    if not calls and not any(refusals):
+        made["content"] = made["content"] or ""  # null is for those who have something else to say
+    return [made]
+
+
+def _text_content(parts: list[Object]) -> object:
+    """Plain text where there is one part: not every compatible server takes a list."""
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    if len(texts) > 1:
+        return [{"type": "text", "text": text} for text in texts]
+    return texts[0] if texts else None
+
+
+def _call_part(part: Object) -> Object:
+    return {"id": part["ref"], "type": "function", "function": {"name": part["tool"], "arguments": part["arguments"]}}

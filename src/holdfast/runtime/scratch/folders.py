@@ -1,9 +1,9 @@
-"""Where scratch folders lie: `ROOT/TASK/files`, one for the run that holds the task.
+"""Where scratch folders are: `ROOT/TASK/files`, one for the run that holds the task.
 
 The path is the same for every run of a task, because its code may pass it to tools, and arguments
 must not change from run to run. The folder itself is not: a run begins by moving what it finds
 there out of the way and making a new one, so a leftover is never used, whatever is in it. What
-was moved away is called `gone-...` and is removed by whoever comes by.
+was moved away is called `gone-...` and is removed by the next run or sweep.
 
 `files` is moved by its name only by a run that begins, or where no run can come any more: the task
 has ended for good. Everybody else, also a run that ends, removes what it holds through its
@@ -12,7 +12,7 @@ one. An empty folder may stay until the task has ended.
 
 A dead worker cannot write into the new folder; a live one that has lost its task can, by the
 path, until it notices. `holdfast worker` is killed by its timer before that; a process that only
-embeds an engine stops its runs, but a thread of a blocking tool there may go on for a while.
+embeds an engine stops its runs, but a thread of a blocking tool there may run for a while.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Folder:
         self.fd = fd
 
     def check(self) -> None:
-        """Whoever removed the folder itself has emptied it; another one in its place is refused."""
+        """Make the folder again where it was removed; another one in its place is refused."""
         try:
             there = os.stat(self.path, follow_symlinks=False)
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class Folder:
         _remove_gone(self.path.parent)
 
 
-class Place:
+class ScratchFolders:
     """The scratch folders of one journal."""
 
     def __init__(self, root: Path) -> None:
@@ -95,7 +95,7 @@ class Place:
         raise AssertionError("not reached")
 
     def leftovers(self) -> Iterator[TaskId]:
-        """Tasks of which something lies here."""
+        """Tasks of which something is here."""
         try:
             names = os.listdir(self.root)
         except OSError:
@@ -105,7 +105,7 @@ class Place:
                 yield parse_task_id(name)
 
     def open_leftover(self, task_id: TaskId) -> int | None:
-        """The descriptor of what lies at the task's path now."""
+        """The descriptor of what is at the task's path now."""
         try:
             return tree.open_folder(str(self.root / task_id / FILES))
         except OSError:
@@ -153,7 +153,7 @@ def _move_away(above: Path) -> None:
     os.rename(above / FILES, above / f"{GONE}{os.urandom(8).hex()}")
 
 
-async def sweep(place: Place, journal: Journal) -> None:
+async def sweep(place: ScratchFolders, journal: Journal) -> None:
     """Remove what dead runs have left, of tasks that no run holds now. A disk that will not let
     go of it is no reason to stop: the next sweep tries again."""
     for task_id in list(place.leftovers()):

@@ -1,0 +1,171 @@
+"""Notices: what a person should know, and the one list of their kinds.
+
+Each kind has one builder here. `kind`, `notice_id` and the fields are read by programs: they never change their
+meaning. A notice is told once for each `notice_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+
+class NoticeKind(StrEnum):
+    PARKED = "parked"  # a step or a task asks a person
+    APPROVAL = "approval"  # a task waits for a person's approval
+    POISON = "poison"  # a task killed its worker again and again
+    DAMAGED = "damaged"  # the journal, or the records of a task
+    STUCK = "stuck"  # a tool runs on after its timeout
+    CLOCK_BEHIND = "clock-behind"
+    CONTRADICTION = "contradiction"  # evidence against a closed step
+    MEMORY = "memory"  # the memory files cannot be written
+    SECOND_INSTANCE = "second-instance"
+    QUARANTINED = "quarantined"  # this instance may not act
+    KEYS_REPLACED = "keys-replaced"
+    BACKUP_OLDER_FOLDER = "backup-older-folder"
+    BACKUP_WELL = "backup-well"
+    BACKUP = "backup-"  # followed by what is wrong at a place: `stale`, `missing` or the code of an error
+    PRUNE_REFUSED = "prune-refused"
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing a person should know, told once per change."""
+
+    notice_id: str
+    kind: str  # one of NoticeKind; text, so that an old program can read a new journal
+    task_id: str = ""
+    ordinal: str = ""
+    text: str
+    hint: str = ""
+    at_ms: int = 0
+
+
+class Notices(Protocol):
+    """Tells a person. Returning means delivered; raising means it is tried again later."""
+
+    async def tell(self, notice: Notice) -> None: ...
+
+
+def _notice(
+    kind: NoticeKind, notice_id: str, text: str, hint: str, *, task_id: str = "", ordinal: str = "", now_ms: int = 0
+) -> Notice:
+    return Notice(
+        notice_id=notice_id, kind=kind.value, task_id=task_id, ordinal=ordinal, text=text, hint=hint, at_ms=now_ms
+    )
+
+
+# of tasks and steps
+
+
+def step_parked_notice(
+    task_id: str, ordinal: str, tool: str, question: str, *, epoch: int, now_ms: int, hint: str = ""
+) -> Notice:
+    where = f"{task_id}/{ordinal}"
+    text = f"task {task_id} step {ordinal} ({tool}) is parked: {question}"
+    hint = hint or f"`holdfast effect show {where}`, then `holdfast effect settle {where}`"
+    told = f"parked/{where}/{epoch}"
+    return _notice(NoticeKind.PARKED, told, text, hint, task_id=task_id, ordinal=ordinal, now_ms=now_ms)
+
+
+def task_parked_notice(task_id: str, name: str, question: str, *, epoch: int, now_ms: int) -> Notice:
+    text = f"task {task_id} ({name}) is parked: {question}"
+    hint = f"`holdfast task show {task_id}`, then `holdfast task retry {task_id}`"
+    return _notice(NoticeKind.PARKED, f"parked/{task_id}/{epoch}", text, hint, task_id=task_id, now_ms=now_ms)
+
+
+def approval_notice(task_id: str, name: str, asked: Sequence[str], *, now_ms: int) -> Notice:
+    ordinal = asked[0] if asked else ""
+    text = f"task {task_id} ({name}) waits for an approval of {', '.join(asked)}"
+    hint = f"`holdfast approval list`, then `holdfast approval grant {task_id}/{ordinal}`"
+    told = f"approval/{task_id}/{','.join(asked)}"[:500]
+    return _notice(NoticeKind.APPROVAL, told, text, hint, task_id=task_id, ordinal=ordinal, now_ms=now_ms)
+
+
+def poison_notice(task_id: str, question: str, *, epoch: int, now_ms: int) -> Notice:
+    text = f"task {task_id} is parked: {question}"
+    hint = f"`holdfast task show {task_id}`, then `holdfast task retry {task_id}`"
+    return _notice(NoticeKind.POISON, f"poison/{task_id}/{epoch}", text, hint, task_id=task_id, now_ms=now_ms)
+
+
+def task_damaged_notice(task_id: str, finding: str, *, epoch: int, now_ms: int) -> Notice:
+    text = f"task {task_id} is parked: {finding}"
+    hint = "keep the file and run `holdfast doctor --deep`"
+    return _notice(NoticeKind.DAMAGED, f"damaged/{task_id}/{epoch}", text, hint, task_id=task_id, now_ms=now_ms)
+
+
+def stuck_notice(task_id: str, ordinal: str, *, now_ms: int) -> Notice:
+    text = f"task {task_id} step {ordinal} still runs after its timeout and cannot be stopped"
+    hint = "let the tool pass CancelledError on; restart the worker to settle the step"
+    told = f"stuck/{task_id}/{ordinal}/{now_ms}"
+    return _notice(NoticeKind.STUCK, told, text, hint, task_id=task_id, ordinal=ordinal, now_ms=now_ms)
+
+
+def contradiction_notice(task_id: str, ordinal: str, tool: str, state: str, *, source: str, now_ms: int) -> Notice:
+    text = f"task {task_id} step {ordinal} ({tool}) is recorded as {state}, but {source} says otherwise"
+    hint = f"`holdfast effect show {task_id}/{ordinal}`; compensate or correct by hand"
+    told = f"contradiction/{task_id}/{ordinal}/{source}"[:300]
+    return _notice(NoticeKind.CONTRADICTION, told, text, hint, task_id=task_id, ordinal=ordinal, now_ms=now_ms)
+
+
+# of the journal, the machine and the agent
+
+
+def journal_damaged_notice(journal_id: str, finding: str, *, now_ms: int) -> Notice:
+    text = f"the journal is damaged: {finding}"
+    hint = "`holdfast doctor --deep` lists all findings"
+    return _notice(NoticeKind.DAMAGED, f"damaged/{journal_id}", text, hint, now_ms=now_ms)
+
+
+def clock_behind_notice(behind_s: float, *, now_ms: int) -> Notice:
+    text = (
+        f"the machine's clock is {behind_s:.0f} s behind the journal's newest record; "
+        "key windows may close early, sleeping tasks wake later, nothing is repeated"
+    )
+    told = f"clock/{now_ms // 3_600_000}"  # once an hour
+    return _notice(NoticeKind.CLOCK_BEHIND, told, text, "set the clock (`timedatectl`)", now_ms=now_ms)
+
+
+def memory_not_written_notice(code: str, error: str, *, day: str, now_ms: int) -> Notice:
+    text = f"the agent's memory files could not be written: {error}"
+    hint = "the lines stay in the journal until they can be written; see docs/how-to/memory.md"
+    return _notice(NoticeKind.MEMORY, f"memory/{code}/{day}", text, hint, now_ms=now_ms)
+
+
+def second_instance_notice(instance: str, *, now_ms: int) -> Notice:
+    text = (
+        f"another instance of this agent asks for its lease (key {instance}): "
+        "a copy of its folder, or a backup that was started"
+    )
+    hint = "find it and stop it; it sends nothing while this one holds the lease"
+    return _notice(NoticeKind.SECOND_INSTANCE, f"second-instance/{instance}", text, hint, now_ms=now_ms)
+
+
+def quarantined_notice(instance: str, state: str, why: str, hint: str) -> Notice:
+    text = f"this instance of the agent may not act: {why}"
+    return _notice(NoticeKind.QUARANTINED, f"quarantined/{instance}/{state}", text, hint)
+
+
+def keys_replaced_notice(news: str, text: str, hint: str, *, now_ms: int) -> Notice:
+    """`news` says how far this machine has come in the key log."""
+    return _notice(NoticeKind.KEYS_REPLACED, news, text, hint, now_ms=now_ms)
+
+
+# of backups
+
+
+def backup_older_folder_notice(text: str, hint: str, *, now_ms: int) -> Notice:
+    kind = NoticeKind.BACKUP_OLDER_FOLDER
+    return _notice(kind, f"{kind.value}:{now_ms}", text, hint, now_ms=now_ms)
+
+
+def backup_notice(place: str, trouble: str, text: str, hint: str, *, now_ms: int) -> Notice:
+    """`trouble` is empty where the place is well again."""
+    kind = f"{NoticeKind.BACKUP.value}{trouble}" if trouble else NoticeKind.BACKUP_WELL.value
+    return Notice(notice_id=f"{kind}:{place}:{now_ms}", kind=kind, text=text, hint=hint, at_ms=now_ms)
+
+
+def prune_refused_notice(place: str, text: str, hint: str, *, now_ms: int) -> Notice:
+    return _notice(NoticeKind.PRUNE_REFUSED, f"prune-refused:{place}:{now_ms}", text, hint, now_ms=now_ms)

@@ -1,1 +1,0 @@
-"""Messages, as Anthropic writes them."""

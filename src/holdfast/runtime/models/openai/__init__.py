@@ -1,1 +1,0 @@
-"""Chat completions, as OpenAI and compatible servers write them."""
