@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from folder_engine import FolderEngine
 
 from holdfast.backup.engine import Engine, Repository
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.testing.backup_contract import FIRST, SECRET, BackupEngineContract, EngineWorld, write_source
 
 
@@ -24,7 +24,7 @@ class FolderWorld(EngineWorld):
         write_source(self.source)
         self.engine: Engine = FolderEngine(folder / "base")
         self.path = folder / "repository"
-        self.repository = Repository(name="nas", address=str(self.path), passphrase=Hidden(SECRET))
+        self.repository = Repository(name="nas", address=str(self.path), passphrase=SecretBytes(SECRET))
 
     def damage(self) -> None:
         largest = max((self.path / "data").iterdir(), key=lambda path: path.stat().st_size)

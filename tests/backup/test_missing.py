@@ -13,7 +13,7 @@ import pytest
 from holdfast.backup.backups import Backups
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.upkeep.prune import prune
-from holdfast.backup.upkeep.run_due import run_due, tell_news, tell_warning
+from holdfast.backup.upkeep.scheduled import notify_changes, notify_warning, run_due
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.core.notices import Notice
@@ -60,7 +60,7 @@ async def test_removed_archives_are_told_by_every_run_until_a_person_accepts_it(
     assert [one["missing"] for one in shown] == [names, []]
     assert shown[0]["last_verified"] == 0, "what is gone is no verified backup"
     told = Told()
-    await tell_news(world.home, clock=SystemClock(), notices=told)
+    await notify_changes(world.home, clock=SystemClock(), notices=told)
     assert [one.kind for one in told.notices] == ["backup-snapshots-missing"]
     assert names[0] in told.notices[0].text
 
@@ -81,7 +81,7 @@ async def test_removed_archives_are_told_by_every_run_until_a_person_accepts_it(
     assert accepted.error is None
     again = await backups.now(["place-1"], check=False)
     assert again.good
-    await tell_news(world.home, clock=SystemClock(), notices=told)
+    await notify_changes(world.home, clock=SystemClock(), notices=told)
     assert [one.kind for one in told.notices][1:] == ["backup-well"]
 
 
@@ -179,6 +179,6 @@ async def test_the_warning_is_kept_until_it_is_told(world: World) -> None:
     assert (report.snapshot.seq, len(report.warnings)) == (3, 1)
     told = Told()
     home = load_home(world.home.folder)
-    assert await tell_warning(home, clock=SystemClock(), notices=told)
-    assert not await tell_warning(home, clock=SystemClock(), notices=told)
+    assert await notify_warning(home, clock=SystemClock(), notices=told)
+    assert not await notify_warning(home, clock=SystemClock(), notices=told)
     assert [one.kind for one in told.notices] == ["backup-older-folder"]

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.engine import Engine, Repository
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.testing.backup_contract import FIRST, SECRET, BackupEngineContract, EngineWorld, write_source
 
 
@@ -19,7 +19,7 @@ class BorgWorld(EngineWorld):
         self.folder, self.source = folder / "more", folder / "source"
         self.engine: Engine = Borg(program, base=folder / "base", version=(1, 4, 0))
         self.path = folder / "repository"
-        self.repository = Repository(name="nas", address=str(self.path), passphrase=Hidden(SECRET))
+        self.repository = Repository(name="nas", address=str(self.path), passphrase=SecretBytes(SECRET))
 
     def damage(self) -> None:
         segment = max((self.path / "data").rglob("[0-9]*"), key=lambda path: path.stat().st_size)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.backup.places import place_state
 from holdfast.backup.places.place_state import PlaceState
-from holdfast.backup.upkeep.due import AWAY, RETRY_FIRST_MS, STALE, due, find_trouble, news, next_try_ms
+from holdfast.backup.upkeep.due import AWAY, RETRY_FIRST_MS, STALE, due, find_trouble, next_try_ms, unreported
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -86,7 +86,7 @@ def test_each_change_is_told_once(happenings: list[str]) -> None:
             state = failed(state, now, one)
         trouble = find_trouble("a", state, added_ms=0, now_ms=now, stale_after_ms=DAY_26)
         for _ in range(3):
-            new = news(state, trouble, place="a")
+            new = unreported(state, trouble, place="a")
             if new is not None:
                 told.append(new.kind)
                 state = msgspec.structs.replace(state, told=new.kind)

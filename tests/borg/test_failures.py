@@ -30,7 +30,7 @@ from holdfast.errors import (
     SnapshotExists,
     SnapshotNotFound,
 )
-from holdfast.layout.agent_settings import BackupSettings
+from holdfast.layout.settings import BackupSettings
 
 ACCEPTS_OLD = BackupSettings(accept_old_borg=True)
 FOREIGN = "elsewhere@90520730010101.4242-0"

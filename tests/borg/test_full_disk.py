@@ -120,7 +120,7 @@ def test_a_small_disk_is_not_called_full_because_segments_are_large(tmp_path: Pa
 WORLD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from holdfast.backup.places.backup_places import Request
+from holdfast.backup.places.backup_places import PlaceRequest
 from holdfast.backup import place_state
 from holdfast_proofs.backup_lab.world import make_world
 
@@ -130,7 +130,7 @@ async def main():
     world = await make_world(base / "world", places=0)
     backups = await world.backups()
     places = backups.places
-    place = await places.add(Request(name="usb", address=str(disk)))
+    place = await places.add(PlaceRequest(name="usb", address=str(disk)))
     for _ in range(4):
         assert (await backups.now(check=False)).good
     stat = os.statvfs(disk)

@@ -8,16 +8,18 @@ import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from holdfast.backup.backups import run_jobs
 from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.engine import Repository
-from holdfast.backup.jobs import Done, run_jobs
+from holdfast.backup.places import place_state
 from holdfast.backup.places.address import Kind, parse_address
-from holdfast.backup.places.backup_places import BackupPlaces, Request, open_places
+from holdfast.backup.places.backup_places import BackupPlaces, PlaceRequest, open_places
 from holdfast.backup.places.companion_files import read_companions, read_folder
 from holdfast.backup.places.places import SENTINEL, Place, check_there, read_places, shared_domains, write_places
 from holdfast.errors import (
@@ -35,7 +37,7 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.vault.ring import open_escrow, read_escrow
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.agent_settings import AgentSettings
+from holdfast.layout.settings import AgentSettings
 
 
 def disk(folder: Path) -> str:
@@ -47,8 +49,8 @@ async def test_two_places_each_with_its_own_key_and_all_that_paper_needs(
     places: BackupPlaces, tmp_path: Path, phrase: Phrase, program: Path
 ) -> None:
     """Words and any one place open everything, on a machine that knows nothing else."""
-    nas = await places.add(Request(name="nas", address=disk(tmp_path / "nas"), domain="cellar"))
-    usb = await places.add(Request(name="usb", address=disk(tmp_path / "usb")))
+    nas = await places.add(PlaceRequest(name="nas", address=disk(tmp_path / "nas"), domain="cellar"))
+    usb = await places.add(PlaceRequest(name="usb", address=disk(tmp_path / "usb")))
     assert places.read() == (nas, usb)
     assert nas.repository_id != usb.repository_id
     assert (nas.domain, usb.domain) == ("cellar", "this machine")
@@ -75,7 +77,7 @@ async def test_two_places_each_with_its_own_key_and_all_that_paper_needs(
 
 
 async def test_a_disk_that_is_not_mounted_is_not_a_new_disk(places: BackupPlaces, tmp_path: Path) -> None:
-    place = await places.add(Request(name="usb", address=disk(tmp_path / "usb")))
+    place = await places.add(PlaceRequest(name="usb", address=disk(tmp_path / "usb")))
     (tmp_path / "usb").rename(tmp_path / "on the desk")
     (tmp_path / "usb").mkdir()  # the empty mount point
     with pytest.raises(PlaceMissing, match="is the disk not mounted") as caught:
@@ -94,18 +96,18 @@ async def test_a_disk_that_is_not_mounted_is_not_a_new_disk(places: BackupPlaces
 
 
 async def test_adding_again_after_a_kill_takes_the_repository_over(places: BackupPlaces, tmp_path: Path) -> None:
-    first = await places.add(Request(name="nas", address=disk(tmp_path / "nas")))
+    first = await places.add(PlaceRequest(name="nas", address=disk(tmp_path / "nas")))
     (tmp_path / "ada" / "places.json").unlink()
-    again = await places.add(Request(name="nas", address=str(tmp_path / "nas")))
+    again = await places.add(PlaceRequest(name="nas", address=str(tmp_path / "nas")))
     assert (again.repository_id, again.epoch) == (first.repository_id, first.epoch)
 
 
 async def test_a_name_that_is_used_again_gets_another_passphrase(places: BackupPlaces, tmp_path: Path) -> None:
-    first = await places.add(Request(name="nas", address=disk(tmp_path / "one")))
+    first = await places.add(PlaceRequest(name="nas", address=disk(tmp_path / "one")))
     places.remove("nas")
     assert places.read() == ()
     assert first.own.is_dir(), "what was backed up stays"
-    second = await places.add(Request(name="nas", address=disk(tmp_path / "two")))
+    second = await places.add(PlaceRequest(name="nas", address=disk(tmp_path / "two")))
     assert (first.epoch, second.epoch) == (1, 2)
     escrow = read_escrow(places.vault)
     assert escrow.backup_passphrase("nas", epoch=1) != escrow.backup_passphrase("nas", epoch=2)
@@ -117,23 +119,23 @@ async def test_what_is_not_ours_is_refused(places: BackupPlaces, tmp_path: Path,
     strange.mkdir(parents=True, mode=0o700)
     shutil.copytree(template / "repository", strange / "repository")
     with pytest.raises(PlaceTaken, match="this agent cannot open") as caught:
-        await places.add(Request(name="nas", address=str(tmp_path / "strange")))
+        await places.add(PlaceRequest(name="nas", address=str(tmp_path / "strange")))
     assert "nothing there was changed" in caught.value.hint
     with pytest.raises(PlaceMissing, match="there is no folder") as missing:
-        await places.add(Request(name="nas", address=str(tmp_path / "not mounted")))
+        await places.add(PlaceRequest(name="nas", address=str(tmp_path / "not mounted")))
     assert "mount the disk first" in missing.value.hint
     assert not (tmp_path / "not mounted").exists()
     for odd in ("relative/path", "/a::b", "/a{now}", "ssh://-oProxyCommand=x/p", "ssh://h"):
         with pytest.raises(BadPlace):
-            await places.add(Request(name="nas", address=odd))
+            await places.add(PlaceRequest(name="nas", address=odd))
     for odd in ("NAS", "", "-x", "a/b", "x" * 41):
         with pytest.raises(BadPlace):
-            await places.add(Request(name=odd, address=str(tmp_path)))
+            await places.add(PlaceRequest(name=odd, address=str(tmp_path)))
     assert places.read() == ()
 
 
 async def test_a_repository_moved_and_a_key_mended(places: BackupPlaces, tmp_path: Path) -> None:
-    place = await places.add(Request(name="nas", address=disk(tmp_path / "nas")))
+    place = await places.add(PlaceRequest(name="nas", address=disk(tmp_path / "nas")))
     config = place.own / "repository" / "config"
     whole = config.read_text()
     config.write_text(whole[: whole.index("key =")])
@@ -166,7 +168,7 @@ async def test_a_far_host_that_only_speaks_borg(
     far = tmp_path / "far"
     far.mkdir()
     rsh = serve(tmp_path, program, f"--restrict-to-path {far}", "--append-only")
-    place = await places.add(Request(name="host", address=f"ada@far.example:{far}/ada", rsh=rsh, append_only=True))
+    place = await places.add(PlaceRequest(name="host", address=f"ada@far.example:{far}/ada", rsh=rsh, append_only=True))
     assert (place.kind, place.domain) == (Kind.SSH, "far.example")
     assert place.address == f"ssh://ada@far.example{far}/ada"
     source = tmp_path / "staged"
@@ -208,7 +210,7 @@ async def test_one_place_that_fails_stops_no_other(places: BackupPlaces, tmp_pat
             name=name, kind=Kind.FOLDER, address=str(root), place_id="p", repository_id="r", agent="ada", added_ms=0
         )
 
-    async def job(place: Place) -> Done:
+    async def job(place: Place) -> None:
         match place.name:
             case "fails":
                 raise PlaceRefused("no")
@@ -216,13 +218,14 @@ async def test_one_place_that_fails_stops_no_other(places: BackupPlaces, tmp_pat
                 await asyncio.sleep(60)
             case _:
                 pass
-        return Done(snapshot="ada-1-1-x", verified=place.name == "good")
+        for act in (place_state.made, place_state.verified) if place.name == "good" else (place_state.made,):
+            places.states.change(place.name, partial(act, now_ms=5_000, snapshot="ada-1-1-x"))
 
     rows = [place(name) for name in ("fails", "hangs", "good", "made")]
     gone = place("gone")
     (Path(gone.address) / SENTINEL).unlink()
     done = await run_jobs([*rows, gone], job, states=places.states, now_ms=lambda: 5_000, timeout_s=0.5)
-    codes = {one.place: one.error.code if one.error else "ok" for one in done}
+    codes = {name: error.code if error else "ok" for name, error in done.items()}
     assert codes == {
         "fails": "place-refused",
         "hangs": "backup-interrupted",

@@ -13,10 +13,16 @@ import pytest
 
 from holdfast.app.notify import NotTold
 from holdfast.backup.places.backup_places import states_of
-from holdfast.backup.upkeep.loop import kept_backups
 from holdfast.backup.upkeep.prune import prune
-from holdfast.backup.upkeep.run_due import backup_of, run_due, tell_prune
-from holdfast.backup.upkeep.schedule import install, make_schedule, parse_every
+from holdfast.backup.upkeep.scheduled import (
+    backup_of,
+    install,
+    kept_backups,
+    make_schedule,
+    notify_refused_prunes,
+    parse_every,
+    run_due,
+)
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.core.notices import Notice
@@ -135,7 +141,7 @@ async def test_pruning_keeps_the_last_verified_and_stops_at_a_missing_one(
     await places.engine.delete(places.repository(place), [second.snapshot.archive])  # a thief
     told = Told()
     (gone,) = await prune(places)
-    await tell_prune([gone], notices=told, clock=SystemClock())
+    await notify_refused_prunes([gone], notices=told, clock=SystemClock())
     assert isinstance(gone.error, PruneRefused)
     assert second.snapshot.archive in gone.error.message
     assert told.kinds == ["prune-refused"]

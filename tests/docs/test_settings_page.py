@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.metrics import METRICS, PREFIX
-from holdfast.layout.agent_settings import SECTIONS, AgentSettings
 from holdfast.layout.engine_settings import Settings
-from holdfast.layout.settings import KEYS, make_settings, read_fields
+from holdfast.layout.settings import AGENT_SECTIONS, KEYS, AgentSettings, make_settings, read_fields
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 TABLE = re.compile(r"^\| `(?:\[(\w+)\] )?(\w+)` \| ([^|]+) \|", re.MULTILINE)
@@ -25,7 +24,7 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
     defaults = Settings()
     wanted = {place: getattr(defaults, field) for place, (field, _) in KEYS.items()}
     of_the_agent = AgentSettings()
-    for section in SECTIONS:
+    for section in AGENT_SECTIONS:
         for one in msgspec.structs.fields(getattr(of_the_agent, section)):
             wanted[section, one.name] = getattr(getattr(of_the_agent, section), one.name)
     assert set(rows) == set(wanted)

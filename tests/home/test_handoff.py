@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.app.handoff import read_answer, read_handoff, upkeep_of
+from holdfast.app.handoff import handoff_writer_of, read_answer, read_handoff
 from holdfast.errors import BadInput
 from holdfast.host.log import Log
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.layout.agent_home import load_home
-from holdfast.memory.gathering import Gatherer
 from holdfast.memory.handoff import LINE_CHARS_MAX, Fact, Handoff, bounded, parse, quoted, render
+from holdfast.memory.handoff_reader import HandoffReader
 from holdfast.testing.lab import Lab, Scripted, wait_state
 
 LINES = st.lists(st.text(max_size=600), max_size=40)
@@ -188,15 +188,15 @@ async def test_what_a_slow_view_was_replaced_by_is_not_taken_for_what_came_next(
         handle = await hf.submit(shop_slowly)
         await paying.entered.wait()
         views = [TaskView(handle.id)]  # nothing is folded yet
-        gatherer = Gatherer(hf.journal, agent="ada", agent_id=str, held=lambda: views)
-        begun = await gatherer.gather()
+        reader = HandoffReader(hf.journal, agent="ada", agent_id=str, held=lambda: views)
+        begun = await reader.gather()
         assert any("no answer yet" in one for one in begun.where)
         records = (await handle.row()).records
         go_on.set()
         await closed.wait()
         assert (await handle.row()).records == records + 1
         views[:] = [await handle.view()]
-        assert any("(pay) succeeded" in one for one in (await gatherer.gather()).changed)
+        assert any("(pay) succeeded" in one for one in (await reader.gather()).changed)
         await hf.cancel(handle.id)
 
 
@@ -230,9 +230,9 @@ async def test_trouble_with_the_heartbeat_is_told_by_whoever_writes_or_asks(
     assert said(lab).pending == answer.handoff.pending
 
     async with holdfast.open(lab.folder / "journal.db", tools=[pay], tasks=[shop], serve=False) as hf:
-        writing = upkeep_of(agent, hf.journal, log=Log())
+        writing = handoff_writer_of(agent, hf.journal, log=Log())
         assert await writing.refresh()
-        beside = upkeep_of(agent, hf.journal, log=Log())
+        beside = handoff_writer_of(agent, hf.journal, log=Log())
         assert not await beside.refresh()
         assert (await beside.gather()).pending == answer.handoff.pending
         writing.close()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory import upkeep
+from holdfast.memory import handoff_writer
+from holdfast.memory.handoff_writer import write_heartbeat
 from holdfast.memory.heartbeat import BEGIN, END, Damaged, merged
-from holdfast.memory.upkeep import write_heartbeat
 
 FREE = st.binary(max_size=200).filter(lambda raw: b"<!-- holdfast:tasks" not in raw)
 BLOCK = b"- [ ] one\n"
@@ -83,7 +83,7 @@ def test_what_an_editor_saves_while_the_block_is_written_is_not_lost(
 ) -> None:
     path, asides = tmp_path / "HEARTBEAT.md", tmp_path / ".holdfast" / "aside"
     path.write_bytes(b"mine\n")
-    whole = upkeep.exchange
+    whole = handoff_writer.exchange
     saves = [b"mine, saved\n", b"mine, saved twice\n"]
 
     def saved_before(path: Path, data: bytes, *, asides: Path) -> Path | None:
@@ -93,7 +93,7 @@ def test_what_an_editor_saves_while_the_block_is_written_is_not_lost(
             new.replace(path)
         return whole(path, data, asides=asides)
 
-    monkeypatch.setattr(upkeep, "exchange", saved_before)
+    monkeypatch.setattr(handoff_writer, "exchange", saved_before)
     assert write_heartbeat(path, BLOCK, asides=asides) == ""
     assert path.read_bytes().startswith(b"mine, saved twice\n")
     assert BLOCK in path.read_bytes()

@@ -21,8 +21,8 @@ from holdfast.journal.sqlite.opening.restore import restore_journal
 from holdfast.layout.memory_place import MemoryPlace
 from holdfast.memory.handoff import Handoff, render
 from holdfast.memory.projection import project_now
-from holdfast.memory.recalling import recall
-from holdfast.memory.starting import CLOSING, OPENING, start_text
+from holdfast.memory.search import recall
+from holdfast.memory.start_text import CLOSING, OPENING, start_text
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text, ToolCall
 from holdfast.testing.lab import Lab, wait_state
 

@@ -7,8 +7,19 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory.entries import entry_id, key_of, read, rendered
-from holdfast.memory.lines import BELIEVED_MS, Added, joined, merge, split, union, unseen
+from holdfast.memory.lines import (
+    BELIEVED_MS,
+    Added,
+    entry_id,
+    joined,
+    key_of,
+    merge,
+    read,
+    rendered,
+    split,
+    union,
+    unseen,
+)
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "d", "", "- x", "- y"]), max_size=8)
 NOW = 1_800_000_000_000

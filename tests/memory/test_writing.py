@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import MemoryFileBusy, SymlinkRefused, TooLarge, WrongKind
 from holdfast.layout.memory_place import MemoryPlace
 from holdfast.memory import exchange, writing
-from holdfast.memory.entries import entry_id, rendered
+from holdfast.memory.lines import entry_id, rendered
 from holdfast.memory.writing import Written, locked, write_file
 
 NOW = 1_800_000_000_000

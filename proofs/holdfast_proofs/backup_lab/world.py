@@ -13,7 +13,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.backup.backups import Backups, open_backups
-from holdfast.backup.places.backup_places import Request, open_places
+from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.core.clock import SystemEntropy
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
@@ -94,7 +94,7 @@ async def add_places(world: World, numbers: Sequence[int]) -> None:
     places = await open_places(world.home)
     for number in numbers:
         ensure_private_folder(world.place(number))
-        await places.add(Request(name=f"place-{number}", address=str(world.place(number))))
+        await places.add(PlaceRequest(name=f"place-{number}", address=str(world.place(number))))
 
 
 def write_files(folder: Path, files: int, bytes_each: int) -> None:

@@ -21,10 +21,10 @@ from holdfast.host.private_files import write_atomically
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.settings import NAME
-from holdfast.memory.foreign import foreign_handoff
-from holdfast.memory.gathering import Gatherer, Views
+from holdfast.memory.foreign_handoff import foreign_handoff
 from holdfast.memory.handoff import TEXT_CHARS_MAX, Handoff, parse, render
-from holdfast.memory.upkeep import Upkeep
+from holdfast.memory.handoff_reader import HandoffReader, Views
+from holdfast.memory.handoff_writer import HandoffWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ async def kept_handoff(path: Path, journal: Journal, *, held: Views, log: Log) -
     if home is None:
         yield
         return
-    async with upkeep_of(home, journal, held=held, log=log):
+    async with handoff_writer_of(home, journal, held=held, log=log):
         yield
 
 
@@ -54,15 +54,15 @@ async def refresh_handoff(path: Path, journal: Journal, *, log: Log) -> None:
     home = _find_home(path, log)
     if home is None:
         return
-    upkeep = upkeep_of(home, journal, log=log)
+    upkeep = handoff_writer_of(home, journal, log=log)
     try:
         await upkeep.refresh()
     finally:
         upkeep.close()
 
 
-def upkeep_of(home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log) -> Upkeep:
-    return Upkeep(
+def handoff_writer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log) -> HandoffWriter:
+    return HandoffWriter(
         gatherer_of(home, journal, held=held),
         handoff=home.handoff_file,
         heartbeat=home.heartbeat_file,
@@ -71,8 +71,8 @@ def upkeep_of(home: AgentHome, journal: Journal, *, held: Views = lambda: (), lo
     )
 
 
-def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) -> Gatherer:
-    return Gatherer(journal, agent=home.name, agent_id=_IdReader(home.identity_file), held=held)
+def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) -> HandoffReader:
+    return HandoffReader(journal, agent=home.name, agent_id=_IdReader(home.identity_file), held=held)
 
 
 async def read_answer(home: AgentHome) -> Answer:
@@ -89,7 +89,7 @@ async def read_answer(home: AgentHome) -> Answer:
 
     settings = find_settings(home.journal)
     async with open_holdfast(home.journal, settings=settings, serve=False, create=False) as hf:
-        upkeep = upkeep_of(home, hf.journal, log=Log())
+        upkeep = handoff_writer_of(home, hf.journal, log=Log())
         try:
             await upkeep.refresh()
             return Answer(handoff=await upkeep.gather(), source="journal")

@@ -29,11 +29,10 @@ from holdfast.journal.contract import Journal, Remark
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.memory_place import MemoryPlace
-from holdfast.memory.days import day_of
-from holdfast.memory.entries import entry_id
+from holdfast.memory.lines import day_of, entry_id
 from holdfast.memory.projection import find_position, project_now, signature, write_straight
-from holdfast.memory.recalling import unread_of
-from holdfast.memory.starting import start_text
+from holdfast.memory.search import unread_of
+from holdfast.memory.start_text import start_text
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 LOOK_S = 0.5  # how often remarks of other processes, and of tasks, are looked for

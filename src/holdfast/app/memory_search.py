@@ -21,10 +21,9 @@ from holdfast.journal.contract import Journal, Remark, RemarkTo
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
 from holdfast.memory import sidecar
-from holdfast.memory.days import day_of
-from holdfast.memory.entries import entry_id, one_line
+from holdfast.memory.lines import day_of, entry_id, one_line
 from holdfast.memory.projection import find_position
-from holdfast.memory.recalling import recall, unread_of
+from holdfast.memory.search import recall, unread_of
 
 WAITING_MAX = 500  # lines of the journal that a search looks at before they are in their files
 

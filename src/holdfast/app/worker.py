@@ -41,7 +41,7 @@ def run_worker(order: Order) -> int:
     # Wrong settings are said here, once, and not by a worker that would be started again.
     settings = find_settings(journal_path(order.journal), config=order.config, overrides=order.overrides)
     if order.backup_every:
-        from holdfast.backup.upkeep.schedule import parse_every
+        from holdfast.backup.upkeep.scheduled import parse_every
         from holdfast.layout.agent_home import load_home
 
         parse_every(order.backup_every)

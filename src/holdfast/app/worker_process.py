@@ -106,7 +106,7 @@ async def serve(order: Order, log: Log) -> None:
             port = await serve_health(order.health_port, gauges, stack)
             log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
         if order.backup_every:
-            from holdfast.backup.upkeep.loop import kept_backups
+            from holdfast.backup.upkeep.scheduled import kept_backups
             from holdfast.layout.agent_home import load_home
 
             home = load_home(path.parent)

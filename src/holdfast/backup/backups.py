@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,18 +28,18 @@ from holdfast.backup.chain.heads import NAME as HEADS
 from holdfast.backup.chain.heads import HeadFile, Held, parse_copy
 from holdfast.backup.chain.inner_heads import survey
 from holdfast.backup.chain.sources import HOME, Overview, look_around, witness_file
-from holdfast.backup.jobs import Done, Outcome, run_jobs
 from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces, open_places
 from holdfast.backup.places.companion_files import read_companions
-from holdfast.backup.places.places import Place, get_place
+from holdfast.backup.places.place_state import OK
+from holdfast.backup.places.place_states import PlaceStates
+from holdfast.backup.places.places import Place, check_there, get_place, place_error
 from holdfast.backup.progress import SILENT, Amount, Progress
 from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
 from holdfast.backup.report import Made, NowReport, PlaceResult, VerifyReport, result_of
-from holdfast.backup.snapshot.memory_check import projection_check
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, PlaceSnapshots
 from holdfast.backup.snapshot.staging import Staged, Subject, stage
-from holdfast.backup.snapshot.verify import Check
+from holdfast.backup.snapshot.verify import Check, projection_check
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.core.version import find_version
@@ -235,18 +235,17 @@ class Backups:
     ) -> list[PlaceResult]:
         done: dict[str, PlaceResult] = {}
 
-        async def job(place: Place) -> Done:
+        async def job(place: Place) -> None:
             result = PlaceResult(place=place.name, archive=head.record.archive)
             done[place.name] = result
             await self._at.make(place, staged, head, named, result)
             if check:
                 await self._at.check(place, head, result)
-            return Done()
 
-        outcomes = await run_jobs(chosen, job, states=self.places.states, now_ms=self._clock.wall_ms)
+        errors = await run_jobs(chosen, job, states=self.places.states, now_ms=self._clock.wall_ms)
         await self._spread(head, done)
         states = self.states()
-        return [_judged(one, done, states.get(one.place)) for one in outcomes]
+        return [_judged(name, error, done, states.get(name)) for name, error in errors.items()]
 
     async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
         """The head to the places that do not hold its snapshot, and to witnesses in folders.
@@ -364,10 +363,53 @@ def archive_name(agent: str, incarnation: int, seq: int, at: int) -> str:
     return f"{name}-{incarnation}-{seq}-{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _judged(outcome: Outcome, done: dict[str, PlaceResult], state: place_state.PlaceState | None) -> PlaceResult:
-    result = done.get(outcome.place, PlaceResult(place=outcome.place))
-    if outcome.error is not None:
-        result_of(result, outcome.error)
-    elif state is not None and (lost := find_missing(outcome.place, state)) is not None:
-        result_of(result, lost)
+def _judged(
+    place: str, error: HoldfastError | None, done: dict[str, PlaceResult], state: place_state.PlaceState | None
+) -> PlaceResult:
+    result = done.get(place, PlaceResult(place=place))
+    if error is None and state is not None:
+        error = find_missing(place, state)
+    if error is not None:
+        result_of(result, error)
     return result
+
+
+JOB_S_MAX = 8 * 3600.0  # a first backup over a slow line; above what one run of Borg may take
+
+
+Job = Callable[[Place], Awaitable[None]]
+NowMs = Callable[[], int]
+JobErrors = dict[str, HoldfastError | None]  # by place, in the given order
+
+
+async def run_jobs(
+    places: Sequence[Place], job: Job, *, states: PlaceStates, now_ms: NowMs, timeout_s: float = JOB_S_MAX
+) -> JobErrors:
+    """Do the job for every place at once and record the result of each.
+
+    No place waits for another and none stops another. The sentinel of a place is checked first.
+    Never raises for what happens at a place; only a cancel of the whole run ends them all.
+    """
+
+    async def one(place: Place) -> HoldfastError | None:
+        error = await _error_of(place, job, timeout_s)
+        code, message = (OK, "") if error is None else (error.code, error.message)
+        states.change(place.name, lambda state: place_state.tried(state, now_ms=now_ms(), result=code, message=message))
+        return error
+
+    errors = await asyncio.gather(*map(one, places))
+    return {place.name: error for place, error in zip(places, errors, strict=True)}
+
+
+async def _error_of(place: Place, job: Job, timeout_s: float) -> HoldfastError | None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.to_thread(check_there, place)  # a dead network mount may hang
+            await job(place)
+    except TimeoutError:
+        return BackupInterrupted(f"place {place.name}: not done after {timeout_s:g} s")
+    except HoldfastError as error:
+        return error
+    except OSError as error:
+        return place_error(error, place.name)
+    return None

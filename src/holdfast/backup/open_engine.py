@@ -8,7 +8,7 @@ from holdfast.backup.borg.program import ask_version, check_version, find_progra
 from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.engine import Engine
 from holdfast.backup.progress import SILENT, Progress
-from holdfast.layout.agent_settings import BackupSettings
+from holdfast.layout.settings import BackupSettings
 
 BASE = "borg"  # the engine's folder in an agent's instance folder
 

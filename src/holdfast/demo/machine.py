@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.backup.backups import open_backups
 from holdfast.backup.open_engine import open_engine
-from holdfast.backup.places.backup_places import Request, open_places
+from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.backup.report import NowReport
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import EngineMissing, EngineTooOld
@@ -96,7 +96,7 @@ async def back_up(home: AgentHome, places: list[Path]) -> NowReport:
     kept = await open_places(home)
     for number, place in enumerate(places, 1):
         ensure_private_folder(place)
-        await kept.add(Request(name=f"place-{number}", address=str(place)))
+        await kept.add(PlaceRequest(name=f"place-{number}", address=str(place)))
     return await (await open_backups(home)).now()
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from holdfast.errors import BadSettings, NotAnAgent
 from holdfast.host.private_files import check_place, check_private_folder
-from holdfast.layout.agent_settings import AgentSettings
 from holdfast.layout.covering import Rules
-from holdfast.layout.settings import NAME, read_agent_settings, read_fields
+from holdfast.layout.settings import NAME, AgentSettings, read_agent_settings, read_fields
 from holdfast.layout.witness_address import WitnessAddress, folders_of, parse_witness_address
 
 ENVIRONMENT = "HOLDFAST_HOME"

@@ -1,21 +1,36 @@
-"""holdfast.toml: settings, no secrets. Parsed strictly: what is not known is refused.
+"""holdfast.toml: settings, no secrets. Parsed strictly: an unknown name is rejected.
 
-Found beside the journal, or named by --config. Its notices command is run, so a file that
-another user could change is refused; reading it is open to all, because it holds no secrets.
+Found beside the journal, or named by --config. Its notices command is run, so a file that another
+user could change is rejected; every user may read it, because it holds no secrets.
+
+    [worker] [journal] [notices] [retention] [scratch]    how a worker behaves (engine_settings.py)
+    [adopted]    where the files of an agent are that existed before Holdfast
+    [identity]   where the vault, its second place, the witnesses and the arbiter are
+    [memory]     how much of its files an agent is given when it starts
+    [backup]     how often, how long kept, and what counts as too old
+
+Paths may begin with `~`; a relative one is counted from the agent's folder.
+
+`write_identity_settings` changes the name and [identity], and nothing else: all other text stays as
+it was written, comments too. The result is parsed again and compared before it replaces the file; if
+the two differ the file stays, and the error says what to write.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from holdfast.errors import BadSettings, HoldfastError, ModeTooWide, WrongKind, WrongOwner
-from holdfast.layout.agent_settings import SECTIONS as AGENT_SECTIONS
-from holdfast.layout.agent_settings import AgentSettings, parse_agent_settings
+from holdfast.host.private_files import write_atomically
 from holdfast.layout.engine_settings import Settings
 
 NAME = "holdfast.toml"
@@ -176,3 +191,109 @@ def _check(path: Path, found: os.stat_result) -> None:
         )
     if found.st_size > FILE_BYTES_MAX:
         raise BadSettings(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
+
+
+AGENT_SECTIONS = ("adopted", "identity", "memory", "backup")
+
+
+class AdoptedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    folder: str = ""  # of an agent that was there before: Holdfast's files lie in one inside it
+
+
+class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    vault: str = ""  # empty: the agent has no identity yet
+    second: str = ""  # the place of the next key
+    witnesses: tuple[str, ...] = ()  # folders of witnesses; relays follow
+    arbiter: str = ""  # the folder of the arbiter that grants incarnations
+    lease_s: float = 30.0  # of the agent, at its arbiter; others wait so long for one that is gone
+    watch_s: float = 60.0  # how often a worker looks whether its keys were replaced elsewhere
+    signer: str = ""  # the socket of a signer process; empty: the vault is opened here
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    tokens: int = 6_000  # of the agent's own files, given to the model on a start
+
+
+class BackupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    hourly: int = 24
+    daily: int = 14
+    weekly: int = 8
+    monthly: int = 12
+    stale_after_h: float = 26.0  # a verified backup older than this is a notice
+    accept_old_borg: bool = False  # versions before 1.4, with a known hole
+    borg: str = ""  # the program; empty: the one beside this Python, else that of the PATH
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    adopted: AdoptedSettings = msgspec.field(default_factory=AdoptedSettings)
+    identity: IdentitySettings = msgspec.field(default_factory=IdentitySettings)
+    memory: MemorySettings = msgspec.field(default_factory=MemorySettings)
+    backup: BackupSettings = msgspec.field(default_factory=BackupSettings)
+
+
+def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSettings:
+    """The agent's sections of a parsed holdfast.toml. Raises BadSettings."""
+    own = {name: parsed[name] for name in AGENT_SECTIONS if name in parsed}
+    try:
+        return msgspec.convert(own, AgentSettings)
+    except msgspec.ValidationError as error:
+        raise BadSettings(f"{where}: {error}", hint="see docs/reference/settings.md") from None
+
+
+_SECTION = re.compile(r"^\[identity\][^\n]*\n(?:(?!\[)[^\n]*(?:\n|\Z))*", re.MULTILINE)
+_AGENT = re.compile(r"^agent\s*=[^\n]*(?:\n|\Z)", re.MULTILINE)
+
+
+def write_identity_settings(path: Path, *, name: str, identity: IdentitySettings) -> None:
+    """Set `agent` and [identity]; the file is made where there is none. Safe to repeat.
+
+    Raises BadSettings where the file names another agent, or cannot be changed in this way.
+    """
+    old = ""
+    if os.path.lexists(path):
+        known = read_fields(path).get("agent", name)
+        if known != name:
+            raise BadSettings(f"{path} is of the agent {known!r}, not {name!r}")
+        if read_agent_settings(path).identity == identity and "agent" in read_fields(path):
+            return
+        old = path.read_text()
+    new = edited(old, name=name, identity=identity)
+    if new is None:
+        lines = "".join(_lines(identity))
+        raise BadSettings(f"{path} cannot be changed by a program", hint=f"write this into it:\n{lines}")
+    write_atomically(path, new.encode())
+    if read_agent_settings(path).identity != identity:
+        raise BadSettings(f"{path} does not say what was just written to it")
+
+
+def edited(old: str, *, name: str, identity: IdentitySettings) -> str | None:
+    """The text with these settings; None where that would change anything else."""
+    rest = _AGENT.sub("", _SECTION.sub("", old), count=1).strip("\n")
+    section = "".join(_lines(identity))
+    new = f"agent = {_text(name)}\n\n" + (f"{rest}\n\n" if rest else "") + section
+    wanted = {**tomllib.loads(old), "agent": name, "identity": msgspec.to_builtins(identity)}
+    try:
+        found: dict[str, Any] = tomllib.loads(new)
+    except tomllib.TOMLDecodeError:
+        return None
+    return new if _plain(found) == _plain(wanted) else None
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+def _lines(identity: IdentitySettings) -> list[str]:
+    fields = msgspec.to_builtins(identity)
+    return ["[identity]\n", *(f"{key} = {_toml_value(value)}\n" for key, value in fields.items())]
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"  # pyright: ignore[reportUnknownArgumentType]
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    """A basic string of TOML; JSON escapes what TOML does, but for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

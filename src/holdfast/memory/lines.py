@@ -1,27 +1,103 @@
-"""A merge of two versions of a file by whole lines, at the version that both began with.
+"""The lines of the memory files: how an entry is written, how a file is read, how versions merge.
 
-What holds, whatever the three are: a line that either side has added is in the result; a line that
-neither has removed is in the result; a line that both have changed is there in both forms. The
-order of each side is kept. Of a line that both have added, one copy is dropped; of two that are
-nearly the same both stay, and are told, because only a person knows which is meant.
+An entry is one line with a mark at its end, which no text can forge: text that looks like a mark is
+escaped. The mark holds the entry's id, so that it is recognized wherever it is and however its text
+was edited, and its origin, so that a model's or a tool's word is not taken for the user's.
 
-A line that is gone from a side is taken as removed by it. Who saves a text that was loaded before
-our last write has not removed what that write added: `unseen` tells the two apart. A line that a
-write of ours has added counts as removed only where the text has an entry that came with that
-write or a later one, and so was loaded after it; or where the line was put back before and is
-gone again much later. Pure: values in, values out.
+A day's file only grows: entries have ids, so the join of two copies is the set of their entries,
+and other lines stay where they are. A last line without an end is a torn tail, left by a writer that
+died. It is read like every other line, and reported.
+
+The merge works by whole lines, from the version that both sides began with. A line that either side
+added is in the result; a line that neither removed is in the result; a line that both changed is
+there in both forms. The order of each side is kept. Of a line that both added, one copy is dropped;
+of two that are nearly the same both stay and are reported, because only a person knows which is meant.
+
+A line that is missing from a side counts as removed by it. An editor that saves a text loaded before
+our last write did not remove what that write added: `unseen` tells the two apart. A line that our
+write added counts as removed only if the text has an entry of that write or a later one, and so was
+loaded after it; or if the line was put back before and is missing again much later.
+
+Pure: values in, values out.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from difflib import SequenceMatcher
 
 import msgspec
 
-from holdfast.memory.entries import is_entry_key, key_of, read
+from holdfast.errors import BadInput
+
+MARK = "<!-- hf "
+ID_CHARS = 16
+FILE_ORIGIN = "file"  # of a line without a mark
+_MARKED = re.compile(
+    r"(?P<text>.*?) ?<!-- hf (?P<id>[0-9a-f]{16}) "
+    r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) (?P<origin>[^<>]{1,300}) -->\s*",
+    re.ASCII,
+)
+_ITEM = re.compile(r"\s*[-*+] +")
+_CLOCK = re.compile(r"\d\d:\d\d:\d\d +")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What is read of a line; `id` is empty for a line that is not ours."""
+
+    text: str  # without bullet, time and mark
+    id: str = ""
+    day: str = ""
+    origin: str = FILE_ORIGIN
+
+
+def entry_id(remark_id: str) -> str:
+    """The id of the entry that this remark becomes."""
+    digest = hashlib.sha256(b"holdfast/entry/1\0" + remark_id.encode()).hexdigest()
+    return digest[:ID_CHARS]
+
+
+def rendered(*, id: str, at_ms: int, text: str, origin: str, timed: bool) -> str:
+    """The entry's line, without its end. `timed`: of a day's file, where the time leads."""
+    at = moment(at_ms)
+    clock = f"{at:%H:%M:%S} " if timed else ""
+    said = re.sub(r"[<>]+", " ", one_line(origin)).strip()
+    return f"- {clock}{one_line(text)} {MARK}{id} {at:%Y-%m-%dT%H:%M:%SZ} {said} -->"
+
+
+def one_line(text: str) -> str:
+    """Text that is one line and looks like no mark."""
+    return " ".join(text.split()).replace("<!--", "&lt;!--").replace("-->", "--&gt;")
+
+
+def read(line: str) -> Line:
+    """What a line says, whoever wrote it."""
+    if MARK in line and (found := _MARKED.fullmatch(line)) is not None:
+        text = _CLOCK.sub("", _ITEM.sub("", found["text"], count=1), count=1)
+        return Line(text=text.strip(), id=found["id"], day=found["at"][:10], origin=found["origin"].strip())
+    return Line(text=_ITEM.sub("", line, count=1).strip())
+
+
+def key_of(line: str) -> str:
+    """By what a line is known again: an entry by its id, any other by what it says."""
+    if MARK in line and (found := _MARKED.fullmatch(line)) is not None:
+        return found["id"]
+    return f"={line}"
+
+
+def is_entry_key(key: str) -> bool:
+    return not key.startswith("=")
+
+
+def moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
 
 NEAR_RATIO = 0.85
 NEAR_MAX = 100  # lines of a side that are compared, and pairs that are told
@@ -152,3 +228,45 @@ def _near(ours: Sequence[str], theirs: Sequence[str]) -> tuple[tuple[str, str], 
             if is_telling(line) and matcher.quick_ratio() >= NEAR_RATIO <= matcher.ratio():
                 found.append((line, other))
     return tuple(found[:NEAR_MAX])
+
+
+_DAY = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """A file's lines as they are read, numbered from 1."""
+
+    lines: tuple[tuple[int, Line], ...]
+    torn: bool
+
+
+def day_of(at_ms: int, *, back: int = 0) -> str:
+    """The day, UTC; `back` days before."""
+    return f"{moment(at_ms) - timedelta(days=back):%Y-%m-%d}"
+
+
+def is_day(text: str) -> bool:
+    return _DAY.fullmatch(text) is not None
+
+
+def check_day(text: str) -> str:
+    if not is_day(text):
+        raise BadInput(f"{text!r} is not a day", hint="days are written 2026-11-15")
+    return text
+
+
+def heading(day: str) -> list[str]:
+    """The first lines of a new day's file."""
+    return [f"# {day}", ""]
+
+
+def parsed(text: str, *, day: str = "") -> Log:
+    """What a file says: lines that say nothing and headings left out."""
+    lines, torn = split(text)
+    found: list[tuple[int, Line]] = []
+    for number, line in enumerate(lines, start=1):
+        one = read(line)
+        if one.text and not one.text.startswith("#"):
+            found.append((number, one if one.day else Line(text=one.text, id=one.id, day=day, origin=one.origin)))
+    return Log(lines=tuple(found), torn=torn)

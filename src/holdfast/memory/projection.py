@@ -25,8 +25,7 @@ from holdfast.errors import MemoryFileBusy
 from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
 from holdfast.layout.memory_place import MEMORY_FILE, MemoryPlace
 from holdfast.memory import sidecar
-from holdfast.memory.days import day_of, heading
-from holdfast.memory.entries import entry_id, rendered
+from holdfast.memory.lines import day_of, entry_id, heading, rendered
 from holdfast.memory.writing import Written, locked, write_file
 
 __all__ = ["MEMORY_HEADING", "project_now", "write_remarks", "write_straight"]

@@ -28,9 +28,8 @@ from holdfast.errors import MemoryFileBusy
 from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.layout.memory_place import MemoryPlace
 from holdfast.memory import lines, sidecar
-from holdfast.memory.entries import key_of
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
-from holdfast.memory.lines import Added, Merged
+from holdfast.memory.lines import Added, Merged, key_of
 
 ROUNDS_MAX = 1_000  # an editor that saves each time we do; each round waits a little longer
 ROUND_WAIT_S = 0.002

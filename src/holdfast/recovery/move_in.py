@@ -64,7 +64,7 @@ from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import MOVED, STAGING, find_mark, remove_mark
 from holdfast.layout.settings import NAME as SETTINGS
-from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
 from holdfast.recovery.move_lease import MoveLease
 from holdfast.recovery.move_package import archive_of, digest_of_file, head_of, key_of, open_package, part_of

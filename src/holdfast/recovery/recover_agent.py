@@ -55,7 +55,7 @@ from holdfast.identity.witness.witness import copy_of
 from holdfast.journal.admin import Restored as Rewound
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, home_in, load_home
-from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
 from holdfast.recovery.recover_journal import granted_to
 from holdfast.recovery.survey import Evidence, Survey

@@ -43,7 +43,7 @@ from holdfast.errors import (
     SnapshotExists,
     SnapshotNotFound,
 )
-from holdfast.identity.records.secret_bytes import Hidden
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 FIRST = "ada-1-1-20261115T190000Z"
 SECOND = "ada-1-2-20261115T200000Z"
@@ -192,7 +192,7 @@ class BackupEngineContract:
         assert not (world.folder / "not").exists()
 
     async def test_a_wrong_passphrase_opens_nothing(self, world: EngineWorld) -> None:
-        wrong = replace(world.repository, passphrase=Hidden(b"not this one"))
+        wrong = replace(world.repository, passphrase=SecretBytes(b"not this one"))
         with pytest.raises(PassphraseRefused) as caught:
             await world.engine.list_archives(wrong)
         assert "not this one" not in str(caught.value)

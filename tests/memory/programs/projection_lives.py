@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.layout.memory_place import MemoryPlace
 from holdfast.memory import exchange
-from holdfast.memory.entries import entry_id, key_of
+from holdfast.memory.lines import entry_id, key_of
 from holdfast.memory.projection import project_now
 from holdfast_proofs.shim import Mode, Trace, arm
 

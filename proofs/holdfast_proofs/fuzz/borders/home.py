@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from holdfast.memory.days import parsed
-from holdfast.memory.entries import key_of, rendered
 from holdfast.memory.handoff import Handoff, parse, render
 from holdfast.memory.heartbeat import ANY_BEGIN, ANY_END, BEGIN, END, NEW, Damaged, merged
-from holdfast.memory.lines import joined, merge, split
+from holdfast.memory.lines import joined, key_of, merge, parsed, rendered, split
 from holdfast_proofs.fuzz.feed import Feed, as_text, law
 
 BLOCK = b"No task is open.\n"

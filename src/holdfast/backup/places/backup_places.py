@@ -67,7 +67,7 @@ PLACE_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PlaceRequest:
     """What a person asks for when adding a place."""
 
     name: str
@@ -107,7 +107,7 @@ class BackupPlaces:
     def repository(self, place: Place) -> Repository:
         return repository_of(place, read_escrow(self.vault))
 
-    async def add(self, request: Request) -> Place:
+    async def add(self, request: PlaceRequest) -> Place:
         """A new place with a repository of its own.
 
         Raises BadPlace, PlaceTaken, PlaceMissing, MovedAway and what the place raises.
@@ -268,7 +268,7 @@ class BackupPlaces:
                 found[f"{KEYS}/{other.name}.key"] = key.encode()
         return found
 
-    def _drafted(self, request: Request, address: Address) -> Place:
+    def _drafted(self, request: PlaceRequest, address: Address) -> Place:
         if request.beside and parse_address(request.beside).kind is not Kind.SSH:
             raise BadPlace("--beside names a second repository on a far host: an ssh address")
         place_id, domain = "", request.domain or address.host

@@ -30,8 +30,7 @@ from pathlib import Path, PurePosixPath
 
 from holdfast.backup.engine import Engine, Repository
 from holdfast.backup.places.address import Kind
-from holdfast.backup.places.place_errors import place_error
-from holdfast.backup.places.places import COMPANION_SUFFIX, KEYS, Place
+from holdfast.backup.places.places import COMPANION_SUFFIX, KEYS, Place, place_error
 from holdfast.errors import BadInput, PlaceMissing, PlaceTaken, RepositoryDamaged
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.records.secret_bytes import SecretBytes

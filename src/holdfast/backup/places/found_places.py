@@ -19,8 +19,7 @@ import msgspec
 from holdfast.backup.engine import Engine
 from holdfast.backup.places.address import Kind, check_place_name, parse_address
 from holdfast.backup.places.companion_files import read_companions
-from holdfast.backup.places.place_errors import place_error
-from holdfast.backup.places.places import ABOUT, About, Place, find_place_id
+from holdfast.backup.places.places import ABOUT, About, Place, find_place_id, place_error
 from holdfast.errors import BadInput, HoldfastError, PlaceMissing
 from holdfast.identity.files.own_log import LOG, RECEIPTS
 from holdfast.identity.witness.witness import LogCopy

@@ -20,6 +20,7 @@ line names; adding it again takes it over, because the vault's passphrase opens 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,16 @@ import msgspec
 
 from holdfast.backup.engine import Repository
 from holdfast.backup.places.address import Kind, check_place_name, parse_address
-from holdfast.errors import BadPlace, PlaceMissing, PlaceNotFound
+from holdfast.errors import (
+    BackupFailed,
+    BadPlace,
+    HoldfastError,
+    PlaceFull,
+    PlaceMissing,
+    PlaceNotFound,
+    PlaceRefused,
+    RepositoryDamaged,
+)
 from holdfast.host.private_files import open_private, write_atomically
 from holdfast.identity.vault.ring import Escrow
 
@@ -216,3 +226,33 @@ def _read(path: Path) -> bytes:
     if len(raw) > FILE_BYTES_MAX:
         raise BadPlace(f"{path} is larger than {FILE_BYTES_MAX} bytes")
     return raw
+
+
+_AWAY = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ESTALE,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ETIMEDOUT,
+)
+
+
+def place_error(error: OSError, place: str) -> HoldfastError:
+    """The same failure, as every other of this place: it stops no other."""
+    named = f"{error.filename}: " if error.filename else ""
+    text = f"place {place}: {named}{error.strerror or error}"
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return PlaceFull(text)
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return PlaceRefused(text)
+        case errno.EIO:
+            return RepositoryDamaged(text)
+        case code if code in _AWAY:
+            return PlaceMissing(text)
+        case _:
+            return BackupFailed(text)

@@ -26,14 +26,18 @@ from holdfast.backup.archive.tar_stream import read_through
 from holdfast.backup.engine import Engine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.backup.snapshot.databases import read_mark
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ports import KeyRing
-from holdfast.errors import BackupDamaged, SnapshotFailed
+from holdfast.errors import BackupDamaged, HoldfastError, SnapshotFailed
 from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head
 from holdfast.journal.bind import journal_at
+from holdfast.layout.agent_home import home_in
+from holdfast.layout.memory_place import MemoryPlace
+from holdfast.memory.projection import project_now
 
 Check = Callable[[Snapshot], None]  # raises BackupDamaged
 SHOWN_MAX = 3
@@ -146,3 +150,41 @@ ADOPTED = ".holdfast"  # the home inside of an adopted agent's folder
 def _journal_in(state: Path) -> Path:
     inner = state / ADOPTED / JOURNAL
     return inner if inner.is_file() and not (state / "holdfast.toml").exists() else state / JOURNAL
+
+
+def projection_check(keys: KeyRing) -> Check:
+    """For test restores; never for a tree that is to be used."""
+
+    def check(snapshot: Snapshot) -> None:
+        if snapshot.about.journal is not None:
+            asyncio.run(_project(snapshot.state, keys))
+
+    return check
+
+
+async def _project(state: Path, keys: KeyRing) -> None:
+    home = home_in(state)  # of an adopted agent a folder inside
+    place = MemoryPlace(folder=home)
+    before = _lines(place)
+    try:
+        journal = await journal_at(home / JOURNAL, instance=state.with_name("instance")).open(
+            keys=keys, clock=SystemClock(), entropy=SystemEntropy(), create=False, allow_network_fs=True
+        )
+        try:
+            await project_now(journal, place)
+            once = _lines(place)
+            await project_now(journal, place)
+        finally:
+            await journal.close()
+    except HoldfastError as error:
+        raise BackupDamaged(f"its journal cannot be gone on with: {error.message}") from error
+    for path, lines in before.items():
+        if set(lines) - set(once.get(path, ())):
+            raise BackupDamaged(f"{path.name} loses lines when the journal is projected on it")
+    if _lines(place) != once:
+        raise BackupDamaged("its memory files and its journal do not come to rest")
+
+
+def _lines(place: MemoryPlace) -> dict[Path, tuple[bytes, ...]]:
+    paths = [place.memory_file, *sorted(place.days.glob("*.md"))]
+    return {path: tuple(path.read_bytes().splitlines()) for path in paths if path.is_file()}

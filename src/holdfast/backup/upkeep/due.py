@@ -100,7 +100,7 @@ def _hours(ms: int) -> str:
     return f"{ms / 3_600_000:,.0f} h"
 
 
-def news(state: PlaceState, trouble: Trouble | None, *, place: str) -> Trouble | None:
+def unreported(state: PlaceState, trouble: Trouble | None, *, place: str) -> Trouble | None:
     """What a person does not know yet: a new trouble, or that the last one is over."""
     kind = "" if trouble is None else trouble.kind
     if kind == state.told:

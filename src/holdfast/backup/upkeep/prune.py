@@ -19,8 +19,7 @@ from holdfast.backup.chain.chain import valid_heads
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces
-from holdfast.backup.places.place_errors import place_error
-from holdfast.backup.places.places import Place, check_there
+from holdfast.backup.places.places import Place, check_there, place_error
 from holdfast.backup.record import record_listing
 from holdfast.backup.upkeep.retention import Named, Plan, Rules, check_plan, plan
 from holdfast.errors import HoldfastError, PruneRefused

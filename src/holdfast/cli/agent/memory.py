@@ -151,10 +151,10 @@ def run_show(args: argparse.Namespace) -> int:
     from holdfast.cli.screen.text import shown
     from holdfast.core.clock import SystemClock
     from holdfast.core.secret_handles import safe
-    from holdfast.memory.days import check_day, parsed
     from holdfast.memory.exchange import read_quiet
+    from holdfast.memory.lines import check_day, parsed
     from holdfast.memory.sidecar import read_reports
-    from holdfast.memory.starting import start_text
+    from holdfast.memory.start_text import start_text
 
     home = _home(args)
     place = _place(home)

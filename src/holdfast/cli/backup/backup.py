@@ -139,13 +139,13 @@ def run_now(args: argparse.Namespace) -> int:
 
 async def _tell_warning(backups: Backups) -> None:
     from holdfast.app.notify import make_notices
-    from holdfast.backup.upkeep.run_due import tell_warning
+    from holdfast.backup.upkeep.scheduled import notify_warning
     from holdfast.core.clock import SystemClock
     from holdfast.layout.settings import find_settings
 
     home = backups.home
     notices = make_notices(find_settings(home.journal))
-    await tell_warning(home, clock=SystemClock(), notices=notices)
+    await notify_warning(home, clock=SystemClock(), notices=notices)
 
 
 def run_list(args: argparse.Namespace) -> int:

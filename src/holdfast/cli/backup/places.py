@@ -198,13 +198,13 @@ def run_add(args: argparse.Namespace) -> int:
 
 
 async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.backup.places.backup_places import Request
+    from holdfast.backup.places.backup_places import PlaceRequest
     from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import shared_domains
     from holdfast.cli.screen.screen import print_json, talk
 
     place = await places.add(
-        Request(
+        PlaceRequest(
             name=args.name,
             address=args.address,
             domain=args.domain,

@@ -91,7 +91,7 @@ def run_prune(args: argparse.Namespace) -> int:
 async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.app.notify import make_notices
     from holdfast.backup.upkeep.prune import prune
-    from holdfast.backup.upkeep.run_due import tell_prune
+    from holdfast.backup.upkeep.scheduled import notify_refused_prunes
     from holdfast.cli.backup.places import APPEND_ONLY
     from holdfast.cli.screen.screen import print_json, print_table, talk
     from holdfast.core.clock import SystemClock
@@ -113,7 +113,7 @@ async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
     failed = [one for one in done if one.error is not None]
     if not args.dry_run:
         notices = make_notices(find_settings(places.home.journal))
-        await tell_prune(failed, notices=notices, clock=SystemClock())
+        await notify_refused_prunes(failed, notices=notices, clock=SystemClock())
     for one in failed:
         if one.error is not None and not args.json:
             talk(f"{one.place.name}: {one.error.message}\nhint: {one.error.hint}")
@@ -126,8 +126,7 @@ def run_due(args: argparse.Namespace) -> int:
 
 async def _due(args: argparse.Namespace) -> int:
     from holdfast.app.notify import make_notices
-    from holdfast.backup.upkeep.run_due import backup_of, run_due
-    from holdfast.backup.upkeep.schedule import parse_every
+    from holdfast.backup.upkeep.scheduled import backup_of, parse_every, run_due
     from holdfast.cli.screen.screen import talk
     from holdfast.core.clock import SystemClock
     from holdfast.layout.agent_home import home_folder, load_home
@@ -158,7 +157,7 @@ def _print_due(home: AgentHome, names: Sequence[str]) -> None:
 
 
 def run_schedule(args: argparse.Namespace) -> int:
-    from holdfast.backup.upkeep.schedule import install, make_schedule, units_folder
+    from holdfast.backup.upkeep.scheduled import install, make_schedule, units_folder
     from holdfast.cli.screen.screen import print_json, talk
     from holdfast.layout.agent_home import home_folder, load_home
 

@@ -46,7 +46,7 @@ from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witness
 from holdfast.identity.witness.publishing import ask_witnesses, is_settled, publish
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import check_not_moved
-from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
 
 LOCK = ".identity.lock"

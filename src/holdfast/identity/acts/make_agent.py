@@ -49,9 +49,7 @@ from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, exists, open_vault
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.agent_settings import IdentitySettings
-from holdfast.layout.settings import read_agent_settings
-from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.settings import IdentitySettings, read_agent_settings, write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress, folders_of
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

@@ -50,9 +50,7 @@ from holdfast.identity.vault.vault import exists
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.agent_settings import IdentitySettings
-from holdfast.layout.settings import read_agent_settings
-from holdfast.layout.settings_edit import write_identity_settings
+from holdfast.layout.settings import IdentitySettings, read_agent_settings, write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
 
 LOST = (

@@ -23,7 +23,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.host.libc import IS_LINUX, last_error, load_libc
+from holdfast.host.hardening import IS_LINUX, last_error, load_libc
 
 if TYPE_CHECKING:
     import ctypes

@@ -31,7 +31,7 @@ FOLD_LOOKS, FOLD_LOOK_S = 20, 0.002
 Views = Callable[[], Iterable[TaskView]]
 
 
-class Gatherer:
+class HandoffReader:
     """Reads the four answers from one journal, again and again."""
 
     def __init__(self, journal: Journal, *, agent: str, agent_id: Callable[[], str], held: Views = lambda: ()) -> None:

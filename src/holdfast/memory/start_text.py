@@ -26,8 +26,8 @@ from typing import cast
 
 from holdfast.errors import HoldfastError
 from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
-from holdfast.memory.days import day_of
 from holdfast.memory.exchange import read_quiet
+from holdfast.memory.lines import day_of
 
 TOKENS = 6_000
 CHARS_PER_TOKEN = 3  # of English about 4; other scripts have fewer

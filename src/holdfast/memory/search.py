@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.errors import HoldfastError
 from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
-from holdfast.memory.days import check_day, day_files, parsed
 from holdfast.memory.exchange import read_quiet
+from holdfast.memory.lines import check_day, is_day, parsed
 
 FILES_MAX = 4_000  # more than ten years of days
 _WORD = re.compile(r"\w+")
@@ -103,3 +104,14 @@ def _scored(one: Recalled, score: float) -> Recalled:
     import msgspec
 
     return msgspec.structs.replace(one, score=round(score, 4))
+
+
+def day_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Day and path of each log, the newest first."""
+    try:
+        names = sorted((path.name for path in folder.iterdir()), reverse=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        if name.endswith(".md") and is_day(name[:-3]):
+            yield name[:-3], folder / name

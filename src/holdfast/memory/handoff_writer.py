@@ -38,8 +38,8 @@ from holdfast.errors import HoldfastError, text_of
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.layout.memory_place import PRIVATE
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
-from holdfast.memory.gathering import Gatherer
 from holdfast.memory.handoff import Handoff, render
+from holdfast.memory.handoff_reader import HandoffReader
 from holdfast.memory.heartbeat import Damaged, block_of, merged
 
 LOOK_S = 0.2
@@ -54,19 +54,19 @@ LOCK = "handoff.lock"
 Report = Callable[[str, str], None]  # what, why
 
 
-class Upkeep:
+class HandoffWriter:
     """The background writer. `async with` it: on leaving, the files are as the journal is."""
 
     def __init__(
         self,
-        gatherer: Gatherer,
+        reader: HandoffReader,
         *,
         handoff: Path,
         heartbeat: Path,
         instance: Path,
         report: Report = lambda _what, _why: None,
     ) -> None:
-        self._gatherer = gatherer
+        self._reader = reader
         self._handoff = handoff
         self._heartbeat = heartbeat
         self._asides = heartbeat.parent / PRIVATE / "aside"
@@ -80,7 +80,7 @@ class Upkeep:
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Upkeep:
+    async def __aenter__(self) -> HandoffWriter:
         self._task = asyncio.create_task(self._keep())
         return self
 
@@ -108,8 +108,8 @@ class Upkeep:
         """What the journal has now, and what is wrong with the files; nothing is written."""
         if self._lock is None:
             why = await asyncio.to_thread(find_heartbeat_trouble, self._heartbeat)
-            self._gatherer.troubles = (why,) if why else ()
-        return await self._gatherer.gather()
+            self._reader.troubles = (why,) if why else ()
+        return await self._reader.gather()
 
     async def _keep(self) -> None:
         pause_s = 0.0
@@ -123,12 +123,12 @@ class Upkeep:
         """Look, write what has changed; how long to wait before the next look."""
         cpu, cost, disk_s = time.thread_time(), 0.0, 0.0
         try:
-            handoff = await self._gatherer.gather()
-            block = block_of(self._gatherer.open_tasks, more=self._gatherer.more)
+            handoff = await self._reader.gather()
+            block = block_of(self._reader.open_tasks, more=self._reader.more)
             cost = time.thread_time() - cpu  # not of what others do here while the disk writes
             if block != self._block:
                 disk_s += await self._timed(lambda: self._write_heartbeat(block))
-                handoff = self._gatherer.told(handoff.at_ms)
+                handoff = self._reader.told(handoff.at_ms)
             if not handoff.same_as(self._written):
                 disk_s += await self._timed(lambda: self._write_handoff(handoff))
         except Exception as error:  # noqa: BLE001 - the work goes on, whatever is wrong here
@@ -162,7 +162,7 @@ class Upkeep:
             self._say("HEARTBEAT.md", why)
         else:
             self._told.pop("HEARTBEAT.md", None)
-        self._gatherer.troubles = (why,) if why else ()
+        self._reader.troubles = (why,) if why else ()
         self._block = None if why else block
 
     def _say(self, what: str, why: str) -> None:

@@ -1,0 +1,280 @@
+"""Backups without a person: places that are due are backed up, and a person is notified of changes.
+
+`run_due` looks once: it backs up to the places whose time has come and sends a notice for each
+change. A timer of the system calls it (`holdfast backup due`), or a worker does (`kept_backups`).
+A notice counts as sent after it was delivered, so one that failed is tried again at the next look.
+
+A worker starts `holdfast backup due` as a child when a place is due: staging, the engine and test
+restores take neither the worker's event loop nor its memory, and no failure there reaches its tasks.
+When the worker stops, it asks the child to stop too; the child ends its engine and leaves nothing
+that counts.
+
+A system timer (systemd, or a line for cron) looks more often than backups are made: `backup due`
+decides which places are due, so what was missed while the machine was off is caught up soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backup.places.backup_places import states_of
+from holdfast.backup.places.place_state import PlaceState
+from holdfast.backup.places.places import read_places
+from holdfast.backup.record import OLDER_HINT
+from holdfast.backup.upkeep.due import due, find_trouble, unreported
+from holdfast.backup.upkeep.prune import Pruned
+from holdfast.core.clock import Clock
+from holdfast.core.notices import NoticeKind, Notices, backup_notice, backup_older_folder_notice, prune_refused_notice
+from holdfast.errors import BackupBusy, BadInput, HoldfastError, PruneRefused
+from holdfast.host.log import Log
+from holdfast.host.private_files import ensure_private_folder, write_atomically
+from holdfast.layout.agent_home import AgentHome
+
+Backup = Callable[[Sequence[str]], Awaitable[object]]
+
+
+async def run_due(
+    home: AgentHome, backup: Backup, *, every_s: float, clock: Clock, notices: Notices | None, log: Log | None = None
+) -> tuple[str, ...]:
+    """Back up to what is due, by `backup(names)`; then tell news. The names that were due."""
+    names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
+    if names:
+        try:
+            await backup(names)
+        except BackupBusy as error:  # somebody backs up: no trouble, and no place has failed
+            if log is not None:
+                log.event("backup-busy", error=error.message)
+        except HoldfastError as error:
+            # It never came to the places: nothing was staged, or the engine is missing.
+            _record(home, names, error, clock)
+            if log is not None:
+                log.event("backup-failed", code=error.code, error=error.message)
+    await notify_warning(home, clock=clock, notices=notices, log=log)
+    await notify_changes(home, clock=clock, notices=notices, log=log)
+    return names
+
+
+def due_now(home: AgentHome, *, every_s: float, now_ms: int) -> tuple[str, ...]:
+    names = [place.name for place in read_places(home.places_file)]
+    return due(names, states_of(home).read(), now_ms=now_ms, every_ms=round(every_s * 1000))
+
+
+async def notify_warning(home: AgentHome, *, clock: Clock, notices: Notices | None, log: Log | None = None) -> bool:
+    """Tell what a backup found about the agent's folder; kept until it could be told."""
+    states = states_of(home)
+    text = states.warning()
+    if not text:
+        return False
+    if log is not None:
+        log.event(NoticeKind.BACKUP_OLDER_FOLDER.value, text=text)
+    if notices is not None:
+        notice = backup_older_folder_notice(text, OLDER_HINT, now_ms=clock.wall_ms())
+        try:
+            await notices.tell(notice)
+        except (HoldfastError, OSError) as error:
+            if log is not None:
+                log.event("notice-failed", error=str(error))
+            return False
+    states.warn("")
+    return True
+
+
+async def notify_changes(home: AgentHome, *, clock: Clock, notices: Notices | None, log: Log | None = None) -> int:
+    """Tell what a person does not know yet about the agent's backups; how much was told."""
+    states, told = states_of(home), 0
+    stale_after_ms = round(home.settings.backup.stale_after_h * 3_600_000)
+    for place in read_places(home.places_file):
+        state = states.of(place.name)
+        now_ms = clock.wall_ms()
+        trouble = find_trouble(place.name, state, added_ms=place.added_ms, now_ms=now_ms, stale_after_ms=stale_after_ms)
+        new = unreported(state, trouble, place=place.name)
+        if new is None:
+            continue
+        notice = backup_notice(place.name, new.kind, new.text, new.hint, now_ms=now_ms)
+        if log is not None:
+            log.event(notice.kind, place=place.name, text=new.text)
+        if notices is not None:
+            try:
+                await notices.tell(notice)
+            except (HoldfastError, OSError) as error:
+                if log is not None:
+                    log.event("notice-failed", error=str(error))
+                continue
+        states.change(place.name, _told(new.kind))
+        told += 1
+    return told
+
+
+def backup_of(home: AgentHome) -> Backup:
+    """Backing up this agent: opened anew for every run, so that no key stays in memory between."""
+
+    async def backup(names: Sequence[str]) -> None:
+        from holdfast.backup.backups import open_backups
+
+        backups = await open_backups(home)
+        await backups.now(names)
+
+    return backup
+
+
+async def notify_refused_prunes(refused: Sequence[Pruned], *, notices: Notices | None, clock: Clock) -> None:
+    """A prune that was refused because snapshots are gone is news at once."""
+    for one in refused:
+        if notices is not None and isinstance(one.error, PruneRefused):
+            told = prune_refused_notice(one.place.name, one.error.message, one.error.hint, now_ms=clock.wall_ms())
+            await notices.tell(told)
+
+
+def _record(home: AgentHome, names: Sequence[str], error: HoldfastError, clock: Clock) -> None:
+    from holdfast.backup.places.place_state import tried
+
+    for name in names:
+        states_of(home).change(
+            name, lambda state: tried(state, now_ms=clock.wall_ms(), result=error.code, message=error.message)
+        )
+
+
+def _told(kind: str) -> Callable[[PlaceState], PlaceState]:
+    return lambda state: msgspec.structs.replace(state, told=kind)
+
+
+LOOK_MIN = 10  # minutes between two looks
+EVERY_S_MIN = 300.0
+EVERY_S_MAX = 31 * 86_400.0
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """`unit` is the name of the files without their ends."""
+
+    unit: str
+    service: str
+    timer: str
+    cron: str
+
+
+def parse_every(text: str) -> float:
+    """Seconds of `30m`, `1h`, `1d`. Raises BadInput."""
+    try:
+        seconds = float(text[:-1]) * _UNITS[text[-1:]]
+    except (ValueError, KeyError):
+        raise BadInput(f"{text!r} is no interval", hint="for example 30m, 1h or 1d") from None
+    if not EVERY_S_MIN <= seconds <= EVERY_S_MAX:
+        raise BadInput(f"{text!r} is too short or too long", hint="5m at least, 31d at most")
+    return seconds
+
+
+def make_schedule(home: Path, *, agent: str, every: str) -> Schedule:
+    """For the agent in this folder, run by the Python that runs this."""
+    parse_every(every)
+    words = [sys.executable, "-m", "holdfast", "backup", "due", "--every", every, "--home"]
+    command = " ".join([*map(shlex.quote, words), shlex.quote(str(home))])
+    unit = f"holdfast-backup-{_unit_name(agent)}"
+    service = (
+        f"[Unit]\nDescription=Backups of the agent {agent}\n\n"
+        f"[Service]\nType=oneshot\nExecStart={_escaped([*words, str(home)])}\n"
+        "Nice=10\nIOSchedulingClass=idle\nUMask=0077\n"
+    )
+    timer = (
+        f"[Unit]\nDescription=Look which backups of the agent {agent} are due\n\n"
+        f"[Timer]\nOnCalendar=*:0/{LOOK_MIN}\nRandomizedDelaySec=60\nPersistent=true\n\n"
+        "[Install]\nWantedBy=timers.target\n"
+    )
+    cron = f"*/{LOOK_MIN} * * * * {command}".replace("%", r"\%")
+    return Schedule(unit=unit, service=service, timer=timer, cron=cron)
+
+
+def units_folder() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "systemd" / "user"
+
+
+def install(schedule: Schedule, folder: Path) -> tuple[Path, Path]:
+    """Write both files; nothing is started. Safe to repeat."""
+    if not folder.is_dir():
+        ensure_private_folder(folder)
+    service, timer = folder / f"{schedule.unit}.service", folder / f"{schedule.unit}.timer"
+    write_atomically(service, schedule.service.encode())
+    write_atomically(timer, schedule.timer.encode())
+    return service, timer
+
+
+def _unit_name(agent: str) -> str:
+    safe = "".join(one if one.isascii() and one.isalnum() else "-" for one in agent)
+    return safe.strip("-").lower() or "agent"
+
+
+def _escaped(words: list[str]) -> str:
+    """As systemd reads a command line: quotes, and what it would replace is doubled."""
+    doubled = str.maketrans({"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"})
+    return " ".join(f'"{word.translate(doubled)}"' for word in words)
+
+
+LOOK_S = 60.0  # how soon a disk that was plugged in is seen, at most
+NEWS_S = 600.0  # how soon the absence of backups is noticed where nothing is due
+STOP_S = 20.0
+SAID_CHARS_MAX = 500
+
+
+@asynccontextmanager
+async def kept_backups(
+    home: AgentHome, *, every: str, clock: Clock, log: Log, look_s: float = LOOK_S
+) -> AsyncGenerator[None, None]:
+    """Backups go on while the body does. Raises BadInput for an interval that is none."""
+    every_s = parse_every(every)
+    looking = asyncio.create_task(_look(home, every=every, every_s=every_s, clock=clock, log=log, look_s=look_s))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+
+
+async def _look(home: AgentHome, *, every: str, every_s: float, clock: Clock, log: Log, look_s: float) -> None:
+    ran_ms = 0
+    while True:
+        try:
+            names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
+            if names or clock.boot_ms() - ran_ms > NEWS_S * 1000:
+                ran_ms = clock.boot_ms()
+                await _run(home.folder, every, log)
+        except (HoldfastError, OSError) as error:
+            log.event("backup-failed", error=str(error))
+        await asyncio.sleep(look_s)
+
+
+async def _run(folder: Path, every: str, log: Log) -> None:
+    words = ["-P", "-m", "holdfast", "backup", "due", "--every", every, "--home", str(folder)]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        _, said = await child.communicate()
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError, TimeoutError):
+                child.send_signal(signal.SIGINT)  # it ends its Borg before itself
+                async with asyncio.timeout(STOP_S):
+                    await child.wait()
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    text = said.decode(errors="replace").strip()
+    log.event("backup-looked", code=child.returncode, text=text[-SAID_CHARS_MAX:])
