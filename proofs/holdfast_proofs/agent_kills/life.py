@@ -67,8 +67,8 @@ async def look(journal: Journal, handle: TaskHandle) -> Found:
     return Found(
         task_id=handle.id,
         state=row.state.value,
-        question=str(view.rested.get("question") or ""),
-        answer=view.outcome.get("result"),
+        question=view.rest.question,
+        answer=view.end.result,
         files=await _files(journal, view),
         asks=len(asks_of(view)),
         claims=len(view.claims),

@@ -59,7 +59,7 @@ async def look(handle: TaskHandle, journal: Path) -> Found:
         return msgspec.structs.replace(found, damage=f"{error.code}: {error.message}")
     return msgspec.structs.replace(
         found,
-        question=str(view.rested.get("question") or ""),
+        question=view.rest.question,
         steps={
             ordinal: StepFound(
                 state=step.state.value,

@@ -112,7 +112,7 @@ async def look(handle: TaskHandle) -> Found:
     return Found(
         task_id=handle.id,
         state=row.state.value,
-        question=str(view.rested.get("question") or ""),
+        question=view.rest.question,
         steps=tuple(_step(one) for one in view.steps.values() if one.tool in TOOLS),
     )
 
@@ -126,7 +126,7 @@ def _step(step: StepView) -> SeenStep:
         number=args.get("number"),
         result=step.result,
         by=step.by,
-        other="args" in step.found,
+        other=(found := step.found_at) is not None and found.with_others,
         why=step.question,
     )
 

@@ -107,10 +107,10 @@ def _silent(world: World, cell: TaskCell, view: TaskView) -> Iterator[str]:
         told = [n for n, _ in world.store.notices.values() if n.task_id == cell.task_id]
         if not told:
             yield f"I10: {cell.task_id} is parked and nobody was told"
-        if not view.rested.get("question"):
+        if not view.rest.question:
             yield f"I10: {cell.task_id} is parked without a question"
     doubtful = [step for step in open_steps if step.state is not StepState.PARKED]
-    if view.rested.get("why") == "poison":
+    if view.rest.why == "poison":
         return  # the question is about the task; its steps wait for the answer
     if cell.state in (TaskState.SLEEPING, TaskState.WAITING, TaskState.PARKED) and doubtful:
         yield f"I10: {cell.task_id} is {cell.state} while {doubtful[0].ordinal} is in doubt"

@@ -145,10 +145,10 @@ def recorded_result(view: TaskView, ordinal: str) -> Any:  # Any: the tool's JSO
         case StepState.SUCCEEDED:
             return step.result
         case StepState.SKIPPED:
-            refused = step.body.get("gate", {}).get("verdict") == "refused"
+            refused = (said := step.planned.gate) is not None and said.refused
             return {"failed": GateRefused.code if refused else StepSkipped.code}
         case _:
-            return {"failed": Refused.code if "proof" in step.error else ToolFailed.code}
+            return {"failed": Refused.code if step.failure.proven else ToolFailed.code}
 
 
 def _recorded_values(view: TaskView, prefix: str, first: int) -> list[Any]:

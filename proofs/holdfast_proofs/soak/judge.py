@@ -145,7 +145,7 @@ class _Case:
             self._judge_doubt(found, told, dropped_once)
 
     def _judge_unfinished(self) -> None:
-        if self.state is TaskState.PARKED and self.view.rested.get("question"):
+        if self.state is TaskState.PARKED and self.view.rest.question:
             self._lost("is parked and was not settled")
         elif self.state in (TaskState.FAILED, TaskState.CANCELLED):
             self._lost(f"{self.state}: {self.view.outcome}")

@@ -232,17 +232,16 @@ async def _parked(journal: Journal) -> AsyncIterator[Finding]:
         yield Finding(check="parked", level=Level.OK, text="no task needs a person")
     for row in await journal.list_tasks(Filter(states=states, limit=PARKED_SHOWN_MAX)):
         try:
-            rested = (await journal.read_task(row.task_id)).rested
+            rest = (await journal.read_task(row.task_id)).rest
         except JournalDamaged as error:
             yield _failed(error)
             continue
-        ordinal = rested.get("ordinal")
         yield Finding(
             check="parked",
             level=Level.WARNING,
-            text=f"task {row.task_id} ({row.name}): {rested.get('question') or 'is parked'}",
-            mend=f"`holdfast effect show {row.task_id}/{ordinal}`"
-            if ordinal
+            text=f"task {row.task_id} ({row.name}): {rest.question or 'is parked'}",
+            mend=f"`holdfast effect show {row.task_id}/{rest.ordinal}`"
+            if rest.ordinal
             else f"`holdfast task show {row.task_id}`",
         )
     if count > PARKED_SHOWN_MAX:

@@ -78,17 +78,17 @@ class TaskHandle:
         newest = await self._journal.read_newest(self.id)
         if newest is None:
             raise ResultErased(task_id=self.id, state=row.state.value)
-        last = newest.body
         match row.state:
             case TaskState.SUCCEEDED:
-                return last.get("result")
+                return newest.end.result
             case TaskState.CANCELLED:
                 raise TaskCancelled(task_id=self.id)
             case TaskState.PARKED:
-                question = str(last.get("question") or "its records are damaged")
-                raise TaskParked(task_id=self.id, ordinal=str(last.get("ordinal") or ""), question=question)
+                rest = newest.rest
+                question = rest.question or "its records are damaged"
+                raise TaskParked(task_id=self.id, ordinal=rest.ordinal, question=question)
             case _:
-                raise TaskFailed(task_id=self.id, kind=str(last.get("kind")), text=str(last.get("text")))
+                raise TaskFailed(task_id=self.id, kind=newest.end.kind, text=newest.end.text)
 
 
 async def wait_all(handles: list[TaskHandle]) -> list[Any]:  # Any: JSON results or errors

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,12 +18,11 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
 from holdfast.errors import InvariantViolated, JournalDamaged
+from holdfast.journal.bodies import Body, Ended, Failure, FoundAt, Planned, Rested
 
 FORMAT = 1
 REMARK = "remark"  # what a note in the view is that came from a record of that kind
 RECORDS_MAX = 1_000_000  # per task; below the 2^20 rows that one data key may seal
-
-Body = dict[str, Any]  # Any: JSON read back from a sealed payload; fields are checked where used
 
 
 class Kind(IntEnum):
@@ -85,6 +84,16 @@ class Record(msgspec.Struct, gc=False):
     slot: int
     quiet: bool
     body: Body
+
+    @property
+    def rest(self) -> Rested:
+        """`body` of one that says why a run rests."""
+        return msgspec.convert(self.body, Rested)
+
+    @property
+    def end(self) -> Ended:
+        """`body` of one that says how a task ended."""
+        return msgspec.convert(self.body, Ended)
 
 
 class Claim(NamedTuple):
@@ -150,6 +159,21 @@ class StepView(msgspec.Struct, gc=False, eq=False):
     @property
     def closed(self) -> bool:
         return self.step is not None and self.step.state in CLOSED
+
+    @property
+    def planned(self) -> Planned:
+        """`body`, read."""
+        return msgspec.convert(self.body, Planned)
+
+    @property
+    def failure(self) -> Failure:
+        """`error`, read."""
+        return msgspec.convert(self.error, Failure)
+
+    @property
+    def found_at(self) -> FoundAt | None:
+        """`found`, read; None where no lookup found it somewhere else or otherwise."""
+        return msgspec.convert(self.found, FoundAt) if self.found else None
 
 
 class Note(NamedTuple):
@@ -236,6 +260,21 @@ class TaskView:
         self.seq = -1
         self.progress_epoch = 0
         self.restored_ms = 0
+
+    @property
+    def args(self) -> object:
+        """Of the task; None once it is erased."""
+        return self.accepted.get("args")
+
+    @property
+    def rest(self) -> Rested:
+        """`rested`, read; empty while it runs."""
+        return msgspec.convert(self.rested, Rested)
+
+    @property
+    def end(self) -> Ended:
+        """`outcome`, read; empty while it has none."""
+        return msgspec.convert(self.outcome, Ended)
 
 
 def fold(view: TaskView, record: Record) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 from holdfast.core.effect import CLASSES
 from holdfast.core.rest import WaitsForApproval, read_rest
 from holdfast.core.step import Event, StepState
+from holdfast.journal.bodies import Ended
 from holdfast.journal.contract import InboxItem, InboxKind, TaskRow
 from holdfast.journal.records import ENDED, Body, Note, Record, StepView, TaskState, TaskView
 from holdfast.memory.handoff import Fact, counted, moment, quoted
@@ -109,7 +110,7 @@ def ended_facts(row: TaskRow, newest: Record | None) -> TaskFacts:
     """The facts of an ended task by its last record alone."""
     if newest is None:
         return _bare(row)
-    text = f"{_named(row)} ended: {_end_words(row, newest.body)}"
+    text = f"{_named(row)} ended: {_end_words(row, newest.end)}"
     return TaskFacts(
         task_id=row.task_id,
         name=row.name,
@@ -153,7 +154,7 @@ def _where(row: TaskRow, view: TaskView, left: Sequence[StepView], *, held: bool
     plan = plan_lines(view)
     if plan:
         parts.append(f"plan: {plan}")
-    parts.append(f"arguments {quoted(view.accepted.get('args'))}")
+    parts.append(f"arguments {quoted(view.args)}")
     return "; ".join(parts)
 
 
@@ -239,7 +240,7 @@ def _asks(view: TaskView, step: StepView) -> bool:
     if step.attempts or step.parked is not None:
         return False
     running = not view.rested and view.finished is None
-    return running or isinstance(read_rest(str(view.rested.get("why", ""))), WaitsForApproval)
+    return running or isinstance(read_rest(view.rest.why), WaitsForApproval)
 
 
 def _question(text: str, at_ms: int, place: str, answered: bool) -> Fact:
@@ -251,7 +252,7 @@ def _question(text: str, at_ms: int, place: str, answered: bool) -> Fact:
 def _waits(row: TaskRow, view: TaskView, found: Sequence[Fact]) -> str:
     pressing = min((fact.rank for fact in found), default=RANK_LATER)
     if pressing == RANK_DECIDE or (row.state is TaskState.PARKED and pressing > RANK_APPROVE):
-        return f"is parked: {quoted(view.rested.get('question') or 'a person must decide')}"
+        return f"is parked: {quoted(view.rest.question or 'a person must decide')}"
     if pressing == RANK_APPROVE:
         return "waits for a yes or no"
     if pressing == RANK_DOUBT:
@@ -260,7 +261,7 @@ def _waits(row: TaskRow, view: TaskView, found: Sequence[Fact]) -> str:
         case TaskState.SLEEPING:
             return f"sleeps until {moment(row.due_ms)[:19]} UTC"
         case TaskState.WAITING:
-            return f"waits: {quoted(view.rested.get('why', ''))}"
+            return f"waits: {quoted(view.rest.why)}"
         case TaskState.QUEUED:
             return "waits for a worker"
         case _:
@@ -310,7 +311,7 @@ def _dropped(row: TaskRow, item: InboxItem) -> Iterable[Fact]:
 
 def _changed(row: TaskRow, view: TaskView) -> Iterable[Fact]:
     if row.state in ENDED:
-        yield _at(view.ended_ms or row.changed_ms, f"{_named(row)} ended: {_end_words(row, view.outcome)}")
+        yield _at(view.ended_ms or row.changed_ms, f"{_named(row)} ended: {_end_words(row, view.end)}")
     for step in islice(reversed(view.steps.values()), RECENT_MAX):
         if step.closed and step.letter != "R":
             text = f"{row.task_id}/{step.ordinal} ({step.tool}) {_closed_words(step)}"
@@ -329,15 +330,16 @@ def _closed_words(step: StepView) -> str:
     if step.state is StepState.SUCCEEDED:
         return f"succeeded: {quoted(step.result)}"
     if step.state is StepState.FAILED:
-        return f"failed: {quoted(step.error.get('proof') or step.error.get('text'))}"
+        failure = step.failure
+        return f"failed: {quoted((failure.proof if failure.proven else None) or failure.text)}"
     return f"was skipped: {quoted(step.note)}"
 
 
-def _end_words(row: TaskRow, outcome: Body) -> str:
+def _end_words(row: TaskRow, end: Ended) -> str:
     if row.state is TaskState.SUCCEEDED:
-        return f"succeeded: {quoted(outcome.get('result'))}"
+        return f"succeeded: {quoted(end.result)}"
     if row.state is TaskState.FAILED:
-        return f"failed: {quoted(outcome.get('text'))}"
+        return f"failed: {quoted(end.text)}"
     return row.state.value
 
 

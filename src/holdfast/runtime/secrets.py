@@ -216,7 +216,7 @@ NO_SECRETS = Secrets(NoStore())
 
 
 def pins_of(step: StepView) -> list[tuple[str, int]]:
-    return list(cast(Pins, step.body.get("secrets") or {}).items())
+    return list((step.planned.secrets or {}).items())
 
 
 def pinned_fingerprint(mark: bytes, pins: object) -> bytes:

@@ -78,7 +78,7 @@ def questions_of(view: TaskView) -> list[Waiting]:
         if note.what == "approve" and note.answer is None
     ]
     running = not view.rested and view.finished is None
-    if running or isinstance(read_rest(str(view.rested.get("why", ""))), WaitsForApproval):
+    if running or isinstance(read_rest(view.rest.why), WaitsForApproval):
         found += [
             Waiting(
                 task_id=view.task_id,
@@ -102,5 +102,5 @@ def _starts_soon(step: StepView) -> bool:
 
 def _question(step: StepView) -> str:
     asked = f"may {step.tool} be called?"
-    said = step.body.get("gate")
-    return asked if said is None else f"{asked} {said['why']}"
+    said = step.planned.gate
+    return asked if said is None else f"{asked} {said.why}"

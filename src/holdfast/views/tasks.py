@@ -77,9 +77,9 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
     return {
         **task_line(row, sessions),
         "request_id": view.request_id,
-        "args": view.accepted.get("args"),
+        "args": view.args,
         "ended": iso(view.ended_ms) if view.finished else "",
-        "result": view.outcome.get("result"),
+        "result": view.end.result,
         "error": {key: view.outcome[key] for key in ("kind", "text", "code") if view.outcome.get(key)},
         "parked": _parked(row, view),
         "scratch": None,
@@ -237,11 +237,11 @@ def is_in_doubt(view: TaskView, step: StepView, sessions: Mapping[str, SessionRo
 def _parked(row: TaskRow, view: TaskView) -> Shape:
     if row.state is not TaskState.PARKED:
         return {}
-    rested = view.rested
+    rest = view.rest
     return {
-        "ordinal": str(rested.get("ordinal") or ""),
-        "question": str(rested.get("question") or "its records are damaged"),
-        "why": str(rested.get("why") or "damaged"),
+        "ordinal": rest.ordinal,
+        "question": rest.question or "its records are damaged",
+        "why": rest.why or "damaged",
     }
 
 

@@ -83,7 +83,7 @@ class Person:
                 await self.hf.approve(task_id, ordinal, granted=granted, by="person")
                 if granted:
                     self._world.granted.add((task_id, ordinal))
-        if not parked and view.rested.get("state") == TaskState.PARKED.value:
+        if not parked and view.rest.state == TaskState.PARKED:
             await self._retry(task_id)
 
     async def _settle(self, task_id: TaskId, step: StepView) -> None:

@@ -179,8 +179,8 @@ def _table(row: TaskRow, view: TaskView) -> Table:
 
 def _state(step: StepView) -> str:
     text = step.state.value
-    said: dict[str, str] = step.body.get("gate") or {}
-    if said.get("verdict") == "refused":
+    said = step.planned.gate
+    if said is not None and said.refused:
         text += " (refused by the gate)"
     if step.step is not None and step.step.attempts > 1:
         text += f" (attempt {step.step.attempts})"

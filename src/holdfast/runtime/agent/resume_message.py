@@ -59,7 +59,7 @@ def _deaths(view: TaskView, epochs: Sequence[int]) -> Iterable[str]:
 def _fate(view: TaskView, step: StepView) -> str:
     """What became of a call that was open when the worker died; empty where it was not."""
     match step.ending:
-        case Event.FIND if "args" in step.found:
+        case Event.FIND if (found := step.found_at) is not None and found.with_others:
             return "was not made: it was looked up and found done with other arguments"
         case Event.FIND:
             return "had been made before; it was looked up and found done once"

@@ -55,7 +55,7 @@ def counted(ask: StepView, price: Price) -> int:
     if not ask.closed:
         return 0
     if "reply" not in result:
-        thrown_away = GARBLED_MAX if ask.error.get("kind") == ReplyGarbled.__name__ else 0
+        thrown_away = GARBLED_MAX if ask.failure.kind == ReplyGarbled.__name__ else 0
         return (thrown_away + bool(ask.unkept)) * _most(ask, price, result)
     spent = int(result.get("garbled") or 0) * _most(ask, price, result)
     if find_usage(ask) is None:

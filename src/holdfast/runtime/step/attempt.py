@@ -157,7 +157,7 @@ class Caller:
             call.give_memory(self._memory, tool=tool.name)
         try:
             own = _own(args)
-            if "secrets" in step.body:
+            if "secrets" in step.body:  # not `planned`: every call passes here
                 own = self._secrets.resolve(tool, step, own)
             if tool.blocking:
                 value = await self._invoke(tool, call, own, send.mark)

@@ -119,8 +119,8 @@ class LostEffects:
         told: set[str] = set()
         taken = {at for (name, at), by in self._taken.items() if name == tool and by != but}
         for one in self._view.steps.values():
-            if one.tool == tool and one.found and one.ordinal != but:
-                (told if "args" in one.found else taken).add(str(one.found["at"] or one.ordinal))
+            if one.tool == tool and (found := one.found_at) is not None and one.ordinal != but:
+                (told if found.with_others else taken).add(found.at or one.ordinal)
         return told, taken - told
 
 
@@ -161,18 +161,20 @@ def is_lost_place(view: TaskView, place: str, tool: str) -> bool:
         return True
     if there.planned_ms <= view.restored_ms:
         return False
-    return there.tool != tool or "args" in there.found or there.found.get("at", "") != ""
+    found = there.found_at
+    return there.tool != tool or (found is not None and (found.with_others or found.at != ""))
 
 
 def may_be_own(there: StepView, found: Found, tool: str) -> bool:
     """Whether a lookup of one tool may have found what a step of another tool did, or adopted,
     under its own key in this timeline. Equal arguments or an equal result do not prove it: two far
     ends may both answer "ok" for the same order. What shows neither may be anything."""
-    if there.tool == tool or there.found.get("at", ""):
+    elsewhere = there.found_at
+    if there.tool == tool or (elsewhere is not None and elsewhere.at):
         return False
     if there.state in (StepState.PLANNED, StepState.FAILED, StepState.SKIPPED):
         return False
-    done_with = there.found.get("args") or there.args
+    done_with = (elsewhere.args if elsewhere is not None and elsewhere.with_others else None) or there.args
     return found.args is None or found.args == done_with or found.result == there.result
 
 

@@ -57,5 +57,5 @@ async def _refuse(**_args: object) -> None:
 def _effect_of(step: StepView) -> Effect:
     if step.letter != Keyed.letter:
         return CLASSES[step.letter]()
-    window_s = max(1.0, float(step.body.get("window_ms") or 0) / 1000)
+    window_s = max(1.0, step.planned.window_ms / 1000)
     return Keyed(window_s=window_s, fingerprint="checked", refusals_stored=True)

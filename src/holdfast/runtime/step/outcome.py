@@ -31,23 +31,20 @@ def outcome_of(step: StepView) -> object:
         case StepState.SUCCEEDED:
             if step.unkept:
                 raise ResultNotKept(tool=step.tool, ordinal=step.ordinal, why=step.unkept)
-            if "args" in step.found:
+            if (found := step.found_at) is not None and found.with_others:
                 raise DoneWithOtherArguments(
-                    tool=step.tool, ordinal=step.ordinal, args=copied(step.found["args"]), result=copied(step.result)
+                    tool=step.tool, ordinal=step.ordinal, args=copied(found.args), result=copied(step.result)
                 )
             return copied(step.result)
         case StepState.FAILED:
-            if "proof" in step.error:
-                raise Refused(step.error["proof"])
-            raise ToolFailed(tool=step.tool, kind=str(step.error.get("kind")), text=str(step.error.get("text")))
+            failure = step.failure
+            if failure.proven:
+                raise Refused(failure.proof)
+            raise ToolFailed(tool=step.tool, kind=str(failure.kind), text=str(failure.text))
         case StepState.SKIPPED:
-            if (said := step.body.get("gate")) and said["verdict"] == "refused":
+            if (said := step.planned.gate) is not None and said.refused:
                 raise GateRefused(
-                    tool=step.tool,
-                    ordinal=step.ordinal,
-                    rule=said["rule"],
-                    why=said["why"],
-                    retry_after_s=said.get("retry_after_s"),
+                    tool=step.tool, ordinal=step.ordinal, rule=said.rule, why=said.why, retry_after_s=said.retry_after_s
                 )
             raise StepSkipped(ordinal=step.ordinal, note=step.note)
         case _:
@@ -78,13 +75,13 @@ def is_answer(item: InboxItem, step: StepView) -> bool:
 
 def needs_approval(tool: Tool[..., Any], step: StepView) -> bool:
     """Whether a person must say yes before it starts: by the tool, or by the gate of its task."""
-    return tool.needs_approval or "gate" in step.body
+    return tool.needs_approval or step.planned.gate is not None
 
 
 def approval_binding(step: StepView) -> str:
     """What an approval is for: these arguments, under this key, of this version of the tool."""
     key = effect_key_from_bytes(step.effect_key)
-    return f"{key}/{step.fingerprint.hex()}/{step.body.get('v', '')}"
+    return f"{key}/{step.fingerprint.hex()}/{step.planned.version}"
 
 
 def evidence_of(step: StepView, found: object, told: Sequence[InboxItem] = ()) -> list[Body]:

@@ -149,7 +149,7 @@ class Reconciler:
             raise Cancelled
         if not needs_approval(tool, step):
             return False
-        if step.body.get("v") != tool.version:
+        if step.planned.version != tool.version:
             # The code has changed since the question: what was granted for the old is void.
             note: Body = {"what": "version", "v": tool.version}
             await self._writer.write([Entry(kind=Kind.NOTE, ordinal=step.ordinal, body=note)])
@@ -200,7 +200,7 @@ class Reconciler:
     def _approval(self, tool: Tool[..., Any], step: StepView) -> InboxItem | None:
         """The newest answer to what would be sent now; for other code or arguments none counts."""
         wanted = approval_binding(step)
-        if step.body.get("v") != tool.version:
+        if step.planned.version != tool.version:
             return None
         for item in reversed(self._writer.items(InboxKind.APPROVAL, step.ordinal)):
             if item.body.get("binding") == wanted:
@@ -249,7 +249,7 @@ class Reconciler:
             while not self._facts(tool, step, Lookup.NONE).quiet and not self._is_decided(step):
                 await self._wait_quiet(tool, step)
         told = step.doubt in ("busy", "refused")
-        after = float(step.error.get("retry_after_s") or 0.0) if told else 0.0
+        after = (step.failure.retry_after_s or 0.0) if told else 0.0
         wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
         if step.doubt in ("refused", "raised"):
             wait_s = max(wait_s, tool.retry_delay_s)
@@ -381,7 +381,7 @@ class Reconciler:
         if answer.args is None:
             return None
         other = self._writer.secrets.value(checked(answer.args, what="arguments the lookup found"))
-        mark = pinned_fingerprint(self.fingerprint(tool, other), step.body.get("secrets"))
+        mark = pinned_fingerprint(self.fingerprint(tool, other), step.planned.secrets)
         return None if mark == step.fingerprint else other
 
     def _is_same(self, tool: Tool[..., Any], step: StepView, answer: Found) -> bool:

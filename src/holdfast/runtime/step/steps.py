@@ -189,7 +189,7 @@ class Steps:
                     await scratch.before(slot_name)
                 step = await self._new(tool, slot_name, args, extra, mark)
             else:
-                check_same(step, tool, pinned_fingerprint(mark, step.body.get("secrets")))
+                check_same(step, tool, pinned_fingerprint(mark, step.planned.secrets))
                 if scratch is not None:
                     await scratch.replay(step)
                 step = step if step.closed else await self.settle_open(tool, step)
@@ -289,4 +289,4 @@ _OF_THE_JOURNAL = (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly)
 def _retried(tool: Tool[..., Any], step: StepView, number: int) -> bool:
     """Whether a stored refusal gets a retry slot with a key of its own."""
     stored = isinstance(tool.effect, Keyed) and tool.effect.refusals_stored
-    return stored and number < tool.retries and "proof" in step.error
+    return stored and number < tool.retries and step.failure.proven

@@ -94,7 +94,7 @@ async def _run_code(task: TaskType, run: Run, writer: TaskWriter) -> object:
 
     A signal counts more than whatever the code has made of it.
     """
-    args = cast("dict[str, Any]", writer.view.accepted.get("args") or {})
+    args = cast("dict[str, Any]", writer.view.args or {})
     error: BaseException | None = None
     result: object = None
     try:
@@ -222,7 +222,7 @@ def keep_until_ms(writer: TaskWriter) -> int:
     """Until when a far end may still remember a key of this task."""
     return max(
         (
-            step.attempts[0].at_ms + int(step.body.get("window_ms") or 0)
+            step.attempts[0].at_ms + step.planned.window_ms
             for step in writer.view.steps.values()
             if step.letter == Keyed.letter and step.attempts
         ),

@@ -137,9 +137,8 @@ class Deaths:
         assert (row.state, row.session_id) == (TaskState.PARKED, "")
         assert row.epoch > before.epoch
         view = await worker.journal.read_task(task_id)
-        assert view.rested["state"] == "parked"
-        assert view.rested["why"] == "poison"
-        assert view.rested["question"]
+        assert (view.rest.state, view.rest.why) == ("parked", "poison")
+        assert view.rest.question
         assert view.epoch == row.epoch
         assert await worker.claim(alone=True) == []
         (notice,) = await worker.journal.pending_notices(limit=10)

@@ -84,8 +84,8 @@ def _possible(view: TaskView, last: Record) -> frozenset[TaskState]:
             again = (TaskState.QUEUED,) if ended is TaskState.FAILED else ()  # a person's retry
             return frozenset((ended, *again))
         case Kind.RESTED:
-            told = view.rested.get("state")
-            rests = RESTING if told is None else (TaskState(str(told)),)
+            told = view.rest.state
+            rests = (TaskState(told),) if told else RESTING
             return frozenset((*rests, TaskState.QUEUED))
         case Kind.ACCEPTED | Kind.RESTORED:
             return frozenset((TaskState.QUEUED, *(ENDED if view.finished else ())))
@@ -94,7 +94,7 @@ def _possible(view: TaskView, last: Record) -> frozenset[TaskState]:
 
 
 def _odd_due(row: Row, state: TaskState, view: TaskView) -> Iterator[str]:
-    rest = read_rest(str(view.rested.get("why") or ""))
+    rest = read_rest(view.rest.why)
     match state:
         case TaskState.SLEEPING:
             if isinstance(rest, Sleep) and row.due_ms != rest.due_ms:
