@@ -168,7 +168,7 @@ def certificate(
         exp=iat + life_s,
         host=digest_of(b"machine"),
     )
-    return sealed(record, record.to_json(), Family.CERT, (signer,))
+    return sealed(record, Family.CERT, (signer,))
 
 
 def other_id() -> AgentId:

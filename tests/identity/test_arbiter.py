@@ -213,7 +213,7 @@ def test_a_yield_lets_the_named_instance_in_at_once(copy: Copy, clock: ManualClo
     heir = other.start()
     assert why(heir.turn()) is WaitReason.COPY
     record = LeaseYield(id=copy.agent.log.id, e=1, to=key_of(heir), state_root=ROOT, handoff=digest_of(b"h"))
-    said = sealed(record, record.to_json(), Family.LEASE, (live._file.signer,))
+    said = sealed(record, Family.LEASE, (live._file.signer,))
     assert copy.arbiter.yield_to(said.line()) is None
     assert held(heir.turn()).e == 2
     assert why(live.turn()) is WaitReason.BEHIND
@@ -258,7 +258,7 @@ def test_an_old_line_repeated_is_refused(copy: Copy, clock: ManualClock) -> None
             chain=shown.digest,
         )
         record = replace(record, **changes)
-        return sealed(record, record.to_json(), Family.LEASE, (inst,)).line()
+        return sealed(record, Family.LEASE, (inst,)).line()
 
     first = line()
     assert isinstance(arbiter.grant(first, shown.line()), LeaseGrant)

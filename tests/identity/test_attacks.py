@@ -55,7 +55,7 @@ from holdfast.identity.records.records import (
     parse_record,
     sign_receipt,
 )
-from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.records.signed import Family, Signed, sealed, sealed_json
 from holdfast.identity.statements.certificate import ObserverState, find_fault_in_certificate
 from holdfast.identity.statements.claim import MessageChain, follow_chain, new_chain
 from holdfast.identity.statements.profile import Profile, judge_profile
@@ -73,7 +73,7 @@ def resigned(signed: Signed[Record], *names: str, **changes: Any) -> bytes:
     """The line with fields of its body changed, signed again by these keys."""
     body = {**json.loads(signed.body), **changes}
     body = {name: value for name, value in body.items() if value is not None}
-    return sealed(None, body, Family.KEL, tuple(map(key, names))).line()
+    return sealed_json(None, body, Family.KEL, tuple(map(key, names))).line()
 
 
 def test_row_01_a_stolen_operational_key_cannot_rotate_and_its_certificates_die() -> None:
@@ -170,7 +170,7 @@ def test_row_05_a_recovery_key_signs_nothing_but_recoveries() -> None:
     fault = find_fault_in_certificate(by_paper, log, MOMENT, port=SODIUM)
     assert refused(fault) is Reason.BAD_SIGNATURE
     profile = Profile(id=log.id, g=0, s=0, ver=1, relays=(), handles=(), enc=(), policy=(), exp=NOW + 60)
-    signed = sealed(profile, profile.to_json(), Family.PROF, (paper,))
+    signed = sealed(profile, Family.PROF, (paper,))
     verdict = judge_profile(signed, None, log, now=NOW, port=SODIUM)
     assert refused(verdict) is Reason.BAD_SIGNATURE
     rotation = drafts.rotation(
@@ -383,7 +383,7 @@ def test_row_19_a_signature_means_nothing_elsewhere() -> None:
     for family in Family:
         if family is Family.KEL:
             continue
-        line = sealed(None, body, family, (OWNER.next(1), OWNER.op(1))).line()
+        line = sealed_json(None, body, family, (OWNER.next(1), OWNER.op(1))).line()
         assert refused(accept_line(log, line, port=SODIUM)) is Reason.BAD_SIGNATURE
     signatures = json.loads(rotation.line())["sig"]
     for changes in ({"id": other_id()}, {"s": 2}, {"g": 1}, {"why": "stolen"}):
@@ -460,7 +460,7 @@ def test_row_27_all_witnesses_gone_new_ones_are_named_by_the_recovery() -> None:
 def test_the_table_links_to_tests_that_exist() -> None:
     """Every named test is in some file, and every test of a row is named."""
     project = Path(__file__).parents[2]
-    page = (project / "docs" / "explanation" / "identity.md").read_text()
+    page = (project / "docs" / "formats" / "attack-table.md").read_text()
     named = set(re.findall(r"`(test_row_\w+)`", page))
     defined = re.compile(r"^(?:async )?def (test_row_\w+)", re.M)
     there = {name for file in (project / "tests").rglob("test_*.py") for name in defined.findall(file.read_text())}

@@ -17,7 +17,7 @@ from holdfast.errors import BadRecord
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.records import Reason, RotationReason
-from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.records.signed import Family, Signed, sealed, sealed_json
 from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head, follows, parse_head, sign_head
 
 OWNER = Owner()
@@ -79,7 +79,7 @@ def test_nobody_else_signs_a_head() -> None:
     assert fault(sign_head(FIRST, key("a stranger"))) is Reason.BAD_SIGNATURE
     assert fault(sign_head(FIRST, OWNER.next(1))) is Reason.BAD_SIGNATURE
     assert fault(sign_head(FIRST)) is Reason.TOO_FEW_SIGNATURES
-    assert fault(sealed(FIRST, FIRST.to_json(), Family.CERT, (OWNER.op(0),))) is (Reason.BAD_SIGNATURE)
+    assert fault(sealed(FIRST, Family.CERT, (OWNER.op(0),))) is (Reason.BAD_SIGNATURE)
     assert fault(sign_head(replace(FIRST, id=other_id()), OWNER.op(0))) is Reason.OTHER_ID
     assert fault(sign_head(replace(FIRST, s=1), OWNER.op(1))) is Reason.OLD_KEYS
 
@@ -141,4 +141,4 @@ def test_another_record_is_no_head() -> None:
         parse_head(OWNER.inception().line())
     body = {**cast("dict[str, object]", FIRST.to_json()), "more": 1}
     with pytest.raises(BadRecord, match="more"):
-        parse_head(sealed(FIRST, body, Family.HEAD, (OWNER.op(0),)).line())
+        parse_head(sealed_json(FIRST, body, Family.HEAD, (OWNER.op(0),)).line())

@@ -122,7 +122,7 @@ def profile(log: KeyLog = LOG, signer: Any = None, **changes: Any) -> Signed[Pro
         left=("https://old.example",),
     )
     record = replace(record, **changes)
-    return sealed(record, record.to_json(), Family.PROF, (signer or OWNER.op(0),))
+    return sealed(record, Family.PROF, (signer or OWNER.op(0),))
 
 
 def test_the_newest_profile_of_the_speaking_keys_wins() -> None:
@@ -191,7 +191,7 @@ def claim(shown: Signed[Certificate], signer: Any = INSTANCE, *, e: int = 1, **c
         chain=shown.digest,
     )
     record = replace(record, **changes)
-    return sealed(record, record.to_json(), Family.LEASE, (signer,))
+    return sealed(record, Family.LEASE, (signer,))
 
 
 def judged(
@@ -245,14 +245,14 @@ def test_a_lease_is_granted_once_and_the_next_only_when_it_is_free() -> None:
 def test_a_yield_lets_the_named_instance_in_and_nobody_else() -> None:
     held = granted(judged(claim(SHOWN), SHOWN))
     record = LeaseYield(id=LOG.id, e=1, to=OTHER.public, state_root=ROOT, handoff=digest_of(b"h"))
-    said = sealed(record, record.to_json(), Family.LEASE, (INSTANCE,))
+    said = sealed(record, Family.LEASE, (INSTANCE,))
     assert parse_yield(said.line()) == said
     free = yielded(held, said, port=SODIUM)
     assert isinstance(free, AgentLease)
     second = claim(SECOND, OTHER, e=2, after_e=1, after_how=ClaimBasis.YIELD)
     assert granted(judged(second, SECOND, free)).inst == OTHER.public
     assert refused(judged(second, SECOND, held).refusal) is Reason.HELD
-    forged = sealed(record, record.to_json(), Family.LEASE, (OTHER,))
+    forged = sealed(record, Family.LEASE, (OTHER,))
     assert refused(yielded(held, forged, port=SODIUM)) is Reason.BAD_SIGNATURE
     stale = replace(held, e=2)
     assert refused(yielded(stale, said, port=SODIUM)) is Reason.OLD_INCARNATION
@@ -306,7 +306,7 @@ def test_two_copies_of_the_holders_key_freeze_until_the_keys_change() -> None:
     stuck = judged(third, SECOND, fork.lease, clock_ms=10 * LEASE_MS)
     assert refused(stuck.refusal) is Reason.FROZEN
     record = LeaseYield(id=LOG.id, e=1, to=OTHER.public, state_root=ROOT, handoff=ROOT)
-    said = sealed(record, record.to_json(), Family.LEASE, (INSTANCE,))
+    said = sealed(record, Family.LEASE, (INSTANCE,))
     assert refused(yielded(fork.lease, said, port=SODIUM)) is Reason.FROZEN
     after = OWNER.rotated(LOG, 1)
     shown = certificate(after, OWNER.op(1), inst=OTHER.public)

@@ -30,7 +30,7 @@ from holdfast.identity.records.records import (
     parse_receipt,
     parse_record,
 )
-from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.records.signed import Family, Signed, sealed_json
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
@@ -41,7 +41,7 @@ def changed(signed: Signed[Record], signers: tuple[Any, ...], **changes: Any) ->
     """Any: bodies that the typed drafts would not make."""
     body = {**json.loads(signed.body), **changes}
     body = {name: value for name, value in body.items() if value is not None}
-    return sealed(None, body, Family.KEL, signers).line()
+    return sealed_json(None, body, Family.KEL, signers).line()
 
 
 def verdict(log: KeyLog | None, line: bytes) -> Reason:
@@ -413,7 +413,7 @@ def test_a_receipt_that_nobody_signed_or_that_says_more_is_none() -> None:
     good = receipt(log, signed, "w1")
     bare = replace(good, signatures=())
     assert refused(add_receipt(log, bare, port=SODIUM)) is Reason.BAD_SIGNATURE
-    more = sealed(None, {**json.loads(good.body), "more": 1}, Family.RCPT, (key("w1"),)).line()
+    more = sealed_json(None, {**json.loads(good.body), "more": 1}, Family.RCPT, (key("w1"),)).line()
     assert parse_receipt(good.line()) == good
     with pytest.raises(BadRecord, match="more"):
         parse_receipt(more)

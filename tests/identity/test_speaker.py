@@ -152,7 +152,7 @@ def test_an_answer_counts_for_its_challenge_and_for_now() -> None:
     assert fault(answered(s=1)) is Reason.OLD_KEYS
     assert fault(answered(id=Owner(name="x").begun().id)) is Reason.OTHER_ID
     assert fault(replace(said, signatures=())) is Reason.TOO_FEW_SIGNATURES
-    other = sealed(said.record, said.record.to_json(), Family.CERT, (Owner().op(0),))
+    other = sealed(said.record, Family.CERT, (Owner().op(0),))
     assert fault(other) is Reason.BAD_SIGNATURE
     with pytest.raises(BadRecord):
         parse_answer(Owner().inception().line())

@@ -109,7 +109,7 @@ class MoveLease:
         log = self._speaker.log()
         self._file.open(log.position)
         said = LeaseYield(id=log.id, e=self._journal.incarnation(), to=to, state_root=state_root, handoff=handoff)
-        return sealed(said, said.to_json(), Family.LEASE, (self._file.signer,)).line().decode()
+        return sealed(said, Family.LEASE, (self._file.signer,)).line().decode()
 
     def give(self, line: str, *, incarnation: int) -> None:
         """Tell the arbiter. Safe to repeat; nothing to tell where the heir has it already."""

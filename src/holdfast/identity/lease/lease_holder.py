@@ -159,7 +159,7 @@ class LeaseHolder:
             ctr=instance.counter + 1,
             chain=instance.last or certificate.digest,
         )
-        signed = sealed(claim, claim.to_json(), Family.LEASE, (self._file.signer,))
+        signed = sealed(claim, Family.LEASE, (self._file.signer,))
         e = 0 if ask.how is ClaimBasis.WAITING else ask.e
         self._file.keep(after_message(instance, counter=claim.ctr, digest=signed.digest, e=e))
         if ask.how is ClaimBasis.RENEW:

@@ -87,7 +87,7 @@ def retirement(*, id: AgentId, g: int, rp: Digest, by: Sequence[Signer], heir: A
 
 def _sealed(record: Record, signers: Sequence[Signer]) -> Signed[Record]:
     """Signed, and read back as everybody else will read it; BadRecord where they would not."""
-    return parse_record(sealed(record, record.to_json(), Family.KEL, signers).line())
+    return parse_record(sealed(record, Family.KEL, signers).line())
 
 
 def _keys(signers: Sequence[Signer], needed: int) -> Keys:

@@ -1,10 +1,18 @@
-"""Reading the fields of a record: every one is known, present, of its kind and within its limit."""
+"""Reading the fields of a record: every one is known, present, of its kind and within its limit.
+
+A record class says once, for each of its fields, how it is read (`of`); reading (`read_fields`) and
+writing (`fields_json`) follow from that table. A field with a default may be absent, and is then
+not written either.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
-from typing import TypeVar, cast
+from enum import Enum
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast, dataclass_transform
 
 from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import INT_MAX, Json
@@ -14,6 +22,7 @@ LIST_MAX = 8  # keys, commitments, witnesses, relays: more is no safer and slowe
 TEXT_CHARS_MAX = 256
 
 T = TypeVar("T")
+VERSION = 1
 
 
 class Fields:
@@ -98,7 +107,7 @@ class Fields:
     def distinct(self, name: str, read: Callable[[str], T]) -> tuple[T, ...]:
         found = tuple(self._read(name, read, item) for item in self.members(name))
         if len(set(found)) != len(found):
-            raise self.bad(name, "one member stands there twice")
+            raise self.bad(name, "has one member twice")
         return found
 
     def _read(self, name: str, read: Callable[[str], T], value: Json) -> T:
@@ -113,3 +122,124 @@ class Fields:
 def _key(text: str) -> PublicKey:
     key_bytes(text)
     return PublicKey(text)
+
+
+Reader = Callable[[Fields, str], T]
+
+
+def of(
+    read: Reader[Any],  # Any: the field's own annotation says what it holds
+    *,
+    default: Any = dataclasses.MISSING,
+    write: Callable[[Any], Json] | None = None,
+    within: tuple[str, str] | None = None,
+) -> Any:
+    """A field that is read so. `within` is the object that holds it, and its name there."""
+    return dataclasses.field(default=default, metadata={"how": _How(read, write or _plain, within)})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(of,))
+def record(cls: type[T]) -> type[T]:
+    """A record: its fields are the table by which it is read and written."""
+    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+class Body:
+    """A record that is signed by itself; `KIND` is its `t`."""
+
+    __slots__ = ()
+    KIND = ""
+
+    def to_json(self) -> Json:
+        return {"v": VERSION, "t": self.KIND, **fields_json(self)}
+
+
+def read_fields(cls: type[T], fields: Fields) -> T:
+    """The record in these fields. Fields that the record does not have are left to `end`."""
+    values: dict[str, Any] = {}
+    inner: dict[str, Fields] = {}
+    for name, how, optional in _table(cls):
+        if how.within is not None:
+            holder, inside = how.within
+            inner[holder] = inner.get(holder) or fields.inner(holder)
+            values[name] = how.read(inner[holder], inside)
+        elif not optional or name in fields:
+            values[name] = how.read(fields, name)
+    for one in inner.values():
+        one.end()
+    return cls(**values)
+
+
+def fields_json(value: object) -> dict[str, Json]:
+    """The fields of a record as JSON; those that have their default are left out."""
+    found: dict[str, Any] = {}
+    for name, how, optional in _table(type(value)):
+        item = getattr(value, name)
+        if how.within is not None:
+            found.setdefault(how.within[0], {})[how.within[1]] = how.write(item)
+        elif not optional or item:
+            found[name] = how.write(item)
+    return found
+
+
+def whole(*, least: int = 0, most: int = INT_MAX) -> Reader[int]:
+    return lambda fields, name: fields.whole(name, least=least, most=most)
+
+
+def text(*, chars_max: int = TEXT_CHARS_MAX, form: str = "") -> Reader[str]:
+    return lambda fields, name: fields.text(name, chars_max=chars_max, form=form)
+
+
+def choice(kinds: Callable[[str], T]) -> Reader[T]:
+    return lambda fields, name: fields.choice(name, kinds)
+
+
+def inner(cls: type[T]) -> Reader[T]:
+    """One record inside another."""
+    return lambda fields, name: _read_all(cls, fields.inner(name))
+
+
+def several(cls: type[T]) -> Reader[tuple[T, ...]]:
+    return lambda fields, name: tuple(
+        _read_all(cls, Fields(item, f"{fields.what}: {name}")) for item in fields.members(name, least=0)
+    )
+
+
+def texts(form: str) -> Reader[tuple[str, ...]]:
+    """A list of different texts, maybe empty."""
+
+    def read(fields: Fields, name: str) -> tuple[str, ...]:
+        items = fields.members(name, least=0)
+        found = tuple(Fields({name: item}, fields.what).text(name, form=form) for item in items)
+        if len(set(found)) != len(found):
+            raise fields.bad(name, "has one member twice")
+        return found
+
+    return read
+
+
+class _How(NamedTuple):
+    read: Reader[Any]
+    write: Callable[[Any], Json]
+    within: tuple[str, str] | None
+
+
+@cache
+def _table(cls: type) -> tuple[tuple[str, _How, bool], ...]:
+    return tuple(
+        (one.name, one.metadata["how"], one.default is not dataclasses.MISSING) for one in dataclasses.fields(cls)
+    )
+
+
+def _read_all(cls: type[T], fields: Fields) -> T:
+    found = read_fields(cls, fields)
+    fields.end()
+    return found
+
+
+def _plain(value: Any) -> Json:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [_plain(one) for one in cast("tuple[Any, ...]", value)]
+    return fields_json(value) if dataclasses.is_dataclass(value) else value

@@ -20,9 +20,8 @@ from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, agent_id, key_digest
-from holdfast.identity.records.fields import Fields
+from holdfast.identity.records.fields import Body, Fields, Reader, choice, of, record, text, whole
 from holdfast.identity.records.signed import (
-    VERSION,
     Family,
     Signed,
     as_read,
@@ -107,208 +106,23 @@ class RotationReason(StrEnum):
     RECOVERED = "recovered"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inception:
-    op: Keys
-    nxt: Commitments
-    rec: Commitments
-    wit: Keys
-    nonce: str
+def _keys(threshold: str) -> Reader[Keys]:
+    def read(fields: Fields, name: str) -> Keys:
+        inner = fields.inner(name)
+        keys = inner.keys("k")
+        # With half of the witnesses or fewer, two records at one position could both become final.
+        least = len(keys) // 2 + 1 if threshold == "m" else 1
+        found = Keys(keys, inner.whole(threshold, least=least, most=len(keys)))
+        inner.end()
+        return found
 
-    @property
-    def position(self) -> LogPosition:
-        return LogPosition(0, 0)
-
-    def to_json(self) -> Json:
-        return {
-            "v": VERSION,
-            "t": "icp",
-            "op": _keys_json(self.op),
-            "nxt": _commitments_json(self.nxt),
-            "rec": _commitments_json(self.rec),
-            "wit": _witnesses_json(self.wit),
-            "nonce": self.nonce,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
-    id: AgentId
-    g: int
-    s: int
-    p: Digest
-    by: tuple[PublicKey, ...]
-    op: Keys
-    nxt: Commitments
-    why: RotationReason
-    wit: Keys | None = None
-
-    @property
-    def position(self) -> LogPosition:
-        return LogPosition(self.g, self.s)
-
-    def to_json(self) -> Json:
-        return {
-            "v": VERSION,
-            "t": "rot",
-            "id": self.id,
-            "g": self.g,
-            "s": self.s,
-            "p": self.p,
-            "by": list(self.by),
-            "op": _keys_json(self.op),
-            "nxt": _commitments_json(self.nxt),
-            **_optional_witnesses(self.wit),
-            "why": self.why.value,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    id: AgentId
-    g: int
-    rp: Digest
-    by: tuple[PublicKey, ...]
-    nxt: Commitments
-    rec: Commitments
-    wit: Keys | None = None
-
-    @property
-    def position(self) -> LogPosition:
-        return LogPosition(self.g, 0)
-
-    def to_json(self) -> Json:
-        return {
-            "v": VERSION,
-            "t": "rcv",
-            "id": self.id,
-            "g": self.g,
-            "rp": self.rp,
-            "by": list(self.by),
-            "nxt": _commitments_json(self.nxt),
-            "rec": _commitments_json(self.rec),
-            **_optional_witnesses(self.wit),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retirement:
-    id: AgentId
-    g: int
-    rp: Digest
-    by: tuple[PublicKey, ...]
-    heir: AgentId | None = None
-
-    @property
-    def position(self) -> LogPosition:
-        return LogPosition(self.g, 0)
-
-    def to_json(self) -> Json:
-        heir: dict[str, Json] = {} if self.heir is None else {"heir": self.heir}
-        return {"v": VERSION, "t": "rtr", "id": self.id, "g": self.g, "rp": self.rp, "by": list(self.by), **heir}
-
-
-Record = Inception | Rotation | Recovery | Retirement
-
-
-def parse_record(raw: bytes) -> Signed[Record]:
-    """The record of a line of the log; BadRecord where it is none."""
-    fields, body, signatures = open_line(raw)
-    kind = kind_of(fields)
-    read = _READERS.get(kind)
-    if read is None:
-        raise BadRecord(f"record: {kind!r} does not stand in the key event log")
-    return as_read(fields, body, signatures, read)
-
-
-def id_of(signed: Signed[Record]) -> AgentId:
-    """The agent that the record is about."""
-    record = signed.record
-    return agent_id(signed.body) if isinstance(record, Inception) else record.id
-
-
-def _inception(fields: Fields) -> Inception:
-    record = Inception(
-        op=_keys(fields, "op"),
-        nxt=_commitments(fields, "nxt"),
-        rec=_commitments(fields, "rec"),
-        wit=_witnesses(fields),
-        nonce=fields.text("nonce", form=NONCE_FORM),
-    )
-    _refuse_overlap(record.nxt.members, record.rec.members)
-    _refuse_overlap(_digests(record.op.members), (*record.nxt.members, *record.rec.members))
-    return record
-
-
-def _rotation(fields: Fields) -> Rotation:
-    if "rec" in fields:
-        raise BadRecord("rot: rec: the recovery keys cannot be changed by a rotation")
-    record = Rotation(
-        id=fields.id(),
-        g=fields.whole("g", most=GENERATION_MAX),
-        s=fields.whole("s", least=1),
-        p=fields.digest("p"),
-        by=fields.keys("by"),
-        op=_keys(fields, "op"),
-        nxt=_commitments(fields, "nxt"),
-        why=fields.choice("why", RotationReason),
-        wit=_witnesses(fields) if "wit" in fields else None,
-    )
-    shown = _digests((*record.by, *record.op.members))
-    _refuse_overlap(record.by, record.op.members)
-    _refuse_overlap(shown, record.nxt.members)
-    return record
-
-
-def _recovery(fields: Fields) -> Recovery:
-    record = Recovery(
-        id=fields.id(),
-        g=fields.whole("g", least=1, most=GENERATION_MAX),
-        rp=fields.digest("rp"),
-        by=fields.keys("by"),
-        nxt=_commitments(fields, "nxt"),
-        rec=_commitments(fields, "rec"),
-        wit=_witnesses(fields) if "wit" in fields else None,
-    )
-    _refuse_overlap(record.nxt.members, record.rec.members)
-    _refuse_overlap(_digests(record.by), (*record.nxt.members, *record.rec.members))
-    return record
-
-
-def _retirement(fields: Fields) -> Retirement:
-    return Retirement(
-        id=fields.id(),
-        g=fields.whole("g", least=1, most=GENERATION_MAX),
-        rp=fields.digest("rp"),
-        by=fields.keys("by"),
-        heir=fields.id("heir") if "heir" in fields else None,
-    )
-
-
-_READERS = {"icp": _inception, "rot": _rotation, "rcv": _recovery, "rtr": _retirement}
-
-
-def _keys(fields: Fields, name: str) -> Keys:
-    inner = fields.inner(name)
-    keys = inner.keys("k")
-    found = Keys(keys, inner.whole("kt", least=1, most=len(keys)))
-    inner.end()
-    return found
+    return read
 
 
 def _commitments(fields: Fields, name: str) -> Commitments:
     inner = fields.inner(name)
     digests = inner.digests("n")
     found = Commitments(digests, inner.whole("nt", least=1, most=len(digests)))
-    inner.end()
-    return found
-
-
-def _witnesses(fields: Fields) -> Keys:
-    inner = fields.inner("wit")
-    keys = inner.keys("k")
-    # With half of them or fewer, two records at one position could both become final.
-    found = Keys(keys, inner.whole("m", least=len(keys) // 2 + 1, most=len(keys)))
     inner.end()
     return found
 
@@ -322,70 +136,146 @@ def _refuse_overlap(some: tuple[str, ...], others: tuple[str, ...]) -> None:
         raise BadRecord("record: one key in two classes; each class has powers of its own")
 
 
-def _keys_json(keys: Keys) -> Json:
+def _write_keys(keys: Keys) -> Json:
     return {"k": list(keys.members), "kt": keys.needed}
 
 
-def _commitments_json(commitments: Commitments) -> Json:
+def _write_commitments(commitments: Commitments) -> Json:
     return {"n": list(commitments.members), "nt": commitments.needed}
 
 
-def _witnesses_json(witnesses: Keys) -> Json:
+def _write_witnesses(witnesses: Keys) -> Json:
     return {"k": list(witnesses.members), "m": witnesses.needed}
 
 
-def _optional_witnesses(witnesses: Keys | None) -> dict[str, Json]:
-    return {} if witnesses is None else {"wit": _witnesses_json(witnesses)}
+@record
+class Inception(Body):
+    KIND = "icp"
+    op: Keys = of(_keys("kt"), write=_write_keys)
+    nxt: Commitments = of(_commitments, write=_write_commitments)
+    rec: Commitments = of(_commitments, write=_write_commitments)
+    wit: Keys = of(_keys("m"), write=_write_witnesses)
+    nonce: str = of(text(form=NONCE_FORM))
+
+    @property
+    def position(self) -> LogPosition:
+        return LogPosition(0, 0)
+
+    def __post_init__(self) -> None:
+        _refuse_overlap(self.nxt.members, self.rec.members)
+        _refuse_overlap(_digests(self.op.members), (*self.nxt.members, *self.rec.members))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    id: AgentId
-    g: int
-    s: int
-    d: Digest
-    wit: PublicKey
-    at: int  # unix seconds on the witness's clock; nothing is decided by it
+@record
+class AtPosition(Body):
+    """A record that names the agent and a position of its log."""
+
+    id: AgentId = of(Fields.id)
+    g: int = of(whole(most=GENERATION_MAX))
+    s: int = of(whole())
 
     @property
     def position(self) -> LogPosition:
         return LogPosition(self.g, self.s)
 
-    def to_json(self) -> Json:
-        return {
-            "v": VERSION,
-            "t": "rct",
-            "id": self.id,
-            "g": self.g,
-            "s": self.s,
-            "d": self.d,
-            "wit": self.wit,
-            "at": self.at,
-        }
+
+@record
+class Rotation(AtPosition):
+    KIND = "rot"
+    s: int = of(whole(least=1))
+    p: Digest = of(Fields.digest)
+    by: tuple[PublicKey, ...] = of(Fields.keys)
+    op: Keys = of(_keys("kt"), write=_write_keys)
+    nxt: Commitments = of(_commitments, write=_write_commitments)
+    why: RotationReason = of(choice(RotationReason))
+    wit: Keys | None = of(_keys("m"), write=_write_witnesses, default=None)
+
+    def __post_init__(self) -> None:
+        _refuse_overlap(self.by, self.op.members)
+        _refuse_overlap(_digests((*self.by, *self.op.members)), self.nxt.members)
+
+
+@record
+class RecoveryTier(Body):
+    """What recovery keys sign: it follows the record of this tier with the digest `rp`."""
+
+    id: AgentId = of(Fields.id)
+    g: int = of(whole(least=1, most=GENERATION_MAX))
+    rp: Digest = of(Fields.digest)
+    by: tuple[PublicKey, ...] = of(Fields.keys)
+
+    @property
+    def position(self) -> LogPosition:
+        return LogPosition(self.g, 0)
+
+
+@record
+class Recovery(RecoveryTier):
+    KIND = "rcv"
+    nxt: Commitments = of(_commitments, write=_write_commitments)
+    rec: Commitments = of(_commitments, write=_write_commitments)
+    wit: Keys | None = of(_keys("m"), write=_write_witnesses, default=None)
+
+    def __post_init__(self) -> None:
+        _refuse_overlap(self.nxt.members, self.rec.members)
+        _refuse_overlap(_digests(self.by), (*self.nxt.members, *self.rec.members))
+
+
+@record
+class Retirement(RecoveryTier):
+    KIND = "rtr"
+    heir: AgentId | None = of(Fields.id, default=None)
+
+
+Record = Inception | Rotation | Recovery | Retirement
+
+
+def parse_record(raw: bytes) -> Signed[Record]:
+    """The record of a line of the log; BadRecord where it is none."""
+    fields, body, signatures = open_line(raw)
+    kind = kind_of(fields)
+    cls = _KINDS.get(kind)
+    if cls is None:
+        raise BadRecord(f"record: {kind!r} does not belong in the key event log")
+    if cls is Rotation and "rec" in fields:
+        raise BadRecord("rot: rec: the recovery keys cannot be changed by a rotation")
+    return as_read(fields, body, signatures, cls)
+
+
+_KINDS: dict[str, type[Record]] = {one.KIND: one for one in (Inception, Rotation, Recovery, Retirement)}
+
+
+def id_of(signed: Signed[Record]) -> AgentId:
+    """The agent that the record is about."""
+    record = signed.record
+    return agent_id(signed.body) if isinstance(record, Inception) else record.id
+
+
+@record
+class Receipt(AtPosition):
+    """A witness says: this is the first valid record that I saw at this position.
+
+    An honest witness signs at most one for a position, ever; two of them with different digests
+    prove that it lied.
+    """
+
+    KIND = "rct"
+    d: Digest = of(Fields.digest)
+    wit: PublicKey = of(Fields.key)
+    at: int = of(whole())  # unix seconds on the witness's clock; nothing is decided by it
 
 
 def parse_receipt(raw: bytes) -> Signed[Receipt]:
     """The receipt of a line; BadRecord where it is none."""
-    return read_line(raw, "rct", "a receipt", _read_receipt)
-
-
-def _read_receipt(fields: Fields) -> Receipt:
-    return Receipt(
-        id=fields.id(),
-        g=fields.whole("g", most=GENERATION_MAX),
-        s=fields.whole("s"),
-        d=fields.digest("d"),
-        wit=fields.key("wit"),
-        at=fields.whole("at"),
-    )
+    return read_line(raw, Receipt, "a receipt")
 
 
 def sign_receipt(receipt: Receipt, signer: Signer) -> Signed[Receipt]:
-    return sealed(receipt, receipt.to_json(), Family.RCPT, (signer,))
+    return sealed(receipt, Family.RCPT, (signer,))
 
 
 def find_bad_receipt(receipt: Signed[Receipt], port: Signatures) -> str | None:
     """What is wrong with its signature; None where the witness it names signed it."""
     if not receipt.signatures:
-        return "a receipt that nobody signed"
+        return "a receipt without a signature"
     return find_bad_signature(receipt, Family.RCPT, (receipt.record.wit,), port)

@@ -10,7 +10,7 @@ verify. A line with one bad signature among good ones is refused as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, cast
@@ -19,9 +19,8 @@ from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import LINE_BYTES_MAX, RECORD_BYTES_MAX, Json, encode, parse
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import Digest, PublicKey, digest_of, key_bytes, signature_bytes, signature_text
-from holdfast.identity.records.fields import LIST_MAX, Fields
+from holdfast.identity.records.fields import LIST_MAX, VERSION, Body, Fields, read_fields
 
-VERSION = 1
 SIGNATURES_MAX = 2 * LIST_MAX  # a rotation is signed by the keys it spends and those it installs
 
 
@@ -39,6 +38,7 @@ class Family(StrEnum):
 Signature = tuple[PublicKey, bytes]
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+B = TypeVar("B", bound=Body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +71,17 @@ def open_line(raw: bytes) -> tuple[Fields, bytes, tuple[Signature, ...]]:
     return fields, _body(raw), signatures
 
 
-def read_line(raw: bytes, kind: str, what: str, read: Callable[[Fields], R]) -> Signed[R]:
-    """The record of this kind in a line; BadRecord where it is none, or says more than it may."""
+def read_line(raw: bytes, cls: type[B], what: str) -> Signed[B]:
+    """The record of this class in a line; BadRecord where it is none, or has a field too many."""
     fields, body, signatures = open_line(raw)
-    if kind_of(fields) != kind:
+    if kind_of(fields) != cls.KIND:
         raise BadRecord(f"record: not {what}")
-    return as_read(fields, body, signatures, read)
+    return as_read(fields, body, signatures, cls)
 
 
-def as_read(fields: Fields, body: bytes, signatures: tuple[Signature, ...], read: Callable[[Fields], R]) -> Signed[R]:
-    """What `read` makes of the fields, all of which it must have taken."""
-    record = read(fields)
+def as_read(fields: Fields, body: bytes, signatures: tuple[Signature, ...], cls: type[R]) -> Signed[R]:
+    """The record that takes all of the fields."""
+    record = read_fields(cls, fields)
     fields.end()
     return Signed(record=record, body=body, digest=digest_of(body), signatures=signatures)
 
@@ -103,8 +103,12 @@ def kind_of(fields: Fields) -> str:
     return kind
 
 
-def sealed(record: R, body: Json, family: Family, signers: Sequence[Signer]) -> Signed[R]:
+def sealed(record: B, family: Family, signers: Sequence[Signer]) -> Signed[B]:
     """The record signed by these keys, in this order."""
+    return sealed_json(record, record.to_json(), family, signers)
+
+
+def sealed_json(record: R, body: Json, family: Family, signers: Sequence[Signer]) -> Signed[R]:
     raw = encode(body)
     signed = message(family, raw)
     return Signed(

@@ -24,20 +24,11 @@ from holdfast.core.clock import Clock
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BadInput, BadRecord, HoldfastError
 from holdfast.identity.records.canonical import Json, encode, parse
-from holdfast.identity.records.fields import Fields
+from holdfast.identity.records.fields import Fields, inner, several, texts
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.statements.head import JournalMark
-from holdfast.identity.statements.profile import (
-    HANDLE_FORM,
-    URL_FORM,
-    EncryptionKey,
-    Relay,
-    read_encryption_key,
-    read_policy,
-    read_relay,
-    read_texts,
-)
+from holdfast.identity.statements.profile import HANDLE_FORM, URL_FORM, EncryptionKey, Relay, read_policy
 from holdfast.identity.witness.witness import copy_of
 
 VERBS = ("id", "log", "certify", "answer", "profile", "head", "ring")
@@ -137,9 +128,8 @@ class SignerService:
 
     def _profile(self, fields: Fields) -> str:
         ver, life_s = fields.whole("ver"), fields.whole("life_s")
-        relays: list[Relay] = [read_relay(one) for one in fields.members("relays", least=0)]
-        enc: list[EncryptionKey] = [read_encryption_key(one) for one in fields.members("enc", least=0)]
-        handles, left = (read_texts(fields, "handles", HANDLE_FORM), read_texts(fields, "left", URL_FORM))
+        relays, enc = several(Relay)(fields, "relays"), several(EncryptionKey)(fields, "enc")
+        handles, left = texts(HANDLE_FORM)(fields, "handles"), texts(URL_FORM)(fields, "left")
         policy = read_policy(fields)
         fields.end()
         return (
@@ -153,7 +143,7 @@ class SignerService:
     def _head(self, fields: Fields) -> str:
         e, seq, size_bytes, files = map(fields.whole, ("e", "seq", "bytes", "files"))
         manifest, archive = fields.digest("manifest"), fields.text("archive")
-        journal = _mark(fields.inner("journal")) if "journal" in fields else None
+        journal = inner(JournalMark)(fields, "journal") if "journal" in fields else None
         prev = fields.digest("prev") if "prev" in fields else None
         fields.end()
         return (
@@ -170,12 +160,6 @@ class SignerService:
             .line()
             .decode()
         )
-
-
-def _mark(fields: Fields) -> JournalMark:
-    mark = JournalMark(id=fields.text("id"), sequence=fields.whole("sequence"), incarnation=fields.whole("incarnation"))
-    fields.end()
-    return mark
 
 
 VERSION = 1

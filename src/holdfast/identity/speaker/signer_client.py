@@ -31,6 +31,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id
+from holdfast.identity.records.fields import fields_json
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.signer import ANSWER_BYTES_MAX, LENGTH, TOO_MANY, request
 from holdfast.identity.speaker.signer import parse_answer as parse_reply
@@ -148,9 +149,9 @@ class SignerSpeaker:
         fields: dict[str, Json] = {
             "ver": ver,
             "life_s": life_s,
-            "relays": [{"url": one.url, "wit": one.wit, "prio": one.prio, "domain": one.domain} for one in relays],
+            "relays": [fields_json(one) for one in relays],
             "handles": list(handles),
-            "enc": [{"kid": one.kid, "key": one.key, "exp": one.exp} for one in enc],
+            "enc": [fields_json(one) for one in enc],
             "policy": dict(policy),
             "left": list(left),
         }
@@ -182,7 +183,7 @@ class SignerSpeaker:
             "files": files,
         }
         if journal is not None:
-            fields["journal"] = {"id": journal.id, "sequence": journal.sequence, "incarnation": journal.incarnation}
+            fields["journal"] = fields_json(journal)
         if prev is not None:
             fields["prev"] = prev
         signed = self._line("head", fields, parse_head)

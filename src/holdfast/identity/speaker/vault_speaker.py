@@ -15,22 +15,22 @@ from typing import TypeVar
 from holdfast.core.clock import Clock
 from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
+from holdfast.identity.records.fields import Body
 from holdfast.identity.records.records import Keys
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.speaker.speaker import Policy
-from holdfast.identity.statements.answer import ChallengeAnswer, sign_answer
+from holdfast.identity.statements.answer import ChallengeAnswer, parse_answer
 from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_inactive, parse_certificate
-from holdfast.identity.statements.head import Head, JournalMark, parse_head, sign_head
+from holdfast.identity.statements.head import Head, JournalMark, parse_head
 from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay, parse_profile
 from holdfast.identity.vault.keyset import OP, get_op
 from holdfast.identity.vault.vault import Vault
 
 PROFILE_S_MAX = 366 * 86_400
-R = TypeVar("R")
+B = TypeVar("B", bound=Body)
 
 CERTIFICATE_S = 900  # what an instance asks for: 15 minutes of a stale primary at worst
 
@@ -74,14 +74,13 @@ class VaultSpeaker:
             exp=now + life_s,
             host=host,
         )
-        return self._signed(record, record.to_json(), Family.CERT, keys, parse_certificate)
+        return self._signed(record, Family.CERT, keys, parse_certificate)
 
     def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         log, keys = self._speaking()
         g, s = log.position
         record = ChallengeAnswer(id=log.id, g=g, s=s, chal=challenge, at=self._now(), to=asker)
-        with self._held(keys) as signers, _as_input():
-            return sign_answer(record, *signers)
+        return self._signed(record, Family.ANSWER, keys, parse_answer)
 
     def profile(
         self,
@@ -109,7 +108,7 @@ class VaultSpeaker:
             exp=self._now() + life_s,
             left=tuple(left),
         )
-        return self._signed(record, record.to_json(), Family.PROF, keys, parse_profile)
+        return self._signed(record, Family.PROF, keys, parse_profile)
 
     def seal_head(
         self,
@@ -138,8 +137,7 @@ class VaultSpeaker:
             journal=journal,
             prev=prev,
         )
-        with self._held(keys) as signers, _as_input():
-            return parse_head(sign_head(record, *signers).line())
+        return self._signed(record, Family.HEAD, keys, parse_head)
 
     def _speaking(self) -> tuple[KeyLog, Keys]:
         """The log and the operational keys that its head names. Raises NotNow."""
@@ -174,11 +172,9 @@ class VaultSpeaker:
             for key in found:
                 key.wipe()
 
-    def _signed(
-        self, record: R, body: Json, family: Family, keys: Keys, parse: Callable[[bytes], Signed[R]]
-    ) -> Signed[R]:
+    def _signed(self, record: B, family: Family, keys: Keys, parse: Callable[[bytes], Signed[B]]) -> Signed[B]:
         with self._held(keys) as signers, _as_input():
-            return parse(sealed(record, body, family, signers).line())
+            return parse(sealed(record, family, signers).line())
 
     def _now(self) -> int:
         return self._clock.wall_ms() // 1000

@@ -9,69 +9,34 @@ for whom it was made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures, Signer
-from holdfast.identity.records.encodings import AgentId
-from holdfast.identity.records.fields import Fields
-from holdfast.identity.records.records import GENERATION_MAX, LogPosition, Reason, Refusal
-from holdfast.identity.records.signed import VERSION, Family, Signed, read_line, sealed
+from holdfast.identity.records.fields import of, record, text, whole
+from holdfast.identity.records.records import AtPosition, Reason, Refusal
+from holdfast.identity.records.signed import Family, Signed, read_line, sealed
 from holdfast.identity.statements.certificate import SKEW_S, find_not_signed_by, find_signing_entry
 
-KIND = "ans"
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
 ASKER_FORM = r"[\x21-\x7e]{1,200}"
 LIFE_S = 300  # an answer says something about now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChallengeAnswer:
-    id: AgentId
-    g: int
-    s: int
-    chal: str
-    at: int  # unix seconds
-    to: str = ""  # who asked; empty where nobody said
-
-    @property
-    def position(self) -> LogPosition:
-        return LogPosition(self.g, self.s)
-
-    def to_json(self) -> Json:
-        to: dict[str, Json] = {"to": self.to} if self.to else {}
-        return {
-            "v": VERSION,
-            "t": KIND,
-            "id": self.id,
-            "g": self.g,
-            "s": self.s,
-            "chal": self.chal,
-            "at": self.at,
-            **to,
-        }
+@record
+class ChallengeAnswer(AtPosition):
+    KIND = "ans"
+    chal: str = of(text(form=CHALLENGE_FORM))
+    at: int = of(whole())  # unix seconds
+    to: str = of(text(form=ASKER_FORM), default="")  # who asked; empty where the asker gave no name
 
 
 def parse_answer(raw: bytes) -> Signed[ChallengeAnswer]:
-    """The answer of a line; BadRecord where it is none. Who signed it, nobody has checked yet."""
-    return read_line(raw, KIND, "an answer", _read_answer)
-
-
-def _read_answer(fields: Fields) -> ChallengeAnswer:
-    return ChallengeAnswer(
-        id=fields.id(),
-        g=fields.whole("g", most=GENERATION_MAX),
-        s=fields.whole("s"),
-        chal=fields.text("chal", form=CHALLENGE_FORM),
-        at=fields.whole("at"),
-        to=fields.text("to", form=ASKER_FORM) if "to" in fields else "",
-    )
+    """The answer of a line; BadRecord where it is none. Its signatures are not checked yet."""
+    return read_line(raw, ChallengeAnswer, "an answer")
 
 
 def sign_answer(answer: ChallengeAnswer, *signers: Signer) -> Signed[ChallengeAnswer]:
     """Signed, and read back as the asker will read it; BadRecord where it could not."""
-    return parse_answer(sealed(answer, answer.to_json(), Family.ANSWER, signers).line())
+    return parse_answer(sealed(answer, Family.ANSWER, signers).line())
 
 
 def find_fault_in_answer(

@@ -12,12 +12,11 @@ from enum import StrEnum
 
 from holdfast.identity.log.log_state import KeyLog, LogEntry, LogStanding
 from holdfast.identity.log.rules import find_too_few
-from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
-from holdfast.identity.records.fields import Fields
+from holdfast.identity.records.fields import Fields, choice, of, record, whole
 from holdfast.identity.records.records import (
-    GENERATION_MAX,
+    AtPosition,
     Inception,
     LogPosition,
     Reason,
@@ -25,7 +24,7 @@ from holdfast.identity.records.records import (
     Rotation,
     RotationReason,
 )
-from holdfast.identity.records.signed import VERSION, Family, Signed, find_bad_signature, read_line
+from holdfast.identity.records.signed import Family, Signed, find_bad_signature, read_line
 
 LIFE_S_MAX = 3600
 GRACE_S = 600
@@ -39,54 +38,19 @@ class Role(StrEnum):
     SHADOW = "shadow"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    id: AgentId
-    g: int
-    s: int
-    inst: PublicKey
-    role: Role
-    e: int  # incarnation
-    iat: int
-    exp: int
-    host: Digest  # of machine id and boot id
-
-    @property
-    def position(self) -> LogPosition:
-        return LogPosition(self.g, self.s)
-
-    def to_json(self) -> Json:
-        return {
-            "v": VERSION,
-            "t": "crt",
-            "id": self.id,
-            "g": self.g,
-            "s": self.s,
-            "inst": self.inst,
-            "role": self.role.value,
-            "e": self.e,
-            "iat": self.iat,
-            "exp": self.exp,
-            "host": self.host,
-        }
+@record
+class Certificate(AtPosition):
+    KIND = "crt"
+    inst: PublicKey = of(Fields.key)
+    role: Role = of(choice(Role))
+    e: int = of(whole())  # incarnation
+    iat: int = of(whole())
+    exp: int = of(whole())
+    host: Digest = of(Fields.digest)  # of machine id and boot id
 
 
 def parse_certificate(raw: bytes) -> Signed[Certificate]:
-    return read_line(raw, "crt", "a certificate", _read_certificate)
-
-
-def _read_certificate(fields: Fields) -> Certificate:
-    return Certificate(
-        id=fields.id(),
-        g=fields.whole("g", most=GENERATION_MAX),
-        s=fields.whole("s"),
-        inst=fields.key("inst"),
-        role=fields.choice("role", Role),
-        e=fields.whole("e"),
-        iat=fields.whole("iat"),
-        exp=fields.whole("exp"),
-        host=fields.digest("host"),
-    )
+    return read_line(raw, Certificate, "a certificate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

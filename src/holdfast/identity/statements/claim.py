@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
-from holdfast.identity.records.fields import Fields
+from holdfast.identity.records.fields import Body, Fields, choice, of, record, text, whole
 from holdfast.identity.records.records import LogPosition, Reason, Refusal
-from holdfast.identity.records.signed import VERSION, Family, Signed, find_bad_signature, read_line
+from holdfast.identity.records.signed import Family, Signed, find_bad_signature, read_line
 from holdfast.identity.statements.certificate import Certificate, ObserverState, Role, find_fault_in_certificate
 
 LEASE_MS = 30_000
@@ -38,53 +37,29 @@ class ClaimBasis(StrEnum):
     WAITING = "waiting"  # asks for nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseClaim:
-    id: AgentId
-    e: int
-    inst: PublicKey
-    crt: Digest
-    after_e: int
-    after_how: ClaimBasis
-    state_root: Digest
-    chal: str
-    ctr: int
-    chain: Digest
-
-    def to_json(self) -> Json:
-        return {
-            "v": VERSION,
-            "t": "clm",
-            "id": self.id,
-            "e": self.e,
-            "inst": self.inst,
-            "crt": self.crt,
-            "after": {"e": self.after_e, "how": self.after_how.value},
-            "state_root": self.state_root,
-            "chal": self.chal,
-            "ctr": self.ctr,
-            "chain": self.chain,
-        }
+@record
+class LeaseClaim(Body):
+    KIND = "clm"
+    id: AgentId = of(Fields.id)
+    e: int = of(whole(least=1))
+    inst: PublicKey = of(Fields.key)
+    crt: Digest = of(Fields.digest)
+    after_e: int = of(whole(), within=("after", "e"))
+    after_how: ClaimBasis = of(choice(ClaimBasis), within=("after", "how"))
+    state_root: Digest = of(Fields.digest)
+    chal: str = of(text(form=CHALLENGE_FORM))
+    ctr: int = of(whole(least=1))
+    chain: Digest = of(Fields.digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseYield:
-    id: AgentId
-    e: int
-    to: PublicKey
-    state_root: Digest
-    handoff: Digest
-
-    def to_json(self) -> Json:
-        return {
-            "v": VERSION,
-            "t": "yld",
-            "id": self.id,
-            "e": self.e,
-            "to": self.to,
-            "state_root": self.state_root,
-            "handoff": self.handoff,
-        }
+@record
+class LeaseYield(Body):
+    KIND = "yld"
+    id: AgentId = of(Fields.id)
+    e: int = of(whole(least=1))
+    to: PublicKey = of(Fields.key)
+    state_root: Digest = of(Fields.digest)
+    handoff: Digest = of(Fields.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,39 +77,11 @@ class AgentLease:
 
 
 def parse_claim(raw: bytes) -> Signed[LeaseClaim]:
-    return read_line(raw, "clm", "a claim", _read_claim)
-
-
-def _read_claim(fields: Fields) -> LeaseClaim:
-    after = fields.inner("after")
-    claim = LeaseClaim(
-        id=fields.id(),
-        e=fields.whole("e", least=1),
-        inst=fields.key("inst"),
-        crt=fields.digest("crt"),
-        after_e=after.whole("e"),
-        after_how=after.choice("how", ClaimBasis),
-        state_root=fields.digest("state_root"),
-        chal=fields.text("chal", form=CHALLENGE_FORM),
-        ctr=fields.whole("ctr", least=1),
-        chain=fields.digest("chain"),
-    )
-    after.end()
-    return claim
+    return read_line(raw, LeaseClaim, "a claim")
 
 
 def parse_yield(raw: bytes) -> Signed[LeaseYield]:
-    return read_line(raw, "yld", "a yield", _read_yield)
-
-
-def _read_yield(fields: Fields) -> LeaseYield:
-    return LeaseYield(
-        id=fields.id(),
-        e=fields.whole("e", least=1),
-        to=fields.key("to"),
-        state_root=fields.digest("state_root"),
-        handoff=fields.digest("handoff"),
-    )
+    return read_line(raw, LeaseYield, "a yield")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
