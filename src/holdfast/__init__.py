@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.app.handle import TaskHandle
+    from holdfast.app.holdfast import Holdfast
     from holdfast.app.loading import App
-    from holdfast.app.open import Holdfast, open  # noqa: A004 - the public name
+    from holdfast.app.open import open  # noqa: A004 - the public name
     from holdfast.core.effect import Fenced, Idempotent, Keyed, Queryable, Read, Transactional, Unrepeatable
     from holdfast.errors import (
         Busy,
@@ -56,10 +57,13 @@ if TYPE_CHECKING:
     from holdfast.runtime.tool.schema import Field
     from holdfast.runtime.tool.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
 
+    __version__: str
+
 _WHERE = {
     "holdfast.app.handle": ("TaskHandle",),
     "holdfast.app.loading": ("App",),
-    "holdfast.app.open": ("Holdfast", "open"),
+    "holdfast.app.holdfast": ("Holdfast",),
+    "holdfast.app.open": ("open",),
     "holdfast.core.effect": ("Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable"),
     "holdfast.errors": (
         "Busy",
@@ -180,6 +184,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from holdfast.core.version import find_version
+
+        return find_version()
     module = _NAMES.get(name)
     if module is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -49,7 +49,7 @@ def test_a_place_is_added_listed_checked_and_removed(
         assert main(["place", "add", name, str(tmp_path / name), "--home", home]) == 0
     said = capfd.readouterr().err
     assert f"added: nas at {tmp_path}/nas/ada/repository" in said
-    assert "nas and usb share a failure domain: they can be lost together" in said
+    assert "nas, usb share a failure domain: one failure can take all of them" in said
 
     assert main(["place", "list", "--json", "--home", home]) == 0
     found = json.loads(capfd.readouterr().out)
@@ -111,7 +111,8 @@ def test_programs_read_what_was_done(
     moved = asked("place", "move", "nas", str(tmp_path / "rack"), fields=SHAPE)
     assert moved["address"] == str(tmp_path / "rack")
     assert moved["result"] == "log-missing"
-    asked("place", "mend-key", "nas", fields={"name", "snapshots"})
+    asked("place", "fix-key", "nas", fields={"name", "snapshots"})
+    asked("place", "mend-key", "nas", fields={"name", "snapshots"})  # its older name
     asked("place", "break-lock", "nas", "--yes", fields={"name", "repository"})
     asked("place", "remove", "nas", "--yes", fields={"name", "repository"})
 
@@ -156,7 +157,7 @@ def test_doctor_names_engine_places_and_what_is_missing(
     assert levels == ["ok", "note", "note"]
     texts = [text for _, text in found["backups"]]
     assert texts[0].startswith("place nas: ada-1-1 verified 0.")
-    assert texts[1] == "place usb: none verified yet; away now (place-missing)"
+    assert texts[1] == "place usb: no verified backup yet; not reachable now (place-missing)"
     assert "share a failure domain" in texts[2]
     states_of(home).change(
         "usb", lambda state: tried(state, now_ms=1, result="repository-damaged", message="a bad chunk")

@@ -12,8 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.app.binder import open_file_journal
-from holdfast.app.doctor import examine
-from holdfast.app.findings import Level
+from holdfast.app.doctor import Level, examine
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import JournalDamaged

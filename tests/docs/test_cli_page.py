@@ -1,6 +1,6 @@
 """docs/reference/cli.md is what the parsers say.
 
-`python tests/docs/test_cli_page.py` writes it anew.
+`python tests/docs/test_cli_page.py` writes it again.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ async def test_a_refused_call_is_recorded_and_never_sent(lab: Lab) -> None:
     assert pay.calls == []
     assert [(one.ordinal, one.rule, one.tool) for one in seen] == [("1", "allow", "pay")] * 2
     assert seen[0].message == seen[1].message
-    assert "step 1: pay is refused by the gate: pay is not among" in seen[0].message
+    assert "step 1: the gate refused pay: pay is not among" in seen[0].message
 
 
 async def test_arguments_are_held_against_the_schema_of_the_tool(lab: Lab) -> None:

@@ -105,7 +105,7 @@ def test_the_listing_says_what_was_found_covered_and_left_out(clawd: Path, capsy
     assert left == {".env": "secret", "agents/main/agent/auth-profiles.json": "secret"}
     assert main(["adopt", str(clawd), "--dry-run"]) == 0
     shown = capsys.readouterr()
-    for words in ("HEARTBEAT.md", "SQLite's own backup", "2 secrets in the clear", "mode 0755"):
+    for words in ("HEARTBEAT.md", "SQLite's own backup", "2 files with plain-text secrets", "mode 0755"):
         assert words in shown.out, words
     assert "nothing was changed" in shown.err
 

@@ -201,7 +201,7 @@ def test_every_command_finds_an_adopted_agent(
             one.run(*command.split(), way=way, code=1 if command == "doctor" else 0)
     one.run("backup", "verify", way="HOLDFAST_HOME")
     one.run("backup", "prune", "--dry-run", way="--home")
-    one.run("place", "mend-key", "disk")
+    one.run("place", "fix-key", "disk")
     one.run("place", "break-lock", "disk", "--yes", way="--home")
     one.run("place", "move", "disk", str(one.place), way="HOLDFAST_HOME")
     for verb, *more in (("set",), ("rotate", "--drop-old")):

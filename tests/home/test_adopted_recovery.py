@@ -68,7 +68,7 @@ async def test_words_and_one_place_bring_an_adopted_agent_back(tmp_path: Path, d
 async def test_what_was_newest_is_newest_after_a_recovery_and_what_is_not_there_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Times and modes come back; a link that leads outside and a secret are named, not lost."""
+    """Times and modes come back; a link that points outside and a secret are named, not lost."""
     folder, place, old = tmp_path / "clawd", tmp_path / "place", Machine(tmp_path / "old")
     folder.mkdir()
     openclaw(folder)
@@ -108,8 +108,8 @@ async def test_what_was_newest_is_newest_after_a_recovery_and_what_is_not_there_
     assert {".env", "agents/main/agent/auth-profiles.json"} <= {one.path for one in restored.notes}
     show_loss(restored, said=True)
     told = capsys.readouterr().err
-    assert "not made: outlink: a link that leads outside" in told
-    assert "of the snapshot: .env: left out: by its name a secret in the clear" in told
+    assert "not made: outlink: a link that points outside" in told
+    assert "note of the snapshot: .env: left out: by its name a secret in the clear" in told
     assert "this host's own keys" not in told
 
 
@@ -134,6 +134,6 @@ def test_of_a_long_list_the_first_are_named_and_the_rest_counted(capsys: pytest.
     )
     show_loss(left, said=True)
     told = capsys.readouterr().err
-    assert "4,980 links more" in told
-    assert "6,980 notes more" in told
+    assert "4,980 more links" in told
+    assert "6,980 more notes" in told
     assert len(told.splitlines()) < 50

@@ -188,7 +188,7 @@ def test_row_25_a_recovery_by_a_stolen_paper_alarms_the_owner(tmp_path: Path) ->
     assert [(one.power, one.stands) for one in strange] == [(SigningPower.PAPER, True), (SigningPower.NEXT, True)]
     said = hf("doctor", code=6).out
     assert "a recovery at (1, 0) was not made here" in said
-    assert "the paper is in other hands" in said
+    assert "someone else has the recovery words" in said
 
 
 def test_row_26_one_mistake_is_found_and_no_wrong_identity_is_ever_taken(phrase: Phrase) -> None:

@@ -73,7 +73,7 @@ def test_nothing_is_made_where_something_is_missing(hf: Commands) -> None:
     assert "the same key" in init(*given, "--second-unlock-file", "u", code=2).stderr
     inside = init("ada", "--second", "ada/s", "--unlock-file", "u", code=2)
     assert "lies in" in inside.stderr
-    assert "never a word" in init("ada", "my passphrase", code=2).stderr
+    assert "Never put a secret on the command line" in init("ada", "my passphrase", code=2).stderr
     assert not Path("ada").exists()
     assert not Path(".config/holdfast/vault").exists()
 
@@ -196,7 +196,7 @@ def test_a_person_at_the_terminal_is_led_through(tmp_path: Path) -> None:
             child.kill()
         os.close(leader)
     assert len(words) == 24
-    assert "risk: the second place lies on the same disk" in seen
+    assert "risk: the second place is on the same disk" in seen
     assert (tmp_path / "ada" / "identity.json").exists()
 
 

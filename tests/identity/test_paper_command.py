@@ -169,7 +169,7 @@ def test_nothing_secret_is_written_to_a_disk(home: Home, hf: Commands, phrase: P
 
 def test_words_in_the_command_line_are_refused_and_not_repeated(hf: Commands, phrase: Phrase) -> None:
     said = hf("paper", "verify", *phrase.words, code=2).err
-    assert "never a word" in said
+    assert "Never put a secret on the command line" in said
     assert not leaked(phrase, said)
 
 
@@ -204,7 +204,7 @@ def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: P
     hf("paper", "revoke", "1", code=2)  # nobody confirms
     done = hf("paper", "revoke", "1", "--yes")
     assert done.out == "revoked: 1\n"
-    assert "keep their power" in done.err
+    assert "stay valid" in done.err
     said = hf("paper", "verify", "--sheet", "1", "--words-fd", "0", stdin=words_of(phrase), code=2)
     assert "was revoked" in said.err
     hf("paper", "revoke", "9", "--yes", code=2)
@@ -317,9 +317,9 @@ def test_words_are_copied_by_hand_and_asked_back(home: Home, hf: Commands, phras
             person.answer("zoo" if wrong and at == 0 else copied[place - 1][:4])
     person.wait(r"all 24 words.*: $")
     person.answer(" ".join(copied))
-    person.wait(r"copied and typed again in full")
+    person.wait(r"copied and checked")
     assert person.close() == 0
-    assert "not the same: word" in person.seen
+    assert "different: word" in person.seen
     assert states(home) == ["verified"]
 
 

@@ -47,7 +47,7 @@ def test_a_phrase_is_split_and_joined_by_pipes(hf: Commands, phrase: Phrase) -> 
 
 def test_words_are_not_taken_from_the_command_line_nor_repeated(hf: Commands, phrase: Phrase) -> None:
     said = hf("share", "combine", *phrase.words, code=2).err
-    assert "never a word" in said
+    assert "Never put a secret on the command line" in said
     assert not leaked(" ".join(phrase.words), said)
     hf("share", "combine", stdin=" ".join(phrase.words), code=2)
     for wrong in ("x", "-1", "99", "1e9"):
@@ -150,6 +150,6 @@ def test_a_person_types_them_unseen_and_may_mistype(hf: Commands, phrase: Phrase
         found = child.stdout.read().decode()
     os.close(ours)
     assert found == " ".join(phrase.words) + "\n"
-    assert b"once more" in seen
-    assert b"was given before" in seen
+    assert b"try again" in seen
+    assert b"was already given" in seen
     assert not leaked(shares[0], seen.decode())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.errors import HighWaterDamaged, JournalOlderCopy
 from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.host.high_water import HighWater

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_named_by_a_search(memory: Memory, home: P
     (home / "MEMORY.md").rename(home / "elsewhere.md")
     (home / "MEMORY.md").symlink_to("elsewhere.md")
     done = memory("search", "flat")
-    assert "no line of what could be read fits" in done.out + done.err
+    assert "no line matches in the files that could be read" in done.out + done.err
     assert "NOT SEARCHED: MEMORY.md: " in done.err
     assert "symbolic link" in done.err
     assert [one["file"] for one in memory("search", "landlord", "--json").json["unread"]] == ["MEMORY.md"]
@@ -130,14 +130,14 @@ def test_a_file_that_is_gone_is_told_from_one_that_never_was(memory: Memory, hom
     assert memory("show", "--json").json["gone"] is None
     (home / "MEMORY.md").unlink()
     told = memory("show").err
-    assert "MEMORY.md is gone; 3 lines of it are known" in told
+    assert "MEMORY.md is missing; Holdfast still has the 3 lines" in told
     assert "`holdfast memory add`" in told
     memory("add", "the second line", "--to", "MEMORY")
     assert "the first line" in memory("show").out
     (home / "MEMORY.md").unlink()
     shutil.rmtree(home / ".holdfast")
     told = memory("show").err
-    assert "2 lines that were in it are not written again" in told
+    assert "Holdfast cannot write 2 of its lines again" in told
     assert "holdfast recover --file MEMORY.md" in told
 
 
@@ -161,13 +161,13 @@ def test_what_is_printed(memory: Memory, home: Path) -> None:
     place.memory_file.write_text("- red \x1b[31m alert\n- half a li")
     shown = memory("show")
     assert "\x1b" not in shown.out
-    assert "no end" in shown.err
+    assert "is incomplete" in shown.err
     printed = memory("show", "--json").json
     assert (printed["torn"], [one["line"] for one in printed["lines"]]) == (True, [1, 2])
     assert "[From the runtime" in memory("show", "--start").out
     assert memory("show", "--start", "--json").json["tokens"] == 6_000
     assert "MEMORY.md:1" in memory("search", "alert").out
-    assert "no line fits" in memory("search", "nowhere").err
+    assert "no line matches" in memory("search", "nowhere").err
     assert "there is no memory/2026-11-15.md yet" in memory("show", "2026-11-15").err
 
 

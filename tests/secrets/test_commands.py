@@ -64,7 +64,7 @@ def test_a_value_from_a_pipe(hf: Commands, open_store: OpenStore) -> None:
 def test_a_value_typed_twice_and_not_shown(hf: Commands, open_store: OpenStore) -> None:
     code, shown = _typed(hf, OLD, NEW)
     assert code == 2
-    assert "not the same" in shown
+    assert "the two entries differ" in shown
     code, shown = _typed(hf, OLD, OLD)
     assert code == 0
     assert open_store().find_value("billing", 1) == OLD
@@ -128,7 +128,7 @@ def test_short_values_and_unknown_names(hf: Commands, value: Path) -> None:
 
 def test_removing_asks(hf: Commands, value: Path, open_store: OpenStore) -> None:
     hf.look("secret", "set", "billing", "--from-file", str(value))
-    assert "type" in hf("secret", "remove", "billing", code=2).err
+    assert "cannot ask for confirmation" in hf("secret", "remove", "billing", code=2).err
     hf.look("secret", "remove", "billing", "--dry-run")
     assert open_store().find_current("billing") == 1
     hf.look("secret", "remove", "billing", "--yes")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+import holdfast
 from holdfast.app.metrics import METRICS, render
-from holdfast.app.worker import Order, parse_order
-from holdfast.app.worker_log import Readable
+from holdfast.app.worker import Order, Readable, parse_order
 from holdfast.cli import doctor
 from holdfast.cli.main import main
 from holdfast.cli.screen.screen import ago, clock_time, print_json
@@ -28,7 +28,7 @@ def test_a_defect_is_one_line_and_a_hint(monkeypatch: pytest.MonkeyPatch, capsys
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: internal: ZeroDivisionError: a defect\\x1b[2J"
-    assert lines[1].startswith("hint: this is a defect of Holdfast")
+    assert lines[1].startswith("hint: this is a bug in Holdfast")
     assert len(lines) == 2
     monkeypatch.setenv("HOLDFAST_TRACE", "1")
     assert main(["doctor"]) == 1
@@ -107,3 +107,15 @@ def test_events_on_a_terminal_are_words(capsys: pytest.CaptureFixture[str]) -> N
     Log(Readable(sys.stdout)).event("run-ended", state="parked", text="two words\x1b", number=3)
     line = capsys.readouterr().out
     assert line[8:] == ' run-ended state=parked text="two words\\u001b" number=3\n'
+
+
+def test_the_package_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"holdfast {holdfast.__version__}\n"
+    assert holdfast.__version__[0].isdigit()
+
+
+def test_older_names_of_verbs_still_work(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["place", "mend-key", "--help"], ["place", "fix-key", "--help"]):
+        assert main(words) == 0
+        assert "usage: holdfast place fix-key" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.app.binder import open_file_journal
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import TaskId
 from holdfast.journal.records import ENDED, TaskState

@@ -7,7 +7,7 @@ import random
 import time
 from collections import deque
 
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Filter

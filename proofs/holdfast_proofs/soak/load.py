@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import holdfast
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import FarEnd, start
 from holdfast.errors import JournalBusy

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.app.open import Holdfast, get_step
+from holdfast.app.holdfast import Holdfast, get_step
 from holdfast.core.ids import TaskId
 from holdfast.errors import NotNow, NotSettleable
 from holdfast.journal.contract import Filter

@@ -1,1 +1,1 @@
-"""The one place that binds adapters to ports."""
+"""Binds adapters to ports: opens journals, agents and workers. May import every room below it."""

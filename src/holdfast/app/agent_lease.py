@@ -1,16 +1,16 @@
-"""The agent's lease, shared by the processes of one folder: one keeps it, all act by it.
+"""The agent's lease, shared by the processes of one folder: one keeps it, all use it.
 
-The keeper is whoever holds the lock of `instance/keeper.lock`. It asks the arbiter, and writes
-what came of it to `instance/lease.json`; the others read that file. The kernel gives the lock back
-when the keeper dies, and the next one goes on with the same key and the same counter, because they
+The keeper is the process that holds the lock of `instance/keeper.lock`. It asks the arbiter, and
+writes the answer to `instance/lease.json`; the others read that file. When the keeper dies, the
+kernel frees the lock, and the next keeper continues with the same key and the same counter: they
 are one instance. What a process may rely on is `until_boot_ms`, a number on the boot clock that it
-compares with before every step and every first byte; nobody has to be told that it is over.
+compares with before every step and every first byte; no message is needed when it is over.
 
-A thread does the asking, so that a task that keeps the event loop busy does not lose the lease;
-but nothing is lost either where it is stopped with the whole process: the clock runs on.
+A thread asks the arbiter, so that a task that keeps the event loop busy does not lose the lease.
+If the whole process is stopped, nothing is lost either: the clock runs on.
 
-The file is written after the arbiter has granted and the journal was raised. A crash before it
-leaves an old file, whose time passes; one of another boot says nothing.
+The file is written after the arbiter has granted and the journal was raised. A crash before that
+leaves an old file, which expires; a file of another boot is ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LEASE = "lease.json"
 LOCK = "keeper.lock"
 FILE_BYTES_MAX = 16 * 1024
 LEASE_S_MIN, LEASE_S_MAX = 0.5, 3600.0
-LOOKS_A_LEASE = 12  # of those who do not keep it, and of whoever waits
+LOOKS_A_LEASE = 12  # of processes that wait for it or do not keep it
 NO_STATE = digest_of(b"holdfast/state/1\0")
 
 
@@ -68,7 +68,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AgentLease:
-    """This process's part in it; runtime.lease.Right. Start it, wait for it, stop it."""
+    """The lease as this process sees it (runtime.session.lease.Right). Start it, wait for it, stop it."""
 
     def __init__(
         self, home: AgentHome, journal: Path, *, clock: Clock, entropy: Entropy, keys: Callable[[], KeyRing]
@@ -77,7 +77,7 @@ class AgentLease:
         if arbiter is None:
             raise BadSettings(f"{home.settings_file} names no arbiter")
         if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
-            raise BadSettings(f"lease_s must lie between {LEASE_S_MIN:g} and {LEASE_S_MAX:g}")
+            raise BadSettings(f"lease_s must be between {LEASE_S_MIN:g} and {LEASE_S_MAX:g}")
         ensure_private_folder(home.instance)
         self._home = home
         self._journal = journal
@@ -116,7 +116,7 @@ class AgentLease:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more. The lease is left to run out, or to another process of this folder."""
+        """Stop asking. The lease expires, or another process of this folder keeps it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -160,7 +160,7 @@ class AgentLease:
         else:
             state, text = found.why.value, found.text
             if found.why is not WaitReason.TROUBLE:
-                self.until_boot_ms = 0  # somebody else may be let in from now on
+                self.until_boot_ms = 0  # another instance may get it from now on
         self.shown = Shown(
             format=FORMAT,
             boot=self._clock.boot_id,
@@ -174,7 +174,7 @@ class AgentLease:
 
     def _may_act(self, e: int, until_boot_ms: int) -> None:
         if self._bound and e != self._bound:
-            self.until_boot_ms = 0  # the journal is open under another one: open it anew
+            self.until_boot_ms = 0  # the journal is open under another incarnation: open it again
             return
         self.e = e
         self.until_boot_ms = until_boot_ms
@@ -243,7 +243,7 @@ class AgentLease:
 
 
 def read_lease(instance: Path) -> Shown | None:
-    """What the keeper of this folder last wrote; None where there is nothing to rely on."""
+    """What the keeper of this folder last wrote; None if there is nothing to rely on."""
     try:
         fd = open_private(instance / LEASE, os.O_RDONLY)
     except FileNotFoundError:

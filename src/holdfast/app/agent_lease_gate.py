@@ -1,9 +1,9 @@
-"""Acting as an agent: whoever serves a journal in an agent's folder first holds its lease.
+"""Acting as an agent: a process that serves a journal in an agent's folder first gets its lease.
 
-A folder whose settings name no arbiter has nothing to hold, and pays nothing for this. Otherwise
-the order is: lease held, journal raised to its incarnation and opened, tasks claimed. While the
-lease is not held the journal is not even opened for serving: a copy sends nothing and writes
-nothing, says why it waits, and tells a person once.
+A folder whose settings name no arbiter has no lease, and pays nothing for this. Otherwise the order
+is: lease held, journal raised to its incarnation and opened, tasks claimed. Without the lease the
+journal is not even opened for serving: a copy sends nothing and writes nothing, says why it waits,
+and notifies a person once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 LOOK_S = 0.05
 TELL_AGAIN_S = 10.0
 _HINTS = {
-    "elsewhere": "it is taken over when the other instance's lease is over",
-    "copy": "start the agent where it ran last; if that is gone for good: `holdfast recover`",
-    "behind": "start the agent where it ran last; if that is gone for good: `holdfast recover`",
-    "older": "`holdfast recover` makes it a proper restore",
+    "elsewhere": "this instance takes over when the other one's lease ends",
+    "copy": "start the agent where it ran last; if that machine is lost: `holdfast recover`",
+    "behind": "start the agent where it ran last; if that machine is lost: `holdfast recover`",
+    "older": "`holdfast recover` turns it into a proper restore",
     "frozen": "find out which copies run, then `holdfast identity rotate --why stolen`",
     "silent": "`holdfast identity show`",
     "trouble": "`holdfast doctor`",
@@ -47,9 +47,9 @@ _HINTS = {
 async def acting(
     journal: Path, *, clock: Clock, entropy: Entropy, notices: Notices | None, log: Log, patient: bool
 ) -> AsyncGenerator[AgentLease | None]:
-    """The agent's lease, held, while the block runs; None where the folder has no arbiter.
+    """The agent's lease, held, while the block runs; None if the folder has no arbiter.
 
-    Raises AgentElsewhere or AgentQuarantined after one lease without it, unless it is patient.
+    Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient.
     """
     check_not_moved(journal.parent / INSTANCE)
     home = peek_home(journal.parent)
@@ -70,7 +70,7 @@ async def acting(
 
 
 async def wait_held(lease: AgentLease, *, notices: Notices | None, log: Log, patient: bool) -> None:
-    """Until the lease is held; each reason why it is not is said once."""
+    """Wait until the lease is held; log each reason why it is not once."""
     loop = asyncio.get_running_loop()
     end = loop.time() + 2 * lease.life_s
     said, told, tell_at = "", "", 0.0
@@ -84,7 +84,7 @@ async def wait_held(lease: AgentLease, *, notices: Notices | None, log: Log, pat
             told = said if await _told(lease, notices) else told
         if not patient and loop.time() > end:
             kind = AgentElsewhere if shown.state in ("elsewhere", "trouble") else AgentQuarantined
-            raise kind(shown.text or "the lease could not be had", hint=_HINTS[shown.state])
+            raise kind(shown.text or "could not get the lease", hint=_HINTS[shown.state])
         await asyncio.sleep(min(lease.look_every_s, LOOK_S))
     log.event("agent-lease", e=lease.e, keeps=lease.keeps)
 
@@ -118,7 +118,7 @@ async def open_as(
 
 @asynccontextmanager
 async def watching(lease: AgentLease | None, journal: Journal, log: Log) -> AsyncGenerator[None]:
-    """While the block runs a person is told of other instances that ask for the lease."""
+    """While the block runs, notify a person of other instances that ask for the lease."""
     if lease is None:
         yield
         return
@@ -142,7 +142,7 @@ async def _watch(lease: AgentLease, journal: Journal, log: Log) -> None:
 
 
 async def _told(lease: AgentLease, notices: Notices | None) -> bool:
-    """Tell a person by the hook alone: this journal is not ours to write."""
+    """Notify a person by the hook alone: we may not write to this journal."""
     shown = lease.shown
     if notices is None:
         return True

@@ -1,4 +1,4 @@
-"""Where things lie, given the journal's path, and how to open it."""
+"""Opening a journal by its path, with its keys, secrets and memory."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = [
 
 
 def open_secrets(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
-    """The secrets beside the journal at this path, for the runtime."""
+    """The secrets of the journal at this path, for the runtime."""
     return Secrets(SecretFile(path.parent, keys=keys, clock=clock, entropy=entropy))
 
 
 def open_secrets_alone(path: Path) -> Secrets:
-    """The secrets beside the journal at this path, where the journal itself is not opened."""
+    """The secrets of the journal at this path, without opening the journal."""
     keys_file, entropy = path.parent / KEYS, SystemEntropy()
     if not keys_file.exists():
         return NO_SECRETS  # no secret was ever set here, and none of its files is made
@@ -52,7 +52,7 @@ def open_secrets_alone(path: Path) -> Secrets:
 
 
 def scratch_root(path: Path, *, folder: str, journal_id: str) -> Path:
-    """Where the scratch folders of the journal at this path lie; one root for each journal."""
+    """Where the scratch folders of the journal at this path are; one root for each journal."""
     return (Path(folder) if folder else path.parent / SCRATCH) / journal_id
 
 
@@ -60,9 +60,9 @@ def scratch_root(path: Path, *, folder: str, journal_id: str) -> Path:
 async def memory_beside(
     path: Path, journal: Journal, *, secrets: Secrets, log: Log | None = None
 ) -> AsyncGenerator[Memory | None]:
-    """The memory of the agent in whose folder this journal lies, kept while the block lasts.
+    """The memory of the agent in whose folder this journal is, kept while the block lasts.
 
-    None where the folder is no agent's, or cannot be one: the log says why, the work goes on.
+    None if the folder is not an agent's, or cannot be one: the log says why, the work continues.
     """
     log = log or Log()
     try:
@@ -89,9 +89,9 @@ async def open_file_journal(
     synchronous: str = "FULL",
     moving: bool = False,
 ) -> tuple[Journal, KeyRing]:
-    """The journal at this path with its keys; both are made where there is none.
+    """The journal at this path with its keys; makes both if there are none.
 
-    Raises MovedAway where the agent was moved to another host; `moving` is for the move itself.
+    Raises MovedAway if the agent was moved to another host; `moving` is for the move itself.
     """
     instance = path.parent / INSTANCE
     if not moving:
@@ -105,7 +105,7 @@ async def open_file_journal(
             f"there is no journal at {path}", hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one"
         )
     if not path.parent.is_dir():
-        raise NotAJournal(f"the folder {path.parent} does not exist", hint="make it first")
+        raise NotAJournal(f"the folder {path.parent} does not exist", hint="make the folder first")
     check_place(path, allow_network_fs=allow_network_fs)
     keys = load_or_create(path.parent / KEYS, journal_exists=exists, entropy=entropy)
     journal = await admin.open(
@@ -119,7 +119,7 @@ async def open_file_journal(
     await asyncio.sleep(0)
     if not moving:
         try:
-            check_not_moved(instance)  # again, now that whoever moves it would find it in use
+            check_not_moved(instance)  # again, now that a move would find it in use
         except BaseException:
             await journal.close()
             raise

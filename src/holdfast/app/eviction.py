@@ -1,23 +1,22 @@
-"""Whether this machine still speaks for its agent: asked when a worker starts, and steadily after.
+"""Whether this machine's keys are still valid for its agent: checked at start and regularly after.
 
-A recovery elsewhere replaces the keys, and nobody can reach the old machine to tell it. So a worker
-looks, at its start and every `[identity] watch_s` seconds, at what its witnesses hold and at the
-log beside every backup place that is a folder. A record that stands there, that was not made here
-and that names keys which the vault here does not hold, means that this machine was thrown out: a
-worker that starts refuses, one that runs stops as by SIGTERM, and both end with KeysReplaced, which
-no restart changes.
+A recovery elsewhere replaces the keys, and cannot reach the old machine. So a worker checks, at its
+start and every `[identity] watch_s` seconds, the log at its witnesses and next to every backup place
+that is a folder. If a valid record there was not made here and names keys that the vault here does
+not hold, this machine was evicted: a starting worker refuses, a running one stops as by SIGTERM, and
+both end with KeysReplaced, which no restart changes.
 
-What the far sources hold is read first; then what this machine is about to publish; then its own
-log. A record of our own goes the other way round (pending, sent, own log, no longer pending), so
+The remote sources are read first; then what this machine is about to publish; then its own log. A
+record of our own is written in the opposite order (pending, sent, own log, no longer pending), so
 whatever stage another process of this machine is in, its record is seen in one of the two.
 
-A person is told once: `instance/evicted` holds the id of the notice, written after it was told, so
-that a worker which the system starts again and again does not tell it each time.
+A person is notified once: `instance/evicted` holds the id of the notice, written after it was sent,
+so that a worker that restarts again and again does not send it each time.
 
-Else nothing is written, and silence says nothing: a source that cannot be reached does not stop an
-agent, and a machine that reaches none of them goes on until it does. What such a machine signs is
-refused by everybody who knows the newer log, and its lease ends with its arbiter's. Looking is done
-in a thread of its own: a mount that hangs keeps neither tasks nor leases waiting.
+Nothing else is written. A source that cannot be reached does not stop an agent; a machine that
+reaches none continues until it does. Every peer that knows the newer log rejects what such a machine
+signs, and its lease ends with its arbiter's. The check runs in its own thread: a mount that hangs
+blocks neither tasks nor leases.
 """
 
 from __future__ import annotations
@@ -51,18 +50,18 @@ from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.agent_home import AgentHome, load_home, peek_home
 
 WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
-START_S_MAX = 10.0  # a start does not wait longer for a mount that hangs; the next look does
+START_S_MAX = 10.0  # a start does not wait longer for a mount that hangs; the next check does
 TOLD, TOLD_BYTES_MAX = "evicted", 200
 HINT = (
-    "this copy must not run on: stop it. If it is the right one, `holdfast identity show --fetch`; "
+    "stop this copy: its keys were replaced. If it is the right one, run `holdfast identity show --fetch`; "
     "if not, `holdfast recover`"
 )
 
 
 def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
-    """Look once. Raises KeysReplaced where this machine was thrown out.
+    """Check once. Raises KeysReplaced if this machine was evicted.
 
-    Raises LogDamaged and other errors of the home's own files; no far source is an error.
+    Raises LogDamaged and other errors of the home's own files; never for a remote source.
     """
     port = port or Sodium()
     known = find_own_log(home.folder, port)
@@ -86,8 +85,8 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
 async def stopped_when_evicted(
     journal: Path, stop: Callable[[], None], *, notices: Notices | None, log: Events
 ) -> AsyncGenerator[None]:
-    """While the block runs, being thrown out stops the work as SIGTERM would; then this raises
-    KeysReplaced. A person is told once. A folder without an identity is not watched."""
+    """While the block runs, an eviction stops the work as SIGTERM would; then this raises
+    KeysReplaced. A person is notified once. A folder without an identity is not watched."""
     home = _watched_home(journal.parent)
     if home is None:
         yield
@@ -114,7 +113,7 @@ async def stopped_when_evicted(
 
 
 async def check_at_start(journal: Path, *, notices: Notices | None, log: Events) -> None:
-    """Raises KeysReplaced before anything is opened for serving."""
+    """Raises KeysReplaced, before anything is opened for serving."""
     home = _watched_home(journal.parent)
     if home is None:
         return
@@ -124,7 +123,7 @@ async def check_at_start(journal: Path, *, notices: Notices | None, log: Events)
     except KeysReplaced as error:
         await _tell(home, error, notices, log)
         raise
-    except (HoldfastError, OSError) as error:  # TimeoutError too: said, and looked at again
+    except (HoldfastError, OSError) as error:  # TimeoutError too: logged, and checked again
         log.event("watch-failed", error=str(error) or "a place or witness does not answer in time")
 
 
@@ -134,12 +133,12 @@ def _watched_home(folder: Path) -> AgentHome | None:
         return None
     watch_s = home.settings.identity.watch_s
     if not WATCH_S_MIN <= watch_s <= WATCH_S_MAX:
-        raise BadSettings(f"watch_s must lie between {WATCH_S_MIN:g} and {WATCH_S_MAX:g}")
+        raise BadSettings(f"watch_s must be between {WATCH_S_MIN:g} and {WATCH_S_MAX:g}")
     return home
 
 
 async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[str, LogCopy]:
-    """The log as each source holds it, by where that is; those that do not answer are left out."""
+    """The log of each source, by its name; sources that do not answer are left out."""
     found: dict[str, LogCopy] = {}
     for key, witness in reached.by_key.items():
         try:
@@ -151,7 +150,7 @@ async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[
     try:
         places = read_places(home.places_file)
     except HoldfastError:
-        places = ()  # a damaged file is for `holdfast doctor` and backups to say
+        places = ()  # `holdfast doctor` and backups report a damaged file
     for place in places:
         if place.kind is Kind.FOLDER:
             try:
@@ -163,7 +162,7 @@ async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[
 
 def _holds(home: AgentHome, seen: KeyLog) -> bool:
     """Whether the vault here has the keys that the newer log names: then only our copy of the log
-    is behind, after an older folder was put back."""
+    is old, because an older folder was restored."""
     if home.vault is None or home.signer is not None or seen.operational is None:
         return False
     try:
@@ -178,9 +177,9 @@ def _text(own: KeyLog, seen: KeyLog, strange: list[ForeignRecord], sources: dict
     newest = strange[-1]
     holders = [name for name, copy in sources.items() if newest.digest in _digests(copy)]
     return (
-        f"{own.id}: {newest.what} at {tuple(newest.position)} was not made here: the log stands at "
-        f"{tuple(seen.position)}, and the one here at {tuple(own.position)}; this machine's keys "
-        f"were replaced (seen at {', '.join(holders)})"
+        f"{own.id}: this machine's keys were replaced: {newest.what} at {tuple(newest.position)} was "
+        f"not made here. The log is at {tuple(seen.position)}, the copy here at {tuple(own.position)} "
+        f"(seen at {', '.join(holders)})"
     )
 
 
@@ -199,8 +198,8 @@ async def _tell(home: AgentHome, error: KeysReplaced, notices: Notices | None, l
     own = find_own_log(home.folder, Sodium())
     if notices is None or own is None:
         return
-    # By where this machine stands: the same news, however often the worker is started again, and
-    # whether the recovery was seen half made or whole.
+    # By this machine's position: the same id however often the worker restarts, and whether the
+    # recovery was seen half done or complete.
     g, s = own.position
     news = f"{error.code}:{own.id}:{g}.{s}"
     if _read(told) == news:

@@ -1,8 +1,7 @@
-"""A handle on one task: wait for it, look at it, cancel it."""
+"""A handle on one task: wait for it, read it, cancel it."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,9 @@ class TaskHandle:
         self, journal: Journal, task_id: TaskId, *, created: bool = False, check: Callable[[], None] = lambda: None
     ) -> None:
         self._journal = journal
-        self._check = check  # raises what has ended the engine that would run the task
+        self._check = check  # raises the error that ended the engine
         self.id = task_id
-        self.created = created  # False where the request id found a task submitted before
+        self.created = created  # False if the request id found an earlier task
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id})"
@@ -45,12 +44,12 @@ class TaskHandle:
         return await self._journal.read_task(self.id)
 
     async def result(self, timeout_s: float | None = None) -> Any:  # Any: the task's JSON result
-        """Wait for the task's end and give its result.
+        """Wait for the task's end and return its result.
 
         Raises:
             TaskFailed, TaskCancelled: how it ended.
             TaskParked: a person must decide; ask again afterwards.
-            TaskUnfinished: the time is over; the task goes on.
+            TaskUnfinished: the time is over; the task continues.
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         async for row in self.watch():
@@ -61,7 +60,7 @@ class TaskHandle:
         raise TaskUnfinished(f"task {self.id} has not ended within {timeout_s:g} s")
 
     async def watch(self) -> AsyncIterator[TaskRow]:
-        """The task's row, again whenever something may have changed, until it has ended."""
+        """The task's row, again whenever something may have changed, until it ends."""
         while True:
             row = await self.row()
             yield row
@@ -71,7 +70,7 @@ class TaskHandle:
             await self._journal.wait_change(timeout_s=POLL_S)
 
     async def cancel(self, *, by: str = "") -> None:
-        """Ask the task to stop. What is under way is brought to its true end first."""
+        """Ask the task to stop. Its calls in flight finish first."""
         await self._journal.drop(InboxItem(task_id=self.id, ordinal="", kind=InboxKind.CANCEL, body={"by": by}))
 
     async def _outcome(self, row: TaskRow) -> Any:  # Any: the task's JSON result
@@ -89,7 +88,3 @@ class TaskHandle:
                 raise TaskParked(task_id=self.id, ordinal=rest.ordinal, question=question)
             case _:
                 raise TaskFailed(task_id=self.id, kind=newest.end.kind, text=newest.end.text)
-
-
-async def wait_all(handles: list[TaskHandle]) -> list[Any]:  # Any: JSON results or errors
-    return await asyncio.gather(*(handle.result() for handle in handles), return_exceptions=True)

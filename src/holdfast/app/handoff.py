@@ -1,8 +1,8 @@
-"""Binds the hand-off to a journal in an agent's folder, and reads it back where there is none.
+"""Keeps the hand-off of the agent in a journal's folder, and reads it back if there is no journal.
 
-Only folders whose holdfast.toml names an agent get the files: a journal elsewhere is somebody's
-queue, and nothing is put beside it. A folder that cannot be an agent's (too wide, say) gets none
-either, and the log says why: the work itself goes on as it did.
+Only folders whose holdfast.toml names an agent get the files: a journal elsewhere is just a queue,
+and gets no files. A folder that cannot be an agent's (its mode is too wide, say) gets none either,
+and the log says why; the work itself continues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.memory.handoff_writer import HandoffWriter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The hand-off, and what it rests on.
+    """The hand-off, and its source.
 
     `journal`; `file`: there is no journal, handoff.md was read; `files`: those of an adopted agent.
     """
@@ -40,7 +40,7 @@ class Answer:
 
 @asynccontextmanager
 async def kept_handoff(path: Path, journal: Journal, *, held: Views, log: Log) -> AsyncGenerator[None, None]:
-    """Keep the files of the agent in whose folder this journal lies; do nothing elsewhere."""
+    """Keep the files of the agent in whose folder this journal is; do nothing elsewhere."""
     home = _find_home(path, log)
     if home is None:
         yield
@@ -50,7 +50,7 @@ async def kept_handoff(path: Path, journal: Journal, *, held: Views, log: Log) -
 
 
 async def refresh_handoff(path: Path, journal: Journal, *, log: Log) -> None:
-    """Bring the files up to date once, where an agent's they are and nobody else does."""
+    """Update the files once, in an agent's folder."""
     home = _find_home(path, log)
     if home is None:
         return
@@ -76,9 +76,9 @@ def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) 
 
 
 async def read_answer(home: AgentHome) -> Answer:
-    """The hand-off as the journal has it; with the journal gone, as the file has it.
+    """The hand-off from the journal; without a journal, from the file.
 
-    The file is brought up to date on the way. Raises NoHandoff where neither is there.
+    Updates the file too. Raises NoHandoff if neither exists.
     """
     if not os.path.lexists(home.journal):
         if home.state != home.folder:
@@ -144,7 +144,7 @@ def _find_home(path: Path, log: Log) -> AgentHome | None:
 
 
 class _IdReader:
-    """The agent's id from identity.json, read again where the file has changed."""
+    """The agent's id from identity.json, read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -161,5 +161,5 @@ class _IdReader:
                 self._id = read_identity(self._path).id
                 self._mark = mark
         except (OSError, HoldfastError):
-            pass  # none yet, or damaged: `holdfast identity show` says so; the last one stands
+            pass  # none yet, or damaged: `holdfast identity show` says so; keep the last one
         return self._id

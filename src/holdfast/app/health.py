@@ -1,8 +1,8 @@
-"""`/healthz` and `/metrics` on 127.0.0.1: a server small enough to be read at a glance.
+"""`/healthz` and `/metrics` on 127.0.0.1: a very small server.
 
 It answers GET and nothing else, closes after each answer, reads at most a few kilobytes for at
-most a few seconds. The Host header must name this machine (421 otherwise), so that a web page in
-somebody's browser cannot read it by a name that it has pointed at 127.0.0.1.
+most a few seconds. The Host header must name this machine (421 otherwise), so that a web page in a
+browser cannot read it through a name that points to 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Answer(NamedTuple):
 
 
 async def serve_health(port: int, source: Source, stack: AsyncExitStack) -> int:
-    """Listen until the stack unwinds; returns the port. Raises BadSettings where it is taken."""
+    """Listen until the stack unwinds; returns the port. Raises BadSettings if it is taken."""
     server = _Server(source)
     try:
         listening = await asyncio.start_server(
@@ -73,7 +73,7 @@ class _Server:
                     writer.write(_encoded(found))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # whoever asked has gone, or never finished asking
+            pass  # the client left, or never finished its request
         finally:
             self._open -= 1
             writer.close()

@@ -1,7 +1,7 @@
-"""What an agent's witnesses hold beside what its home has: for `holdfast doctor` and monitors.
+"""Compares an agent's log with its witnesses: for `holdfast doctor` and monitors.
 
-Reads only. A record that the home did not make is the alarm of a stolen paper or next key, so it
-is looked for at every witness that answers, and one that does not answer is said.
+Reads only. A record that the home did not make is a sign of stolen recovery words or a stolen next
+key, so every witness is asked, and one that does not answer is reported.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from holdfast.app.findings import Finding, Level
+from holdfast.app.doctor import Finding, damage, ok, warning
 from holdfast.errors import HoldfastError
 from holdfast.identity.acts.log_act import LogSession, refresh
 from holdfast.identity.acts.paper_sheets import today
@@ -23,9 +23,9 @@ from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome
 
 _MEND = {
-    SigningPower.PAPER: "if it was not you: the paper is in other hands; recover with newer words if you "
+    SigningPower.PAPER: "if it was not you, someone else has the recovery words; recover with newer words if you "
     "have them, and see docs/how-to/recovery.md",
-    SigningPower.NEXT: "if it was not you: `holdfast identity recover` throws the thief out",
+    SigningPower.NEXT: "if it was not you: `holdfast identity recover` evicts the thief",
 }
 
 
@@ -59,56 +59,42 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
         watched = await watch_log(home)
         identity = read_identity(home.identity_file)
     except HoldfastError as error:
-        yield Finding(check="identity", level=Level.DAMAGE, text=error.message, mend=error.hint)
+        yield damage("identity", error.message, error.hint)
         return
     for one in watched.strange:
-        yield Finding(
-            check="identity",
-            level=Level.DAMAGE,
-            text=f"{one.what} at {tuple(one.position)} was not made here"
-            + ("" if one.stands else ", and does not stand"),
-            mend=_MEND[one.power],
+        yield damage(
+            "identity",
+            f"{one.what} at {tuple(one.position)} was not made here" + ("" if one.stands else ", and is not valid"),
+            _MEND[one.power],
         )
     for place, why in watched.silent.items():
-        yield Finding(
-            check="witness",
-            level=Level.WARNING,
-            text=f"{place} does not answer: {why}",
-            mend="mount it, or name others at the next rotation",
+        yield warning(
+            "witness", f"{place} does not answer: {why}", "mount it, or name other witnesses at the next rotation"
         )
     if not watched.strange:
-        text = f"{identity.id}: {identity.standing}; {watched.answered} witnesses hold nothing else"
-        yield Finding(check="identity", level=Level.OK, text=text)
+        agree = "1 witness agrees" if watched.answered == 1 else f"{watched.answered} witnesses agree"
+        text = f"{identity.id}: {identity.standing}; {agree}"
+        yield ok("identity", text)
     vault = _vault(home)
     if vault is not None:
         yield vault
     if identity.paper.is_fresh(today()):
-        yield Finding(check="paper", level=Level.OK, text="read back within 90 days")
+        yield ok("paper", "read back within 90 days")
     else:
         why = "no sheet was read back" + (" in 90 days" if identity.paper.sheets else "")
-        yield Finding(
-            check="paper",
-            level=Level.WARNING,
-            text=why,
-            mend="`holdfast paper verify`" if identity.paper.sheets else "`holdfast paper print`",
-        )
+        yield warning("paper", why, "`holdfast paper verify`" if identity.paper.sheets else "`holdfast paper print`")
 
 
 def _vault(home: AgentHome) -> Finding | None:
-    """Whether the vault is where the settings say, and a folder of ours alone; it stays closed."""
+    """Whether the vault is where the settings say, and private; does not open it."""
     if home.vault is None or home.signer is not None:
         return None
     try:
         slots = read_slots(home.vault)
         here = find_unattended(slots)
     except HoldfastError as error:
-        return Finding(check="vault", level=Level.WARNING, text=error.message, mend=error.hint)
+        return warning("vault", error.message, error.hint)
     kinds = ", ".join(sorted({slot.kind for slot in slots}))
     if here or any(slot.kind == "passphrase" for slot in slots):
-        return Finding(check="vault", level=Level.OK, text=f"{home.vault}: opened by {kinds}")
-    return Finding(
-        check="vault",
-        level=Level.WARNING,
-        text=f"{home.vault}: what opens it without a person is not here",
-        mend=ways_in(slots),
-    )
+        return ok("vault", f"{home.vault}: opened by {kinds}")
+    return warning("vault", f"{home.vault}: this machine has nothing that opens it", ways_in(slots))

@@ -31,7 +31,7 @@ class App:
             check_registered(tool)
 
     def task(self, name: str) -> TaskType:
-        """The named task; without a name the only one."""
+        """The named task; without a name, the only one."""
         if not name and len(self.tasks) == 1:
             return next(iter(self.tasks.values()))
         found = self.tasks.get(name)
@@ -43,10 +43,10 @@ class App:
 
 
 def load_app(spec: str) -> App:
-    """The app that this text names. Raises BadApp with what is wrong."""
+    """The app that this text names. Raises BadApp."""
     place, colon, attribute = spec.rpartition(":")
     if not colon or not place or not attribute or "\0" in spec:
-        raise BadApp(f"{spec!r} names no app")
+        raise BadApp(f"{spec!r} is not an app")
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     value: object = module
     for name in attribute.split("."):

@@ -1,9 +1,8 @@
-"""The memory of the agent in whose folder a journal lies: bound to the runtime, kept in its files.
+"""The memory of the agent in whose folder a journal is: bound to the runtime, kept in its files.
 
-`open_memory` finds the agent and starts the projector, which writes remarks into the files at the
-start, when one is made here, and when another process has made one; it is awaited and closed with
-the journal. What it cannot write stays in the journal and is tried again; a person is told once a
-day.
+`open_memory` finds the agent and starts the projector. It writes remarks into the files at the
+start, and whenever this or another process has made one; it is awaited and closed with the journal.
+What it cannot write stays in the journal and is tried again; a person is notified once a day.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class HomeMemory:
         return await asyncio.to_thread(start_text, self.place, tokens=self._tokens, now_ms=now_ms)
 
     async def project_now(self) -> None:
-        """Write what is to be written; see memory/projection.py."""
+        """Write what is due; see memory/projection.py."""
         await project_now(self._journal, self.place)
 
 
@@ -95,7 +94,7 @@ class Projector:
     async def _keep(self) -> None:
         pause_s = AGAIN_S
         while True:
-            closing = self._closing  # before the pass: it then writes all there is
+            closing = self._closing  # before the pass, which then writes everything
             well, again = await self._pass()
             if closing:
                 return
@@ -121,10 +120,10 @@ class Projector:
             position = await find_position(self._journal, self._memory.place)
             return bool(await self._journal.remarks_after(position, limit=1))
         except (HoldfastError, OSError):
-            return True  # the pass meets it again and tells it
+            return True  # the pass meets it again and reports it
 
     async def _pass(self) -> tuple[bool, bool]:
-        """Whether all went well, and whether something lies aside that must be looked at again."""
+        """Whether all went well, and whether something was left for the next pass."""
         try:
             told = await project_now(self._journal, self._memory.place)
             self._seen = signature(self._memory.place, self._journal.now_ms())
@@ -150,7 +149,7 @@ class Projector:
         said = error.message if isinstance(error, HoldfastError) else str(error)
         code = error.code if isinstance(error, HoldfastError) else "os-error"
         if said == self._trouble:
-            return  # told; it is tried again all the same
+            return  # reported already; still tried again
         self._trouble = said
         self._log.event("memory-not-written", code=code, error=said)
         now_ms = self._journal.now_ms()
@@ -178,7 +177,7 @@ def memory_of(home: AgentHome, journal: Journal, *, secrets: Secrets = NO_SECRET
 
 
 class AddedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a line that a person added."""
+    """The result of adding a line."""
 
     id: str
     file: str

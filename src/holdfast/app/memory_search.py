@@ -1,9 +1,8 @@
-"""Looking into an agent's memory: its files, and the lines that the journal keeps for them.
+"""Searching an agent's memory: its files, and the lines that still wait in the journal.
 
-A line is durable in the journal before it is in its file, and may wait there for long where the
-file cannot be written. So a search looks at both, and an entry that is in both counts once, by its
-id. What could not be looked at is named: that no line fits must not be said of a file that nobody
-has read. Nothing is written here.
+A line is durable in the journal before it is in its file, and may wait there if the file cannot be
+written. So a search reads both, and an entry that is in both counts once, by its id. What could not
+be read is reported: "no match" must not be said of a file that was not read. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ async def recall_with(journal: Journal, place: MemoryPlace, words: str, *, limit
 
 
 async def search(home: AgentHome, words: str, *, limit: int, since: str = "") -> Recollection:
-    """The same for a person, beside a worker or without one; without a journal, of the files."""
+    """The same for a person, with or without a worker; without a journal, only the files."""
     place = MemoryPlace(folder=home.folder)
     if not os.path.lexists(home.journal):
         return await asyncio.to_thread(recall, place, words, limit=limit, since=since)
@@ -59,8 +58,8 @@ async def _waiting(journal: Journal, place: MemoryPlace) -> tuple[list[Recalled]
         return [], (unread_of("the journal", error),)
     more = Unread(
         file="the journal",
-        why=f"more than {WAITING_MAX} lines wait to be written; the first are looked at",
-        hint="`holdfast memory add` or a worker writes them, and says what is in the way",
+        why=f"more than {WAITING_MAX} lines wait to be written; only the first were searched",
+        hint="`holdfast memory add` or a worker writes them, or says why it cannot",
     )
     lines = [_as_line(one.remark, one.at_ms) for one in kept[:WAITING_MAX]]
     return lines, (more,) if len(kept) > WAITING_MAX else ()
@@ -78,16 +77,16 @@ def _as_line(remark: Remark, at_ms: int) -> Recalled:
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a memory file that is not there."""
+    """What is known of a memory file that is missing."""
 
     known: int = 0  # lines that it had after our last write: they are written again
     waiting: int = 0  # lines in the journal that are still to be written into it
     lost: int = 0  # lines in the journal that were in it, and are not written again
-    why: str = ""  # the journal could not be looked at
+    why: str = ""  # the journal could not be read
 
 
 async def look_for_gone(home: AgentHome, name: str) -> Gone:
-    """Why there is no such file: it may be new, or lost. `name`: as in `Recalled.file`."""
+    """Whether a missing file is new or lost. `name`: as in `Recalled.file`."""
     place = MemoryPlace(folder=home.folder)
     base = sidecar.load_state(place.sidecar(home.folder / name)).base
     known = 0 if base is None else len(base.splitlines())

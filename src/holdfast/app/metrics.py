@@ -23,19 +23,19 @@ PREFIX = "holdfast_"
 # name: (kind, help)
 METRICS: dict[str, tuple[str, str]] = {
     "build_info": ("gauge", "1, with the version of Holdfast and of Python"),
-    "up": ("gauge", "1 where /healthz answers 200"),
+    "up": ("gauge", "1 if /healthz answers 200"),
     "tasks": ("gauge", "tasks of the journal by state"),
     "tasks_running_here": ("gauge", "tasks that this process runs now"),
     "steps_in_doubt": ("gauge", "open steps, among tasks that run here, whose outcome is unknown"),
-    "notices_untold": ("gauge", "notices that no person was told yet; counted up to 1000"),
+    "notices_untold": ("gauge", "notices that are not sent yet; counted up to 1000"),
     "lease_left_seconds": ("gauge", "until the lease ends, if it is not renewed; 0 without one"),
-    "journal_full": ("gauge", "1 while space is short and no new step begins"),
+    "journal_full": ("gauge", "1 while space is short and no new step starts"),
     "journal_broken": ("gauge", "1 after the disk reported a failed write"),
-    "clock_behind_seconds": ("gauge", "how far the wall clock lies behind the newest record"),
+    "clock_behind_seconds": ("gauge", "how far the wall clock is behind the newest record"),
     "claims_total": ("counter", "tasks claimed by this process"),
-    "runs_total": ("counter", "runs begun by this process"),
+    "runs_total": ("counter", "runs started by this process"),
     "runs_finished_total": ("counter", "runs that ended with a record: finished or rested"),
-    "runs_fenced_total": ("counter", "runs that ended without one: fenced or broken off"),
+    "runs_fenced_total": ("counter", "runs that ended without one: fenced or aborted"),
     "commits_total": ("counter", "synced commits of this process"),
 }
 
@@ -52,11 +52,11 @@ class Gauges:
         lease = self._engine.lease
         reasons: list[str] = []
         if lease is None or lease.lost or lease.left_ms() <= 0:
-            reasons.append("no lease is held")
+            reasons.append("this worker holds no lease")
         if self._journal.broken:
             reasons.append(f"the journal is not writable: {self._journal.broken}")
         if self._journal.full:
-            reasons.append("no space is left for the journal: no new step begins")
+            reasons.append("no space is left for the journal: no new step starts")
         facts: dict[str, object] = {
             "session": "" if lease is None else lease.session.session_id,
             "lease_left_s": self._lease_left_s(),
@@ -68,7 +68,7 @@ class Gauges:
     async def metrics(self) -> str:
         figures: dict[str, list[tuple[str, float]]] = {}
         self._own(figures)
-        # Where the journal cannot be read its figures are missing; this process's are not.
+        # If the journal cannot be read, only its figures are missing.
         with contextlib.suppress(HoldfastError):
             await self._read(figures)
         return render(figures)

@@ -1,4 +1,4 @@
-"""Telling a person: a command that gets the notice on standard input, or a webhook."""
+"""Notifying a person: a command that gets the notice on standard input, or a webhook."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class NotTold(HoldfastError):
     """
 
     code = "notice-failed"
-    default_hint = "it is tried again; see `[notices]` in docs/reference/settings.md"
+    default_hint = "Holdfast tries again; see `[notices]` in docs/reference/settings.md"
 
 
 class CommandNotices:
-    """Runs a command per notice; exit status 0 means told."""
+    """Runs a command per notice; exit status 0 means sent."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)

@@ -1,15 +1,15 @@
-"""What class a tool's far end proves by its habits: repeats, other bodies, crowds, lookups.
+"""Which class a tool's far end proves by its behaviour: repeats, other bodies, crowds, lookups.
 
-A class is a promise of the far end, and a tool that states one it does not keep is worse than one
-that states none. `check_tool_habits` sends real requests to a sandbox, through the tool itself,
-and looks at the answers; `judge` says what they prove, and is pure.
+A class is a promise of the far end. A tool that promises what its far end does not keep is worse
+than one that promises nothing. `Sandbox.check` sends real requests through the tool to a sandbox;
+`judge` says what the answers prove, and is pure.
 
 * Keyed needs all of: a repeat under one key gives the first answer; another key gives another
   answer, so that answers tell effects apart; a crowd under one key gets one answer; another body
   under a used key is refused ("checked") or gets the first answer ("ignored").
 * Queryable needs: the lookup finds what was sent and does not find what was not.
-* Whatever is not proven is Unrepeatable. A window, a delay and refusals that are stored cannot be
-  seen from outside in a minute: the tool's own statement stands, and is named as such.
+* What is not proven is Unrepeatable. A window, a delay and stored refusals cannot be seen from
+  outside in a minute: the tool's own statement counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one request ended. `value`: the canonical answer, or what was said."""
+    """How one request ended. `value`: the canonical answer, or the error text."""
 
     kind: Kind
     value: bytes = b""
@@ -61,7 +61,7 @@ class Looked(StrEnum):
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """Everything that was tried; None where it was not."""
+    """Everything that was tried; None if it was not."""
 
     first: Outcome
     again: Outcome
@@ -76,7 +76,7 @@ class Seen(msgspec.Struct, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One habit: `ok` is None where it was not tried or nothing follows from it."""
+    """One check: `ok` is None if it was not tried or proves nothing."""
 
     name: str
     ok: bool | None
@@ -101,7 +101,7 @@ def judge(seen: Seen, effect: Effect) -> Verdict:
     apart = _apart(seen)
     repeat = _repeat(seen)
     if repeat.ok and not apart.ok:
-        repeat = Check("repeat", None, "a repeat gives the same answer, which here says nothing")
+        repeat = Check("repeat", None, "a repeat gives the same answer, which proves nothing here")
     crowd = _crowd(seen)
     body, fingerprint = _body(seen)
     lookup = _lookup(seen)
@@ -128,7 +128,7 @@ def _contradicts(verdict: Verdict, effect: Effect) -> bool:
 
 def _repeat(seen: Seen) -> Check:
     same = seen.first.kind is seen.again.kind is Kind.ANSWER and seen.first == seen.again
-    text = "gives the first answer" if same else f"gives another end: {_end(seen.again)}"
+    text = "gives the first answer" if same else f"ends differently: {_end(seen.again)}"
     return Check("repeat", same, f"a repeat under the same key {text}")
 
 
@@ -141,8 +141,8 @@ def _apart(seen: Seen) -> Check:
         apart,
         "another key gives another answer"
         if apart
-        else "another key gives the same answer: answers do not tell effects apart, so a repeat "
-        "that was done again would look the same",
+        else "another key gives the same answer: answers do not tell effects apart, so an effect "
+        "that was done twice would look the same",
     )
 
 
@@ -151,10 +151,10 @@ def _crowd(seen: Seen) -> Check:
     answers = {one.value for one in (*ends, seen.after_crowd) if one.kind is Kind.ANSWER}
     failed = [one for one in (*ends, seen.after_crowd) if one.kind is not Kind.ANSWER]
     if failed:
-        return Check("crowd", False, f"of several at once under one key: {_end(failed[0])}")
+        return Check("crowd", False, f"several at the same time under one key: {_end(failed[0])}")
     one_answer = len(answers) == 1
     said = "one answer" if one_answer else f"{len(answers)} different answers"
-    return Check("crowd", one_answer, f"{len(seen.crowd)} at once under one key: {said}")
+    return Check("crowd", one_answer, f"{len(seen.crowd)} at the same time under one key: {said}")
 
 
 def _body(seen: Seen) -> tuple[Check, Literal["checked", "ignored", ""]]:
@@ -164,7 +164,7 @@ def _body(seen: Seen) -> tuple[Check, Literal["checked", "ignored", ""]]:
     if other.kind in (Kind.KEY_REUSED, Kind.REFUSED):
         return Check("other body", True, "a used key with another body is refused"), "checked"
     if other == seen.first:
-        return Check("other body", True, "a used key with another body: the first answer"), ("ignored")
+        return Check("other body", True, "a used key with another body gives the first answer"), ("ignored")
     return Check("other body", False, f"a used key with another body is done a second time: {_end(other)}"), ""
 
 
@@ -172,7 +172,7 @@ def _lookup(seen: Seen) -> Check:
     if seen.found is None or seen.unused is None:
         return Check("lookup", None, "the tool has no lookup")
     good = seen.found in (Looked.FOUND, Looked.MANY) and seen.unused is Looked.ABSENT
-    return Check("lookup", good, f"what was sent: {seen.found}; what was never sent: {seen.unused}")
+    return Check("lookup", good, f"a sent request: {seen.found}; one that was never sent: {seen.unused}")
 
 
 def _refusals(seen: Seen) -> tuple[bool | None, Check]:
@@ -181,7 +181,7 @@ def _refusals(seen: Seen) -> tuple[bool | None, Check]:
     if seen.refused.kind is not Kind.REFUSED:
         return None, Check("refusals", None, f"these arguments are not refused: {_end(seen.refused)}")
     stored = seen.mended.kind in (Kind.REFUSED, Kind.KEY_REUSED)
-    said = "kept under their key" if stored else "not kept: the key can be used again"
+    said = "stored under their key" if stored else "not stored: the key can be used again"
     return stored, Check("refusals", True, f"refusals are {said}")
 
 
@@ -190,7 +190,7 @@ def _end(outcome: Outcome) -> str:
 
 
 class Sandbox:
-    """Sends through the tool, under keys of our own; nothing is recorded."""
+    """Sends through the tool, under our own keys; records nothing."""
 
     def __init__(self, tool: Tool[..., Any], *, wait_s: float) -> None:
         self._tool = tool
@@ -205,7 +205,7 @@ class Sandbox:
         again = await self._patiently(first_key, args)
         say("the same request under another key")
         fresh = await self._patiently(fresh_key, args)
-        say(f"{at_once} requests at once under one key")
+        say(f"{at_once} requests at the same time under one key")
         crowd = await asyncio.gather(*(self._send(crowd_key, args) for _ in range(at_once)))
         seen = Seen(
             first=first, again=again, fresh=fresh, crowd=list(crowd), after_crowd=await self._patiently(crowd_key, args)
@@ -214,7 +214,7 @@ class Sandbox:
             say("another body under a used key")
             seen.other = await self._patiently(first_key, other)
         if refused is not None:
-            say("what is refused, then good arguments under its key")
+            say("arguments that are refused, then valid ones under the same key")
             refused_key = _Key()
             seen.refused = await self._patiently(refused_key, refused)
             seen.mended = await self._patiently(refused_key, args)
@@ -225,7 +225,7 @@ class Sandbox:
         return seen
 
     async def _patiently(self, key: _Key, args: Args) -> Outcome:
-        """The end of the request, waiting out a far end that is still at work."""
+        """The end of the request; waits while the far end is busy."""
         outcome = await self._send(key, args)
         for _ in range(BUSY_TRIES):
             if outcome.kind is not Kind.BUSY:
@@ -246,12 +246,12 @@ class Sandbox:
             return Outcome(Kind.KEY_REUSED, text_of(error).encode(errors="replace"))
         except NotSent as error:
             return Outcome(Kind.FAILED, f"not sent: {error}".encode(errors="replace"))
-        except Exception as error:  # noqa: BLE001 - user code may raise anything: it is shown
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
             said = f"{type(error).__name__}: {text_of(error)}"
             return Outcome(Kind.FAILED, said.encode(errors="replace"))
 
     async def _look(self, key: _Key, args: Args, *, until: Looked | None = None) -> Looked:
-        """What the lookup says; asked again while it says `until`, as answers may come late."""
+        """What the lookup answers; asked again while it is `until`, because lookups may lag."""
         looked = await self._look_once(key, args)
         for _ in range(BUSY_TRIES):
             if looked is not until:
@@ -266,7 +266,7 @@ class Sandbox:
             return Looked.UNSURE
         try:
             answer = await self._timed(lambda: finder(self._call(key, lookup=True), **args))
-        except Exception:  # noqa: BLE001 - a lookup that fails says nothing
+        except Exception:  # noqa: BLE001 - a failed lookup proves nothing
             return Looked.UNSURE
         match answer:
             case Found():
@@ -299,7 +299,7 @@ class Sandbox:
 
 
 class _Key:
-    """A key, and the task it would be of: far ends may know a request by either."""
+    """A key and its task id: far ends may know a request by either."""
 
     __slots__ = ("raw", "task_id")
 

@@ -1,20 +1,21 @@
 """`holdfast worker`: this process supervises, a second one works.
 
-The parent opens no journal, no keys and no app, so nothing in it can be lost or be killed by a
-tool; it only has our own code loaded, so that a worker that died is there again at once. What the
-worker process is to do goes to it as one JSON text without secrets; it reads the settings file
-itself, again on every start.
+The parent opens no journal, no keys and no app, so it has nothing to lose and no tool can kill it;
+it only has our own code loaded, so that it can replace a dead worker at once. The worker process
+gets its order as one JSON text without secrets; it reads the settings file itself on every start.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import TextIO
 
-from holdfast.app.worker_log import open_log
 from holdfast.errors import BadInput
+from holdfast.host.log import Log
 from holdfast.layout.journal_location import journal_path
 from holdfast.layout.settings import find_settings
 from holdfast.runtime.engine.supervisor import supervise
@@ -38,7 +39,7 @@ class Order:
 def run_worker(order: Order) -> int:
     """Serve until asked to stop; the exit code."""
     log = open_log()
-    # Wrong settings are said here, once, and not by a worker that would be started again.
+    # Report wrong settings here, once, and not in a worker that would restart.
     settings = find_settings(journal_path(order.journal), config=order.config, overrides=order.overrides)
     if order.backup_every:
         from holdfast.backup.upkeep.scheduled import parse_every
@@ -69,3 +70,32 @@ def parse_order(text: str) -> Order:
         return Order(**json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise BadInput(f"not an order for a worker process: {error}", hint="start `holdfast worker APP`") from error
+
+
+def open_log() -> Log:
+    """A worker's events: JSON lines for programs, the same fields in words on a terminal."""
+    return Log(Readable(sys.stderr)) if sys.stderr.isatty() else Log.to_stderr()
+
+
+class Readable(io.StringIO):
+    """A stream for host.log.Log: time, event, then the fields."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        fields = json.loads(text)
+        at, event = str(fields.pop("at")), str(fields.pop("event"))
+        words = [f"{name}={_shown(value)}" for name, value in fields.items()]
+        return self._stream.write(" ".join([at[11:19], event, *words]) + "\n")
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _shown(value: object) -> str:
+    """As JSON, which escapes control characters; plain words without quotes."""
+    text = json.dumps(value)
+    plain = isinstance(value, str) and text == f'"{value}"' and value and " " not in value
+    return str(value) if plain else text

@@ -1,9 +1,9 @@
 """The worker process: one session, one engine, started and restarted by `holdfast worker`.
 
-It ends with 0 only where it was asked to stop. A lost session or a busy journal ends it with the
-exit code for "try again", on which the parent starts a new one; what a restart cannot mend (the
-app, the place, the journal, the keys) is printed once and ends the parent too. Whatever kills it
-in between, its lease and its file lock fall with it, and another session resumes its tasks.
+It ends with 0 only if it was asked to stop. A lost session or a busy journal ends it with the exit
+code for "try again", and the parent starts a new one; what a restart cannot fix (the app, the
+place, the journal, the keys) is printed once and ends the parent too. If it is killed, its lease
+and its file lock end with it, and another session resumes its tasks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from holdfast.app.binder import INSTANCE, memory_beside, open_secrets, scratch_r
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
-from holdfast.app.worker import Order, parse_order
-from holdfast.app.worker_log import open_log
+from holdfast.app.worker import Order, open_log, parse_order
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.secret_handles import safe
 from holdfast.errors import EXIT_RETRY, HoldfastError, JournalStopped, Retryable, text_of
@@ -98,7 +97,7 @@ async def serve(order: Order, log: Log) -> None:
         _listen_to_signals(engine, log)
         _report_lost_errors(log)
         if order.health_port is not None:
-            # Only where it is asked for: a resuming worker should start at once.
+            # Imported only if asked for: a resuming worker should start at once.
             from holdfast.app.health import serve_health
             from holdfast.app.metrics import Gauges
 
@@ -142,8 +141,7 @@ def _listen_to_signals(engine: Engine, log: Log) -> None:
 
 
 def _report_lost_errors(log: Log) -> None:
-    """What asyncio would print of an error that nobody awaits: in the log, where the swap of
-    secrets is."""
+    """Log errors that no code awaits, instead of letting asyncio print them with secrets."""
 
     # Any: asyncio's own dictionary of mixed values
     def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -155,8 +153,8 @@ def _report_lost_errors(log: Log) -> None:
 
 
 def _explain(error: HoldfastError, log: Log) -> int:
-    """Say what ended the worker, and by the exit code whether a new one may do better."""
-    # A journal that stopped at a failed sync is repaired by whoever next opens it alone.
+    """Print the error; the exit code says whether to start a new worker."""
+    # The next process that opens a stopped journal alone repairs it.
     if isinstance(error, (Retryable, JournalStopped)):
         log.event("worker-failed", code=error.code, error=error.message, hint=error.hint)
         return EXIT_RETRY
@@ -174,7 +172,7 @@ def _trace(error: BaseException) -> None:
 
 
 def _end(code: int) -> None:
-    """The session has ended, the journal is closed: what still runs here is not waited for."""
+    """The session has ended and the journal is closed: do not wait for what still runs."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

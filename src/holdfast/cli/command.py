@@ -10,7 +10,7 @@ only argparse, this file and what is as cheap; the rest is imported inside `run`
 command with verbs (`holdfast task list`) gives each verb's parser its own `run` by
 `parser.set_defaults(run=...)`.
 
-`run` prints data to standard output and talk to standard error. It lets HoldfastErrors pass:
+`run` prints data to standard output and messages to standard error. It lets HoldfastErrors pass:
 `main` prints them (`error:`, `hint:`, `see:`) and exits with their code.
 """
 
@@ -22,7 +22,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
 
 WIDTH = 96  # of help texts
 
@@ -33,31 +33,35 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
-    "demo": Entry("holdfast.cli.demo", "killed inside a payment, resumed: one charge, one mail"),
-    "init": Entry("holdfast.cli.agent.init", "a new agent: folder, identity, vault, words for paper"),
-    "adopt": Entry("holdfast.cli.agent.adopt", "cover an agent that was there before; nothing moves"),
-    "submit": Entry("holdfast.cli.task.submit", "submit a task and follow it to its end"),
-    "worker": Entry("holdfast.cli.task.worker", "serve the tasks of an app"),
+    "demo": Entry("holdfast.cli.demo", "kill an agent inside a payment: one charge, one mail"),
+    "init": Entry("holdfast.cli.agent.init", "make an agent: folder, identity, vault, recovery words"),
+    "adopt": Entry("holdfast.cli.agent.adopt", "protect an existing agent; none of its files moves"),
+    "submit": Entry("holdfast.cli.task.submit", "submit a task and follow it until it ends"),
+    "worker": Entry("holdfast.cli.task.worker", "run the tasks of an app"),
     "task": Entry("holdfast.cli.task.task", "list, show, cancel and retry tasks"),
-    "effect": Entry("holdfast.cli.effect.effect", "everything in doubt, with evidence; decide it"),
-    "approval": Entry("holdfast.cli.task.approval", "what waits for a person's yes or no"),
-    "tool": Entry("holdfast.cli.task.tool", "try whether a tool's far end keeps what it promises"),
-    "secret": Entry("holdfast.cli.agent.secret", "the secrets of tools: set, list, rotate, remove"),
+    "effect": Entry("holdfast.cli.effect.effect", "effects in doubt: list, show the evidence, decide"),
+    "approval": Entry("holdfast.cli.task.approval", "questions that wait for a person's yes or no"),
+    "tool": Entry("holdfast.cli.task.tool", "test whether a tool's far end keeps its promises"),
+    "secret": Entry("holdfast.cli.agent.secret", "secrets of tools: set, list, rotate, remove"),
     "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),
     "share": Entry("holdfast.cli.paper.share", "shares of a recovery phrase: split, combine"),
     "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
-    "place": Entry("holdfast.cli.backup.places", "where backups go: add, list, check, remove"),
-    "doctor": Entry("holdfast.cli.doctor", "what is wrong here, and the command that mends it"),
-    "handoff": Entry("holdfast.cli.agent.handoff", "where are we, what is pending, decided, changed"),
-    "backup": Entry("holdfast.cli.backup.backup", "snapshots: made, listed, restored for a test"),
+    "place": Entry("holdfast.cli.backup.places", "places for backups: add, list, check, remove"),
+    "doctor": Entry("holdfast.cli.doctor", "find what is wrong, and the command that fixes it"),
+    "handoff": Entry("holdfast.cli.agent.handoff", "show what is done, pending, decided and changed"),
+    "backup": Entry("holdfast.cli.backup.backup", "snapshots: make, list, test"),
     "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
-    "recover": Entry("holdfast.cli.recover.recover", "bring an agent back from paper and one backup"),
-    "memory": Entry("holdfast.cli.agent.memory", "what the agent remembers: add, search, show"),
+    "recover": Entry("holdfast.cli.recover.recover", "restore an agent from its recovery sheet and one backup"),
+    "memory": Entry("holdfast.cli.agent.memory", "the agent's memory: add, search, show"),
 }
 
 
+# Verbs by their older names, which scripts may use.
+OLDER_NAMES = {("place", "mend-key"): ("place", "fix-key")}
+
+
 class Commands(Protocol):
-    """Where parsers are added: what `ArgumentParser.add_subparsers` returns."""
+    """What `ArgumentParser.add_subparsers` returns."""
 
     # Any: keyword arguments of argparse itself
     def add_parser(self, name: str, **kwargs: Any) -> argparse.ArgumentParser: ...
@@ -76,6 +80,12 @@ def over_journal(work: Work) -> Run:
         return run_opened(args, work)
 
     return run
+
+
+def new_noun(commands: Commands, name: str, *, purpose: str, examples: Sequence[str]) -> Commands:
+    """A command with verbs, one of which is required; where its verbs are added."""
+    parser = new_command(commands, name, run=None, purpose=purpose, examples=examples)
+    return parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs", parser_class=type(parser))
 
 
 def new_command(
@@ -106,33 +116,61 @@ def new_command(
     return parser
 
 
-def add_verbs(parser: argparse.ArgumentParser) -> Commands:
-    """The verbs of a noun; one is required."""
-    return parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs", parser_class=type(parser))
+def imported(module: str, name: str = "run") -> Run:
+    """The `run` of a verb whose module is imported only when it runs."""
+
+    def run(args: argparse.Namespace) -> int:
+        from importlib import import_module
+
+        return getattr(import_module(f"holdfast.cli.{module}"), name)(args)
+
+    return run
 
 
-def add_journal_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--journal",
-        metavar="PATH",
-        help="the journal's file, or the folder it lies in (default: that of --home, else "
-        "$HOLDFAST_JOURNAL, else the one in the folder of $HOLDFAST_HOME, else in this folder)",
-    )
-    add_home_option(parser)
+# Options that several commands share. Any: keyword arguments of argparse itself
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--journal": {
+        "metavar": "PATH",
+        "help": "the journal's file or its folder (default: the journal of --home, else "
+        "$HOLDFAST_JOURNAL, else the journal in $HOLDFAST_HOME, else in this folder)",
+    },
+    "--home": {"metavar": "DIR", "help": "the agent's folder (default: $HOLDFAST_HOME, else this folder)"},
+    "--config": {
+        "metavar": "FILE",
+        "default": "",
+        "help": "settings file (default: holdfast.toml next to the journal)",
+    },
+    "--json": {"action": "store_true", "help": "print JSON (docs/reference/json.md) instead of a table"},
+    "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
+    "--dry-run": {"action": "store_true", "help": "only say what would happen"},
+    "--by": {"default": "", "help": "your name, for the record"},
+    "--note": {"default": "", "help": "why, for the record"},
+    "--vault": {"metavar": "DIR", "help": "default: ~/.config/holdfast/vault/NAME"},
+    "--second": {"metavar": "DIR", "help": "where the next key is kept: another disk, or another user's folder"},
+    "--passphrase-fd": {"metavar": "N", "help": "read the vault's passphrase from this descriptor"},
+}
 
 
-def add_config_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", metavar="FILE", default="", help="settings (default: holdfast.toml beside the journal)"
-    )
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add shared options, by name."""
+    for name in names:
+        parser.add_argument(name, **_OPTIONS[name])
 
 
-def add_home_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: $HOLDFAST_HOME, else this folder)")
+class _Arguments(Protocol):
+    """A parser, or a group of one."""
+
+    # Any: argparse's own arguments
+    def add_argument(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/reference/json.md) instead of a table")
+def add_flag(parser: _Arguments, name: str, help: str) -> None:
+    parser.add_argument(name, action="store_true", help=help)
+
+
+def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str) -> None:
+    """An option that may be repeated; a list."""
+    parser.add_argument(name, metavar=metavar, action="append", default=[], help=help)
 
 
 def _epilog(columns: Sequence[tuple[str, str]], examples: Sequence[str]) -> str:

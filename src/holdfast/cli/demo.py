@@ -1,4 +1,4 @@
-"""`holdfast demo`: killed inside a payment, resumed; the machine lost, and the agent back."""
+"""`holdfast demo`: an agent is killed inside a payment and resumes; its machine is lost and it returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_json_option, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,21 +27,21 @@ def add_parser(commands: Commands) -> None:
         "demo",
         run=run,
         purpose=(
-            "An agent books a trip through local payment and mail services, which count for\n"
-            "themselves. Its worker is killed with SIGKILL inside the payment; another resumes.\n"
-            "Then the same with a letter that nobody can look up: a person is asked. At last the\n"
-            "machine is lost, and the agent comes back from 24 words and one of two backups.\n"
-            "Uses a private folder and the loopback network only. Exit code 1 if a promise broke."
+            "An agent books a trip through local payment and mail services, which keep their own\n"
+            "counts. The demo kills its worker with SIGKILL inside the payment; another worker\n"
+            "resumes. Then the same with a letter that cannot be looked up: Holdfast asks a person.\n"
+            "Finally the machine is lost, and the agent returns from 24 words and one of two backups.\n"
+            "Uses only a private folder and the loopback network. Exit code 1 if a promise broke."
         ),
         examples=("holdfast demo", "holdfast demo --json", "holdfast demo --folder /tmp/trip"),
     )
-    add_json_option(parser)
-    parser.add_argument("--keep", action="store_true", help="keep the journal and the ledgers")
-    parser.add_argument("--folder", metavar="DIR", help="play in this new or empty folder, and keep it")
+    add_options(parser, "--json")
+    add_flag(parser, "--keep", "keep the journal and the ledgers")
+    parser.add_argument("--folder", metavar="DIR", help="run in this new or empty folder, and keep it")
 
 
 def run(args: argparse.Namespace) -> int:
-    from holdfast.demo.place import playing
+    from holdfast.demo.story import playing
 
     kept = bool(args.keep or args.folder)
     teller = _Silent() if args.json else _Printed(sys.stdout.isatty())
@@ -82,17 +82,17 @@ def summary(report: Report) -> list[str]:
     verdict = report.verdict
     lines = [
         "",
-        "What the far ends counted, in their own books",
+        "What the far ends counted",
         f"  charges {verdict.charges}   mails {verdict.mails}   letters {verdict.letters}   "
         f"duplicates {verdict.duplicates}   lost {verdict.lost}",
         f"  workers killed {report.kills}   questions to a person {report.asked}   "
-        f"settled {report.settled}   parked {report.parked}",
+        f"decided {report.settled}   still parked {report.parked}",
         f"  from the kill to the next step {report.resume_s:.2f} s   the whole demo {report.seconds:.1f} s",
     ]
     if report.restore_s is not None:
         lines.append(
             f"  same id {_yes(report.identity_same)}   memory kept {_yes(report.memory_kept)}   "
-            f"from paper to a running agent {report.restore_s:.1f} s"
+            f"from the words to a running agent {report.restore_s:.1f} s"
         )
     lines.append("")
     lines += [f"BROKEN  {promise}" for promise in verdict.broken] or ["Every promise held."]

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is wrong here, and the one command that mends it."""
+"""`holdfast doctor`: what is wrong here, and the one command that fixes it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_journal_option, add_json_option, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command
 
 if TYPE_CHECKING:
-    from holdfast.app.findings import Finding
+    from holdfast.app.doctor import Finding
     from holdfast.layout.engine_settings import Settings
 
 EXIT_CLEAN = 0
@@ -23,19 +23,18 @@ def add_parser(commands: Commands) -> None:
         commands,
         "doctor",
         run=run,
-        purpose="What is wrong with this journal, agent or machine, and the command that mends it. "
-        "Changes nothing. Exit code 0: all well; 1: something needs you; 6: the journal is "
-        "damaged, stopped, older than it should be, or its keys are missing.",
+        purpose="Check this journal, agent and machine, and print the command that fixes each problem. "
+        "Changes nothing. Exit code 0: no problem; 1: something needs you; 6: the journal is "
+        "damaged, stopped or too old, or its keys are missing.",
         columns=(
-            ("level", "ok; note: worth knowing; warning: needs you; damage: begin no new work"),
-            ("check", "what was looked at"),
-            ("finding", "what was found; below it the command that mends it"),
+            ("level", "ok; note: worth knowing; warning: needs you; damage: start no new work"),
+            ("check", "what was checked"),
+            ("finding", "what was found; below it the command that fixes it"),
         ),
         examples=("holdfast doctor --home ~/agents/ada", "holdfast doctor --deep --json"),
     )
-    parser.add_argument("--deep", action="store_true", help="also read every record: chains, seals, heads")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_flag(parser, "--deep", "also read and check every record")
+    add_options(parser, "--journal", "--home", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +67,7 @@ async def _run(args: argparse.Namespace) -> int:
 
 
 async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
-    """About the journal, and about the agent whose folder it lies in, if it has an identity."""
+    """About the journal, and about the agent in whose folder it is, if that has an identity."""
     from holdfast.app.doctor import examine
     from holdfast.app.identity_watch import examine_identity
     from holdfast.layout.agent_home import load_home
@@ -85,4 +84,4 @@ def _print(finding: Finding) -> None:
 
     print(f"{finding.level:<8} {finding.check:<10} {one_line(finding.text, chars_max=1_000)}")
     if finding.mend:
-        print(f"{'':<8} {'':<10} mend: {one_line(finding.mend, chars_max=1_000)}")
+        print(f"{'':<8} {'':<10} fix: {one_line(finding.mend, chars_max=1_000)}")

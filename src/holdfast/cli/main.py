@@ -1,7 +1,7 @@
 """`holdfast`: find the command, run it, print what went wrong in one form.
 
 Exit codes are those of holdfast.errors (docs/reference/exit-codes.md), and 130 after Ctrl-C, 143
-after SIGTERM, 141 where nobody reads the output any more, 1 for a defect of ours.
+after SIGTERM, 141 after a closed pipe, 1 for a bug of ours.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from holdfast.cli.command import COMMANDS
+from holdfast.cli.command import COMMANDS, OLDER_NAMES
 from holdfast.cli.parser import build_parser
 from holdfast.cli.screen.error_report import report_error, report_internal
 from holdfast.cli.signals import Ended, report_ended
 from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
-# Commands of which a stray word may be a secret.
+# Commands whose stray arguments may be secrets.
 READ_FROM_FD = ("secret ", "share ")  # their option is --from-fd; others have several
 SECRETIVE = ("secret ", "share ", "paper ", "identity ", "init ", "recover ", "migrate ")
 EXIT_INTERNAL = 1
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(words)
     except HoldfastError as error:
         if not error.hint and error.exit_code == EXIT_USAGE:
-            error.hint = f"`holdfast {command_of(words)}--help` shows what it takes"
+            error.hint = f"see `holdfast {command_of(words)}--help`"
         report_error(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     check_words(words)
+    words[:2] = OLDER_NAMES.get((words[0], words[1]), words[:2]) if len(words) > 1 else words
     parser = build_parser(words)
     try:
         args = parser.parse_args(words)
@@ -69,7 +70,11 @@ def _run(words: list[str]) -> int:
         if command_of(words) in SECRETIVE and "unrecognized" in error.message:
             # Not repeated: it may be a value.
             way = "with --from-fd" if command_of(words) in READ_FROM_FD else "from a descriptor"
-            raise BadInput("a word too many", hint=f"what is secret is typed, or read {way}; never a word") from None
+            raise BadInput(
+                "unexpected argument or unknown option",
+                hint=f"see `holdfast {command_of(words)}--help`. Never put a secret on the command line: "
+                f"type it when asked, or pass it {way}",
+            ) from None
         raise
     except SystemExit as stop:  # --help and --version
         code = stop.code if isinstance(stop.code, int) else 0
@@ -87,7 +92,7 @@ def _find_disk_error(error: OSError) -> HoldfastError | None:
 
 
 def _harden() -> None:
-    """No dump of a process of our own that may have words and keys in its memory."""
+    """No core dump of this process: it may have words and keys in its memory."""
     from holdfast.host.hardening import harden
 
     harden()
@@ -99,15 +104,15 @@ def command_of(words: Sequence[str]) -> str:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Refuse what cannot be text: bytes that are not UTF-8 arrive here as lone surrogates."""
+    """Reject arguments that are not text: bytes that are not UTF-8 arrive here as lone surrogates."""
     for number, word in enumerate(words, start=1):
         if "\0" in word:
-            raise BadInput(f"argument {number} holds a NUL character", hint="give the contents as @file")
+            raise BadInput(f"argument {number} contains a NUL character", hint="pass the contents as @file")
         try:
             word.encode()
         except UnicodeEncodeError:
             raise BadInput(
-                f"argument {number} is not text in UTF-8: {ascii(word)[:80]}",
+                f"argument {number} is not UTF-8 text: {ascii(word)[:80]}",
                 hint="check the encoding of the terminal or script that wrote it",
             ) from None
 
@@ -117,14 +122,14 @@ def _flush() -> None:
 
 
 def _make_tolerant(stream: TextIO | None) -> None:
-    """A terminal that cannot show a letter shows its number; that is no reason to fail."""
+    """A terminal that cannot show a letter shows its number instead of failing."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:
-    """So that the interpreter's own last flush does not complain."""
+    """So that the interpreter's last flush does not fail."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

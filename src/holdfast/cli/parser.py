@@ -1,4 +1,4 @@
-"""The parser: one word decides which command's module is loaded, the others are only named."""
+"""The parser: it loads the module of the command that was asked for, and only names the others."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ examples:
   holdfast demo
   holdfast worker examples/trip.py:tasks
 
-Data goes to standard output, talk to standard error. HOLDFAST_HOME names the agent's folder where
---home does not, HOLDFAST_JOURNAL the journal where --journal and --home do not; NO_COLOR turns
-colours off; HOLDFAST_TRACE=1 shows the traceback of a defect.
+Data goes to standard output, messages to standard error. HOLDFAST_HOME is the agent's folder if
+--home is not given; HOLDFAST_JOURNAL is the journal if neither --journal nor --home is given.
+NO_COLOR turns colours off; HOLDFAST_TRACE=1 shows the traceback of a bug.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong words raise BadInput, so that they are reported like every other error."""
+    """Raises BadInput for wrong arguments, so that they are reported like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(message, hint=f"`{self.prog} --help` shows what it takes")
+        raise BadInput(message, hint=f"see `{self.prog} --help`")
 
 
 class Version(argparse.Action):
@@ -48,7 +48,7 @@ class Version(argparse.Action):
 
 
 def build_parser(words: Sequence[str]) -> Parser:
-    """The parser for these words: whole for the command they name, one line for each other."""
+    """The parser for these words: complete for the command they name, one line for each other."""
     parser = Parser(
         prog="holdfast",
         description=DESCRIPTION,

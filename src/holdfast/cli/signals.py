@@ -1,9 +1,9 @@
-"""Commands that run other programs end them too when they are asked to end.
+"""A command that is stopped by a signal stops the programs that it runs.
 
 Borg and ssh run in a session of their own, so neither Ctrl-C nor a signal to this process reaches
-them. Ctrl-C cancels the work by itself (asyncio does); here SIGTERM, and SIGHUP where nobody has
-turned it off (nohup), do the same. The work's own clean-up then ends Borg and ssh
-(backup/borg/process.py) before this process ends. A second signal ends them at once.
+them. asyncio turns Ctrl-C into a cancellation; here SIGTERM, and SIGHUP unless it is ignored
+(nohup), do the same. The work's own clean-up then ends Borg and ssh (backup/borg/process.py)
+before this process ends. A second signal ends them at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Ended(BaseException):
-    """The command was ended by a signal, and has cleaned up."""
+    """A signal ended the command, which has cleaned up."""
 
     def __init__(self, number: Signals) -> None:
         super().__init__(number.name)
@@ -30,7 +30,7 @@ class Ended(BaseException):
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:  # Any: what a coroutine takes and gives inside
-    """Run it to its end, as asyncio.run does. Raises Ended after SIGTERM or SIGHUP."""
+    """As asyncio.run. Raises Ended after SIGTERM or SIGHUP."""
     import asyncio
 
     caught: list[Signals] = []
@@ -57,4 +57,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:  # Any: what a coroutine takes
 
 
 def report_ended(ended: Ended) -> None:
-    print(f"ended by {ended.number.name}: nothing half made counts; the next run does it again", file=sys.stderr)
+    print(
+        f"stopped by {ended.number.name}: Holdfast ignores anything half done; the next run does it again",
+        file=sys.stderr,
+    )

@@ -1,7 +1,7 @@
-"""The judge of the demo: what the far ends did, against what was asked of them. No I/O.
+"""Judges the demo: compares what the far ends did with what was asked. No I/O.
 
-The far ends' own ledgers are the only evidence taken for "how often". The journal is heard only
-about what it showed to a person, because that is what it must not have hidden.
+How often an effect happened is read only from the far ends' own ledgers. The journal is asked only
+what it showed to a person.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Verdict:
     letters: int
     duplicates: int
     lost: int
-    strays: int  # effects that nobody asked for
-    broken: tuple[str, ...]  # promises that did not hold, in words; empty when all did
+    strays: int  # effects that no step asked for
+    broken: tuple[str, ...]  # broken promises, in words
 
     @property
     def held(self) -> bool:
@@ -61,7 +61,7 @@ class Report:
     identity_same: bool | None  # None where the scene was left out
     memory_kept: bool | None
     restore_s: float | None
-    left_out: str  # why the third scene was not played; empty when it was
+    left_out: str  # why the third scene was skipped; else empty
     seconds: float
     journal: str | None
 
@@ -102,21 +102,21 @@ def judge(
 
 def _broken(duplicates: int, lost: int, strays: int, doubts: Doubts) -> Iterable[str]:
     if duplicates:
-        yield f"nothing twice: {duplicates} effects were done again"
+        yield f"nothing twice: {duplicates} effects happened again"
     if lost:
         yield f"nothing lost: {lost} effects never happened"
     if strays:
-        yield f"nothing unasked: {strays} effects belong to no step"
+        yield f"nothing else: {strays} effects belong to no step"
     if doubts.trip_parked:
         yield f"no needless question: {doubts.trip_parked} steps of the trip were parked"
     if doubts.letter_parked != 1:
-        yield "no silent doubt: the letter's unknown outcome was not put to a person"
+        yield "no silent doubt: no person was asked about the letter's unknown outcome"
     if doubts.open or doubts.settled != doubts.letter_parked:
-        yield f"a decision settles: {doubts.open} steps are parked still"
+        yield f"a decision settles: {doubts.open} steps are still parked"
 
 
 def _changed(identity_same: bool | None, memory_kept: bool | None) -> Iterable[str]:
     if identity_same is False:
-        yield "the same agent: what came back does not answer under its id"
+        yield "the same agent: the restored agent does not answer under its id"
     if memory_kept is False:
-        yield "the same memory: what it was told is gone"
+        yield "the same memory: what it remembered is missing"

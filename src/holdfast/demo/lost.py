@@ -1,8 +1,8 @@
-"""The demo's third scene: the machine is lost, and the agent comes back from paper and one backup.
+"""The demo's third scene: the machine is lost, and the agent returns from paper and one backup.
 
-The snapshot is made before a second trip is paid. Then its payment goes out, and the machine is
-gone before the answer is recorded anywhere. What comes back has never heard of that payment; it
-must not pay again, and it must not leave the trip unfinished.
+The snapshot is made before a second trip is paid. Then the payment is sent, and the machine is lost
+before the answer is recorded anywhere. The restored agent does not know of that payment; it must
+not pay again, and it must not leave the trip unfinished.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORDS_SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
-    """What became of the agent after the loss; with `missing` the scene was not played."""
+    """The agent after the loss; with `missing` the scene was skipped."""
 
     task_id: str = ""
     parked: int = 0
@@ -60,7 +60,7 @@ async def lose_machine(stage: Stage) -> Return:
     stage.scene("3  The machine is lost: paper and one backup")
     trouble = await find_engine_trouble(stage.folder / "borg")
     if trouble:
-        stage.tell("backup", f"this scene is left out: {trouble}")
+        stage.tell("backup", f"this scene is skipped: {trouble}")
         return Return(missing=trouble)
     remains = await _live_and_die(stage)
     return await _come_back(stage, remains)
@@ -76,7 +76,7 @@ async def _live_and_die(stage: Stage) -> Remains:
     stage.tell("init", f"{AGENT} is {log.id}")
     stage.tell("paper", f"24 words: {' '.join(words.split()[:WORDS_SHOWN])} ...")
     await add_line(home, text=FACT, to="MEMORY", origin="user")
-    stage.tell("memory", f"told: {FACT}")
+    stage.tell("memory", f"remembers: {FACT}")
     hf = await stage.open_journal()
     task = await hf.submit("book_trip", request=REQUEST, request_id="order-78")
     stage.tell("journal", f"task {task.id} accepted: book_trip {REQUEST!r}")
@@ -95,30 +95,30 @@ async def _live_and_die(stage: Stage) -> Remains:
     stage.tell("payment", f"{done.id}: charged, effect key {key}", at_ms=done.at_ms)
     await stage.close_journal()
     lose(home.folder, machine.folder, stage.places[0])
-    text = "the machine is lost: folder, journal, vault, witness, and place-1 with it"
+    text = "the machine is lost, with folder, journal, vault, witness and place-1"
     stage.tell("kill -9", text, at_ms=lost_ms)
     return Remains(words=words, log=log, task_id=task.id)
 
 
 async def _come_back(stage: Stage, remains: Remains) -> Return:
-    stage.tell("recover", "a bare machine, the 24 words, and place-2")
+    stage.tell("recover", "on a new machine, with the 24 words and place-2")
     began = time.monotonic()
     machine = Machine(stage.folder / "new-machine")
     back = await bring_back(stage.home, remains.words, stage.places[1], machine)
     restore_s = time.monotonic() - began
     suspect = 0 if back.journal is None else back.journal.open_tasks
-    stage.tell("recover", f"restored in {restore_s:.1f} s; {suspect} open task is suspect")
+    stage.tell("recover", f"restored in {restore_s:.1f} s; open tasks in doubt: {suspect}")
     same = await asyncio.to_thread(answers_as, back.home, remains.log)
     stage.tell("identity", "answers a challenge under " + ("the same id" if same else "ANOTHER id"))
     kept = await asyncio.to_thread(knows, back.home, FACT)
-    stage.tell("memory", f"remembers: {FACT}" if kept else "has FORGOTTEN what it was told")
+    stage.tell("memory", f"remembers: {FACT}" if kept else "has FORGOTTEN it")
     task = (await stage.open_journal()).task(remains.task_id)
     worker = await stage.start_worker()
     parked = await is_parked(task, worker)
     view = await task.view()
     mail = view.steps.get(MAIL)
     for seen in (await stage.far_ends["payment"].ledger()).requests[-1:]:
-        stage.tell("payment", f"{seen.status}: {seen.outcome}: this key is known", at_ms=seen.at_ms)
+        stage.tell("payment", f"{seen.status} {seen.outcome}: it knows this key", at_ms=seen.at_ms)
     if mail is not None:
         stage.tell(f"worker {worker.pid}", f"step 3 send_mail: {mail.state}", at_ms=mail.closed_ms)
     ended_ms = view.ended_ms or now_ms()

@@ -1,11 +1,11 @@
-"""The demo's machine: where the agent, its vault and its backups lie, and how it is lost.
+"""The demo's machine: where the agent, its vault and its backups are, and how it is lost.
 
     ada/                    the agent's folder, with the journal
     machine/                vault, second key, witness, arbiter: with ada/, all that is lost
-    place-1/, place-2/      backups; the first one burns with the machine
-    new-machine/            where the agent comes back
+    place-1/, place-2/      backups; the first one is lost with the machine
+    new-machine/            where the agent is restored
 
-Everything is on one disk here, which is what a demo is; nothing of what was lost is read again.
+Everything is on one disk, because this is a demo; nothing that was lost is read again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.identity.statements.answer import find_fault_in_answer
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.witness_address import WitnessAddress, WitnessFolder
+from holdfast.layout.witness_address import WitnessFolder
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
 from holdfast.recovery.survey import Evidence, survey_evidence
 
@@ -45,24 +45,11 @@ class Machine:
 
     folder: Path
 
-    @property
-    def vault(self) -> Path:
-        return self.folder / "vault"
-
-    @property
-    def second(self) -> Path:
-        return self.folder / "second"
-
-    @property
-    def witness(self) -> WitnessAddress:
-        return WitnessFolder(self.folder / "witness")
-
-    @property
-    def arbiter(self) -> Path:
-        return self.folder / "arbiter"
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
 
     def unlocking(self, name: str) -> list[UnlockKey]:
-        """A slot that a mounted file opens, so that nobody has to type in a demo."""
+        """A key file, so that the demo asks for no passphrase."""
         path = self.folder / f"unlock-{name}"
         text = new_unlock_text(SystemEntropy())
         ensure_private_folder(self.folder)
@@ -80,10 +67,10 @@ async def give_identity(home: Path, machine: Machine) -> tuple[AgentHome, str]:
     plan = AgentPlan(
         name=AGENT,
         folder=home,
-        vault=machine.vault,
-        second=machine.second,
-        witnesses=(machine.witness,),
-        arbiter=str(machine.arbiter),
+        vault=machine / "vault",
+        second=machine / "second",
+        witnesses=(WitnessFolder(machine / "witness"),),
+        arbiter=str(machine / "arbiter"),
         keys=machine.unlocking("vault"),
         second_keys=machine.unlocking("second"),
     )
@@ -101,7 +88,7 @@ async def back_up(home: AgentHome, places: list[Path]) -> NowReport:
 
 
 async def find_engine_trouble(base: Path) -> str:
-    """Why there can be no backups here, with what to do; empty where there can."""
+    """Why backups are impossible here, with a hint; empty if they are possible."""
     try:
         await open_engine(base=base)
     except (EngineMissing, EngineTooOld) as error:
@@ -115,19 +102,19 @@ def lose(*folders: Path) -> None:
 
 
 async def bring_back(home: Path, words: str, place: Path, machine: Machine) -> RecoveredAgent:
-    """What `holdfast recover` does on a bare machine."""
+    """What `holdfast recover` does on a new machine."""
     ensure_private_folder(machine.folder)
     evidence = Evidence(places=(str(place),), words=words)
     engine = await open_engine(base=machine.folder / "borg")
     survey = await survey_evidence(evidence, home, engine=engine, port=Sodium())
     target = RecoveryTarget(
         folder=home,
-        vault=machine.vault,
-        second=machine.second,
-        spare_witness=machine.witness,
+        vault=machine / "vault",
+        second=machine / "second",
+        spare_witness=WitnessFolder(machine / "witness"),
         keys=machine.unlocking("vault"),
         second_keys=machine.unlocking("second"),
-        arbiter=str(machine.arbiter),
+        arbiter=str(machine / "arbiter"),
     )
     return await recover_agent(
         survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), tell=lambda _: None

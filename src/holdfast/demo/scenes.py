@@ -1,4 +1,4 @@
-"""The demo's two scenes. What is told as done is read from the far ends' books."""
+"""The demo's first two scenes. What they report as done is read from the far ends' ledgers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Letter:
 async def kill_inside_payment(stage: Stage) -> Trip:
     """A keyed step in doubt is settled by the machine alone."""
     stage.scene("1  Killed inside the payment")
-    stage.tell("far ends", "payment, mail and print shop: processes of their own, own books")
+    stage.tell("far ends", "payment, mail and print shop: separate processes with their own ledgers")
     await stage.hold_next("payment")
     task = await stage.hf.submit("book_trip", request=REQUEST, request_id="order-77")
     stage.tell("journal", f"task {task.id} accepted: book_trip {REQUEST!r}")
@@ -59,14 +59,14 @@ async def _tell_kill(stage: Stage, task: TaskHandle, worker: Worker, killed_ms: 
     flight: dict[str, Any] = _result(search)[0]
     done = await stage.find_done("payment", task.id)
     if done is None:
-        raise DemoFailed("the payment service held a request back without having charged")
+        raise DemoFailed("the payment service held a request back without charging")
     who, key = f"worker {worker.pid}", effect_key_from_bytes(charge.effect_key)
     price = f"{flight['cents'] / 100:.2f} EUR"
     stage.tell(who, f"step 1 search_flights: {flight['flight']}", at_ms=search.closed_ms)
     stage.tell(who, f"step 2 charge {price}, effect key {key}", at_ms=charge.planned_ms)
-    stage.tell("payment", f"{done.id}: charged, the answer is held back", at_ms=done.at_ms)
+    stage.tell("payment", f"{done.id}: charged; it holds its answer back", at_ms=done.at_ms)
     stage.tell("kill -9", f"worker {worker.pid} is killed inside the payment", at_ms=killed_ms)
-    stage.tell("journal", f"step 2 charge is {charge.state}, no result: outcome unknown")
+    stage.tell("journal", f"step 2 charge is {charge.state} without a result: outcome unknown")
 
 
 async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[int, int]:
@@ -74,15 +74,15 @@ async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[
     view = await task.view()
     charge, mail = view.steps[CHARGE], view.steps.get(MAIL)
     if mail is None:
-        raise DemoFailed(f"task {task.id} did not come to its mail")
+        raise DemoFailed(f"task {task.id} did not reach its mail step")
     who = f"worker {worker.pid}"
     taken_ms = max(claim.at_ms for claim in view.claims.values())
-    stage.tell(who, "takes over at once: the dead worker's lock is free", at_ms=taken_ms)
+    stage.tell(who, "takes over at once: the kernel freed the dead worker's lock", at_ms=taken_ms)
     sent_ms = charge.attempts[-1].at_ms
     stage.tell(who, "step 2 charge: sent again, same effect key", at_ms=sent_ms)
     for seen in (await stage.far_ends["payment"].ledger()).requests:
         if seen.outcome == "replayed":
-            text = f"{seen.status}: this key is known, the first answer again"
+            text = f"{seen.status}: it knows this key, and repeats the first answer"
             stage.tell("payment", text, at_ms=seen.at_ms)
     stage.tell(who, f"step 3 send_mail: {mail.state}", at_ms=mail.closed_ms)
     stage.tell("journal", f"task {task.id} {view.finished}", at_ms=view.ended_ms)
@@ -90,7 +90,7 @@ async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[
 
 
 async def kill_inside_letter(stage: Stage) -> Letter:
-    """Without key, lookup or fence nobody can know, so a person is asked."""
+    """Without key, lookup or fence the outcome cannot be known, so a person is asked."""
     stage.scene("2  Killed inside a paper letter: no key, no lookup")
     await stage.hold_next("letter")
     task = await stage.hf.submit("confirm_visa", name="Ada")
@@ -120,18 +120,16 @@ def _tell_question(stage: Stage, step: StepView) -> None:
 
 
 async def _decide(stage: Stage, task: TaskHandle, step: StepView) -> None:
-    """What a person would do: wait until nothing is under way, ask the print shop, decide."""
+    """What a person would do: wait until nothing is in flight, ask the print shop, decide."""
     wait_s = (step.not_before_ms - stage.hf.journal.now_ms()) / 1000
     await asyncio.sleep(max(wait_s, 0.0))
     done = await stage.find_done("letter", task.id)
     if done is None:
         stage.tell("person", "asks the print shop: it has no such letter; decides `run`")
-        await stage.hf.settle(task.id, LETTER, "run", by="demo", note="not in the shop's books")
+        await stage.hf.settle(task.id, LETTER, "run", by="demo", note="not in the shop's ledger")
         return
     stage.tell("person", f"asks the print shop: {done.id} was posted; decides `done`")
-    await stage.hf.settle(
-        task.id, LETTER, "done", result={"letter": done.id}, by="demo", note="seen in the shop's books"
-    )
+    await stage.hf.settle(task.id, LETTER, "done", result={"letter": done.id}, by="demo", note="in the shop's ledger")
 
 
 def _result(step: StepView) -> Any:  # Any: JSON that trip.py has made

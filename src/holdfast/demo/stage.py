@@ -1,8 +1,7 @@
 """The demo's stage: far ends, a journal, one living worker at a time, and waiting for them.
 
-A worker is killed at the worst moment there is: the far end has done the effect and has not
-answered. The far end itself says when that is so, by holding its answer back; nothing here is
-timed by luck.
+A worker is killed at the worst moment: the far end has done the effect and has not answered. The
+far end itself holds its answer back at that moment, so the demo does not depend on timing.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from holdfast.app.handle import TaskHandle
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.app.open import open as open_holdfast
 from holdfast.demo.trip import variable
 from holdfast.demo.workers import DemoFailed, Worker, start_worker
@@ -33,7 +32,7 @@ T = TypeVar("T")
 
 
 class Teller(Protocol):
-    """Shows the story to somebody."""
+    """Shows the story."""
 
     def scene(self, title: str) -> None: ...
 
@@ -41,7 +40,7 @@ class Teller(Protocol):
 
 
 class Stage:
-    """Everything the scenes act with. Made by `setting`."""
+    """Everything the scenes use. Made by `setting`."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class Stage:
         return [self.folder / "place-1", self.folder / "place-2"]
 
     async def close_journal(self) -> None:
-        """Our own look into the journal ends; workers are not concerned."""
+        """Close our own view of the journal; workers keep theirs."""
         await self._journal.close()
 
     async def open_journal(self) -> Holdfast:
@@ -99,7 +98,7 @@ class Stage:
         await _patiently(worker, lambda s: self.far_ends[name].wait_inside(timeout_s=s))
         at_ms = now_ms()
         await worker.kill()
-        await self.far_ends[name].release()  # its answer goes to nobody
+        await self.far_ends[name].release()  # nothing reads its answer
         self.worker = None
         self.kills += 1
         return at_ms
@@ -109,13 +108,13 @@ class Stage:
         await self.far_ends[name].faults(Fault(kind=FaultKind.HOLD))
 
     async def find_done(self, name: str, task_id: str) -> Done | None:
-        """What that far end has in its books of the task."""
+        """What that far end's ledger has of the task."""
         page = await self.far_ends[name].ledger()
         return next((one for one in page.effects if one.task == task_id), None)
 
 
 class _OpenJournal:
-    """The demo's own look into the journal, which may end before the demo does."""
+    """The demo's own view of the journal, which may be closed before the demo ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,7 +129,7 @@ class _OpenJournal:
 
 @contextlib.asynccontextmanager
 async def setting(folder: Path, teller: Teller) -> AsyncGenerator[Stage]:
-    """Set the stage in this folder; on leaving no process of it is left."""
+    """Start everything in this folder; no process is left at the end."""
     began_ms = now_ms()
     async with contextlib.AsyncExitStack() as stack:
         async with asyncio.TaskGroup() as group:
@@ -182,7 +181,7 @@ async def _patiently(worker: Worker, look: Callable[[float], Awaitable[T]]) -> T
             return await look(LOOK_EVERY_S)
         except TimeoutError:
             worker.check_alive()
-    raise DemoFailed(f"worker {worker.pid} did not get there within {PATIENCE_S:g} s")
+    raise DemoFailed(f"worker {worker.pid} made no progress within {PATIENCE_S:g} s")
 
 
 def now_ms() -> int:

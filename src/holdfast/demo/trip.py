@@ -1,8 +1,8 @@
 """The demo's agent: it books a trip, and it has a paper letter posted.
 
 Three effect classes in one task: the flights are only read; the payment has a key, so it may be
-sent again under the same one; the mail can be looked up. The letter has neither: once its send
-has begun and no result is recorded, only a person can say what happened.
+sent again under the same one; the mail can be looked up. The letter has neither: if its send has
+started and no result is recorded, only a person can say what happened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`python -m holdfast.demo.worker PARENT ORDER`: the worker process of `holdfast worker`.
 
-Only what its supervising parent would see to is done here: that it dies with its parent.
+It only makes sure that the worker dies with its parent, which `holdfast worker` does itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Worker processes of the demo: real ones, without the parent that would start them again.
 
-So a kill is final here, and who goes on is seen: the next worker, another process.
+So a kill is final here, and the next worker is clearly another process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Worker:
         self._log = log
 
     async def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """SIGKILL; returns when the process has ended."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()

@@ -18,7 +18,7 @@ class NotAnAgent(NotFound):
     """
 
     code = "not-an-agent"
-    default_hint = "name its folder with --home, or make one with `holdfast init NAME`"
+    default_hint = "name the agent's folder with --home, or make an agent with `holdfast init NAME`"
 
 
 class AgentExists(Conflict):
@@ -28,14 +28,14 @@ class AgentExists(Conflict):
     """
 
     code = "agent-exists"
-    default_hint = "choose another folder; an agent is never made over another one"
+    default_hint = "choose another folder; Holdfast never overwrites an agent"
 
 
 class NoHandoff(NotFound):
     """The agent's folder has neither a journal nor a `handoff.md`."""
 
     code = "no-handoff"
-    default_hint = "`holdfast worker APP` begins one; `holdfast recover` brings a lost agent back"
+    default_hint = "`holdfast worker APP` starts one; `holdfast recover` restores a lost agent"
 
 
 class MemoryFileBusy(Retryable):
@@ -45,7 +45,7 @@ class MemoryFileBusy(Retryable):
     """
 
     code = "memory-file-busy"
-    default_hint = "nothing is lost: what was to be written is in the journal and is written later"
+    default_hint = "nothing is lost: the text is in the journal, and Holdfast writes it to the file later"
 
 
 class MovedAway(Conflict):
@@ -56,7 +56,7 @@ class MovedAway(Conflict):
     """
 
     code = "moved-away"
-    default_hint = "start it on the other host; `holdfast migrate cancel` takes a move back"
+    default_hint = "start the agent on the other host; `holdfast migrate cancel` undoes a move"
 
 
 class MoveRefused(Conflict):

@@ -39,10 +39,9 @@ class PlaceFull(Retryable):
     code = "place-full"
     exit_code = EXIT_PLACE
     default_hint = (
-        "free some space there first: a full disk lets Borg neither prune nor check; then "
-        "`holdfast backup prune`. Where Borg says what it requires, that is room for one whole "
-        "segment beside the data: on a far host `borg config REPOSITORY max_segment_size 16777216` "
-        "makes it less"
+        "free some space there first: Borg can neither prune nor check on a full disk. Then run `holdfast backup "
+        "prune`. Where Borg says how much it requires, that is room for one whole segment in addition to the data:"
+        " on a remote host `borg config REPOSITORY max_segment_size 16777216` makes it less"
     )
 
 
@@ -55,8 +54,8 @@ class RepositoryLocked(Retryable):
 
     code = "repository-locked"
     default_hint = (
-        "wait for the other backup to end; a restore needs no lock. If the machine that held it "
-        "is gone for good: `holdfast place break-lock NAME`"
+        "wait for the other backup to end; a restore needs no lock. If the machine that held the lock will never "
+        "come back: `holdfast place break-lock NAME`"
     )
 
 
@@ -64,14 +63,14 @@ class BackupInterrupted(Retryable):
     """A signal ended Borg, or it took too long. No half archive is left."""
 
     code = "backup-interrupted"
-    default_hint = "nothing half made counts; the next run does it again"
+    default_hint = "Holdfast ignores anything half written; the next run does it again"
 
 
 class BackupBusy(Retryable):
     """Another process is making or restoring a snapshot of this agent."""
 
     code = "backup-busy"
-    default_hint = "one snapshot of an agent is made or restored at a time; wait for the other one"
+    default_hint = "only one snapshot of an agent is made or restored at a time; wait for the other one"
 
 
 class EngineMissing(HostUnfit):
@@ -83,8 +82,8 @@ class EngineMissing(HostUnfit):
 
     code = "engine-missing"
     default_hint = (
-        "`scripts/setup` builds it; else `sudo apt-get install borgbackup` (Debian 13 or "
-        "backports), `brew install borgbackup`"
+        "`scripts/setup` builds Borg; or `sudo apt-get install borgbackup` (Debian 13 or backports), `brew install"
+        " borgbackup`"
     )
 
 
@@ -95,8 +94,8 @@ class EngineTooOld(HostUnfit):
 
     code = "engine-too-old"
     default_hint = (
-        "install Borg 1.4 (`scripts/setup` builds it); before 1.2.5 whoever can write to the "
-        "repository can fake archives (CVE-2023-36811). `accept_old_borg` under [backup] takes it"
+        "install Borg 1.4 (`scripts/setup` builds it). Before 1.2.5, anyone who can write to the repository can "
+        "fake archives (CVE-2023-36811). `accept_old_borg` under [backup] accepts the risk"
     )
 
 
@@ -135,7 +134,8 @@ class PassphraseRefused(StateUnusable):
 
     code = "passphrase-refused"
     default_hint = (
-        "the repository belongs to another agent or vault: compare its id with places.json; it is never asked for twice"
+        "the repository belongs to another agent or vault: compare its id with places.json. Holdfast never asks "
+        "you for this passphrase"
     )
 
 
@@ -145,9 +145,7 @@ class RepositoryMoved(Conflict):
     """
 
     code = "repository-moved"
-    default_hint = (
-        "if you moved it yourself: `holdfast place move NAME ADDRESS`; never go on with a copy and its original"
-    )
+    default_hint = "if you moved it yourself: `holdfast place move NAME ADDRESS`. Never use a copy and its original"
 
 
 class RepositoryRolledBack(StateUnusable):
@@ -159,8 +157,8 @@ class RepositoryRolledBack(StateUnusable):
 
     code = "repository-rolled-back"
     default_hint = (
-        "somebody put an older copy in its place: look into it first. Then remove this place and "
-        "add a new, empty one; keep the old copy, restores can read it"
+        "an older copy is in its place: find out why first. Then remove this place and add a new, empty one; keep "
+        "the old copy, because a restore can read it"
     )
 
 
@@ -173,8 +171,8 @@ class RepositoryReplaced(StateUnusable):
 
     code = "repository-replaced"
     default_hint = (
-        "nothing was written to it. Is the wrong disk mounted, or the wrong address given? If it "
-        "was exchanged, look into who did it; then `holdfast place remove NAME` and add a new one"
+        "nothing was written to it. Is the wrong disk mounted, or the address wrong? If the repository was "
+        "exchanged, find out who did it; then `holdfast place remove NAME` and add a new one"
     )
 
 
@@ -185,7 +183,7 @@ class RepositoryKeyMissing(StateUnusable):
     """
 
     code = "repository-key-missing"
-    default_hint = "`holdfast place mend-key NAME` puts the kept copy of the key block back"
+    default_hint = "`holdfast place fix-key NAME` puts the stored copy of the key block back"
 
 
 class RepositoryDamaged(StateUnusable):
@@ -196,8 +194,8 @@ class RepositoryDamaged(StateUnusable):
 
     code = "repository-damaged"
     default_hint = (
-        "restore from another place; look at the disk. Then make a new place there, "
-        "or see docs/how-to/restore-with-borg.md"
+        "restore from another place, and check the disk. Then make a new place there, or see "
+        "docs/how-to/restore-with-borg.md"
     )
 
 
@@ -216,14 +214,14 @@ class SnapshotExists(Conflict):
     """The repository already has an archive of that name. Another copy of this agent may be writing."""
 
     code = "snapshot-exists"
-    default_hint = "names are made of a number that only rises: is another copy of this agent live?"
+    default_hint = "snapshot names contain a number that only rises: is another copy of this agent running?"
 
 
 class SnapshotIncomplete(StateUnusable):
     """Borg warned while it made or read the archive: a file is missing or unreadable."""
 
     code = "snapshot-incomplete"
-    default_hint = "it does not count as a backup; the lines of Borg say what is missing"
+    default_hint = "it does not count as a backup; Borg's lines say what is missing"
 
 
 class SnapshotFailed(HostUnfit):
@@ -234,7 +232,7 @@ class SnapshotFailed(HostUnfit):
     """
 
     code = "snapshot-failed"
-    default_hint = "nothing was changed; the message says what stands in the way"
+    default_hint = "nothing was changed; the message says why"
 
 
 class BackupDamaged(StateUnusable):
@@ -246,8 +244,8 @@ class BackupDamaged(StateUnusable):
 
     code = "backup-damaged"
     default_hint = (
-        "nothing was put in place; restore from another place (`holdfast backup list`), and keep "
-        "this one for those who look into it"
+        "nothing was restored. Restore from another place (`holdfast backup list`), and keep this one for an "
+        "investigation"
     )
 
 
@@ -260,7 +258,7 @@ class ArchiveRefused(StateUnusable):
     """
 
     code = "archive-refused"
-    default_hint = "nothing was put in place; restore from another place, and find out who can write here"
+    default_hint = "nothing was restored. Restore from another place, and find out who can write to this one"
 
 
 class PruneRefused(Conflict):
@@ -269,7 +267,7 @@ class PruneRefused(Conflict):
     """
 
     code = "prune-refused"
-    default_hint = "`holdfast backup verify` first; a missing snapshot is looked into by a person"
+    default_hint = "run `holdfast backup verify` first; if a snapshot is missing, find out why"
 
 
 class SnapshotsMissing(Conflict):
@@ -281,8 +279,8 @@ class SnapshotsMissing(Conflict):
 
     code = "snapshots-missing"
     default_hint = (
-        "find out who removed them, and whether the place can be trusted: an append-only "
-        "repository still holds them. If you know: `holdfast backup prune --accept-missing`"
+        "find out who removed them, and whether you can trust the place: an append-only repository still holds "
+        "them. If you know who did it: `holdfast backup prune --accept-missing`"
     )
 
 
@@ -290,4 +288,4 @@ class BackupFailed(HostUnfit):
     """Borg failed in an unknown way; its first line is in the message."""
 
     code = "backup-failed"
-    default_hint = "`holdfast place check NAME` says more; the lines of Borg are in the message"
+    default_hint = "`holdfast place check NAME` says more; Borg's lines are in the message"

@@ -97,7 +97,7 @@ class HoldfastError(Exception):
 
     @property
     def page(self) -> str:
-        """Where the documentation explains this error."""
+        """The page that explains this error."""
         return f"docs/reference/errors.md#{self.code}"
 
 
@@ -147,7 +147,7 @@ class InvariantViolated(Terminal):
     """A promise of Holdfast's own code is broken; the work stops rather than guess. This is a defect."""
 
     code = "invariant-violated"
-    default_hint = "this is a defect of Holdfast: please report it with the output of `holdfast doctor`"
+    default_hint = "this is a bug in Holdfast: please report it with the output of `holdfast doctor`"
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -181,7 +181,7 @@ class TooLarge(BadUsage):
     """
 
     code = "too-large"
-    default_hint = "pass a reference instead: put large contents into a blob or a file"
+    default_hint = "put large contents into a blob or a file, and pass a reference to it"
 
 
 class Misuse(BadUsage):

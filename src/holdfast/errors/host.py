@@ -10,7 +10,7 @@ class DiskFull(Retryable):
 
     code = "disk-full"
     exit_code = EXIT_PLACE
-    default_hint = "free some space there and run the same command again; nothing half made counts"
+    default_hint = "free some space there and run the same command again; Holdfast ignores anything half written"
 
 
 class DiskFailed(HostUnfit):
@@ -21,8 +21,8 @@ class DiskFailed(HostUnfit):
 
     code = "disk-failed"
     default_hint = (
-        "the disk or its file system is failing: see the system's log (`dmesg`), save what is on "
-        "it; nothing half written counts, and the same command may be run again elsewhere"
+        "the disk or its file system is failing. See the system log (`dmesg`) and save what is on the disk. "
+        "Holdfast ignores anything half written; you can run the same command again elsewhere"
     )
 
 
@@ -33,7 +33,7 @@ class ReadOnly(HostUnfit):
     """
 
     code = "read-only"
-    default_hint = "give this user the right to write there, or choose another folder"
+    default_hint = "give this user write permission there, or choose another folder"
 
 
 class ModeTooWide(HostUnfit):
@@ -82,8 +82,8 @@ class NetworkFileSystem(HostUnfit):
 
     code = "network-file-system"
     default_hint = (
-        "put the journal on a local disk; locks and syncs of network file systems cannot be "
-        "trusted with effects (setting `allow_network_fs`)"
+        "put the journal on a local disk: network file systems cannot be trusted to lock and sync. The setting "
+        "`allow_network_fs` accepts the risk"
     )
 
 
@@ -91,11 +91,11 @@ class LocksMissing(HostUnfit):
     """The file system has no locks, so the death of a worker could not be seen."""
 
     code = "locks-missing"
-    default_hint = "put the journal on a local disk whose file system keeps locks (flock)"
+    default_hint = "put the journal on a local disk whose file system supports locks (flock)"
 
 
 class BootIdMissing(HostUnfit):
     """The machine's boot id cannot be read. In a systemd unit do not set `ProcSubset=pid`."""
 
     code = "boot-id-missing"
-    default_hint = "mount /proc: leases are counted per start of the machine"
+    default_hint = "mount /proc: leases are counted per boot of the machine"

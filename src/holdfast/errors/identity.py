@@ -13,7 +13,7 @@ class BadRecord(BadInput):
     """
 
     code = "bad-record"
-    default_hint = "nothing was taken from it; ask another relay, or whoever sent it, for the log"
+    default_hint = "nothing was taken from it; ask another relay, or the sender, for the log"
 
 
 class NotFinal(Retryable):
@@ -25,7 +25,7 @@ class NotFinal(Retryable):
     """
 
     code = "not-final"
-    default_hint = "run the same command again when the witnesses can be reached; it goes on there"
+    default_hint = "run the same command again when the witnesses can be reached; it continues where it stopped"
 
 
 class LogMissing(NotFound):
@@ -33,8 +33,8 @@ class LogMissing(NotFound):
 
     code = "log-missing"
     default_hint = (
-        "an agent whose set-up was cut short is finished by the same `holdfast init`; one whose "
-        "home is lost comes back by `holdfast identity recover`"
+        "if `holdfast init` was interrupted, run it again; if the agent's folder is lost, run `holdfast identity "
+        "recover`"
     )
 
 
@@ -46,7 +46,7 @@ class LogDamaged(StateUnusable):
     """
 
     code = "log-damaged"
-    default_hint = "`holdfast identity show --fetch` writes it anew from what the witnesses hold"
+    default_hint = "`holdfast identity show --fetch` writes it again from what the witnesses hold"
 
 
 class WitnessDamaged(StateUnusable):
@@ -58,8 +58,8 @@ class WitnessDamaged(StateUnusable):
 
     code = "witness-damaged"
     default_hint = (
-        "this witness signs nothing more for that agent: it may have forgotten what it saw first; "
-        "put its folder back from the newest copy, or name another witness"
+        "this witness signs nothing more for that agent: it may have forgotten what it saw first. Put its folder "
+        "back from the newest copy, or name another witness"
     )
 
 
@@ -72,7 +72,7 @@ class KeysReplaced(Conflict):
     """
 
     code = "keys-replaced"
-    default_hint = "the keys were rotated elsewhere: use the vault that was rotated, or evict with the paper"
+    default_hint = "the keys were rotated elsewhere: use the vault with the new keys, or evict with the recovery sheet"
 
 
 class SignerUnavailable(Retryable):
@@ -91,7 +91,7 @@ class SignerRefused(Conflict):
     """
 
     code = "signer-refused"
-    default_hint = "its log says why; `holdfast identity signer --help` says whom it answers"
+    default_hint = "its log says why; `holdfast identity signer --help` says which users it answers"
 
 
 class AgentElsewhere(Retryable):
@@ -101,7 +101,7 @@ class AgentElsewhere(Retryable):
     """
 
     code = "agent-elsewhere"
-    default_hint = "it is asked for again; stop the other instance, or let it yield"
+    default_hint = "Holdfast asks for the lease again; stop the other instance, or let it give the lease up"
 
 
 class AgentQuarantined(Conflict):
@@ -120,7 +120,7 @@ class InstanceDamaged(StateUnusable):
     """
 
     code = "instance-damaged"
-    default_hint = "remove the file: a new key is made, and the folder counts as a copy"
+    default_hint = "remove the file: Holdfast makes a new key, and the folder counts as a copy"
 
 
 class ArbiterDamaged(StateUnusable):
@@ -130,7 +130,7 @@ class ArbiterDamaged(StateUnusable):
     """
 
     code = "arbiter-damaged"
-    default_hint = "an arbiter that forgot grants nothing: put its folder back, or rotate the keys"
+    default_hint = "an arbiter that lost its state grants nothing: put its folder back, or rotate the keys"
 
 
 class BadPhrase(BadUsage):
@@ -140,7 +140,7 @@ class BadPhrase(BadUsage):
     """
 
     code = "bad-phrase"
-    default_hint = "read the words from the sheet again: 24 words, four letters of each are enough"
+    default_hint = "read the words from the sheet again: 24 words, the first four letters of each are enough"
 
 
 class BadShare(BadUsage):
@@ -153,7 +153,7 @@ class BadShare(BadUsage):
     """
 
     code = "bad-share"
-    default_hint = "read the share from its sheet again: 33 words, four letters of each are enough"
+    default_hint = "read the share from its sheet again: 33 words, the first four letters of each are enough"
 
     def __init__(self, message: str, *, reason: str, number: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -165,7 +165,7 @@ class BadSheet(BadUsage):
     """A text or code is not a recovery sheet or public card of this version."""
 
     code = "bad-sheet"
-    default_hint = "scan the code again, or type the words that stand beside it"
+    default_hint = "scan the code again, or type the words printed next to it"
 
 
 class BadKeyFile(BadUsage):
@@ -177,8 +177,8 @@ class BadKeyFile(BadUsage):
 
     code = "bad-key-file"
     default_hint = (
-        "an OpenSSH private key of type ed25519, or a seed of 32 bytes (64 with the public half "
-        "behind it); other kinds of keys cannot speak for an agent"
+        "use an OpenSSH private key of type ed25519, or a seed of 32 bytes (64 with the public half after it); no "
+        "other kind of key works"
     )
 
 
@@ -189,14 +189,14 @@ class VaultMissing(StateUnusable):
     """
 
     code = "vault-missing"
-    default_hint = "mount or put back the vault's folder"
+    default_hint = "mount the vault's folder, or put it back"
 
 
 class VaultExists(Conflict):
     """There is already a vault, or something else, at that path."""
 
     code = "vault-exists"
-    default_hint = "choose another folder; a vault is never written over"
+    default_hint = "choose another folder; Holdfast never overwrites a vault"
 
 
 class VaultLocked(StateUnusable):
@@ -208,7 +208,7 @@ class VaultLocked(StateUnusable):
     """
 
     code = "vault-locked"
-    default_hint = "give the passphrase, or mount the file that the unattended slot names"
+    default_hint = "give the passphrase, or mount the file that unlocks the vault"
 
 
 class VaultDamaged(StateUnusable):
@@ -217,4 +217,4 @@ class VaultDamaged(StateUnusable):
     """
 
     code = "vault-damaged"
-    default_hint = "put the file back from a copy; escrow.age lies beside every backup"
+    default_hint = "put the file back from a copy; escrow.age is stored next to every backup"

@@ -12,7 +12,7 @@ class JournalBusy(Retryable):
     """
 
     code = "journal-busy"
-    default_hint = "another process is writing; it is tried again, or see `holdfast doctor`"
+    default_hint = "another process is writing; Holdfast tries again. See `holdfast doctor` if this continues"
 
 
 class JournalFull(Retryable):
@@ -23,7 +23,7 @@ class JournalFull(Retryable):
 
     code = "journal-full"
     exit_code = EXIT_PLACE
-    default_hint = "free some space on the journal's disk; work goes on by itself, nothing was lost"
+    default_hint = "free some space on the journal's disk; work then resumes by itself, and nothing is lost"
 
 
 class JournalStopped(StateUnusable):
@@ -35,8 +35,8 @@ class JournalStopped(StateUnusable):
 
     code = "journal-stopped"
     default_hint = (
-        "the disk reported a failed write; the journal is rewritten to a new file when it is next "
-        "opened alone; see `holdfast doctor`"
+        "the disk reported a failed write. Stop all workers of this journal and start one again: it rewrites the "
+        "journal to a new file. See `holdfast doctor`"
     )
 
 
@@ -48,8 +48,8 @@ class JournalDamaged(StateUnusable):
 
     code = "journal-damaged"
     default_hint = (
-        "nothing further is begun; keep the file, run `holdfast doctor --deep` to see what is "
-        "damaged, then put the newest good copy back with `holdfast recover --journal FILE`"
+        "no new work starts. Keep the file and run `holdfast doctor --deep` to see what is damaged; then put the "
+        "newest good copy back with `holdfast recover --journal FILE`"
     )
 
 
@@ -68,8 +68,8 @@ class JournalOlderCopy(StateUnusable):
 
     code = "journal-older-copy"
     default_hint = (
-        "put the newer file back; if it is lost, `holdfast recover --journal FILE` makes this "
-        "a proper restore: effects since the copy are looked up or parked, never repeated blindly"
+        "put the newer file back. If it is lost, `holdfast recover --journal FILE` turns this copy into a proper "
+        "restore: effects after the copy are looked up or parked, never repeated on a guess"
     )
 
 
@@ -83,8 +83,8 @@ class JournalGone(StateUnusable):
 
     code = "journal-gone"
     default_hint = (
-        "put the journal's file back (then `holdfast recover --journal FILE` if it is older); "
-        "where no copy is left, `holdfast recover --journal FILE --begin-anew`"
+        "put the journal's file back (if it is an older copy, then run `holdfast recover --journal FILE`). If no "
+        "copy is left: `holdfast recover --journal FILE --begin-anew`"
     )
 
 
@@ -95,7 +95,7 @@ class NotAJournal(StateUnusable):
     """
 
     code = "not-a-journal"
-    default_hint = "check the path; Holdfast never overwrites a file it did not make"
+    default_hint = "check the path; Holdfast never overwrites a file that it did not make"
 
 
 class CommitUnknown(Retryable):
@@ -106,7 +106,7 @@ class CommitUnknown(Retryable):
     """
 
     code = "commit-unknown"
-    default_hint = "the row is read again under a lock before anything is sent"
+    default_hint = "Holdfast reads the row again under a lock before it sends anything"
 
 
 class SessionLost(Retryable):
@@ -119,8 +119,8 @@ class SessionLost(Retryable):
 
     code = "session-lost"
     default_hint = (
-        "the process was paused or the journal was unreachable for longer than the lease; "
-        "another session resumes its tasks"
+        "the process was paused, or could not reach the journal, for longer than its lease; another session "
+        "resumes its tasks"
     )
 
 
@@ -131,7 +131,7 @@ class LeaseLost(Conflict):
     """
 
     code = "lease-lost"
-    default_hint = "another worker has resumed the task; this run stops, nothing is lost"
+    default_hint = "another worker has resumed the task; this run stops, and nothing is lost"
 
     def __init__(self, *, task_id: str, epoch: int) -> None:
         super().__init__(f"task {task_id}: epoch {epoch} is stale; nothing was written")
@@ -147,7 +147,7 @@ class KeysMissing(StateUnusable):
     """
 
     code = "keys-missing"
-    default_hint = "put the journal's keys.json back beside it; without it payloads cannot be read"
+    default_hint = "put the journal's keys.json back next to it; without it the journal cannot be read"
 
 
 class KeysWrong(StateUnusable):
@@ -162,8 +162,8 @@ class HighWaterDamaged(StateUnusable):
 
     code = "high-water-damaged"
     default_hint = (
-        "without it an old copy of the journal cannot be told from the newest one; if you are sure "
-        "that the journal is the newest, `holdfast recover --journal FILE` makes this a restore"
+        "without it Holdfast cannot tell an old copy of the journal from the newest one. If you are sure that this"
+        " is the newest, `holdfast recover --journal FILE` turns it into a restore"
     )
 
 
@@ -176,8 +176,8 @@ class SecretsDamaged(StateUnusable):
 
     code = "secrets-damaged"
     default_hint = (
-        "put secrets.sealed back from a copy of the same keys.json; or move it away and set the "
-        "secrets again with `holdfast secret set`"
+        "put secrets.sealed back from a backup made with the same keys.json; or move it away and set the secrets "
+        "again with `holdfast secret set`"
     )
 
 
@@ -206,7 +206,7 @@ class ApprovalNotFound(NotFound):
     """The step does not wait for an approval: it was answered, or never asked."""
 
     code = "approval-not-found"
-    default_hint = "`holdfast approval list` shows what waits for a decision"
+    default_hint = "`holdfast approval list` shows what waits for an answer"
 
 
 class BlobNotFound(NotFound):

@@ -16,7 +16,7 @@ class ModelUnavailable(Retryable):
     """
 
     code = "model-unavailable"
-    default_hint = "the same request is sent again later; a second endpoint would have taken over"
+    default_hint = "Holdfast sends the same request again later; with a second endpoint it would have used that one"
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, status: int | None = None) -> None:
         super().__init__(message)
@@ -29,14 +29,14 @@ class ModelRateLimited(ModelUnavailable):
     """Every endpoint that could be asked answered 429."""
 
     code = "model-rate-limited"
-    default_hint = "the request is sent again after the time the provider names"
+    default_hint = "Holdfast sends the request again after the time that the provider names"
 
 
 class ModelOverloaded(ModelUnavailable):
     """The provider is overloaded: 503, 529, or an error in the middle of a stream."""
 
     code = "model-overloaded"
-    default_hint = "the provider has too much to do; the request is sent again later"
+    default_hint = "the provider is overloaded; Holdfast sends the request again later"
 
 
 class ModelRejected(Terminal):
@@ -47,7 +47,7 @@ class ModelRejected(Terminal):
 
     code = "model-rejected"
     exit_code = EXIT_FAILED
-    default_hint = "the message is the provider's; see docs/reference/models.md for what is sent"
+    default_hint = "the message is from the provider; docs/reference/models.md says what Holdfast sends"
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class ModelKeyRefused(ModelRejected):
     """The endpoint's key is missing, wrong, or may not use this model. Other endpoints were tried first."""
 
     code = "model-key-refused"
-    default_hint = "check the endpoint's key and what it may use; keys are never shown"
+    default_hint = "check the endpoint's key and its permissions; Holdfast never shows keys"
 
 
 class ModelNotFound(ModelRejected):
@@ -93,7 +93,7 @@ class ModelRefused(Terminal):
 
     code = "model-refused"
     exit_code = EXIT_FAILED
-    default_hint = "ask otherwise; what was done before is in `holdfast task show`"
+    default_hint = "ask in another way; `holdfast task show` shows what was done before"
 
 
 class StateHeldElsewhere(BadUsage):
@@ -106,8 +106,7 @@ class StateHeldElsewhere(BadUsage):
 
     code = "state-held-elsewhere"
     default_hint = (
-        "send the contents in the messages instead, or name the surface in `allow_state`; "
-        "it is then recorded with every reply"
+        "send the contents in the messages instead, or name the surface in `allow_state`; every reply then records it"
     )
 
 
@@ -120,7 +119,7 @@ class ReplyGarbled(Unresolved):
     """
 
     code = "reply-garbled"
-    default_hint = "the request is sent again; what came of the reply was thrown away"
+    default_hint = "Holdfast threw the reply away and sends the request again"
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)

@@ -41,14 +41,14 @@ class BadEvent(BadInput):
     """
 
     code = "bad-event"
-    default_hint = "answer 400; if it is the provider's, check the signing secret of the endpoint"
+    default_hint = "answer 400; if the provider did send it, check the signing secret of the endpoint"
 
 
 class NotDurable(BadUsage):
     """A tool was called like a plain function, so nothing would have been recorded."""
 
     code = "not-durable"
-    default_hint = "call the tool through `run.call(...)` in a task, or in `hf.scope(...)`"
+    default_hint = "call the tool with `run.call(...)` in a task, or in `hf.scope(...)`"
 
 
 class StepOpen(BadUsage):
@@ -74,8 +74,8 @@ class NoSchema(BadUsage):
 
     code = "no-schema"
     default_hint = (
-        "give the parameter a type of JSON values (docs/reference/schemas.md), or write the schema "
-        "by hand: @holdfast.tool(parameters={...})"
+        "give the parameter a JSON type (docs/reference/schemas.md), or write the schema by hand: "
+        "@holdfast.tool(parameters={...})"
     )
 
     def __init__(self, *, tool: str, why: str, parameter: str = "") -> None:
@@ -104,7 +104,7 @@ class SecretInInput(BadUsage):
     """
 
     code = "secret-in-input"
-    default_hint = "pass the handle `secret://NAME` instead; a value would be written down"
+    default_hint = "pass the handle `secret://NAME` instead; the value itself would be written down"
 
     def __init__(self, *, what: str, handle: str) -> None:
         super().__init__(f"{what} would hold the value of {handle}")
@@ -118,7 +118,7 @@ class SecretNotFound(NotFound):
     default_hint = "`holdfast secret list` shows the secrets of this journal"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no secret {name!r} beside this journal")
+        super().__init__(f"this journal has no secret {name!r}")
         self.name = name
 
 
@@ -129,7 +129,7 @@ class SecretInUse(Conflict):
     """
 
     code = "secret-in-use"
-    default_hint = "let them end, or give --force: they are parked when they would be sent"
+    default_hint = "let those steps finish, or give --force: they are then parked when they would be sent"
 
 
 class ScratchRefused(BadUsage):
@@ -149,7 +149,7 @@ class ScratchTooLarge(BadUsage):
     """The scratch folder is over a limit of `[scratch]` in docs/reference/settings.md."""
 
     code = "scratch-too-large"
-    default_hint = "remove files that are not needed any more, or raise the limits under [scratch]"
+    default_hint = "remove files that are no longer needed, or raise the limits under [scratch]"
 
 
 class ScratchChanging(BadUsage):
@@ -160,7 +160,7 @@ class ScratchChanging(BadUsage):
     """
 
     code = "scratch-changing"
-    default_hint = "let whatever writes the file end before the next step"
+    default_hint = "let the program that writes the file finish before the next step"
 
 
 class RequestConflict(Conflict):
@@ -171,7 +171,7 @@ class RequestConflict(Conflict):
 
     def __init__(self, *, task_id: str, request_id: str, name: str) -> None:
         super().__init__(
-            f"request id {request_id!r} of {name} is task {task_id}, which was submitted with another input"
+            f"request id {request_id!r} of {name} belongs to task {task_id}, which was submitted with another input"
         )
         self.task_id = task_id
         self.request_id = request_id
@@ -181,7 +181,7 @@ class MessageConflict(Conflict):
     """The message id belongs to another message of this conversation. This one was not accepted."""
 
     code = "message-conflict"
-    default_hint = "use a new message id for a new message; the same id always means the same one"
+    default_hint = "use a new message id for a new message; the same id always means the same message"
 
     def __init__(self, *, task_id: str, message_id: str, conversation: str) -> None:
         super().__init__(f"message id {message_id!r} of the conversation {conversation!r} was sent with another text")
@@ -193,7 +193,7 @@ class ScopeBusy(Conflict):
     """Another process holds the scope."""
 
     code = "scope-busy"
-    default_hint = "one process holds a scope at a time; close it there, or use another name"
+    default_hint = "only one process holds a scope at a time; close it there, or use another name"
 
 
 class NotNow(Conflict):
@@ -203,7 +203,7 @@ class NotNow(Conflict):
     """
 
     code = "too-early"
-    default_hint = "a request may still be under way; decide after that time"
+    default_hint = "a request may still be in flight; decide after that time"
 
 
 class NotSettleable(Conflict):
@@ -214,7 +214,7 @@ class NotSettleable(Conflict):
     """
 
     code = "not-settleable"
-    default_hint = "only parked steps take a decision; `holdfast effect list` shows them"
+    default_hint = "you can decide only parked steps; `holdfast effect list` shows them"
 
 
 class TaskFailed(Terminal):
@@ -261,7 +261,8 @@ class TaskParked(Unresolved):
         else:
             look, act = f"task show {task_id}", f"task retry {task_id}"
         super().__init__(
-            f"{where} is parked: {question}", hint=f"`holdfast {look}` shows the evidence, `holdfast {act}` goes on"
+            f"{where} is parked: {question}",
+            hint=f"`holdfast {look}` shows the evidence, `holdfast {act}` resumes the task",
         )
         self.task_id = task_id
         self.ordinal = ordinal
@@ -273,14 +274,14 @@ class TaskUnfinished(Unresolved):
 
     code = "task-unfinished"
     exit_code = EXIT_RETRY
-    default_hint = "the task goes on; wait longer, or see `holdfast task show TASK`"
+    default_hint = "the task continues; wait longer, or see `holdfast task show TASK`"
 
 
 class ResultErased(NotFound):
     """The task ended so long ago that retention erased its payload. How it ended is still known."""
 
     code = "result-erased"
-    default_hint = "results are kept for `keep_days`; keep what you need longer elsewhere"
+    default_hint = "Holdfast keeps results for `keep_days`; store what you need longer elsewhere"
 
     def __init__(self, *, task_id: str, state: str) -> None:
         super().__init__(f"task {task_id} {state}; its result was erased by retention")

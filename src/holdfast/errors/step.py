@@ -28,7 +28,7 @@ class Refused(StepFailed):
     def __init__(
         self, proof: Any = None, *, retry_after_s: float | None = None
     ) -> None:  # Any: whatever JSON the far end answered
-        super().__init__(f"refused by the far end: {_shown(proof)}")
+        super().__init__(f"the far end refused: {_shown(proof)}")
         self.proof = proof
         self.retry_after_s = retry_after_s
 
@@ -79,11 +79,11 @@ class GateRefused(StepFailed):
     """
 
     code = "gate-refused"
-    default_hint = "the refusal is recorded and stays; another call may pass: docs/how-to/limits.md"
+    default_hint = "the refusal is final for this step; another call may pass: docs/how-to/limits.md"
 
     def __init__(self, *, tool: str, ordinal: str, rule: str, why: str, retry_after_s: float | None = None) -> None:
-        later = "" if retry_after_s is None else f"; again in {retry_after_s:g} s"
-        super().__init__(f"step {ordinal}: {tool} is refused by the gate: {why}{later}")
+        later = "" if retry_after_s is None else f"; it may pass in {retry_after_s:g} s"
+        super().__init__(f"step {ordinal}: the gate refused {tool}: {why}{later}")
         self.tool = tool
         self.ordinal = ordinal
         self.rule = rule
@@ -99,7 +99,7 @@ class ScratchNotKept(StepFailed):
     """
 
     code = "scratch-not-kept"
-    default_hint = "the step is not run again; make what it left anew by another call, or go on without it"
+    default_hint = "the step is not run again; make its files again with another call, or continue without them"
 
     def __init__(self, *, tool: str, ordinal: str, why: str) -> None:
         super().__init__(f"step {ordinal}: the files that {tool} left are lost: {why}")
@@ -115,7 +115,7 @@ class ResultNotKept(StepFailed):
     """
 
     code = "result-not-kept"
-    default_hint = "the step is recorded as succeeded; let the tool return JSON values"
+    default_hint = "the step is recorded as succeeded; make the tool return JSON values"
 
     def __init__(self, *, tool: str, ordinal: str, why: str) -> None:
         super().__init__(f"step {ordinal}: {tool} took effect, but its result is lost: {why}")
@@ -134,13 +134,13 @@ class DoneWithOtherArguments(StepFailed):
     """
 
     code = "done-with-other-arguments"
-    default_hint = "nothing was sent; make another call if it is wanted beside what was done"
+    default_hint = "nothing was sent; make another call if you want one in addition to what was done"
 
     def __init__(self, *, tool: str, ordinal: str, args: Any, result: Any) -> None:
-        told = "arguments that its lookup does not say" if args is None else f"{args!r}"
+        before = "arguments that its lookup does not return" if args is None else f"{args!r}"
         super().__init__(
             f"step {ordinal}: before the journal was restored {tool} was called with "
-            f"{told[:500]}; it is not called again"
+            f"{before[:500]}; it is not called again"
         )
         self.tool = tool
         self.ordinal = ordinal
@@ -165,7 +165,7 @@ class Busy(Unresolved):
     code = "busy"
 
     def __init__(self, retry_after_s: float = 1.0, *, kind: str = "", text: str = "") -> None:
-        super().__init__(f"the far end is busy with this effect key; again in {retry_after_s:g} s")
+        super().__init__(f"the far end is busy with this effect key; try again in {retry_after_s:g} s")
         self.retry_after_s = retry_after_s
         self.kind = kind  # which error of the far end, and its words, for the record
         self.text = text
@@ -175,7 +175,7 @@ class KeyReused(Unresolved):
     """The service has seen this effect key with another body, for example from before a restore."""
 
     code = "key-reused"
-    default_hint = "something was done under this key in another timeline; it is looked up or parked"
+    default_hint = "another timeline used this key; Holdfast looks the effect up, or parks it"
 
     def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
         super().__init__(f"the far end knows this effect key with another body: {_shown(proof)}")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.app.handle import TaskHandle
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.app.open import open as open_holdfast
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.effect import Effect

@@ -1,4 +1,4 @@
-"""What waits for a person's yes or no, across all tasks of a journal."""
+"""Questions that wait for a person's yes or no, in all tasks of a journal."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Waiting:
 async def list_approvals(journal: Journal) -> list[Waiting]:
     """Every question that waits and has no answer yet, oldest task first.
 
-    Of tasks that run, too: one call may wait while another beside it is slow. A damaged task
-    that runs is its worker's to report.
+    Also of running tasks: one call may wait while a parallel one is slow. The worker reports a
+    running task that is damaged.
     """
     rows = await journal.list_tasks(Filter(states=_ASKING, limit=TASKS_MAX, newest_first=False))
     found: list[Waiting] = []
@@ -51,7 +51,7 @@ async def list_approvals(journal: Journal) -> list[Waiting]:
 
 
 def _is_answered(view: TaskView, ordinal: str, items: list[InboxItem]) -> bool:
-    """Whether an answer waits to be read; one for other arguments or older code does not count."""
+    """Whether a matching answer waits; one for other arguments or older code does not count."""
     step = view.steps.get(ordinal)
     binding = None if step is None else approval_binding(step)
     return any(

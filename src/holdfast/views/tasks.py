@@ -1,7 +1,7 @@
 """Tasks and steps as the JSON that commands print (docs/reference/json.md); tables show the same.
 
-Values in, values out. A step that another one undid is shown as compensated; that is worked out
-here from the child step, the row itself is never rewritten (T12).
+Values in, values out. A step that another one undid is shown as compensated; this is derived here
+from the child step, the row itself is never rewritten (T12).
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
 
 
 def _spent(view: TaskView) -> Shape | None:
-    """What its model calls have cost; None where it made none."""
+    """What its model calls cost; None if it made none."""
     spent = spent_of(view)
     return None if spent is None else msgspec.to_builtins(spent)
 
 
 def ask_shape(view: TaskView, step: StepView) -> Shape | None:
-    """What a model was asked, and over which way the reply came; None for every other step."""
+    """A model call: the request, and the route of the reply; None for every other step."""
     if step.tool != ASK or not isinstance(step.args, dict):
         return None
     asked = asked_of(step)
@@ -145,7 +145,7 @@ def scratch_shape(manifest: Manifest) -> Shape:
 
 
 def step_shape(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow]) -> Shape:
-    """One step: state, key, attempts, times, what came of it."""
+    """One step: state, key, attempts, times, result."""
     started_ms = step.attempts[-1].at_ms if step.attempts else 0
     return {
         "ordinal": step.ordinal,
@@ -194,7 +194,7 @@ def effect_line(view: TaskView, step: StepView, sessions: Mapping[str, SessionRo
 
 
 def item_shape(item: InboxItem) -> Shape:
-    """A fact that somebody added and, unless applied, no worker has concluded from yet."""
+    """A fact from outside; unless applied, no worker has used it yet."""
     return {
         "kind": item.kind.value,
         "ordinal": item.ordinal,

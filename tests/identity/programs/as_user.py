@@ -36,7 +36,7 @@ NEEDED = (
     "encodings.latin_1",
     "holdfast.layout.agent_home",
     "holdfast.identity.speaker.signer_process",
-    "holdfast.app.worker_log",
+    "holdfast.app.worker",
     "pwd",
     "getpass",
 )

@@ -101,8 +101,8 @@ def test_wrong_words(hf: Commands, words: tuple[str, ...], said: str) -> None:
         ("missing.py:tasks", "there is no file missing.py"),
         ("no_such_module:tasks", "no_such_module"),
         ("app.py:nothing", "it has: "),
-        ("app.py", "names no app"),
-        (":", "names no app"),
+        ("app.py", "is not an app"),
+        (":", "is not an app"),
         ("broken.py:tasks", "failed on import: SyntaxError"),
         ("raising.py:tasks", "failed on import: ZeroDivisionError"),
         ("app.py:HERE", "not a list of tasks"),
@@ -120,7 +120,7 @@ def test_a_wrong_app(hf: Commands, app: str, said: str) -> None:
     ("request_text", "said"),
     [
         ('{"value": 1', "REQUEST is not JSON"),
-        ('{"value": 1, "value": 2}', "'value' is there twice"),
+        ('{"value": 1, "value": 2}', "'value' is given twice"),
         ('{"value": NaN}', "NaN is not a JSON number"),
         ('{"value": 1, "wrong": 2}', "unexpected keyword argument 'wrong'"),
         ("{}", "missing a required argument: 'value'"),
@@ -172,11 +172,11 @@ def test_a_hundred_megabytes(hf: Commands) -> None:
 
 
 def test_nul_and_bytes_that_are_no_text(hf: Commands) -> None:
-    assert "not text in UTF-8" in refused(hf, "submit", "app.py:only", b"\xff\xfe", code=2, error="bad-input")
-    assert "not text in UTF-8" in refused(hf, "task", "list", "--journal", b"/tmp/\xff", code=2, error="bad-input")
+    assert "not UTF-8 text" in refused(hf, "submit", "app.py:only", b"\xff\xfe", code=2, error="bad-input")
+    assert "not UTF-8 text" in refused(hf, "task", "list", "--journal", b"/tmp/\xff", code=2, error="bad-input")
     (hf.folder / "latin").write_bytes(b"caf\xe9")
     words = ("submit", "app.py:tasks", "@latin", "--task", "echo")
-    assert "not text in UTF-8 (byte 3)" in refused(hf, *words, code=2, error="bad-input")
+    assert "not UTF-8 text (byte 3)" in refused(hf, *words, code=2, error="bad-input")
     assert "NUL" in hf.look("task", "show", "a\0b", code=2).err
     done = hf("submit", "app.py:tasks", '{"value": "a\\u0000b"}', "--task", "echo", "--run")
     assert done.json == "a\0b", "NUL inside a value is text like any other"
@@ -195,7 +195,7 @@ def test_results_that_are_not_json(hf: Commands) -> None:
     done = hf("submit", "app.py:tasks", "{}", "--task", "loses_result", "--run", code=9)
     assert "odd took effect, but its result is lost" in done.err
     task_id = hf.look("task", "list", "--json").json["tasks"][0]["task_id"]
-    assert "took effect, its result is lost" in hf.look("task", "show", task_id).out
+    assert "took effect, but its result is lost" in hf.look("task", "show", task_id).out
     hf.look("task", "retry", task_id)
     hf("submit", "app.py:only", "x", "--run")
     assert (hf.folder / "odd").read_text() == "\n"
@@ -218,7 +218,7 @@ def test_ctrl_c_leaves_the_task_alone(hf: Commands) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (130, "")
-    assert "goes on without you" in err
+    assert "the task continues: `holdfast task show" in err
     assert "Traceback" not in err
     assert hf.look("task", "list", "--json").json["tasks"][0]["state"] == "queued"
 
@@ -361,7 +361,7 @@ async def test_a_clock_set_back_a_day(hf: Commands) -> None:
     async with open_journal(hf.folder, serve=False, clock=Ahead()) as journal:
         await journal.submit("echo", value=1)
     found = hf("doctor", code=1).out
-    assert re.search(r"lies 86,[34]\d\d s behind", found)
+    assert re.search(r"is 86,[34]\d\d s behind", found)
     assert "timedatectl" in found
     done = hf("submit", "app.py:only", "ada", "--run")
     assert done.json["sent"] == {"to": "ada"}

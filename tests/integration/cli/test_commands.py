@@ -170,7 +170,7 @@ def test_a_parked_effect_is_shown_and_settled(hf: Commands, start_worker: Callab
     assert (bool(shape["question"]), bool(shape["evidence"])) == (True, True)
 
     settle = ("effect", "settle", place, "--done", "--result", '{"id": "m1"}')
-    assert "nobody is there" in hf(*settle, code=2).err
+    assert "cannot ask for confirmation" in hf(*settle, code=2).err
     assert "--dry-run" in hf.look(*settle, "--dry-run").err
     assert hf.look("effect", "show", place, "--json").json["facts"] == []
     hf(*settle, "--yes", "--by", "ada", "--note", "seen in the ledger")
@@ -190,7 +190,7 @@ def test_settling_wants_one_decision_on_a_parked_step(hf: Commands) -> None:
     assert "--done --run --skip" in hf("effect", "settle", place, code=2).err
     assert "not parked" in hf("effect", "settle", place, "--run", "--yes", code=4).err
     words = ("effect", "settle", place, "--skip", "--result", "1")
-    assert "--result goes with --done" in hf(*words, code=2).err
+    assert "--result needs --done" in hf(*words, code=2).err
 
 
 def test_evidence_closes_a_parked_effect(hf: Commands, start_worker: Callable[..., Worker]) -> None:
@@ -246,13 +246,13 @@ def test_a_call_that_needs_a_yes_waits_for_it(hf: Commands, start_worker: Callab
 
 def test_cancel_and_retry_do_what_makes_sense(hf: Commands, start_worker: Callable[..., Worker]) -> None:
     failed = submit(hf, "fails", code=9)
-    assert "has ended" in hf("task", "cancel", failed, "--yes", code=4).err
+    assert "has already ended: failed" in hf("task", "cancel", failed, "--yes", code=4).err
     assert "would run again" in hf.look("task", "retry", failed, "--dry-run").err
     hf("task", "retry", failed, "--by", "ada")
     assert hf.look("task", "show", failed, "--json").json["state"] == "queued"
     assert "only a parked or failed" in hf.look("task", "retry", failed, code=4).err
     task_id = accept(hf, "hello", "ada")
-    assert "nobody is there" in hf("task", "cancel", task_id, code=2).err
+    assert "cannot ask for confirmation" in hf("task", "cancel", task_id, code=2).err
     done = hf("task", "cancel", task_id, "--yes")
     assert "no worker serves this journal now" in done.err
     assert wait_ended(start_worker(), task_id) == "cancelled"
@@ -263,7 +263,7 @@ def test_a_beginning_of_an_id_must_be_unique(hf: Commands) -> None:
     ids = [accept(hf, "echo", str(number)) for number in range(9)]
     first = next(one for one in ids if sum(other[0] == one[0] for other in ids) > 1)
     done = hf.look("task", "show", first[0], code=2)
-    assert "more than one" in done.err
+    assert "is the beginning of several task ids" in done.err
     assert first in done.err
 
 

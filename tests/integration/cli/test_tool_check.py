@@ -163,12 +163,12 @@ def test_a_table_for_people(shop: Commands) -> None:
     ("words", "said"),
     [
         (("missing", "{}"), "the app has no tool 'missing'"),
-        (("look", '{"n": 1}'), "look is Read: its promise cannot be tried from outside"),
+        (("look", '{"n": 1}'), "look is Read: its promise cannot be tested from outside"),
         (("honest", "[1]"), "ARGS must be a JSON object"),
         (("honest", "{not json"), "ARGS is not JSON"),
         (("honest", '{"m": 1}'), "unexpected 'm', missing 'n'"),
-        (("honest", '{"n": 1}', "--at-once", "1"), "--at-once: from 2 to 100"),
-        (("honest", '{"n": 1}', "--wait", "-1"), "--wait: a number of seconds"),
+        (("honest", '{"n": 1}', "--at-once", "1"), "--at-once must be between 2 and 100"),
+        (("honest", '{"n": 1}', "--wait", "-1"), "--wait must be between 0 and 3600 seconds"),
     ],
 )
 def test_bad_words(shop: Commands, words: tuple[str, ...], said: str) -> None:

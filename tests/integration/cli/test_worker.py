@@ -134,7 +134,7 @@ def test_a_task_that_exits_fails_alone(hf: Commands, start_worker: Start) -> Non
     [
         ("missing.py:tasks", (), 2, "there is no file missing.py"),
         ("app.py:nothing", (), 2, "has no 'nothing'"),
-        ("app.py", (), 2, "names no app"),
+        ("app.py", (), 2, "is not an app"),
         ("no.such.module:tasks", (), 2, "cannot be found"),
         ("exits.py:tasks", (), 2, "failed on import: SystemExit"),
         ("app.py:tasks", ("--lease-ttl", "0"), 2, "lease_ttl_s must lie between"),

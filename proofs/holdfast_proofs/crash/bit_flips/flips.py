@@ -25,8 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.doctor import examine
-from holdfast.app.findings import Level
+from holdfast.app.doctor import Level, examine
 from holdfast_proofs.crash.bit_flips import furnished
 from holdfast_proofs.crash.bit_flips.flip_places import Place, places
 from holdfast_proofs.crash.bit_flips.furnished import JOURNAL, SETTINGS, FarEnd, effects

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.errors import JournalBusy, JournalFull
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.disk_faults.disk_lives import sample, work_and_check

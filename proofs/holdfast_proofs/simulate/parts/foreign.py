@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.errors import HoldfastError, StepFailed
 from holdfast_proofs.simulate.parts.tools import TOOLS
 

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.core.clock import SeededEntropy
 from holdfast.core.ids import TaskId
 from holdfast.core.step import StepState

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.app.open import Holdfast
+from holdfast.app.holdfast import Holdfast
 from holdfast.core.clock import SeededEntropy
 from holdfast.errors import HoldfastError, InvariantViolated, SessionLost
 from holdfast.runtime.engine.engine import Engine

@@ -1,4 +1,4 @@
-"""`holdfast adopt FOLDER`: an agent that was there before is covered; none of its files moves."""
+"""`holdfast adopt FOLDER`: protect an existing agent; none of its files moves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.agent.init import add_identity_options
-from holdfast.cli.command import Commands, add_json_option, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command
 
 if TYPE_CHECKING:
     from holdfast.layout.covered import Entry
@@ -21,32 +21,27 @@ def add_parser(commands: Commands) -> None:
         "adopt",
         run=run,
         purpose=(
-            "Give an agent that was there before, in any language or framework, an identity,\n"
-            "backups, a hand-off and recovery. Lists what was found, what is covered and what is\n"
-            "not. No file of it is moved, written or given another mode: what Holdfast makes lies\n"
-            "in FOLDER/.holdfast, for you alone. A run that was cut short is finished by the same\n"
-            "command."
+            "Give an existing agent, in any language or framework, an identity, backups, a\n"
+            "hand-off and recovery. Lists what was found, what is backed up and what is not.\n"
+            "Holdfast does not move, write or change the mode of any of its files. Holdfast's own\n"
+            "files are in FOLDER/.holdfast, readable only by you. If a run is interrupted, run the\n"
+            "same command again to finish it."
         ),
         examples=("holdfast adopt ~/clawd --dry-run", "holdfast adopt ~/clawd --second /media/stick/clawd"),
     )
     parser.add_argument("folder", metavar="FOLDER", help="the agent's folder")
     parser.add_argument("--name", metavar="NAME", default="", help="default: the folder's name")
-    parser.add_argument("--dry-run", action="store_true", help="only list; nothing is made")
-    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
-    parser.add_argument(
-        "--without-identity",
-        action="store_true",
-        help="no keys yet: `holdfast init NAME --home FOLDER/.holdfast` makes them later",
-    )
+    add_options(parser, "--dry-run", "--yes")
+    add_flag(parser, "--without-identity", "no keys yet: `holdfast init NAME --home FOLDER/.holdfast` makes them later")
     add_identity_options(parser)
-    add_json_option(parser)
+    add_options(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     from holdfast.app.handoff import write_foreign
     from holdfast.cli.agent.init import make
     from holdfast.cli.input.agent_places import path_of, paths_of, witnesses_of
-    from holdfast.cli.input.confirm import confirm
+    from holdfast.cli.input.terminal import confirm
     from holdfast.cli.screen.screen import print_json, talk
     from holdfast.identity.acts.make_agent import find_whole
     from holdfast.layout.witness_address import folders_of
@@ -59,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         _print(found)
     identity: dict[str, Any] | None = None
     if not args.dry_run:
-        confirm(found.name, f"{found.home} is made; nothing else is changed", yes=args.yes)
+        confirm(found.name, f"Holdfast makes {found.home} and changes nothing else", yes=args.yes)
         home = prepare(found)
         if not args.without_identity and not find_whole(found.home):
             identity = make(args, name=found.name, home=found.home)
@@ -83,7 +78,7 @@ def _talk_done(found: FolderSurvey, identity: dict[str, Any] | None) -> None:
     talk(
         f"adopted: {found.folder} as {found.name}\n"
         "hint: let the agent read .holdfast/handoff.md first when it starts; "
-        "`holdfast handoff --home FOLDER` writes it anew"
+        "`holdfast handoff --home FOLDER` updates it"
     )
     if any(part.path == ".git/" for part in found.parts):
         talk("hint: keep .holdfast out of git: `echo .holdfast >> .git/info/exclude`")
@@ -94,24 +89,24 @@ def _print(found: FolderSurvey) -> None:
 
     print_fields(
         [
-            ("folder", f"{found.folder} (mode {found.mode:04o}; it stays as it is)"),
+            ("folder", f"{found.folder} (mode {found.mode:04o}; not changed)"),
             ("name", found.name),
-            ("Holdfast's files", f"{found.home} (mode 0700)" + " (there already)" * found.adopted),
-            ("identity", "yes: an id that never changes, keys in a vault apart"),
+            ("Holdfast's files", f"{found.home} (mode 0700)" + " (exists already)" * found.adopted),
+            ("identity", "yes: an id that never changes; its keys are in a vault elsewhere"),
             ("backup", _backup_words(found)),
             ("hand-off", f"yes: {found.home}/handoff.md, from its own files"),
-            ("recovery", "yes: `holdfast recover`, from paper and one backup"),
+            ("recovery", "yes: `holdfast recover`, from the recovery sheet and one backup"),
         ]
     )
     print()
     print_table(
         ("found", "what it is", "files"),
         [(part.path, part.what, str(part.files)) for part in found.parts],
-        empty="nothing that is known by name; the files are covered all the same",
+        empty="no files that Holdfast knows by name; it backs the files up all the same",
     )
-    _print_entries("database", found.databases, "taken by SQLite's own backup, also while in use")
-    _print_entries("to know", found.remarks, "")
-    _print_entries("not covered", found.left_out, "")
+    _print_entries("database", found.databases, "copied with SQLite's own backup, also while in use")
+    _print_entries("note", found.remarks, "")
+    _print_entries("not backed up", found.left_out, "")
 
 
 def _print_entries(title: str, entries: tuple[Entry, ...], text: str) -> None:
@@ -136,7 +131,7 @@ def _backup_words(found: FolderSurvey) -> str:
     words = f"yes: {found.files:,} files, {len(found.databases)} databases, {found.links} links"
     words += f", {found.bytes:,} bytes"
     if found.secrets:
-        words += f"; {len(found.secrets)} secrets in the clear are left out: keep copies apart"
+        words += f"; {len(found.secrets)} files with plain-text secrets are left out: keep copies elsewhere"
     return words
 
 

@@ -1,11 +1,11 @@
-"""`holdfast handoff`: the four answers that whoever takes over needs first."""
+"""`holdfast handoff`: the four answers that a successor needs first."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_home_option, add_json_option, new_command
+from holdfast.cli.command import Commands, add_options, new_command
 
 if TYPE_CHECKING:
     from holdfast.app.handoff import Answer
@@ -16,13 +16,12 @@ def add_parser(commands: Commands) -> None:
         commands,
         "handoff",
         run=run,
-        purpose="Where are we, what is pending, what is decided, what changed: from the journal of "
-        "the agent in this folder, and handoff.md is brought up to date. With the journal gone, "
-        "what handoff.md says, and as of when.",
+        purpose="Show what is done, what is pending, what was decided and what changed, from the "
+        "journal of the agent in this folder, and update handoff.md. Without a journal, show "
+        "handoff.md and its date.",
         examples=("holdfast handoff", "holdfast handoff --home ~/agents/ada --json"),
     )
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
         from holdfast.cli.screen.screen import talk
 
         talk(
-            "note: there is no journal; this is what handoff.md says\n"
-            "hint: `holdfast recover` brings the journal back from a backup"
+            "note: there is no journal; this is handoff.md\nhint: `holdfast recover` restores the journal from a backup"
         )
     print(safe(render(answer.handoff)), end="")
     return 0

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from holdfast.cli.command import Commands, add_json_option, new_command
+from holdfast.cli.command import Commands, add_list, add_options, new_command
 from holdfast.cli.input.input_slots import add_slot_options
 
 
@@ -17,11 +17,11 @@ def add_parser(commands: Commands) -> None:
         run=run,
         purpose=(
             "Make an agent: its folder, its identity, a vault with its keys, a second place for\n"
-            "the next key, a witness, and 24 words for paper.\n\n"
-            "The words are shown once, before anything exists that they could open. Whoever has\n"
-            "them can evict every running copy of the agent; without them a lost machine is a\n"
-            "lost identity. An agent that has a journal already keeps it: its keys move into the\n"
-            "vault. A run that was cut short is finished by the same command."
+            "the next key, a witness, and 24 recovery words to write on paper.\n\n"
+            "Holdfast shows the words once, before it makes anything that they could open. Anyone\n"
+            "who has them can evict every running copy of the agent. Without them, a lost machine\n"
+            "is a lost identity. An agent that already has a journal keeps it; its keys move into\n"
+            "the vault. If a run is interrupted, run the same command again to finish it."
         ),
         examples=(
             "holdfast init ada",
@@ -33,40 +33,40 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("name", metavar="NAME", help="small letters, digits, - and _")
     parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: ./NAME)")
     add_identity_options(parser)
-    add_json_option(parser)
+    add_options(parser, "--json")
 
 
 def add_identity_options(parser: argparse.ArgumentParser) -> None:
-    """Where the keys of a new agent lie, and how its words are shown."""
-    parser.add_argument("--vault", metavar="DIR", help="default: ~/.config/holdfast/vault/NAME; never in the home")
+    """Where the keys of a new agent are, and how its words are shown."""
     parser.add_argument(
-        "--second", metavar="DIR", help="the place of the next key: on another disk, or of another user"
+        "--vault", metavar="DIR", help="default: ~/.config/holdfast/vault/NAME; never in the agent's folder"
     )
     parser.add_argument(
+        "--second", metavar="DIR", help="where the next key is kept: another disk, or another user's folder"
+    )
+    add_list(
+        parser,
         "--witness",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="a folder in which a witness is kept; repeat it: 3 bear one that is down, 4 one that "
-        "lies (default: one, ~/.config/holdfast/witness/NAME)",
+        "DIR",
+        "the folder of a witness; repeatable: 3 tolerate one offline, 4 tolerate one that lies "
+        "(default: one, ~/.config/holdfast/witness/NAME)",
     )
     parser.add_argument(
         "--arbiter",
         metavar="DIR",
-        help="the folder that says which copy of the agent may act (default: ~/.config/holdfast/arbiter/NAME)",
+        help="the folder that decides which copy of the agent may act (default: ~/.config/holdfast/arbiter/NAME)",
     )
     add_slot_options(parser, new=True)
     parser.add_argument(
         "--import-key",
         metavar="FILE",
-        help="take this Ed25519 key (OpenSSH, or a raw seed) as the first operational key; it is "
+        help="use this Ed25519 key (OpenSSH, or a raw seed) as the first operational key; it is "
         "weaker than a new one, because it existed elsewhere",
     )
     parser.add_argument(
         "--words-fd",
         metavar="N",
-        help="write the 24 words to this descriptor instead of showing them; at a terminal they "
-        "are copied by hand and typed back",
+        help="write the 24 words to this descriptor (default: at a terminal, you copy them by hand and type them back)",
     )
 
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | list[str]]:
-    """Make the agent as the identity options say; what there is then."""
+    """Make the agent as the identity options say; its fields."""
     import asyncio
     import dataclasses
 
@@ -96,6 +96,7 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
     from holdfast.cli.screen.screen import talk
     from holdfast.core.clock import SystemEntropy
     from holdfast.identity.acts.make_agent import AgentPlan, check_plan, make_agent
+    from holdfast.identity.acts.paper_sheets import today
     from holdfast.identity.records.ed25519 import Sodium
 
     show = words_out(args.words_fd, name)
@@ -110,7 +111,7 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
         arbiter=str(arbiter),
         keys=(),
         second_keys=(),
-        today=_today(),
+        today=today(),
     )
     check_plan(plan)
     imported = _imported(args.import_key)
@@ -119,9 +120,12 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
     made = asyncio.run(make_agent(plan, show=show, entropy=SystemEntropy(), port=Sodium()))
     log = made.done.log
     if made.went_on:
-        talk("an earlier run had made the vault: the words that it showed are the ones that count")
+        talk("an earlier run made the vault: only the words that it showed are valid")
     if len(log.head.witnesses.members) == 1:
-        talk("risk: one witness bears no loss; name three with --witness when you can")
+        talk(
+            "note: with one witness, losing it blocks key changes; three survive the loss of one "
+            "(give --witness three times)"
+        )
     return {
         "name": name,
         "id": log.id,
@@ -139,7 +143,7 @@ def _imported(given: str | None):
     from holdfast.cli.screen.screen import talk
     from holdfast.identity.vault.import_key import read_key_file
 
-    talk("risk: an imported key may have copies elsewhere; `holdfast identity rotate` soon")
+    talk("risk: an imported key may have copies elsewhere; run `holdfast identity rotate` soon")
     return read_key_file(path_of(given), _ask if sys.stdin.isatty() else None)
 
 
@@ -147,9 +151,3 @@ def _ask() -> str:
     from getpass import getpass
 
     return getpass("passphrase of the key file (not shown): ", stream=sys.stderr)
-
-
-def _today() -> str:
-    import datetime as dt
-
-    return dt.datetime.now(dt.UTC).date().isoformat()

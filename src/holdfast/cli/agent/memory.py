@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_home_option, add_json_option, add_verbs, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
 
 if TYPE_CHECKING:
     from holdfast.app.memory_search import Gone
@@ -17,18 +17,16 @@ LIMIT = 20
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "memory",
-        run=None,
-        purpose="What the agent in this folder remembers: MEMORY.md, and the logs of its days in "
-        "memory/. The files are yours to edit at any time; a running agent keeps your edits.",
+        purpose="What the agent in this folder remembers: MEMORY.md, and one log per day in memory/. "
+        "You may edit the files at any time; a running agent keeps your edits.",
         examples=(
             'holdfast memory add "The landlord answers on Mondays" --to MEMORY',
             "holdfast memory search landlord",
         ),
     )
-    verbs = add_verbs(parser)
     _add_add(verbs)
     _add_search(verbs)
     _add_show(verbs)
@@ -40,8 +38,8 @@ def _add_add(verbs: Commands) -> None:
         "add",
         run=run_add,
         summary="add a line",
-        purpose="Add one line, to today's log or to MEMORY.md. It goes through the journal where "
-        "there is one, beside a running worker too; else straight into the file.",
+        purpose="Add one line to today's log or to MEMORY.md. If there is a journal, the line goes "
+        "through it, also while a worker runs; otherwise straight into the file.",
         examples=(
             'holdfast memory add "Moved the meeting to Friday"',
             "echo 'Never call before nine' | holdfast memory add - --to MEMORY",
@@ -49,9 +47,8 @@ def _add_add(verbs: Commands) -> None:
     )
     parser.add_argument("text", metavar="TEXT", help="the line; - reads it from standard input")
     parser.add_argument("--to", choices=("day", "MEMORY"), default="day", help="which file (default: today's log)")
-    parser.add_argument("--origin", metavar="WHO", default="user", help="whose word it is (default: user)")
-    add_home_option(parser)
-    add_json_option(parser)
+    parser.add_argument("--origin", metavar="WHO", default="user", help="who says it (default: user)")
+    add_options(parser, "--home", "--json")
 
 
 def _add_search(verbs: Commands) -> None:
@@ -59,21 +56,20 @@ def _add_search(verbs: Commands) -> None:
         verbs,
         "search",
         run=run_search,
-        summary="find lines by words",
-        purpose="The lines of MEMORY.md and of the days that fit these words best, the best first.",
+        summary="find lines",
+        purpose="Find the lines of MEMORY.md and of the daily logs that match these words, best match first.",
         columns=(
-            ("FILE", "file and line number; waits: kept in the journal, not yet in the file"),
-            ("DAY", "when it was said, where that is known"),
-            ("ORIGIN", "whose word it is; file: a line that was written by hand"),
+            ("FILE", "file and line number; waits: in the journal, not yet in the file"),
+            ("DAY", "when it was said, if known"),
+            ("ORIGIN", "who said it; file: written by hand"),
             ("TEXT", "the line"),
         ),
         examples=("holdfast memory search landlord", "holdfast memory search rent --since 2026-11-01"),
     )
-    parser.add_argument("words", metavar="WORD", nargs="+", help="what the line is about")
-    parser.add_argument("--since", metavar="DAY", default="", help="only lines of this day on")
+    parser.add_argument("words", metavar="WORD", nargs="+", help="words to search for")
+    parser.add_argument("--since", metavar="DAY", default="", help="only lines from this day on")
     parser.add_argument("--limit", type=int, default=LIMIT, help=f"at most (default: {LIMIT})")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
 def _add_show(verbs: Commands) -> None:
@@ -81,15 +77,14 @@ def _add_show(verbs: Commands) -> None:
         verbs,
         "show",
         run=run_show,
-        summary="print what is remembered",
-        purpose="MEMORY.md, or the log of a day; with --start what an agent that starts is told of "
-        "its own files. Needs no journal.",
+        summary="print the memory",
+        purpose="Print MEMORY.md or the log of a day; with --start, the summary that an agent gets "
+        "when it starts. Needs no journal.",
         examples=("holdfast memory show", "holdfast memory show 2026-11-15", "holdfast memory show --start"),
     )
     parser.add_argument("day", metavar="DAY", nargs="?", default="", help="a day's log (default: MEMORY.md)")
-    parser.add_argument("--start", action="store_true", help="what an agent that starts is told")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_flag(parser, "--start", "the summary that an agent gets when it starts")
+    add_options(parser, "--home", "--json")
 
 
 def run_add(args: argparse.Namespace) -> int:
@@ -109,10 +104,10 @@ def run_add(args: argparse.Namespace) -> int:
     if done.written:
         print(f"{done.file}: added ({done.id})")
     else:
-        talk(f"note: kept in the journal, and not yet in {done.file}: {done.why}")
+        talk(f"note: in the journal, but not yet in {done.file}: {done.why}")
         if done.hint:
             talk(f"hint: {done.hint}")
-        talk("hint: after that the next `holdfast memory add`, or a worker, writes it")
+        talk("hint: then the next `holdfast memory add`, or a worker, writes it")
     return 0
 
 
@@ -127,15 +122,15 @@ def run_search(args: argparse.Namespace) -> int:
     from holdfast.errors import BadInput
 
     if args.limit < 1:
-        raise BadInput("--limit is at least 1")
+        raise BadInput("--limit must be at least 1")
     words = " ".join(args.words)
     found = asyncio.run(search(_home(args), words, limit=args.limit, since=args.since))
     if args.json:
         print_json({"lines": [_shape(one) for one in found.lines], "unread": msgspec.to_builtins(found.unread)})
         return 0
     rows = [(f"{one.file}:{one.line or 'waits'}", one.day, one.origin, one_line(one.text)) for one in found.lines]
-    where = "of what could be read " if found.unread else ""
-    empty = f"no line {where}fits; `holdfast memory show` prints MEMORY.md"
+    where = " in the files that could be read" if found.unread else ""
+    empty = f"no line matches{where}; `holdfast memory show` prints MEMORY.md"
     print_table(("FILE", "DAY", "ORIGIN", "TEXT"), rows, empty=empty)
     for one in found.unread:
         talk(f"NOT SEARCHED: {one.file}: {one.why}")
@@ -183,7 +178,7 @@ def run_show(args: argparse.Namespace) -> int:
     if raw is None:
         _tell_gone(home, str(name))
     if log.torn:
-        talk(f"note: the last line of {name} has no end: somebody may have died while writing it")
+        talk(f"note: the last line of {name} is incomplete: a program may have died while writing it")
     print(shown(text), end="" if text.endswith("\n") or not text else "\n")
     return 0
 
@@ -197,27 +192,24 @@ def _gone(home: AgentHome, name: str) -> Gone:
 
 
 def _tell_gone(home: AgentHome, name: str) -> None:
-    """Whether the file was never there, or is lost; and how it comes back."""
+    """Say whether the file never existed or is lost, and how to get it back."""
     from holdfast.cli.screen.screen import talk
 
     gone = _gone(home, name)
     if gone.why:
-        talk(f"note: the journal cannot be looked at: {gone.why}")
+        talk(f"note: the journal cannot be read: {gone.why}")
     if not (gone.known or gone.waiting or gone.lost):
         talk(f"note: there is no {name} yet")
         return
     if gone.known:
-        talk(f"note: {name} is gone; {gone.known} lines of it are known, as our last write left it")
+        talk(f"note: {name} is missing; Holdfast still has the {gone.known} lines of its last write")
     if gone.waiting:
         talk(f"note: {gone.waiting} lines for {name} wait in the journal")
     if gone.known or gone.waiting:
-        talk(
-            "hint: a worker that starts writes it again, and so does `holdfast memory add`; "
-            "to forget it, make an empty file"
-        )
+        talk("hint: the next worker, or `holdfast memory add`, writes it again; to forget it, make an empty file")
     if gone.lost:
-        talk(f"note: {name} is gone; {gone.lost} lines that were in it are not written again")
-        talk(f"hint: `holdfast recover --file {name} --to FOLDER` brings it from a backup")
+        talk(f"note: {name} is missing; Holdfast cannot write {gone.lost} of its lines again")
+        talk(f"hint: `holdfast recover --file {name} --to FOLDER` restores it from a backup")
 
 
 def _home(args: argparse.Namespace) -> AgentHome:

@@ -1,29 +1,27 @@
-"""`holdfast secret`: the secrets of tools, by name; a value goes in and never comes out."""
+"""`holdfast secret`: the secrets of tools, by name; no command shows a value."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_journal_option, add_json_option, add_verbs, new_command, over_journal
+from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun, over_journal
 from holdfast.errors import InvariantViolated
 
 if TYPE_CHECKING:
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
     from holdfast.identity.journal_keys.secret_file import SecretFile
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "secret",
-        run=None,
-        purpose="The secrets of tools. A tool's argument names one as secret://NAME; its value is "
-        "put in when the call is sent, and never recorded, shown or logged. Values are sealed in "
-        "secrets.sealed beside the journal's keys; running workers see a change at once.",
+        purpose="The secrets of tools. A tool's argument names one as secret://NAME. Holdfast fills "
+        "in the value when it sends the call, and never records, shows or logs it. Values are "
+        "encrypted in secrets.sealed next to the journal's keys; running workers see a change at once.",
         examples=("holdfast secret set billing", "holdfast secret list"),
     )
-    verbs = add_verbs(parser)
     _add_set(verbs)
     _add_list(verbs)
     _add_rotate(verbs)
@@ -35,10 +33,10 @@ def _add_set(verbs: Commands) -> None:
         verbs,
         "set",
         run=run_set,
-        summary="keep a new secret",
-        purpose="Keep a new secret. The value is asked for without showing it, or read from a "
-        "descriptor or a private file; never given as a word or in the environment, where other "
-        "programs can read it. At least 8 characters; one last line break is dropped.",
+        summary="store a new secret",
+        purpose="Store a new secret. Holdfast asks for the value without showing it, or reads it from "
+        "a descriptor or a private file. Never put it on the command line or in the environment, "
+        "where other programs can read it. At least 8 characters; a final line break is dropped.",
         examples=(
             "holdfast secret set billing",
             "holdfast secret set billing --from-file billing.key",
@@ -54,17 +52,16 @@ def _add_list(verbs: Commands) -> None:
         "list",
         run=over_journal(_list),
         summary="names, versions and ages; never values",
-        purpose="Every secret that is set, by name; never a value.",
+        purpose="List every secret by name; never a value.",
         columns=(
-            ("secret", "the handle that an argument names"),
-            ("version", "the one that new steps take"),
-            ("age", "since when it is active"),
-            ("kept", "older versions that steps planned with them may still send"),
+            ("secret", "the handle to use in an argument"),
+            ("version", "the version that new steps use"),
+            ("age", "how long this version is in use"),
+            ("kept", "older versions that open steps may still send"),
         ),
         examples=("holdfast secret list", "holdfast secret list --json"),
     )
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--journal", "--home", "--json")
 
 
 def _add_rotate(verbs: Commands) -> None:
@@ -73,14 +70,14 @@ def _add_rotate(verbs: Commands) -> None:
         "rotate",
         run=run_rotate,
         summary="give a secret a new value",
-        purpose="Give a secret a new value. New steps take it at once. A step that was planned "
-        "with the value before sends that one; two older versions are kept for it. --drop-old "
-        "forgets them, where the old value is revoked: a step that may have been sent with it is "
-        "then parked with a question instead of being sent again with another one.",
+        purpose="Give a secret a new value. New steps use it at once. A step that was planned with "
+        "the old value still sends that one; Holdfast keeps two older versions for this. Use "
+        "--drop-old if the old value is revoked: Holdfast then forgets it, and parks a step that "
+        "may have been sent with it instead of sending it again with another value.",
         examples=("holdfast secret rotate billing", "holdfast secret rotate billing --from-file new.key --drop-old"),
     )
     _add_value_options(parser)
-    parser.add_argument("--drop-old", action="store_true", help="keep no older version: the old value is revoked")
+    add_flag(parser, "--drop-old", "forget older versions: the old value is revoked")
 
 
 def _add_remove(verbs: Commands) -> None:
@@ -88,32 +85,28 @@ def _add_remove(verbs: Commands) -> None:
         verbs,
         "remove",
         run=over_journal(_remove),
-        summary="forget a secret",
-        purpose="Forget a secret, all its versions. Asks first; refuses where open steps have "
-        "recorded it. What a far end echoes of it later is not recognised any more.",
+        summary="remove a secret",
+        purpose="Remove a secret with all its versions. Asks first; refuses if open steps use it. "
+        "Holdfast no longer recognises the value if a far end echoes it later.",
         examples=("holdfast secret remove billing", "holdfast secret remove billing --yes"),
     )
     parser.add_argument("name", metavar="NAME", help="the secret, without secret://")
-    parser.add_argument("--force", action="store_true", help="also where open steps use it: they will be parked")
-    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_flag(parser, "--force", "also if open steps use it: they will be parked")
+    add_options(parser, "--yes", "--dry-run", "--journal", "--home", "--json")
 
 
 def _add_value_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the secret, without secret://")
     parser.add_argument("--from-fd", metavar="N", help="read the value from this open descriptor; 0 is a pipe")
-    parser.add_argument("--from-file", metavar="FILE", help="read the value from a file that is yours alone (0600)")
-    add_journal_option(parser)
-    add_json_option(parser)
+    parser.add_argument("--from-file", metavar="FILE", help="read the value from a file that only you can read (0600)")
+    add_options(parser, "--journal", "--home", "--json")
 
 
 def run_set(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_journal import run_opened
 
     _read_value(args)
-    return run_opened(args, _set, create=True)  # often the first thing that is done here
+    return run_opened(args, _set, create=True)  # often the first command in a new folder
 
 
 def run_rotate(args: argparse.Namespace) -> int:
@@ -124,7 +117,7 @@ def run_rotate(args: argparse.Namespace) -> int:
 
 
 def _read_value(args: argparse.Namespace) -> None:
-    """Before anything is opened here: a descriptor must be the caller's, not one of ours."""
+    """First of all: a descriptor must be the caller's, not one that we open later."""
     from holdfast.cli.input.input_secret import read_secret
     from holdfast.identity.journal_keys.secret_file import check_name, check_value
 
@@ -142,7 +135,7 @@ async def _set(hf: Holdfast, args: argparse.Namespace) -> int:
         handle = f"secret://{args.name}"
         print_json({"name": args.name, "handle": handle, "version": number})
         return 0
-    talk(f"kept: secret://{args.name} version {number}; a tool's argument may name it so")
+    talk(f"stored: secret://{args.name} version {number}; use this handle in a tool's argument")
     return 0
 
 
@@ -157,15 +150,15 @@ async def _rotate(hf: Holdfast, args: argparse.Namespace) -> int:
         shown = {"name": name, "handle": f"secret://{name}", "version": number}
         print_json({**shown, "older_steps": list(older)})
         return 0
-    talk(f"kept: secret://{name} version {number}; new steps take it")
+    talk(f"stored: secret://{name} version {number}; new steps use it")
     for place in older:
-        talk(f"note: step {place} was planned with an older version; it may ask you")
+        talk(f"note: step {place} was planned with an older version; it may be parked with a question")
     return 0
 
 
 async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.confirm import confirm
-    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.input.terminal import confirm
+    from holdfast.cli.screen.screen import finish
     from holdfast.errors import SecretInUse
     from holdfast.views.secrets_in_use import find_users
 
@@ -175,21 +168,15 @@ async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
     users = await find_users(hf.journal, name)
     if users and not args.force:
         shown = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
-        raise SecretInUse(f"secret://{name} is recorded by {len(users)} open steps: {shown}")
-    what = f"secret://{name} and its versions are forgotten; {len(users)} open steps use it"
+        raise SecretInUse(f"{len(users)} open steps use secret://{name}: {shown}")
+    what = f"Holdfast removes secret://{name} with all its versions; {len(users)} open steps use it"
     if args.dry_run:
-        if args.json:
-            print_json({"name": name, "open_steps": list(users), "done": False})
-            return 0
-        talk(f"{what}\nnothing was changed (--dry-run)")
-        return 0
+        return finish(
+            args, {"name": name, "open_steps": list(users), "done": False}, f"{what}\nnothing was changed (--dry-run)"
+        )
     confirm(name, what, yes=args.yes)
     store.remove(name)
-    if args.json:
-        print_json({"name": name, "open_steps": list(users), "done": True})
-        return 0
-    talk(f"removed: secret://{name}")
-    return 0
+    return finish(args, {"name": name, "open_steps": list(users), "done": True}, f"removed: secret://{name}")
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
@@ -231,7 +218,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
             )
             for name, one in found.items()
         ],
-        empty="no secrets are set; `holdfast secret set NAME` keeps one",
+        empty="no secrets yet; `holdfast secret set NAME` stores one",
     )
     return 0
 
@@ -241,5 +228,5 @@ def _store(hf: Holdfast) -> SecretFile:
 
     store = hf.secrets.store
     if not isinstance(store, SecretFile):
-        raise InvariantViolated("secrets", "this journal keeps its secrets elsewhere")
+        raise InvariantViolated("secrets", "this journal stores its secrets elsewhere")
     return store

@@ -1,4 +1,4 @@
-"""`holdfast backup`: snapshots of an agent, made, listed and restored for a test."""
+"""`holdfast backup`: make, list and test snapshots of an agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.cli.backup.upkeep import add_upkeep
-from holdfast.cli.command import Commands, add_home_option, add_json_option, add_verbs, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
@@ -17,16 +17,13 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "backup",
-        run=None,
-        purpose="Snapshots of an agent in its places. A snapshot that was made is not yet a "
-        "backup: it counts when it was restored for a test and every byte was compared with its "
-        "signed manifest.",
+        purpose="Snapshots of an agent in its places. A new snapshot is not yet a backup: it counts "
+        "after Holdfast has restored it for a test and compared every byte with the signed manifest.",
         examples=("holdfast backup now", "holdfast backup list", "holdfast backup verify"),
     )
-    verbs = add_verbs(parser)
     _add_now(verbs)
     _add_list(verbs)
     _add_verify(verbs)
@@ -39,22 +36,21 @@ def _add_now(verbs: Commands) -> None:
         "now",
         run=run_now,
         summary="make a snapshot in every place, and test it",
-        purpose="Make a snapshot of the agent as it is now, in every place at once, and restore "
-        "it for a test from each. The agent may go on working. Each place has its own result; "
-        "one that fails stops no other.",
+        purpose="Make a snapshot of the agent in every place at once, and restore it for a test from "
+        "each. The agent may continue to work. Each place has its own result; a place that fails "
+        "does not stop the others.",
         columns=(
             ("place", "where"),
-            ("made", "whether the snapshot is there"),
-            ("verified", "whether it was restored for a test and compared"),
+            ("made", "whether the snapshot was stored"),
+            ("verified", "whether a test restore was identical"),
             ("stored", "new bytes in the repository"),
             ("result", "ok, or what went wrong"),
         ),
         examples=("holdfast backup now", "holdfast backup now nas --json"),
     )
-    parser.add_argument("place", nargs="*", help="these places alone (default: all)")
-    parser.add_argument("--no-verify", action="store_true", help="make it only; it does not count as verified")
-    add_home_option(parser)
-    add_json_option(parser)
+    parser.add_argument("place", nargs="*", help="only these places (default: all)")
+    add_flag(parser, "--no-verify", "do not test it; it does not count as verified")
+    add_options(parser, "--home", "--json")
 
 
 def _add_list(verbs: Commands) -> None:
@@ -62,23 +58,22 @@ def _add_list(verbs: Commands) -> None:
         verbs,
         "list",
         run=run_list,
-        summary="what there is, where, and how old",
-        purpose="Look into every place: its newest snapshot, how far it is behind the newest head "
-        "that anybody knows, when a snapshot was last made and when one was last verified. A "
-        "repository that was put back to an older state is found here.",
+        summary="which snapshots exist, where, and how old",
+        purpose="Look into every place: its newest snapshot, how far it is behind the newest one that "
+        "any place knows of, and when a snapshot was last made and last verified there. Also finds "
+        "a repository that was rolled back to an older state.",
         columns=(
             ("place", "where"),
-            ("newest", "number of the newest snapshot it holds"),
-            ("behind", "snapshots, steps and seconds behind the newest head that is known"),
+            ("newest", "number of its newest snapshot"),
+            ("behind", "snapshots, steps and seconds behind the newest known snapshot"),
             ("last backup", "when a snapshot was last made there"),
-            ("last verified", "when one was last restored for a test"),
-            ("result", "of the last run; or why the place cannot be looked at"),
+            ("last verified", "when a snapshot was last restored for a test"),
+            ("result", "of the last run; or why the place cannot be read"),
         ),
         examples=("holdfast backup list", "holdfast backup list --snapshots --json"),
     )
-    parser.add_argument("--snapshots", action="store_true", help="show every snapshot")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_flag(parser, "--snapshots", "show every snapshot")
+    add_options(parser, "--home", "--json")
 
 
 def _add_verify(verbs: Commands) -> None:
@@ -87,22 +82,21 @@ def _add_verify(verbs: Commands) -> None:
         "verify",
         run=run_verify,
         summary="restore a snapshot for a test",
-        purpose="Restore the newest snapshot of every place into a scratch folder, with nothing "
-        "that this machine remembers of it, and compare all of it with the signed manifest; check "
-        "the journal in it. Nothing of the agent is changed.",
+        purpose="Restore the newest snapshot of every place into a scratch folder, without using "
+        "anything stored on this machine. Compare all of it with the signed manifest, and check "
+        "the journal in it. Does not change the agent.",
         columns=(
             ("place", "where"),
             ("snapshot", "which one"),
-            ("verified", "whether all of it is as it was signed"),
+            ("verified", "whether it is identical to what was signed"),
             ("seconds", "how long it took"),
             ("result", "ok, or what is wrong"),
         ),
         examples=("holdfast backup verify", "holdfast backup verify nas --json"),
     )
-    parser.add_argument("place", nargs="*", help="these places alone (default: all)")
-    parser.add_argument("--snapshot", metavar="NAME", default="", help="this one (default: the newest)")
-    add_home_option(parser)
-    add_json_option(parser)
+    parser.add_argument("place", nargs="*", help="only these places (default: all)")
+    parser.add_argument("--snapshot", metavar="NAME", default="", help="this snapshot (default: the newest)")
+    add_options(parser, "--home", "--json")
 
 
 def run_now(args: argparse.Namespace) -> int:
@@ -177,8 +171,8 @@ def run_list(args: argparse.Namespace) -> int:
                 talk(f"hint: {place.place}: {SnapshotsMissing.default_hint}")
             if place.behind is not None:
                 talk(
-                    f"warning: {place.place} is behind the newest head that is known: its "
-                    "repository was put back, or the last snapshot did not reach it"
+                    f"warning: {place.place} is behind the newest known snapshot: its repository "
+                    "was rolled back, or the last snapshot did not reach it"
                 )
         return 0
 
@@ -236,7 +230,7 @@ def _print_places(report: ListReport) -> None:
     print_table(
         ("place", "newest", "behind", "last backup", "last verified", "result"),
         rows,
-        empty="no places yet; `holdfast place add NAME FOLDER` makes one",
+        empty="no places yet; `holdfast place add NAME FOLDER` adds one",
         state="result",
     )
 

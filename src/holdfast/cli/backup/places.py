@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_home_option, add_json_option, add_verbs, new_command
+from holdfast.cli.command import Commands, Run, add_flag, add_options, new_command, new_noun
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
@@ -16,20 +16,18 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "place",
-        run=None,
         purpose="Where an agent's backups go: folders on other disks, and repositories on other "
-        "hosts. Each place has its own repository and its own key; one that fails stops no other.",
+        "hosts. Each place has its own repository and key; a place that fails does not stop the others.",
         examples=("holdfast place add nas /mnt/nas/holdfast --domain 'NAS in the cellar'", "holdfast place list"),
     )
-    verbs = add_verbs(parser)
     _add_add(verbs)
     _add_list(verbs)
     _add_check(verbs)
     _add_move(verbs)
-    _add_mend_key(verbs)
+    _add_fix_key(verbs)
     _add_break_lock(verbs)
     _add_remove(verbs)
 
@@ -38,19 +36,19 @@ def _add_add(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "add",
-        run=run_add,
-        summary="a new place, with a repository of its own",
-        purpose="Add a place and make an encrypted Borg repository there. A folder must exist: a "
-        "disk that is not mounted is not taken for a new one. What your paper needs to bring the "
-        "agent back from this place alone (escrow.age, the heads, the key blocks of the other "
-        "places) is put beside the repository.",
+        run=over_places(_add),
+        summary="add a place, with its own repository",
+        purpose="Add a place and make an encrypted Borg repository there. The folder must exist, so "
+        "that Holdfast does not mistake an unmounted disk for a new place. Holdfast also stores "
+        "there what your recovery sheet needs to restore the agent from this place alone: "
+        "escrow.age, the heads, and the key blocks of the other places.",
         examples=(
             "holdfast place add nas /mnt/nas/holdfast --domain 'NAS in the cellar'",
             "holdfast place add host ssh://backup@host.example/./ada --append-only",
             "holdfast place add host backup@host.example:ada --rsh 'ssh -i ~/.ssh/backup'",
         ),
     )
-    parser.add_argument("name", metavar="NAME", help="what you call it: nas, second-host")
+    parser.add_argument("name", metavar="NAME", help="your name for it: nas, second-host")
     parser.add_argument("address", metavar="ADDRESS", help="a folder, ssh://user@host:port/path, or user@host:path")
     parser.add_argument(
         "--domain",
@@ -59,22 +57,19 @@ def _add_add(verbs: Commands) -> None:
         help="what fails together with it: a machine, a room, a provider (default: the host's "
         "name; for folders, this machine)",
     )
-    parser.add_argument(
-        "--append-only",
-        action="store_true",
-        help="the far end runs `borg serve --append-only`: removals are recorded there, not done",
+    add_flag(
+        parser, "--append-only", "the host runs `borg serve --append-only`: it records removals and does not do them"
     )
     parser.add_argument("--rsh", metavar="COMMAND", default="", help="how to reach the host (default: ssh)")
-    parser.add_argument("--remote-borg", metavar="NAME", default="", help="the name of Borg on that host (borg)")
+    parser.add_argument("--remote-borg", metavar="NAME", default="", help="the Borg command on that host (borg)")
     parser.add_argument(
         "--beside",
         metavar="ADDRESS",
         default="",
-        help="a second repository for escrow.age and heads, where the host allows only "
-        "repositories that it made itself (default: ADDRESS-beside)",
+        help="a second repository for escrow.age and heads, for hosts that allow only "
+        "repositories that they made themselves (default: ADDRESS-beside)",
     )
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
 def _add_list(verbs: Commands) -> None:
@@ -82,65 +77,60 @@ def _add_list(verbs: Commands) -> None:
         verbs,
         "list",
         run=run_list,
-        summary="every place, and when it was last verified",
-        purpose="Every place of the agent, as this machine knows it; nothing is contacted.",
+        summary="list places, and when each was last verified",
+        purpose="List the places of the agent, as this machine knows them. Contacts no place.",
         columns=(
             ("place", "its name"),
             ("address", "where it is"),
-            ("domain", "what fails together with it; places that share one are named below"),
-            ("verified", "since the newest snapshot restored for a test; only this counts"),
-            ("made", "since the newest snapshot that was made"),
+            ("domain", "what fails together with it; places that share one are listed below"),
+            ("verified", "age of the newest snapshot that passed a test restore; only this counts"),
+            ("made", "age of the newest snapshot"),
             ("result", "of the last try: ok, or the code of the error"),
         ),
         examples=("holdfast place list", "holdfast place list --json"),
     )
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
 def _add_check(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "check",
-        run=run_check,
-        summary="is it there, does it open, is it whole",
-        purpose="Look at a place: the right disk is mounted, the repository opens and is the one "
-        "that was added, no snapshot that it held is gone, and what a bare machine needs lies "
-        "beside. --deep reads every chunk; only a test restore (`holdfast backup verify`) shows "
-        "more.",
+        run=over_places(_check),
+        summary="check that a place is present, opens and is complete",
+        purpose="Check a place: the right disk is mounted, the repository opens and is the one that "
+        "was added, no snapshot is missing, and the files for a recovery on a new machine are "
+        "present. --deep reads every chunk; only a test restore (`holdfast backup verify`) proves more.",
         examples=("holdfast place check nas", "holdfast place check nas --deep --json"),
     )
     _add_name(parser)
-    parser.add_argument("--deep", action="store_true", help="read every chunk; takes its time")
-    parser.add_argument(
-        "--mark", action="store_true", help="write the file again by which the place is known: you say that this is it"
-    )
+    add_flag(parser, "--deep", "read every chunk; slow")
+    add_flag(parser, "--mark", "write the place's marker file again: you confirm that this is the right place")
 
 
 def _add_move(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "move",
-        run=run_move,
-        summary="the same repository at another address",
-        purpose="The place lies elsewhere now. Its repository must be the same one; never go on "
-        "with a copy and its original.",
+        run=over_places(_move),
+        summary="give the new address of a repository that you moved",
+        purpose="Tell Holdfast the new address of a place. It must be the same repository; never use "
+        "both a copy and its original.",
         examples=("holdfast place move nas /mnt/rack/holdfast",),
     )
     parser.add_argument("name", metavar="NAME", help="the place")
     parser.add_argument("address", metavar="ADDRESS", help="where it is now")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
-def _add_mend_key(verbs: Commands) -> None:
+def _add_fix_key(verbs: Commands) -> None:
     parser = new_command(
         verbs,
-        "mend-key",
-        run=run_mend_key,
+        "fix-key",
+        run=over_places(_fix_key),
         summary="put a lost key block back",
         purpose="Put the vault's copy of the key block back into a repository that lost its own.",
-        examples=("holdfast place mend-key nas",),
+        examples=("holdfast place fix-key nas",),
     )
     _add_name(parser)
 
@@ -149,39 +139,38 @@ def _add_break_lock(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "break-lock",
-        run=run_break_lock,
-        summary="remove the lock of a dead machine",
-        purpose="Remove a lock that another machine left behind when it died. Two clients at "
-        "once can damage a repository: be sure that no other one is at work.",
+        run=over_places(_break_lock),
+        summary="remove a lock that a dead machine left",
+        purpose="Remove a lock that another machine left behind when it died. Two clients at the same "
+        "time can damage a repository: make sure that no other client is working.",
         examples=("holdfast place break-lock nas",),
     )
     _add_name(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
+    add_options(parser, "--yes")
 
 
 def _add_remove(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "remove",
-        run=run_remove,
-        summary="no more backups there; what is there stays",
-        purpose="Back up no more to this place. What lies there stays and can be restored; the vault keeps its key.",
+        run=over_places(_remove),
+        summary="stop backing up there; existing snapshots stay",
+        purpose="Stop backing up to this place. Its snapshots stay and can be restored; the vault keeps its key.",
         examples=("holdfast place remove usb", "holdfast place remove usb --yes"),
     )
     _add_name(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
+    add_options(parser, "--yes")
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the place")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
-def run_opened(args: argparse.Namespace, work: Callable[[BackupPlaces, argparse.Namespace], Awaitable[int]]) -> int:
-    """Run the work over the agent's places, its vault open."""
+def over_places(work: Callable[[BackupPlaces, argparse.Namespace], Awaitable[int]]) -> Run:
+    """The `run` of a verb that works over the agent's places, with its vault open."""
 
-    async def main() -> int:
+    async def main(args: argparse.Namespace) -> int:
         from holdfast.backup.places.backup_places import open_places
         from holdfast.cli.screen.progress import Progress
         from holdfast.layout.agent_home import home_folder, load_home
@@ -190,11 +179,7 @@ def run_opened(args: argparse.Namespace, work: Callable[[BackupPlaces, argparse.
         with Progress() as news:
             return await work(await open_places(home, progress=news), args)
 
-    return run_async(main())
-
-
-def run_add(args: argparse.Namespace) -> int:
-    return run_opened(args, _add)
+    return lambda args: run_async(main(args))
 
 
 async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
@@ -219,16 +204,16 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
         return 0
     talk(f"added: {place.name} at {place.repository}")
     for names in shared_domains(places.read()).values():
-        talk(f"note: {' and '.join(names)} share a failure domain: they can be lost together")
+        talk(f"note: {', '.join(names)} share a failure domain: one failure can take all of them")
     if place.append_only:
         talk(APPEND_ONLY)
-    talk("next: `holdfast backup now`, and print your recovery sheet anew: it names the places")
+    talk("next: `holdfast backup now`, and `holdfast paper card`: the card lists the places")
     return 0
 
 
 APPEND_ONLY = (
-    "note: append-only is not immutable: removals are recorded and hide a snapshot; its data "
-    "stays until somebody with rights on that host compacts the repository"
+    "note: append-only is not immutable: a removal hides a snapshot; its data stays until a user "
+    "with permissions on that host compacts the repository"
 )
 
 
@@ -274,14 +259,10 @@ def run_list(args: argparse.Namespace) -> int:
         if state.missing:
             talk(f"{place.name}: {missing_text(state)}\nhint: {SnapshotsMissing.default_hint}")
     for names in shared.values():
-        talk(f"note: {' and '.join(names)} share a failure domain: they can be lost together")
+        talk(f"note: {', '.join(names)} share a failure domain: one failure can take all of them")
     if any(place.append_only for place in places):
         talk(APPEND_ONLY)
     return 0
-
-
-def run_check(args: argparse.Namespace) -> int:
-    return run_opened(args, _check)
 
 
 async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
@@ -305,83 +286,61 @@ async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
         )
         return 0 if error is None else error.exit_code
     read = "every chunk was read" if args.deep else "not read: --deep reads every chunk"
-    how = "well" if error is None else "NOT WELL"
+    how = "ok" if error is None else "NOT OK"
     talk(f"{how}: {args.name}, {len(found.snapshots)} snapshots ({read})")
     if error is None:
         return 0
     talk(f"{error.message}\nhint: {error.hint}")
     if found.missing:
         for text in found.beside:
-            talk(f"beside the repository: {text}")
+            talk(f"next to the repository: {text}")
     return error.exit_code
-
-
-def run_move(args: argparse.Namespace) -> int:
-    return run_opened(args, _move)
 
 
 async def _move(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.backup.places.backup_places import states_of
-    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.screen.screen import finish
 
     place = await places.move(args.name, args.address)
-    if args.json:
-        print_json(place_shape(place, states_of(places.home).of(place.name)))
-        return 0
-    talk(f"moved: {place.name} is at {place.repository}")
-    return 0
+    return finish(
+        args, place_shape(place, states_of(places.home).of(place.name)), f"moved: {place.name} is at {place.repository}"
+    )
 
 
-def run_mend_key(args: argparse.Namespace) -> int:
-    return run_opened(args, _mend_key)
-
-
-async def _mend_key(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import print_json, talk
+async def _fix_key(places: BackupPlaces, args: argparse.Namespace) -> int:
+    from holdfast.cli.screen.screen import finish
 
     await places.mend_key(args.name)
     listing = await places.check(args.name)
-    if args.json:
-        print_json({"name": args.name, "snapshots": [one.name for one in listing.archives]})
-        return 0
-    talk(f"mended: {args.name} opens again, {len(listing.archives)} snapshots")
-    return 0
-
-
-def run_break_lock(args: argparse.Namespace) -> int:
-    return run_opened(args, _break_lock)
+    return finish(
+        args,
+        {"name": args.name, "snapshots": [one.name for one in listing.archives]},
+        f"fixed: {args.name} opens again, {len(listing.archives)} snapshots",
+    )
 
 
 async def _break_lock(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.confirm import confirm
-    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.input.terminal import confirm
+    from holdfast.cli.screen.screen import finish
 
     place = places.get(args.name)
-    confirm(args.name, f"the lock of {place.repository} is removed", yes=args.yes)
+    confirm(args.name, f"Holdfast removes the lock of {place.repository}", yes=args.yes)
     await places.break_lock(args.name)
-    if args.json:
-        print_json({"name": args.name, "repository": place.repository})
-        return 0
-    talk(f"removed: the lock of {args.name}")
-    return 0
-
-
-def run_remove(args: argparse.Namespace) -> int:
-    return run_opened(args, _remove)
+    return finish(args, {"name": args.name, "repository": place.repository}, f"removed: the lock of {args.name}")
 
 
 async def _remove(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.confirm import confirm
-    from holdfast.cli.screen.screen import print_json, talk
+    from holdfast.cli.input.terminal import confirm
+    from holdfast.cli.screen.screen import finish
 
     place = places.get(args.name)
-    confirm(args.name, f"no more backups to {place.address}; what is there stays", yes=args.yes)
+    confirm(args.name, f"Holdfast stops backing up to {place.address}; its snapshots stay", yes=args.yes)
     places.remove(args.name)
-    if args.json:
-        print_json({"name": args.name, "repository": place.repository})
-        return 0
-    talk(f"removed: {args.name}; its repository is still at {place.repository}")
-    return 0
+    return finish(
+        args,
+        {"name": args.name, "repository": place.repository},
+        f"removed: {args.name}; its repository is still at {place.repository}",
+    )
 
 
 def _since(now_ms: int, at_ms: int) -> str:
@@ -389,7 +348,7 @@ def _since(now_ms: int, at_ms: int) -> str:
     from holdfast.cli.screen.screen import ago
 
     if is_ahead(at_ms, now_ms=now_ms):
-        return f"in {ago(at_ms - now_ms)}: by a wrong clock"
+        return f"in {ago(at_ms - now_ms)}: the clock was wrong"
     return ago(now_ms - at_ms) if at_ms else "never"
 
 

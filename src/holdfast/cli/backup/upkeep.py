@@ -1,4 +1,4 @@
-"""`holdfast backup prune | due | schedule`: what keeps backups going without a person."""
+"""`holdfast backup prune | due | schedule`: backups without a person."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_home_option, add_json_option, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
@@ -26,27 +26,24 @@ def _add_prune(verbs: Commands) -> None:
         verbs,
         "prune",
         run=run_prune,
-        summary="remove old snapshots; never the last verified",
-        purpose="Remove snapshots that the rules under [backup] do not keep. Never the newest "
-        "verified one nor anything newer. First the listing is compared with the signed heads: "
-        "where a snapshot is gone that must exist, nothing is removed there and you are told. "
-        "At an append-only place removals hide snapshots and free no space.",
+        summary="remove old snapshots, never the last verified one",
+        purpose="Remove snapshots that the rules under [backup] do not keep, but never the newest "
+        "verified one or anything newer. Holdfast first compares each place with the signed heads: "
+        "if a snapshot is missing, it reports this and removes nothing there. At an append-only "
+        "place, removals hide snapshots and free no space.",
         columns=(
             ("place", "where"),
             ("kept", "snapshots that stay"),
-            ("removed", "snapshots that went, or would with --dry-run"),
-            ("unnamed", "archives that no head names: left alone"),
+            ("removed", "snapshots that were removed; with --dry-run, would be"),
+            ("unnamed", "archives that no head names: not touched"),
             ("result", "ok, or why nothing was removed"),
         ),
         examples=("holdfast backup prune --dry-run", "holdfast backup prune nas"),
     )
-    parser.add_argument("place", nargs="*", help="these places alone (default: all)")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    parser.add_argument(
-        "--accept-missing", action="store_true", help="go on where snapshots are gone: you know who removed them"
-    )
-    add_home_option(parser)
-    add_json_option(parser)
+    parser.add_argument("place", nargs="*", help="only these places (default: all)")
+    add_options(parser, "--dry-run")
+    add_flag(parser, "--accept-missing", "continue although snapshots are missing: you know who removed them")
+    add_options(parser, "--home", "--json")
 
 
 def _add_due(verbs: Commands) -> None:
@@ -54,16 +51,15 @@ def _add_due(verbs: Commands) -> None:
         verbs,
         "due",
         run=run_due,
-        summary="back up to the places whose time has come",
-        purpose="Back up to every place whose time has come, and tell news by [notices]: for "
-        "timers and cron. A place that failed is tried again soon, then less often; a disk that "
-        "is away raises no alarm before its last verified backup is too old. Ends with 0 also "
-        "where a place failed: what a person must know is a notice.",
+        summary="back up to every place that is due",
+        purpose="Back up to every place that is due, and send news by [notices]. For timers and cron. "
+        "A place that failed is tried again soon, then less often. A disk that is not mounted "
+        "raises no alarm until its last verified backup is too old. The exit code is 0 even if a "
+        "place failed: a notice tells you what you must know.",
         examples=("holdfast backup due --every 1h", "holdfast backup due --every 1d --home ~/ada"),
     )
     parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
 def _add_schedule(verbs: Commands) -> None:
@@ -71,21 +67,20 @@ def _add_schedule(verbs: Commands) -> None:
         verbs,
         "schedule",
         run=run_schedule,
-        summary="a timer of the system for it",
+        summary="set up a system timer for backups",
         purpose="Print a systemd service and timer for your user, and a line for cron, that run "
         "`holdfast backup due`. --install writes the two files; you start them.",
         examples=("holdfast backup schedule --every 1h", "holdfast backup schedule --every 1d --install"),
     )
     parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
-    parser.add_argument("--install", action="store_true", help="write the files to ~/.config/systemd/user")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_flag(parser, "--install", "write the files to ~/.config/systemd/user")
+    add_options(parser, "--home", "--json")
 
 
 def run_prune(args: argparse.Namespace) -> int:
-    from holdfast.cli.backup.places import run_opened
+    from holdfast.cli.backup.places import over_places
 
-    return run_opened(args, _prune)
+    return over_places(_prune)(args)
 
 
 async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
@@ -145,7 +140,7 @@ async def _due(args: argparse.Namespace) -> int:
 
 
 def _print_due(home: AgentHome, names: Sequence[str]) -> None:
-    """What was due, and how every place stands now."""
+    """What was due, and the state of every place."""
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.places import read_places
     from holdfast.cli.backup.places import place_shape
@@ -180,12 +175,12 @@ def run_schedule(args: argparse.Namespace) -> int:
             talk(f"written: {path}")
         talk(
             f"start it: systemctl --user daemon-reload && systemctl --user enable --now "
-            f"{schedule.unit}.timer\nand let it run without a login: loginctl enable-linger"
+            f"{schedule.unit}.timer\nto run it without a login: loginctl enable-linger"
         )
         return 0
     print(f"# ~/.config/systemd/user/{schedule.unit}.service\n{schedule.service}")
     print(f"# ~/.config/systemd/user/{schedule.unit}.timer\n{schedule.timer}")
-    print(f"# or, by crontab -e:\n{schedule.cron}")
+    print(f"# or, with crontab -e:\n{schedule.cron}")
     return 0
 
 

@@ -1,28 +1,25 @@
-"""`holdfast effect`: what is in doubt, with evidence; a person's decision; facts from outside."""
+"""`holdfast effect`: effects in doubt, with evidence; decide them; report what is known from elsewhere."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_journal_option, add_json_option, add_verbs, new_command, over_journal
+from holdfast.cli.command import Commands, add_flag, add_options, imported, new_command, new_noun, over_journal
 
 if TYPE_CHECKING:
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
 
 TASKS_MAX = 100_000  # looked through for one list
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "effect",
-        run=None,
-        purpose="Effects in doubt: what may or may not have happened at a downstream, what is "
-        "known of it, and how it is settled.",
+        purpose="Effects in doubt: what may or may not have happened at a far end, what is known, and how to decide.",
         examples=("holdfast effect list", "holdfast effect show 01J9ZK/4"),
     )
-    verbs = add_verbs(parser)
     _add_list(verbs)
     _add_show(verbs)
     _add_settle(verbs)
@@ -34,21 +31,20 @@ def _add_list(verbs: Commands) -> None:
         verbs,
         "list",
         run=over_journal(_list),
-        summary="every effect in doubt",
-        purpose="Every effect in doubt: unknown, parked, or started by a worker that has died.",
+        summary="list effects in doubt",
+        purpose="List every effect in doubt: unknown, parked, or started by a worker that died.",
         columns=(
-            ("effect", "TASK/ORDINAL: what the other verbs take"),
+            ("effect", "TASK/ORDINAL, as the other verbs take it"),
             ("tool", "what was called"),
             ("class", "effect class"),
             ("state", "unknown: a worker reconciles it; parked: a person decides; started"),
             ("since", "how long ago its newest attempt began"),
-            ("question", "what must be known, or why there is doubt"),
+            ("question", "what a person must find out, or why there is doubt"),
         ),
         examples=("holdfast effect list", "holdfast effect list --all --json"),
     )
-    parser.add_argument("--all", action="store_true", help="every effect of every task, closed ones too")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_flag(parser, "--all", "every effect of every task, also closed ones")
+    add_options(parser, "--journal", "--home", "--json")
 
 
 def _add_show(verbs: Commands) -> None:
@@ -56,24 +52,23 @@ def _add_show(verbs: Commands) -> None:
         verbs,
         "show",
         run=over_journal(_show),
-        summary="one effect: question, evidence, what can be done",
-        purpose="One effect: the question, the evidence, its key at the downstream, every "
-        "attempt, when it may be decided, and the commands that decide it.",
+        summary="show one effect: question, evidence, what to do",
+        purpose="Show one effect: the question, the evidence, its effect key, every attempt, when it "
+        "may be decided, and the commands that decide it.",
         examples=("holdfast effect show 01J9ZK/4", "holdfast effect show 01J9ZK/4 --json"),
     )
     parser.add_argument("effect", metavar="TASK/ORDINAL", help="the step")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--journal", "--home", "--json")
 
 
 def _add_settle(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "settle",
-        run=run_settle,
+        run=imported("effect.settle", "run_settle"),
         summary="decide a parked effect",
-        purpose="Decide a parked effect, after looking at the downstream yourself. It was done "
-        "(then its result is what you give), it is to be run now, or it is skipped.",
+        purpose="Decide a parked effect, after you have checked the far end yourself. Either it was "
+        "done (you give its result), or Holdfast runs it now, or Holdfast skips it.",
         examples=(
             'holdfast effect settle 01J9ZK/4 --done --result \'{"id": "ch_1"}\'',
             "holdfast effect settle 01J9ZK/4 --run --by ops --note 'not in the ledger'",
@@ -81,26 +76,21 @@ def _add_settle(verbs: Commands) -> None:
     )
     parser.add_argument("effect", metavar="TASK/ORDINAL", help="the step")
     decision = parser.add_mutually_exclusive_group(required=True)
-    decision.add_argument("--done", action="store_true", help="it happened; the task goes on")
+    add_flag(decision, "--done", "it happened; the task continues")
     decision.add_argument("--run", action="store_true", dest="run_now", help="it did not happen: run it now")
-    decision.add_argument("--skip", action="store_true", help="it is not done; the task is told so")
+    add_flag(decision, "--skip", "do not do it; the task gets StepSkipped")
     parser.add_argument("--result", metavar="JSON", help="with --done: its result; JSON, @file or - (null)")
-    parser.add_argument("--by", default="", help="who decides, for the record")
-    parser.add_argument("--note", default="", help="why, for the record")
-    parser.add_argument("--yes", action="store_true", help="do not ask for a typed word")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be recorded")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--by", "--note", "--yes", "--dry-run", "--journal", "--home", "--json")
 
 
 def _add_evidence(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "evidence",
-        run=run_evidence,
-        summary="tell what is known of an effect",
-        purpose="Tell what is known of an effect from elsewhere, for example from a webhook. "
-        "That it happened closes an effect in doubt; that it did not is shown to whoever decides.",
+        run=imported("effect.settle", "run_evidence"),
+        summary="report what is known of an effect",
+        purpose="Report what is known of an effect from elsewhere, for example from a webhook. If it "
+        "happened, this closes an effect in doubt; if not, Holdfast shows it to the person who decides.",
         examples=(
             "holdfast effect evidence --effect-key 6f1c2a9e-9d3b-8f00-a1b2-0123456789ab --result @body.json",
             "holdfast effect evidence 01J9ZK/4 --did-not-happen --source 'support call'",
@@ -109,24 +99,9 @@ def _add_evidence(verbs: Commands) -> None:
     parser.add_argument("effect", metavar="TASK/ORDINAL", nargs="?", help="the step")
     parser.add_argument("--effect-key", metavar="KEY", help="the step, by its effect key")
     parser.add_argument("--result", metavar="JSON", help="what the call would have returned: JSON, @file or -")
-    parser.add_argument("--did-not-happen", action="store_true", help="it did not take place")
-    parser.add_argument("--source", default="command line", help="where this is known from")
-    add_journal_option(parser)
-    add_json_option(parser)
-
-
-def run_settle(args: argparse.Namespace) -> int:
-    from holdfast.cli.effect.settle import settle
-    from holdfast.cli.input.input_journal import run_opened
-
-    return run_opened(args, settle)
-
-
-def run_evidence(args: argparse.Namespace) -> int:
-    from holdfast.cli.effect.settle import tell_evidence
-    from holdfast.cli.input.input_journal import run_opened
-
-    return run_opened(args, tell_evidence)
+    add_flag(parser, "--did-not-happen", "it did not happen")
+    parser.add_argument("--source", default="command line", help="how you know it")
+    add_options(parser, "--journal", "--home", "--json")
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
@@ -143,7 +118,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
     unreadable: list[dict[str, object]] = []
     table: list[tuple[str, ...]] = []
     for row in rows:
-        # Accepted and claimed only: no step yet. A parked one may rest because it is damaged.
+        # Accepted and claimed only: no step yet. A parked one may be damaged.
         if row.records < 3 and row.state is not TaskState.PARKED:
             continue
         try:
@@ -162,7 +137,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
     print_table(
         ("effect", "tool", "class", "state", "since", "question"),
         table,
-        empty="no effect is in doubt; unknown and parked ones would appear here",
+        empty="no effect is in doubt; unknown and parked effects would appear here",
     )
     for one in unreadable:
         talk(f"warning: task {one['task_id']} cannot be read: {one['message']}")
@@ -181,7 +156,7 @@ def _table_row(line: dict[str, object], started_ms: int, hf: Holdfast) -> tuple[
 
 
 async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.app.open import get_step
+    from holdfast.app.holdfast import get_step
     from holdfast.cli.effect.page import print_effect, ways
     from holdfast.cli.screen.reference import get_step_place
     from holdfast.cli.screen.screen import print_json

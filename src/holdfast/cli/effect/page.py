@@ -1,4 +1,4 @@
-"""One effect for a person: the question, what is known, what can be done."""
+"""One effect for a person: the question, the evidence, what to do."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from holdfast.views.tasks import Shape, epoch_text
 
 
 def ways(place: str, step: StepView) -> list[str]:
-    """What a person can do about a step in this state."""
+    """The commands that help with a step in this state."""
     match step.state:
         case StepState.PARKED:
             return [
                 f"holdfast effect settle {place} --done --result JSON   # it happened",
                 f"holdfast effect settle {place} --run    # it did not happen: run it now",
-                f"holdfast effect settle {place} --skip   # it is not to be done",
+                f"holdfast effect settle {place} --skip   # do not do it",
             ]
         case StepState.UNKNOWN | StepState.STARTED:
             return [
-                "holdfast worker APP   # reconciles it by the contract of its class",
-                f"holdfast effect evidence {place} --result JSON   # you know that it happened",
+                "holdfast worker APP   # looks it up or sends it again, as its class allows",
+                f"holdfast effect evidence {place} --result JSON   # if you know that it happened",
             ]
         case StepState.PLANNED:
-            return ["holdfast worker APP   # runs it", f"holdfast approval grant {place}   # where it waits for a yes"]
+            return ["holdfast worker APP   # runs it", f"holdfast approval grant {place}   # if it waits for a yes"]
         case StepState.SUCCEEDED | StepState.FAILED | StepState.SKIPPED:
             return []
 
@@ -49,7 +49,7 @@ def print_effect(shape: Shape, step: StepView, *, now_ms: int) -> None:
     fields += [("fact", _fact(one)) for one in shape["facts"]]
     if step.state is StepState.PARKED:
         left = step.not_before_ms - now_ms
-        when = "now" if left <= 0 else f"in {ago(left)}: a request may still be under way"
+        when = "now" if left <= 0 else f"in {ago(left)}: a request may still be in flight"
         fields.append(("may be decided", when))
     if state == "succeeded":
         fields.append(("result", step.unkept or json_line(shape["result"], chars_max=500)))

@@ -1,33 +1,34 @@
-"""Deciding a parked effect, and telling what is known of one."""
+"""Deciding a parked effect, and reporting what is known of one."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.app.open import get_step
-from holdfast.cli.input.confirm import confirm
+from holdfast.app.holdfast import get_step
+from holdfast.cli.command import over_journal
+from holdfast.cli.input.input_journal import finish_decision
 from holdfast.cli.input.input_values import read_json
+from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.reference import get_step_place
-from holdfast.cli.screen.screen import json_line, print_json, talk
-from holdfast.cli.task.workers import hint_at_workers
+from holdfast.cli.screen.screen import finish, json_line
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
 
 MEANS = {
-    "done": "it happened; the task goes on with the result you give",
-    "run": "it did not happen; it is run now, and that may repeat an effect if you are wrong",
-    "skip": "it is not done; the task is told so",
+    "done": "it happened; the task continues with the result you give",
+    "run": "it did not happen; Holdfast runs it now, which repeats the effect if you are wrong",
+    "skip": "Holdfast does not do it; the task gets StepSkipped",
 }
 
 
-async def settle(hf: Holdfast, args: argparse.Namespace) -> int:
+async def _settle(hf: Holdfast, args: argparse.Namespace) -> int:
     task_id, ordinal = await get_step_place(hf, args.effect)
     decision: Literal["done", "run", "skip"] = "done" if args.done else "run" if args.run_now else "skip"
     if args.result is not None and decision != "done":
-        raise BadInput("--result goes with --done only")
+        raise BadInput("--result needs --done")
     result = None if args.result is None else read_json(args.result, what="--result")
     place = f"{task_id}/{ordinal}"
     await hf.check_settle(task_id, ordinal, decision, result=result)
@@ -38,29 +39,23 @@ async def settle(hf: Holdfast, args: argparse.Namespace) -> int:
         f"decision: {decision}: {MEANS[decision]}"
     )
     if args.dry_run:
-        if args.json:
-            print_json({"effect": place, "decision": decision, "done": False})
-            return 0
-        talk(f"{what}\nnothing was recorded (--dry-run)")
-        return 0
+        return finish(
+            args, {"effect": place, "decision": decision, "done": False}, f"{what}\nnothing was recorded (--dry-run)"
+        )
     confirm(decision, what, yes=args.yes)
     await hf.settle(task_id, ordinal, decision, result=result, by=args.by, note=args.note)
-    if args.json:
-        print_json({"effect": place, "decision": decision, "done": True})
-        return 0
-    talk(f"recorded: {place} is settled as {decision}; the task goes on")
-    await hint_at_workers(hf)
-    return 0
+    said = f"recorded: {place} is decided as {decision}; the task continues"
+    return await finish_decision(hf, args, {"effect": place, "decision": decision, "done": True}, said)
 
 
-async def tell_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
+async def _report_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
     if bool(args.effect) == bool(args.effect_key):
         raise BadInput("name the effect by TASK/ORDINAL or by --effect-key, not both")
     if args.did_not_happen and args.result is not None:
         raise BadInput("an effect that did not happen has no result")
     if not args.did_not_happen and args.result is None:
         raise BadInput(
-            "say what it returned with --result, or --did-not-happen", hint="`--result null` where it returns nothing"
+            "give --result with what it returned, or --did-not-happen", hint="`--result null` if it returns nothing"
         )
     result = None if args.result is None else read_json(args.result, what="--result")
     happened = not args.did_not_happen
@@ -71,10 +66,10 @@ async def tell_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
         task_id, ordinal = await get_step_place(hf, args.effect)
         place = f"{task_id}/{ordinal}"
         await hf.evidence(task_id=task_id, ordinal=ordinal, result=result, happened=happened, source=args.source)
-    if args.json:
-        effect = "" if args.effect_key else place
-        print_json({"effect": effect, "effect_key": args.effect_key or "", "happened": happened})
-        return 0
-    talk(f"recorded for {place}: it {'happened' if happened else 'did not happen'}")
-    await hint_at_workers(hf)
-    return 0
+    effect = "" if args.effect_key else place
+    fields = {"effect": effect, "effect_key": args.effect_key or "", "happened": happened}
+    said = f"recorded for {place}: it {'happened' if happened else 'did not happen'}"
+    return await finish_decision(hf, args, fields, said)
+
+
+run_settle, run_evidence = over_journal(_settle), over_journal(_report_evidence)

@@ -43,18 +43,18 @@ def run_check(args: argparse.Namespace) -> int:
     except BadRecord as error:
         raise BadInput(error.message) from error
     if log is None:
-        raise BadInput(f"{args.log} holds no log")
+        raise BadInput(f"{args.log} contains no log")
     if args.id and args.id.lower() != log.id:
-        raise BadInput(f"that is the log of {log.id}")
+        raise BadInput(f"this is the log of another agent: {log.id}")
     now = SystemClock().wall_ms() // 1000
     fault = find_fault_in_answer(answer, log, challenge=args.challenge, now=now, port=Sodium(), asker=args.asker)
     if fault is not None:
-        raise BadInput(f"no answer of {log.id}: {fault.message}", hint="nothing was proven")
+        raise BadInput(f"not a valid answer of {log.id}: {fault.message}", hint="it proves nothing")
     final = is_final(log, log.position)
     if not final:
         talk(
-            "the log's newest record has no receipts of its witnesses here: whoever has the keys "
-            "before it could have made it; ask a witness, or put receipts.jsonl beside the log"
+            "the newest record of this log has no witness receipts: anyone with the previous keys "
+            "could have made it. Ask a witness, or put receipts.jsonl next to the log"
         )
     shown = {"id": log.id, "g": log.position.g, "s": log.position.s, "at": answer.record.at, "final": final}
     head = f"({log.position.g}, {log.position.s}) {'final' if final else 'not final'}"

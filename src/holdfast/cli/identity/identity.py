@@ -1,22 +1,22 @@
-"""`holdfast identity`: who the agent is, and who speaks for it. Each verb runs in its own file."""
+"""`holdfast identity`: who the agent is, and which keys sign for it. Each verb runs in its own file."""
 
 from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_json_option, add_verbs, new_command
+from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_command, new_noun
 from holdfast.cli.identity.signer import add_verb as add_signer
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "identity",
-        run=None,
-        purpose="Who the agent is. The id never changes; the keys that speak for it do, and the "
-        "key log says which: rotated by a key in a second place, taken back by the words on paper.",
+        purpose="Who the agent is. The id never changes; the keys that sign for it do, and the key "
+        "log says which are valid. A key in a second place rotates them; the recovery words take "
+        "the identity back after a theft.",
         examples=(
             "holdfast identity show",
             "holdfast identity rotate",
@@ -24,7 +24,6 @@ def add_parser(commands: Commands) -> None:
             "holdfast identity recover --card card.txt",
         ),
     )
-    verbs = add_verbs(parser)
     for add in (
         _add_show,
         _add_rotate,
@@ -38,77 +37,62 @@ def add_parser(commands: Commands) -> None:
         add(verbs)
 
 
-def add_home_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: $HOLDFAST_HOME, else this one)")
-
-
-def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
-
-
 def _add_show(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "show",
-        run=_show,
-        summary="id, standing, head of the log, witnesses, paper",
+        run=imported("identity.show"),
+        summary="show id, standing, newest log record, witnesses, paper",
         purpose="Show the identity: id, standing (active, contested, locked, retired), the newest "
-        "record, who vouches for it, and what paper there is. With --fetch the witnesses are asked "
-        "first, and the agent's own copy of the log is written anew.",
+        "record, which witnesses confirm it, and which recovery sheets exist. With --fetch, ask "
+        "the witnesses first and write the agent's own copy of the log again.",
         examples=("holdfast identity show", "holdfast identity show --fetch --json"),
     )
-    add_home_option(parser)
-    parser.add_argument("--fetch", action="store_true", help="ask the witnesses, and mend the own copy of the log")
-    add_json_option(parser)
+    add_options(parser, "--home")
+    add_flag(parser, "--fetch", "ask the witnesses, and repair the agent's copy of the log")
+    add_options(parser, "--json")
 
 
 def _add_rotate(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "rotate",
-        run=_rotate,
-        summary="new keys, by the key in the second place",
-        purpose="Make new operational and next keys, store them in the vault and the second place, "
-        "try them out, and only then publish the rotation. The second place is opened by its own "
-        "passphrase or file. A run that was cut short is finished by the same command.",
+        run=imported("identity.change", "run_rotate"),
+        summary="make new keys, with the key in the second place",
+        purpose="Make a new operational key and a new next key, store them in the vault and the second "
+        "place, test them, and only then publish the rotation. The second place has its own "
+        "passphrase or file. If a run is interrupted, run the same command again to finish it.",
         examples=(
             "holdfast identity rotate",
             "holdfast identity rotate --why stolen --yes",
             "holdfast identity rotate --witness /mnt/a/w --witness /mnt/b/w --witness /mnt/c/w",
         ),
     )
-    add_home_option(parser)
+    add_options(parser, "--home")
     parser.add_argument(
         "--why",
         choices=("planned", "stolen"),
         default="planned",
-        help="planned: certificates count for ten minutes more; stolen: they end at once",
+        help="planned: old certificates stay valid for ten more minutes; stolen: they end at once",
     )
-    parser.add_argument(
-        "--witness",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="name these witnesses instead of those before; all of the new set",
-    )
+    add_list(parser, "--witness", "DIR", "use these witnesses instead of the old ones; name the whole new set")
     add_slot_options(parser, new=False)
-    _add_yes(parser)
-    add_json_option(parser)
+    add_options(parser, "--yes", "--json")
 
 
 def _add_evict(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "evict",
-        run=_evict,
-        summary="somebody has the keys: throw them out",
+        run=imported("identity.change", "run_evict"),
+        summary="the keys were stolen: evict the thief",
         purpose=(
-            "Evict whoever holds the agent's keys.\n\n"
-            "Without --paper: the operational key was stolen, the next key was not; a rotation\n"
-            "ends every certificate at once. With --paper: both may be stolen, or somebody has\n"
-            "rotated already; a recovery by the words on paper beats everything that they did,\n"
-            "and locks the identity; then fresh keys take over. --lock-only stops after the lock:\n"
-            "nobody can act until the words are used again."
+            "Evict a thief who holds the agent's keys.\n\n"
+            "Without --paper: the operational key was stolen, the next key was not. A rotation\n"
+            "ends every certificate at once. With --paper: both may be stolen, or the thief has\n"
+            "already rotated. A recovery with the recovery words overrides everything that the\n"
+            "thief did and locks the identity; then new keys take over. --lock-only stops after\n"
+            "the lock: no keys can act until you use the words again."
         ),
         examples=(
             "holdfast identity evict",
@@ -116,35 +100,30 @@ def _add_evict(verbs: Commands) -> None:
             "holdfast identity evict --paper --lock-only --yes --words-fd 0 < /dev/shm/words",
         ),
     )
-    add_home_option(parser)
-    parser.add_argument("--paper", action="store_true", help="by the words on paper")
-    parser.add_argument("--lock-only", action="store_true", help="with --paper: lock, and install no keys")
-    parser.add_argument(
-        "--new-witness",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="with --paper: the witnesses of the last recovery record are gone; name these",
-    )
+    add_options(parser, "--home")
+    add_flag(parser, "--paper", "with the recovery words")
+    add_flag(parser, "--lock-only", "with --paper: only lock; install no keys")
+    add_list(parser, "--new-witness", "DIR", "with --paper: the witnesses of the last recovery are lost; use these")
     add_words_options(parser)
     add_slot_options(parser, new=False)
-    _add_yes(parser)
-    add_json_option(parser)
+    add_options(parser, "--yes", "--json")
 
 
 def _add_recover(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "recover",
-        run=_recover,
-        summary="everything is lost: from the words on paper",
+        run=imported("identity.recover"),
+        summary="everything is lost: recover from the recovery words",
         purpose=(
-            "Bring an agent back from the words of its sheet, or from enough shares, on a machine\n"
-            "that has nothing of it. The key log comes from a witness, from a backup's kel.jsonl,\n"
-            "or from the code on the public card. The id stays; who had the old keys is out.\n\n"
-            "One wrong, missing or swapped word is found. escrow.age, which lies beside every\n"
-            "backup, keeps the keys of the journal; without it they are new. The words are asked\n"
-            "for without showing them. A run that was cut short is finished by the same command."
+            "Recover an agent's identity from the words of its sheet, or from enough shares, on a\n"
+            "new machine. The key log comes from a witness, from a backup's kel.jsonl, or from the\n"
+            "code on the public card. The id does not change. Holders of the old keys are locked\n"
+            "out.\n\n"
+            "Holdfast finds one wrong, missing or swapped word. escrow.age, stored next to every\n"
+            "backup, holds the keys of the journal; without it, Holdfast makes new ones. It asks\n"
+            "for the words without showing them. If a run is interrupted, run the same command\n"
+            "again to finish it."
         ),
         examples=(
             "holdfast identity recover --home ada --second /media/stick/ada --card card.txt \\\n"
@@ -153,138 +132,81 @@ def _add_recover(verbs: Commands) -> None:
             "    --log backup/kel.jsonl --witness /mnt/witness --escrow backup/escrow.age",
         ),
     )
-    add_home_option(parser)
+    add_options(parser, "--home")
     parser.add_argument("--name", metavar="NAME", default="", help="default: the folder's name")
-    parser.add_argument("--vault", metavar="DIR", help="default: ~/.config/holdfast/vault/NAME")
-    parser.add_argument("--second", metavar="DIR", help="the place of the next key: another disk, or another user")
-    parser.add_argument(
-        "--card", metavar="FILE", action="append", default=[], help="the text of the public card, or of its code"
-    )
-    parser.add_argument(
-        "--log",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="a copy of kel.jsonl; receipts.jsonl beside it is read too",
-    )
-    parser.add_argument(
-        "--witness", metavar="DIR", action="append", default=[], help="the folder of a witness that the agent had"
-    )
-    parser.add_argument(
-        "--new-witness",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="the old witnesses are gone: make one here, and let the recovery name it",
-    )
-    parser.add_argument("--escrow", metavar="FILE", help="escrow.age, as it lies beside a backup")
-    parser.add_argument(
-        "--again", action="store_true", help="the log shows a recovery to keys that are not here: evict those too"
-    )
+    add_options(parser, "--vault", "--second")
+    add_list(parser, "--card", "FILE", "the text of the public card, or of its code")
+    add_list(parser, "--log", "FILE", "a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it")
+    add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
+    add_list(parser, "--new-witness", "DIR", "the old witnesses are lost: make a new one here")
+    parser.add_argument("--escrow", metavar="FILE", help="escrow.age, from next to a backup")
+    add_flag(parser, "--again", "the log shows a recovery to keys that are not here: evict those too")
     add_words_options(parser)
     add_slot_options(parser, new=True)
-    _add_yes(parser)
-    add_json_option(parser)
+    add_options(parser, "--yes", "--json")
 
 
 def _add_retire(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "retire",
-        run=_retire,
-        summary="the end of the identity, by the words on paper",
-        purpose="End the identity. Nobody can act for it any more, and nothing brings it back; "
-        "peers that ask are shown the heir, if one is named.",
+        run=imported("identity.change", "run_retire"),
+        summary="end the identity, with the recovery words",
+        purpose="End the identity for good. No keys can act for it, and it cannot be restored. Peers "
+        "that ask see the heir, if you name one.",
         examples=("holdfast identity retire", "holdfast identity retire --heir hf1... --yes"),
     )
-    add_home_option(parser)
-    parser.add_argument("--heir", metavar="ID", help="the agent that follows")
+    add_options(parser, "--home")
+    parser.add_argument("--heir", metavar="ID", help="the agent that takes over")
     add_words_options(parser)
-    _add_yes(parser)
-    add_json_option(parser)
+    add_options(parser, "--yes", "--json")
 
 
 def _add_answer(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "answer",
-        run=_answer,
-        summary="answer a challenge, signed",
-        purpose="Print a signed answer to a challenge that somebody has drawn: it proves that the "
-        "keys which the log names were reached after that.",
+        run=imported("identity.answer", "run_answer"),
+        summary="sign an answer to a challenge",
+        purpose="Print a signed answer to a challenge from a peer. It proves that this agent holds the "
+        "keys that the log names.",
         examples=("holdfast identity answer --challenge 3q2-7wAAAAAAAAAAAAAAAQ",),
     )
-    add_home_option(parser)
+    add_options(parser, "--home")
     _add_challenge(parser)
-    parser.add_argument("--passphrase-fd", metavar="N", help="read the vault's passphrase from this descriptor")
+    add_options(parser, "--passphrase-fd")
 
 
 def _add_check_answer(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "check-answer",
-        run=_check_answer,
-        summary="verify such an answer against a log",
+        run=imported("identity.answer", "run_check"),
+        summary="verify an answer against a log",
         purpose="Verify an answer against a copy of the agent's log: the keys that the log names "
-        "have signed it, for this challenge, within five minutes. A log from a source that nobody "
-        "else confirms may be old; ask two.",
+        "signed it, for this challenge, within five minutes. A log from only one source may be "
+        "old; ask two.",
         examples=(
             "holdfast identity check-answer --log kel.jsonl --challenge 3q2-7wAAAAAAAAAAAAAAAQ --answer @answer.json",
         ),
     )
     parser.add_argument(
-        "--log", metavar="FILE", required=True, help="a copy of kel.jsonl; receipts.jsonl beside it is read too"
+        "--log",
+        metavar="FILE",
+        required=True,
+        help="a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it",
     )
     parser.add_argument("--id", metavar="ID", default="", help="the id that is expected")
     _add_challenge(parser)
     parser.add_argument("--answer", metavar="TEXT", required=True, help="the answer; @FILE, or - for a pipe")
-    add_json_option(parser)
+    add_options(parser, "--json")
 
 
 def _add_challenge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--challenge", metavar="TEXT", required=True, help="16 to 86 letters, digits, - and _; drawn by whoever asks"
+        "--challenge",
+        metavar="TEXT",
+        required=True,
+        help="16 to 86 letters, digits, - and _; random, from the peer that asks",
     )
-    parser.add_argument("--asker", metavar="NAME", default="", help="for whom the answer is")
-
-
-def _show(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity.show import run
-
-    return run(args)
-
-
-def _rotate(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity.rotate import run
-
-    return run(args)
-
-
-def _evict(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity.evict import run
-
-    return run(args)
-
-
-def _recover(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity.recover import run
-
-    return run(args)
-
-
-def _retire(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity.retire import run
-
-    return run(args)
-
-
-def _answer(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity.answer import run_answer
-
-    return run_answer(args)
-
-
-def _check_answer(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity.answer import run_check
-
-    return run_check(args)
+    parser.add_argument("--asker", metavar="NAME", default="", help="the peer that the answer is for")

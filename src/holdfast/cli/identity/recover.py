@@ -6,17 +6,15 @@ import argparse
 import asyncio
 import dataclasses
 import os
-from pathlib import Path
 
 from holdfast.cli.identity.show import report
 from holdfast.cli.input.agent_places import default_place, path_of, second_place, witnesses_of
-from holdfast.cli.input.confirm import confirm
-from holdfast.cli.input.input_log import read_card_file, read_log_file
+from holdfast.cli.input.input_log import read_card_file, read_file, read_log_file
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import new_slots
+from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
-from holdfast.errors import BadInput
 from holdfast.identity.acts.log_act import ActResult
 from holdfast.identity.acts.recover_identity import RecoveryOrder, RecoveryPreview, recover_identity
 from holdfast.identity.log.log_state import LogStanding
@@ -43,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         ),
         witnesses=witnesses_of(args.witness),
         new_witnesses=witnesses_of(args.new_witness),
-        escrow=_bytes(args.escrow),
+        escrow=read_file(path_of(args.escrow), FILE_BYTES_MAX) if args.escrow is not None else None,
         again=args.again,
     )
     given = read_given(args)
@@ -59,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
             confirm=lambda look: _ask(look, name, yes=args.yes),
         )
     )
-    talk(f"{name} is back: the same id, at {tuple(done.log.position)}")
+    talk(f"{name} is recovered: same id, log position {tuple(done.log.position)}")
     for one in done.lost:
         talk(f"lost: {one}")
-    talk("the words were typed on this machine: if it has a network, print a new sheet soon")
+    talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
     report(
         done.home,
         ActResult(log=done.log, receipts=len(done.log.head.receipts), refused=done.refused),
@@ -73,25 +71,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _ask(look: RecoveryPreview, name: str, *, yes: bool) -> None:
     log = look.log
-    talk(f"the words are those of {log.id}" + (f" ({look.change}: look at the sheet)" if look.change else ""))
-    talk(f"its log stands at {tuple(log.position)}, {log.standing.value}; {look.answered} witnesses answer")
+    talk(f"the words belong to {log.id}" + (f" ({look.change}: check the sheet)" if look.change else ""))
+    talk(f"identity: {log.standing.value}, log position {tuple(log.position)}; {look.answered} witnesses answer")
     for place, why in look.gone.items():
         talk(f"witness {place}: {why}")
     if not look.escrow:
-        talk("no escrow.age was given: the keys of journal, effects and backups will be new")
-    evicts = "" if log.standing is LogStanding.LOCKED else "whoever holds its keys is evicted, and "
-    confirm("recover", f"{name}: {evicts}fresh keys take over here", yes=yes)
-
-
-def _bytes(given: str | None) -> bytes | None:
-    if given is None:
-        return None
-    path = path_of(given)
-    try:
-        with Path(path).open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise BadInput(f"--escrow: {given!r} cannot be read: {error.strerror}") from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise BadInput(f"--escrow: {given!r} is larger than an escrow")
-    return raw
+        talk("no escrow.age was given: Holdfast makes new keys for journal, effects and backups")
+    evicts = "" if log.standing is LogStanding.LOCKED else "holders of the old keys are locked out, and "
+    confirm("recover", f"{name}: {evicts}new keys take over here", yes=yes)

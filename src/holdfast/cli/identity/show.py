@@ -1,4 +1,4 @@
-"""`holdfast identity show`, and the lines that every act on the log ends with."""
+"""`holdfast identity show`, and the summary that other verbs print at the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def fetch(home: AgentHome) -> Mapping[str, str]:
-    """Write the own copy anew from all that can be asked; a damaged one counts for nothing."""
+    """Write the own copy again from all witnesses that answer; a damaged copy is ignored."""
     reached = open_witnesses(home.witnesses, port=Sodium())
     try:
         log = read_own_log(home.folder, Sodium())
@@ -59,7 +59,7 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
 
 
 def _ours(home: AgentHome, found: list[KeyLog]) -> KeyLog | None:
-    """The log of this agent: by its identity.json, or the only one that the witnesses have."""
+    """The log of this agent: as identity.json names it, or the only one that the witnesses have."""
     try:
         id_ = read_identity(home.identity_file).id
     except (LogDamaged, LogMissing):
@@ -102,7 +102,7 @@ def shape(home: AgentHome, log: KeyLog, identity: Identity) -> dict[str, Any]:  
 
 
 def report(home: AgentHome, done: ActResult, *, as_json: bool) -> None:
-    """What an act has led to."""
+    """The log after a change."""
     if as_json:
         print_json(shape(home, done.log, read_identity(home.identity_file)))
         return
@@ -128,13 +128,13 @@ def _paper(register: SheetRegister, today: str) -> str:
 
 def _lines(shown: dict[str, Any]) -> list[tuple[str, str]]:
     head = shown["head"]
-    vouched = "final" if head["final"] else "not final"
+    final = "final" if head["final"] else "not final"
     lines = [
         ("name", shown["name"]),
         ("id", shown["id"]),
         ("standing", shown["standing"]),
-        ("head", f"({head['g']}, {head['s']}) {vouched}, {head['receipts']} receipts"),
-        ("witnesses", f"{len(shown['witnesses'])}, {shown['needed']} must vouch"),
+        ("head", f"({head['g']}, {head['s']}) {final}, {head['receipts']} receipts"),
+        ("witnesses", f"{len(shown['witnesses'])}, {shown['needed']} must confirm"),
         ("paper", shown["paper"]),
         ("vault", shown["vault"] + ("" if shown["vault_is_here"] else " (not here)")),
         ("second", shown["second"]),
@@ -144,7 +144,7 @@ def _lines(shown: dict[str, Any]) -> list[tuple[str, str]]:
     if shown["imported"]:
         lines.append(("key", f"imported ({shown['imported']}): rotate soon"))
     if shown["evidence"]:
-        lines.append(("evidence", f"{shown['evidence']} records that do not stand"))
+        lines.append(("evidence", f"{shown['evidence']} rejected records"))
     if shown["liars"]:
         lines.append(("liars", ", ".join(shown["liars"])))
     return lines

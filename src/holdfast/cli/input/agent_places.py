@@ -1,4 +1,4 @@
-"""Where things of an agent lie unless a person says otherwise, and what is said about it."""
+"""Default folders of an agent's vault, witness and second place."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from holdfast.errors import BadInput
 from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, parse_witness_address
 
 SAME_DISK = (
-    "risk: the second place lies on the same disk as the vault: whoever takes the disk has both, "
-    "and a broken disk takes both; another disk, or a stick in a drawer, is better"
+    "risk: the second place is on the same disk as the vault: a thief who takes the disk has both, "
+    "and a broken disk loses both. Another disk, or a USB stick in a drawer, is better"
 )
 
 
@@ -39,25 +39,25 @@ def default_witness(name: str) -> WitnessAddress:
 
 
 def second_place(given: str | None, vault: Path, name: str) -> Path:
-    """The place of the next key: named, or proposed to a person, with its risk."""
+    """Where the next key is kept: as given, or as a person answers; warns of the risk."""
     from holdfast.cli.screen.screen import talk
 
     if given is not None:
         place = path_of(given)
     elif sys.stdin.isatty():
         proposed = default_place("second", name)
-        talk("The next key lies in a second place, which the running agent never opens.")
+        talk("Where should the next key be kept? Best on a USB stick: the agent never needs it, you do after a theft.")
         print(f"second place [{proposed}]: ", end="", file=sys.stderr, flush=True)
         place = path_of(sys.stdin.readline().strip() or str(proposed))
     else:
-        raise BadInput("no place for the next key", hint="give --second DIR: on another disk, or of another user")
+        raise BadInput("no place for the next key", hint="give --second DIR: another disk, or another user's folder")
     if _disk(place) == _disk(vault):
         talk(SAME_DISK)
     return place
 
 
 def _disk(path: Path) -> int:
-    """The device that holds the path, or what exists above it."""
+    """The device of the path, or of the nearest folder above it that exists."""
     while not path.exists():
         path = path.parent
     return path.stat().st_dev

@@ -1,7 +1,7 @@
-"""The ceremony of copying by hand: one word at a time, four asked back, then all typed again.
+"""Copying words by hand: show one at a time, ask for four of them, then for all.
 
-Only at a terminal. A word is wiped off the screen before the next one is shown; what a terminal
-keeps of its past is its own affair, and the page says so.
+Only at a terminal. A word is wiped off the screen before the next one is shown. A terminal may
+keep its own history; the page says so.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from holdfast.cli.input.input_words import ask_words
+from holdfast.cli.input.terminal import ask_words
+from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput
 from holdfast.identity.paper.phrase import WordList, places_to_ask, retyped_wrong, wrong_places
@@ -19,7 +20,7 @@ _WIPE = "\x1b[1A\x1b[2K"  # up one line, and clear it
 
 
 def check_person() -> None:
-    """Raises BadInput where nobody is there to copy."""
+    """Raises BadInput without a terminal."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
         raise BadInput("copying by hand needs a terminal", hint="print a sheet with --text instead")
 
@@ -27,10 +28,10 @@ def check_person() -> None:
 def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
     """Return after the person has written the words down and typed them all again.
 
-    Raises BadInput where the copy stayed wrong; places are named, never words.
+    Raises BadInput if the copy stays wrong; it names positions, never words.
     """
     check_person()
-    _say(f"{title}: write each word down, then press Enter; nobody else should see this screen")
+    talk(f"{title}: write each word down, then press Enter. Make sure that no one else sees this screen")
     for number, word in enumerate(words, 1):
         _ask(f"word {number} of {len(words)}: {word}   [Enter] ")
         sys.stderr.write(_WIPE)
@@ -40,8 +41,8 @@ def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
         if not wrong:
             return
         where = "the number of words" if wrong == [0] else f"word {', '.join(map(str, wrong))}"
-        _say(f"not the same: {where}; look at your copy" + (" and try again" if left else ""))
-    raise BadInput("the copy is not right yet", hint="run the command again: copy it anew")
+        talk(f"different: {where}; check your copy" + (" and try again" if left else ""))
+    raise BadInput("the copy is still wrong", hint="run the command again, and copy the words again")
 
 
 def _wrong_in_four(words: Sequence[str], listed: WordList) -> list[int]:
@@ -57,8 +58,4 @@ def _ask(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
     if not sys.stdin.readline():
-        raise BadInput("the terminal is gone: nothing was copied")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        raise BadInput("the terminal was closed: nothing was copied")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
 
 ENVIRONMENT = "HOLDFAST_JOURNAL"
 DEFAULT = "journal.db"
@@ -21,7 +21,7 @@ DEFAULT = "journal.db"
 def journal_of(args: argparse.Namespace) -> Path:
     """The journal's file: --journal, that of --home, else by the environment, else in this folder.
 
-    Of an adopted agent it lies in the folder that Holdfast has made inside.
+    For an adopted agent it is in the folder that Holdfast made inside.
     """
     from holdfast.layout.agent_home import home_folder
     from holdfast.layout.journal_location import journal_path
@@ -32,13 +32,13 @@ def journal_of(args: argparse.Namespace) -> Path:
     elif given is not None and not given:
         raise BadInput("--journal is empty")
     elif given is not None and args.home is not None:
-        raise BadInput("--journal and --home both say where the journal is", hint="give one")
+        raise BadInput("--journal and --home both name a journal", hint="give only one of them")
     return journal_path(home_folder(args.home) / DEFAULT if given is None else given)
 
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace, *, create: bool = False) -> AsyncGenerator[Holdfast, None]:
-    """The journal that the options name, for looking and deciding; it must exist."""
+    """The journal that the options name, without serving tasks; it must exist."""
     import holdfast
     from holdfast.layout.settings import find_settings
 
@@ -60,3 +60,16 @@ def run_opened(
             return await work(hf, args)
 
     return asyncio.run(main())
+
+
+async def is_served(hf: Holdfast) -> bool:
+    """Whether a living session serves this journal."""
+    return any(session.alive for session in await hf.journal.list_sessions())
+
+
+async def finish_decision(hf: Holdfast, args: argparse.Namespace, fields: object, text: str) -> int:
+    """As `finish`; also warns if no worker is there to carry it out."""
+    from holdfast.cli.screen.screen import finish
+
+    waits = "no worker serves this journal now; this waits until one does\nhint: `holdfast worker APP`"
+    return finish(args, fields, text, *(() if await is_served(hf) else (waits,)))

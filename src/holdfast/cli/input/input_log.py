@@ -1,4 +1,4 @@
-"""Copies of a key log as a person hands them over: kel.jsonl of a backup, the text of a card."""
+"""Copies of a key log from a person: kel.jsonl of a backup, the text of a card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.identity.witness.witness import LogCopy
 
 
 def read_log_file(path: Path) -> LogCopy:
-    """The lines of a kel.jsonl, and of the receipts.jsonl beside it. Nothing is verified yet."""
+    """The lines of a kel.jsonl, and of receipts.jsonl next to it. Nothing is verified yet."""
     beside = path.parent / RECEIPTS
     return LogCopy(records=_lines(path), receipts=_lines(beside) if beside.is_file() else ())
 
@@ -19,20 +19,21 @@ def read_log_file(path: Path) -> LogCopy:
 def read_card_file(path: Path) -> LogCopy:
     """The records in a card's text or code. They prove nothing before they are verified."""
     try:
-        text = _raw(path, 64 * CODE_CHARS_MAX).decode()
+        text = read_file(path, 64 * CODE_CHARS_MAX).decode()
     except UnicodeDecodeError:
         raise BadSheet(
-            f"{path} is no text", hint="give the text of the card, or what a telephone shows for its code"
+            f"{path} is not text", hint="give the text of the card, or what a phone shows for its code"
         ) from None
     return LogCopy(records=read_card(text), receipts=())
 
 
 def _lines(path: Path) -> tuple[bytes, ...]:
-    raw = _raw(path, FILE_BYTES_MAX)
+    raw = read_file(path, FILE_BYTES_MAX)
     return tuple(line for line in raw[: raw.rfind(b"\n") + 1].split(b"\n") if line)
 
 
-def _raw(path: Path, bytes_max: int) -> bytes:
+def read_file(path: Path, bytes_max: int) -> bytes:
+    """The contents. Raises BadInput if the file cannot be read or is larger."""
     try:
         with path.open("rb") as file:
             raw = file.read(bytes_max + 1)

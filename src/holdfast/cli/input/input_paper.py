@@ -1,7 +1,7 @@
-"""Paper as it comes back to `holdfast paper`: typed, from a descriptor, or scanned.
+"""Words of a sheet for `holdfast paper`: typed, from a descriptor, or scanned.
 
-Beyond paper_text.py, which all commands share: pages are scanned, a code must be of this agent,
-and a share that was mistyped is asked for again.
+More than input_sheet.py, which all commands share: it scans pages, checks that a code belongs to
+this agent, and asks again for a share that was mistyped.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from holdfast.cli.input.input_sheet import sorted_paper
 from holdfast.cli.input.input_slots import read_line
-from holdfast.cli.input.input_words import ask_words, read_words
+from holdfast.cli.input.terminal import ask_words, read_words
 from holdfast.errors import BadInput, BadShare
 from holdfast.identity.acts.paper_sheets import FittedWords, PaperSession, check_same_agent, fit_phrase, fit_shares
 from holdfast.identity.paper.paper import read_secret
 from holdfast.identity.paper.phrase import WORDS
 from holdfast.identity.paper.shares import SHARE_WORDS, Share, read_share
 
-TRIES = 5  # at one share, before the person is sent away to look again
+TRIES = 5  # per share
 _CODE = re.compile(r"HF1[RS]:", re.I)
 
 
 def read_passphrase(args: argparse.Namespace) -> str:
-    """The passphrase of the words; empty where they have none."""
+    """The passphrase of the words; empty if they have none."""
     option = "--sheet-passphrase-fd"
     if args.sheet_passphrase_fd is not None:
         return read_line(option, args.sheet_passphrase_fd)
@@ -36,7 +36,7 @@ def read_passphrase(args: argparse.Namespace) -> str:
 def read_paper(session: PaperSession, args: argparse.Namespace, passphrase: str) -> FittedWords:
     """Words that fit this agent. Raises BadInput, BadPhrase, BadShare, BadSheet."""
     if args.scan and args.words_fd is not None:
-        raise BadInput("--scan and --words-fd: one of them")
+        raise BadInput("give only one of --scan and --words-fd")
     if args.scan:
         from holdfast.identity.paper.scan import scan
 
@@ -69,7 +69,7 @@ def _typed(session: PaperSession, passphrase: str) -> FittedWords:
 
 
 def ask_shares(ask: Callable[[str], str], first: str = "") -> list[Share]:
-    """Shares from a person until there are enough; one that is damaged is asked for again."""
+    """Ask for shares until there are enough; ask again for a damaged one."""
     kept: dict[int, Share] = {}
     needed, tries = 0, 0
     while not needed or len(kept) < needed:
@@ -82,10 +82,10 @@ def ask_shares(ask: Callable[[str], str], first: str = "") -> list[Share]:
             tries += 1
             if tries == TRIES:
                 raise
-            print(f"{error}; once more", file=sys.stderr)
+            print(f"{error}; try again", file=sys.stderr)
             continue
         needed, tries = share.needed, 0
         if share.number in kept:
-            print(f"share {share.number} was given before", file=sys.stderr)
+            print(f"share {share.number} was already given", file=sys.stderr)
         kept[share.number] = share
     return list(kept.values())

@@ -1,52 +1,26 @@
-"""Where a secret's value may come from: a hidden prompt, a descriptor, a private file.
-
-Never the command line or the environment: `ps` and /proc show both to other programs. What is
-read is not shown again, not even in an error.
-"""
+"""Where a secret's value may come from: a hidden prompt, a descriptor, a private file."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+from holdfast.cli.input.terminal import ask_twice, read_descriptor
 from holdfast.errors import BadInput, BadSecret
 from holdfast.host.private_files import open_private
 from holdfast.identity.journal_keys.secret_file import VALUE_BYTES_MAX
 
 
 def read_secret(name: str, *, from_fd: str | None, from_file: str | None) -> str:
-    """The value; one last line break is dropped."""
+    """The value, without a final line break."""
     if from_fd is not None and from_file is not None:
-        raise BadInput("--from-fd and --from-file: one of them")
+        raise BadInput("give only one of --from-fd and --from-file")
     if from_fd is not None:
-        return _decoded(_from_fd(from_fd))
+        return _decoded(read_descriptor("--from-fd", from_fd, VALUE_BYTES_MAX + 2))
     if from_file is not None:
         return _decoded(_from_file(Path(from_file)))
-    return _asked(name)
-
-
-def _asked(name: str) -> str:
-    if not sys.stdin.isatty():
-        raise BadInput("nobody is there to type the value", hint="give --from-fd 0 to read it from a pipe")
-    from getpass import getpass
-
-    first = getpass(f"value of secret://{name} (not shown): ", stream=sys.stderr)
-    if getpass("once more: ", stream=sys.stderr) != first:
-        raise BadInput("the two are not the same: nothing was changed", hint="type it again")
-    return first
-
-
-def _from_fd(word: str) -> bytes:
-    if not word.isascii() or not word.isdigit():
-        raise BadInput(f"--from-fd: {word!r} is not the number of a descriptor")
-    if os.isatty(int(word)):
-        raise BadInput("--from-fd: a terminal would show it", hint="leave the option out")
-    try:
-        with os.fdopen(os.dup(int(word)), "rb") as file:
-            return file.read(VALUE_BYTES_MAX + 2)
-    except (OSError, OverflowError) as error:
-        raise BadInput(f"--from-fd {word} cannot be read: {error}") from error
+    hint = "give --from-fd 0 to read it from a pipe"
+    return ask_twice(f"value of secret://{name}", for_what="the value", hint=hint)
 
 
 def _from_file(path: Path) -> bytes:
@@ -61,5 +35,7 @@ def _decoded(raw: bytes) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise BadSecret("the value is not text in UTF-8", hint="keep bytes as base64 and let the tool decode") from None
+        raise BadSecret(
+            "the value is not UTF-8 text", hint="store bytes as base64 and let the tool decode them"
+        ) from None
     return text.removesuffix("\n").removesuffix("\r")

@@ -1,4 +1,4 @@
-"""The words of a sheet as a command gets them: typed unseen, or from a descriptor.
+"""The words of a sheet: typed without showing them, or from a descriptor.
 
 24 words are a phrase, lines of 33 are shares; the text of a sheet's code is either.
 """
@@ -13,7 +13,7 @@ from holdfast.errors import BadInput
 
 _CODE = re.compile(r"HF1[RS]:", re.IGNORECASE)
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
-_PHRASE_WORDS_MAX = 28  # so many words or fewer are meant as a phrase
+_PHRASE_WORDS_MAX = 28  # more words than this are shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +27,19 @@ def add_words_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--words-fd",
         metavar="N",
-        help="read the words, shares in lines, or the text of a code from this descriptor; 0 is "
-        "a pipe (default: typed, not shown)",
+        help="read the words, shares (one per line), or the text of a code from this descriptor; 0 is "
+        "a pipe (default: ask, without showing them)",
     )
     parser.add_argument(
         "--sheet-passphrase-fd",
         metavar="N",
-        help="the sheet says that it has a passphrase: read it from this descriptor",
+        help="if the sheet says that it has a passphrase: read it from this descriptor",
     )
 
 
 def read_given(args: argparse.Namespace) -> Given:
     from holdfast.cli.input.input_slots import read_line
-    from holdfast.cli.input.input_words import ask_words, read_words
+    from holdfast.cli.input.terminal import ask_words, read_words
 
     passphrase = ""
     if args.sheet_passphrase_fd is not None:
@@ -65,7 +65,7 @@ def sorted_paper(text: str, passphrase: str = "") -> Given:
         if len(phrases) == 1 and len(secrets) == 1:
             return Given(words=" ".join(phrases[0].words), passphrase=passphrase)
         if phrases:
-            raise BadInput("several sheets at once: one sheet, or shares of one split")
+            raise BadInput("these are several sheets: give one sheet, or shares of one split")
         shares = [" ".join(one.share.words) for one in secrets if one.share is not None]
         return Given(shares=tuple(shares), passphrase=passphrase)
     if len(split(text)) <= _PHRASE_WORDS_MAX:
@@ -76,7 +76,7 @@ def sorted_paper(text: str, passphrase: str = "") -> Given:
 
 
 def _more_shares(found: Given) -> Given:
-    from holdfast.cli.input.input_words import ask_words
+    from holdfast.cli.input.terminal import ask_words
     from holdfast.identity.paper.shares import read_share
 
     shares = list(found.shares)

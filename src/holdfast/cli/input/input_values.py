@@ -1,4 +1,4 @@
-"""Values from the command line: JSON as it stands, `@file`, or `-` for standard input."""
+"""Values from the command line: JSON itself, `@file`, or `-` for standard input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT_BYTES_MAX = 2 * PAYLOAD_BYTES_MAX
 
 
 def read_text(word: str, *, what: str) -> str:
-    """The text itself, a file's or standard input's contents; one last line break is dropped."""
+    """The text itself, or the contents of a file or of standard input without a final line break."""
     if word == "-":
         return _decoded(_read(sys.stdin.buffer, what), what)
     if not word.startswith("@"):
@@ -32,13 +32,13 @@ def read_text(word: str, *, what: str) -> str:
 
 
 def parse_json(text: str, *, what: str) -> Any:  # Any: JSON, checked where it is used
-    """The JSON value; a key given twice, NaN and the like are refused."""
+    """The JSON value; duplicate keys, NaN and the like are rejected."""
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except RecursionError:
         raise BadValue(f"{what}: nested too deeply") from None
     except ValueError as error:
-        raise BadInput(f"{what} is not JSON: {error}", hint="text goes in quotes: '\"done\"'") from None
+        raise BadInput(f"{what} is not JSON: {error}", hint="put text in quotes: '\"done\"'") from None
 
 
 def read_json(word: str, *, what: str) -> Any:  # Any: JSON, checked where it is used
@@ -61,7 +61,7 @@ def _decoded(raw: bytes, what: str) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise BadInput(f"{what} is not text in UTF-8 (byte {error.start})") from None
+        raise BadInput(f"{what} is not UTF-8 text (byte {error.start})") from None
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -70,7 +70,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {twice!r} is given twice")
     return found
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_json_option, add_verbs, new_command
+from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_command, new_noun
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 
@@ -19,13 +19,12 @@ _PARTS = re.compile(r"([0-9]{1,2})of([0-9]{1,2})")
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "paper",
-        run=None,
-        purpose="The recovery sheets of an agent, and its public card. The words of a sheet are "
-        "kept nowhere but on paper: they are typed, scanned or piped in, compared with the "
-        "agent's key log, and forgotten.",
+        purpose="The recovery sheets of an agent, and its public card. The words exist only on paper: "
+        "you type, scan or pipe them in, and Holdfast compares them with the agent's key log and "
+        "forgets them.",
         examples=(
             "holdfast paper print | lp",
             "holdfast paper verify",
@@ -33,7 +32,6 @@ def add_parser(commands: Commands) -> None:
             "holdfast paper card | lp",
         ),
     )
-    verbs = add_verbs(parser)
     _add_print(verbs)
     _add_verify(verbs)
     _add_list(verbs)
@@ -47,11 +45,11 @@ def _add_print(verbs: Commands) -> None:
         verbs,
         "print",
         run=run_print,
-        summary="print a sheet, or shares of it",
-        purpose="Print a recovery sheet as PDF to standard output, or shares of it. The words are "
-        "asked for without showing them. Pages go to a pipe or to memory, never to a disk. "
-        "The sheet counts after `holdfast paper verify` has read it back from the paper. Use a "
-        "printer of your own: many keep copies, and print services of the cloud always do.",
+        summary="print a sheet, or shares",
+        purpose="Print a recovery sheet, or shares of it, as PDF to standard output. Holdfast asks for "
+        "the words without showing them. Pages go to a pipe or to memory, never to a disk. "
+        "The sheet counts after `holdfast paper verify` has read it back from the paper. Use your "
+        "own printer: many printers keep copies, and cloud print services always do.",
         examples=(
             "holdfast paper print | lp",
             "holdfast paper print --shares 2of3 --holder Grace --holder Alan | lp",
@@ -59,19 +57,13 @@ def _add_print(verbs: Commands) -> None:
             "holdfast paper print --text --out /dev/shm/sheet.txt",
         ),
     )
-    add_home_option(parser)
+    add_options(parser, "--home")
     add_paper_options(parser)
     parser.add_argument("--shares", metavar="MofN", help="N sheets of which any M are needed, for example 2of3")
-    parser.add_argument(
-        "--holder",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="whose sheet it is; repeat it for shares, in their order",
-    )
-    parser.add_argument("--text", action="store_true", help="plain text instead of PDF")
+    add_list(parser, "--holder", "NAME", "who gets the sheet; for shares give it once per share, in order")
+    add_flag(parser, "--text", "plain text instead of PDF")
     parser.add_argument("--out", metavar="FILE", help="a new file in memory, such as in /dev/shm")
-    parser.add_argument("--hand-copy", action="store_true", help="show the words one by one, and ask them back")
+    add_flag(parser, "--hand-copy", "show the words one by one to copy by hand, then ask for them")
 
 
 def _add_verify(verbs: Commands) -> None:
@@ -81,19 +73,18 @@ def _add_verify(verbs: Commands) -> None:
         run=run_verify,
         summary="read a sheet back from the paper",
         purpose="Read a sheet back from the paper: typed, scanned, or as the text of its code. "
-        "The key that is derived from it must have the digest that the key log names; nothing is "
-        "signed. One wrong, missing or swapped word is found. Do it after printing and every 90 "
-        "days.",
+        "Holdfast derives the key and compares its digest with the key log; it signs nothing. It "
+        "finds one wrong, missing or swapped word. Do this after printing and every 90 days.",
         examples=(
             "holdfast paper verify --sheet 3",
             "holdfast paper verify --scan page.png",
             "zbarcam -1 --raw | holdfast paper verify --words-fd 0",
         ),
     )
-    add_home_option(parser)
+    add_options(parser, "--home")
     add_paper_options(parser)
-    parser.add_argument("--sheet", metavar="NUMBER", help="which sheet it is, where there are more")
-    add_json_option(parser)
+    parser.add_argument("--sheet", metavar="NUMBER", help="which sheet it is, if there are several")
+    add_options(parser, "--json")
 
 
 def _add_list(verbs: Commands) -> None:
@@ -101,21 +92,20 @@ def _add_list(verbs: Commands) -> None:
         verbs,
         "list",
         run=run_list,
-        summary="which sheets there are, and when they were read",
-        purpose="Every sheet that was printed. One that was read back more than 90 days ago is "
-        "stale: nobody knows whether it can still be read.",
+        summary="list the sheets, and when each was last read back",
+        purpose="List every printed sheet. A sheet that was last read back more than 90 days ago is "
+        "stale: it may no longer be readable.",
         columns=(
-            ("sheet", "the number that is printed on it"),
+            ("sheet", "the number printed on it"),
             ("state", "verified, stale, not verified, revoked"),
-            ("printed", "the day"),
+            ("printed", "when"),
             ("verified", "when it was last read back from the paper"),
-            ("part", "1 of 1, or so many shares needed and the document they belong to"),
+            ("part", "1 of 1; for shares, how many are needed and the document they belong to"),
             ("holder", "who keeps it"),
         ),
         examples=("holdfast paper list", "holdfast paper list --json"),
     )
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--home", "--json")
 
 
 def _add_revoke(verbs: Commands) -> None:
@@ -123,51 +113,47 @@ def _add_revoke(verbs: Commands) -> None:
         verbs,
         "revoke",
         run=run_revoke,
-        summary="mark sheets that are lost, seen or destroyed",
-        purpose="Mark sheets that count no more; shares of one split go together. This is a note "
-        "in the register: the words on a lost sheet keep their power until a further recovery "
-        "names other words.",
+        summary="mark sheets as lost, seen or destroyed",
+        purpose="Mark sheets that no longer count; shares of one split are marked together. This only "
+        "changes the register: the words on a lost sheet stay valid until `holdfast paper replace` "
+        "makes new ones.",
         examples=("holdfast paper revoke 3", "holdfast paper revoke 4 --yes"),
     )
     parser.add_argument("numbers", metavar="NUMBER", nargs="+", help="as printed on the sheet")
-    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
-    add_home_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--yes", "--home", "--json")
 
 
 def _add_replace(verbs: Commands) -> None:
     parser = new_command(
         verbs,
         "replace",
-        run=run_replace,
-        summary="new words: the old ones lose their power",
+        run=imported("paper.replace"),
+        summary="make new recovery words; the old ones become invalid",
         purpose=(
-            "Make new words, and let the old ones name them: a recovery, signed by the old words,\n"
-            "that commits to the new ones. Every running copy is evicted, fresh keys are\n"
-            "installed, and the vaults are sealed for the new words.\n\n"
-            "Use it when a sheet was lost or seen, or after words were typed on a machine with a\n"
-            "network. What the old words could open before (copies of backups) they still open.\n"
-            "A run that was cut short is finished by the same command: it asks for the new words\n"
-            "that the first one showed."
+            "Make new recovery words. The old words sign a recovery that names the new ones. This\n"
+            "evicts every running copy, installs new keys, and seals the vaults for the new words.\n\n"
+            "Use it when a sheet was lost or seen by others, or after the words were typed on a\n"
+            "machine with a network. The old words still open what they could open before (copies\n"
+            "of backups). If a run is interrupted, run the same command again: it asks for the new\n"
+            "words that the first run showed."
         ),
         examples=(
             "holdfast paper replace",
             "holdfast paper replace --words-fd 3 --new-words-fd 4 --yes 3< old 4>> /dev/shm/new",
         ),
     )
-    add_home_option(parser)
+    add_options(parser, "--home")
     add_words_options(parser)
     add_slot_options(parser, new=False)
     parser.add_argument(
-        "--new-words-fd",
-        metavar="N",
-        help="write the new words to this descriptor instead of having them copied by hand",
+        "--new-words-fd", metavar="N", help="write the new words to this descriptor (default: you copy them by hand)"
     )
     parser.add_argument(
-        "--again-fd", metavar="N", help="an earlier run was cut short: read the new words that it showed from here"
+        "--again-fd",
+        metavar="N",
+        help="an earlier run was interrupted: read the new words that it showed from this descriptor",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask for the typed word")
-    add_json_option(parser)
+    add_options(parser, "--yes", "--json")
 
 
 def _add_card(verbs: Commands) -> None:
@@ -175,34 +161,22 @@ def _add_card(verbs: Commands) -> None:
         verbs,
         "card",
         run=run_card,
-        summary="the public card",
-        purpose="Print the public card: id, handles, relays, where backups are, and a code with "
-        "the signed records that begin the identity. With a sheet it brings the agent back when "
-        "every relay and backup is gone. It holds no secret; print it again after each recovery.",
+        summary="print the public card",
+        purpose="Print the public card: id, handles, relays, where backups are, and a code with the "
+        "first signed records of the identity. With a sheet, it restores the identity when every "
+        "relay and backup is lost. It contains no secret; print it again after each recovery.",
         examples=("holdfast paper card | lp", "holdfast paper card --text > card.txt"),
     )
-    add_home_option(parser)
-    parser.add_argument("--text", action="store_true", help="plain text instead of PDF")
-    parser.add_argument("--contact", metavar="TEXT", default="", help="whom to ask about the agent")
+    add_options(parser, "--home")
+    add_flag(parser, "--text", "plain text instead of PDF")
+    parser.add_argument("--contact", metavar="TEXT", default="", help="who to ask about the agent")
 
 
 def add_paper_options(parser: argparse.ArgumentParser) -> None:
-    """Where the words of a sheet come from; without them they are typed, unseen."""
+    """Where the words of a sheet come from; by default a person types them."""
     add_words_options(parser)
-    parser.add_argument(
-        "--sheet-passphrase", action="store_true", help="the sheet says that it has a passphrase: ask for it"
-    )
-    parser.add_argument(
-        "--scan",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="a scanned page, picture or PDF; repeat it for shares (needs zbarimg)",
-    )
-
-
-def add_home_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: $HOLDFAST_HOME, else this one)")
+    add_flag(parser, "--sheet-passphrase", "if the sheet says that it has a passphrase: ask for it")
+    add_list(parser, "--scan", "FILE", "a scanned page, image or PDF; repeatable, for shares (needs zbarimg)")
 
 
 def run_print(args: argparse.Namespace) -> int:
@@ -220,7 +194,7 @@ def run_print(args: argparse.Namespace) -> int:
     passphrase = read_passphrase(args)
     words = read_paper(session, args, passphrase)
     with words.phrase:
-        _tell_mended(words.change)
+        _report_corrected(words.change)
         sheets = print_sheets(
             session, words.phrase, date=today(), parts=parts, holders=args.holder, has_passphrase=bool(passphrase)
         )
@@ -230,7 +204,9 @@ def run_print(args: argparse.Namespace) -> int:
         _put(sheets, args)
     numbers = ", ".join(str(one.number) for one in sheets)
     print(WARNING, file=sys.stderr)
-    print(f"sheet {numbers}: not complete until it is read back from the paper: holdfast paper verify", file=sys.stderr)
+    print(
+        f"sheet {numbers}: it counts after you have read it back from the paper: holdfast paper verify", file=sys.stderr
+    )
     return 0
 
 
@@ -258,10 +234,10 @@ def run_verify(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    _tell_mended(words.change)
+    _report_corrected(words.change)
     named = ", ".join(map(str, numbers))
-    print(f"sheet {named}: right; it recovers {session.identity.name} ({session.log.id})")
-    print("write date and name into the table on the sheet", file=sys.stderr)
+    print(f"sheet {named}: correct; it recovers {session.identity.name} ({session.log.id})")
+    print("write the date and your name into the table on the sheet", file=sys.stderr)
     return 0
 
 
@@ -292,13 +268,13 @@ def run_list(args: argparse.Namespace) -> int:
     print_table(
         ("sheet", "state", "printed", "verified", "part", "holder"),
         rows,
-        empty="no sheet was printed: without one, lost keys are a lost agent",
+        empty="no sheet was printed: without one, losing the keys means losing the agent",
     )
     return 0
 
 
 def run_revoke(args: argparse.Namespace) -> int:
-    from holdfast.cli.input.confirm import confirm
+    from holdfast.cli.input.terminal import confirm
     from holdfast.cli.screen.screen import print_json, talk
     from holdfast.identity.acts.paper_sheets import mark_revoked, today
     from holdfast.identity.paper.sheets import SheetState, state_of
@@ -310,7 +286,7 @@ def run_revoke(args: argparse.Namespace) -> int:
     confirm(
         "revoke",
         f"sheet {', '.join(map(str, numbers))} of {session.identity.name} will be marked as "
-        "one that counts no more; it cannot be unmarked",
+        "revoked; this cannot be undone",
         yes=args.yes,
     )
     after = mark_revoked(session, numbers, date=today())
@@ -320,18 +296,12 @@ def run_revoke(args: argparse.Namespace) -> int:
         return 0
     print(f"revoked: {', '.join(map(str, gone))}")
     talk(
-        "The words on a revoked sheet keep their power. If somebody else may have seen or taken "
-        "it, make new words: holdfast paper replace"
+        "The words on a revoked sheet stay valid. If another person may have seen or taken it, "
+        "make new words: holdfast paper replace"
     )
     if not after.current():
-        talk("No sheet is left: print one now, or lost keys are a lost agent.")
+        talk("No sheet is left: print one now. Without one, losing the keys means losing the agent.")
     return 0
-
-
-def run_replace(args: argparse.Namespace) -> int:
-    from holdfast.cli.paper.replace import run
-
-    return run(args)
 
 
 def run_card(args: argparse.Namespace) -> int:
@@ -348,7 +318,7 @@ def run_card(args: argparse.Namespace) -> int:
         print(card_text(card), end="")
         return 0
     if sys.stdout.isatty():
-        raise BadInput("a PDF is not for a terminal", hint="pipe it to a file or printer, or --text")
+        raise BadInput("cannot show a PDF on a terminal", hint="pipe it to a file or printer, or give --text")
     sys.stdout.flush()
     sys.stdout.buffer.write(card_pdf(card))
     return 0
@@ -382,12 +352,12 @@ def _copied(session: PaperSession, sheets: list[Sheet]) -> None:
     for sheet in sheets:
         copy_by_hand(facts(sheet), sheet.words, english() if sheet.share is None else slip39_words())
         mark_verified(session, [sheet.number], date=today())
-        print(f"sheet {sheet.number}: copied and typed again in full; write the number on it")
+        print(f"sheet {sheet.number}: copied and checked; write the number on it")
 
 
-def _tell_mended(change: str) -> None:
+def _report_corrected(change: str) -> None:
     if change:
-        print(f"mended: {change}; correct the sheet", file=sys.stderr)
+        print(f"corrected: {change}; correct the sheet too", file=sys.stderr)
 
 
 def _parts(text: str | None) -> tuple[int, int] | None:
@@ -397,7 +367,7 @@ def _parts(text: str | None) -> tuple[int, int] | None:
         return None
     found = _PARTS.fullmatch(text)
     if found is None:
-        raise BadInput(f"--shares: {text!r} is not of the form 2of3")
+        raise BadInput(f"--shares: {text!r} is not like 2of3")
     return int(found[1]), int(found[2])
 
 
@@ -405,5 +375,5 @@ def _number(word: str) -> int:
     from holdfast.errors import BadInput
 
     if not word.isascii() or not word.isdigit():
-        raise BadInput(f"{word!r} is not the number of a sheet")
+        raise BadInput(f"{word!r} is not a sheet number")
     return int(word[:9])

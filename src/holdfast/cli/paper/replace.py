@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from holdfast.cli.identity.show import report
-from holdfast.cli.input.confirm import confirm
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import read_line
-from holdfast.cli.input.input_words import ask_words, read_words
+from holdfast.cli.input.terminal import ask_hidden, ask_words, confirm, read_words
 from holdfast.cli.screen.output_words import words_out
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
@@ -36,14 +34,14 @@ def run(args: argparse.Namespace) -> int:
     home = load_home(home_folder(args.home))
     confirm(
         "replace",
-        f"{home.name} gets new words; the old ones lose their power over it, and every running copy is evicted",
+        f"{home.name} gets new recovery words; the old ones become invalid, and every running copy is evicted",
         yes=args.yes,
     )
     given = read_given(args)
     log = read_own_log(home.folder, Sodium())
     phrase, change = find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)
     if change:
-        talk(f"the words were repaired: {change}")
+        talk(f"corrected a wrong word: {change}")
     with ExitStack() as stack:
         stack.enter_context(phrase)
         old = stack.enter_context(PaperKeys(phrase, given.passphrase))
@@ -55,21 +53,21 @@ def run(args: argparse.Namespace) -> int:
     report(home, done, as_json=args.json)
     talk(
         "next: `holdfast paper print | lp` with the new words, `holdfast paper verify`, and a new "
-        "card; destroy the old sheets, and exchange what they could open"
+        "card. Destroy the old sheets, and replace what they could open"
     )
     return 0
 
 
 def _new_words(home: AgentHome, args: argparse.Namespace, old: PaperKeys) -> Phrase:
-    """Made and shown; of a run that was cut short: given again."""
+    """New words, shown; after an interrupted run, the ones that it showed."""
     session = asyncio.run(open_log_session(home, port=Sodium()))
     if is_under_way(session, old):
-        talk("an earlier run has shown new words: these are asked for")
+        talk("an earlier run has shown new words: type those")
         if args.again_fd is not None:
             return read_phrase(read_words(args.again_fd, "--again-fd"))
         return read_phrase(ask_words("the 24 new words", "--again-fd"))
     if args.again_fd is not None:
-        raise BadInput("--again-fd: no earlier run has named new words")
+        raise BadInput("--again-fd: there is no interrupted run")
     show = words_out(args.new_words_fd, home.name)
     made = new_phrase(ENTROPY)
     show(made)
@@ -80,9 +78,9 @@ Opened = tuple[Vault, list[UnlockKey]]
 
 
 def _opened(home: AgentHome, args: argparse.Namespace, stack: ExitStack) -> tuple[Opened, Opened]:
-    """Vault and second place, each with a key for every slot, before any word is shown."""
+    """Vault and second place, each with every key that opens it, before any word is shown."""
     if home.vault is None or home.second is None:
-        raise VaultMissing(f"{home.settings_file} names no vault and second place")
+        raise VaultMissing(f"{home.settings_file} does not name both a vault and a second place")
     found: list[Opened] = []
     for folder, option, fd, what in (
         (home.vault, "--passphrase-fd", args.passphrase_fd, "the vault"),
@@ -109,20 +107,16 @@ async def _replaced(home: AgentHome, old: PaperKeys, new: PaperKeys, first: Open
 
 
 def _ways(folder: Path, option: str, fd: str | None, *, what: str) -> list[UnlockKey]:
-    """A key for every slot: what this machine has, what was given, or what a person types."""
+    """Every key that opens it: from this machine, as given, or as a person types it."""
     slots = read_slots(folder)
     ways = find_unattended(slots)
     if fd is not None:
         ways.append(passphrase_key(read_line(option, fd)))
     elif any(slot.kind == "passphrase" for slot in slots):
-        if not sys.stdin.isatty():
-            raise BadInput(f"nobody is there to type the passphrase of {what}", hint=option)
-        from getpass import getpass
-
-        asked = getpass(f"passphrase of {what} (not shown): ", stream=sys.stderr)
+        asked = ask_hidden(f"passphrase of {what}", for_what=f"the passphrase of {what}", hint=f"give {option} N")
         ways.append(passphrase_key(asked))
     if not ways:
-        raise BadInput(f"nothing here opens {what} ({folder})", hint=ways_in(slots))
+        raise BadInput(f"nothing on this machine opens {what} ({folder})", hint=ways_in(slots))
     return ways
 
 

@@ -1,4 +1,4 @@
-"""`holdfast share`: a recovery phrase becomes shares, and shares the phrase again."""
+"""`holdfast share`: split a recovery phrase into shares, and combine them again."""
 
 from __future__ import annotations
 
@@ -6,46 +6,44 @@ import argparse
 import re
 import sys
 
-from holdfast.cli.command import Commands, add_verbs, new_command
+from holdfast.cli.command import Commands, new_command, new_noun
 
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "share",
-        run=None,
-        purpose="Shares of a recovery phrase by SLIP-39: any so many of them together give the "
-        "phrase, fewer tell nothing. Run it on a machine without a network; what is printed is "
-        "secret: it goes to a terminal, a pipe or a file in memory of yours alone, and a file on "
-        "a disk is refused. Nothing is stored.",
+        purpose="Shares of a recovery phrase (SLIP-39): enough of them together give the phrase, fewer "
+        "reveal nothing. Run it on a machine without a network. The output is secret: Holdfast "
+        "writes it to a terminal, a pipe or a private file in memory, and refuses a file on a disk. "
+        "It stores nothing.",
         examples=("holdfast share split --needed 2 --total 3", "holdfast share combine"),
     )
-    verbs = add_verbs(parser)
     split = new_command(
         verbs,
         "split",
         run=run_split,
-        summary="make shares of a phrase",
-        purpose="Make shares of a recovery phrase. The 24 words are asked for without showing "
-        "them, or read from a descriptor. The phrase stays valid: destroy its sheet if only the "
-        "shares shall count. Shares of different splits do not fit together.",
+        summary="split a phrase into shares",
+        purpose="Split a recovery phrase into shares. Holdfast asks for the 24 words without showing "
+        "them, or reads them from a descriptor. The phrase stays valid: destroy its sheet if only "
+        "the shares should count. Shares of different splits cannot be combined.",
         examples=(
             "holdfast share split --needed 2 --total 3",
             "gpg -d words.gpg | holdfast share split --needed 3 --total 5 --from-fd 0",
         ),
     )
-    split.add_argument("--needed", metavar="M", required=True, help="so many give the phrase")
-    split.add_argument("--total", metavar="N", required=True, help="so many are made, at most 16")
+    split.add_argument("--needed", metavar="M", required=True, help="how many shares give the phrase")
+    split.add_argument("--total", metavar="N", required=True, help="how many shares to make, at most 16")
     combine = new_command(
         verbs,
         "combine",
         run=run_combine,
-        summary="the phrase of enough shares",
-        purpose="Print the recovery phrase of enough shares. They are asked for one after the "
-        "other without showing them, or read from a descriptor, one in a line. Four letters of "
-        "each word are enough.",
+        summary="get the phrase back from enough shares",
+        purpose="Print the recovery phrase from enough shares. Holdfast asks for them one by one "
+        "without showing them, or reads them from a descriptor, one per line. Four letters of each "
+        "word are enough.",
         examples=("holdfast share combine", "holdfast share combine --from-fd 3 3< shares"),
     )
     for one in (split, combine):
@@ -53,7 +51,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run_split(args: argparse.Namespace) -> int:
-    from holdfast.cli.input.input_words import ask_words, read_words
+    from holdfast.cli.input.terminal import ask_words, read_words
     from holdfast.cli.screen.output_paper import check_way_out
     from holdfast.identity.paper.phrase import read_phrase
     from holdfast.identity.paper.shares import split
@@ -66,13 +64,13 @@ def run_split(args: argparse.Namespace) -> int:
             print(f"share {share.number} of {total}, any {needed} needed, document {share.document}")
             print(" ".join(share.words))
             print()
-    print("secret: one share to a sheet, never two in one place", file=sys.stderr)
+    print("secret: write each share on its own sheet, and never keep two in one place", file=sys.stderr)
     return 0
 
 
 def run_combine(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_paper import ask_shares
-    from holdfast.cli.input.input_words import ask_words, read_words
+    from holdfast.cli.input.terminal import ask_words, read_words
     from holdfast.cli.screen.output_paper import check_way_out
     from holdfast.identity.paper.shares import combine
 
@@ -85,7 +83,10 @@ def run_combine(args: argparse.Namespace) -> int:
         shares = [" ".join(one.words) for one in ask_shares(ask_words)]
     with combine(shares) as phrase:
         print(" ".join(phrase.words))
-    print("secret: the whole phrase; if this machine has a network, print a new one soon", file=sys.stderr)
+    print(
+        "secret: this is the whole phrase; if this machine has a network, run `holdfast paper replace` soon",
+        file=sys.stderr,
+    )
     return 0
 
 

@@ -1,7 +1,7 @@
-"""`holdfast recover --place ADDRESS`: what is asked, what is shown, in this order.
+"""`holdfast recover --place ADDRESS`: what it asks and shows, in this order.
 
-Rules of the screen: what was found comes before any question; a figure for everything that took
-time; the one thing to do next at the end.
+Rules of the screen: findings come before any question; a figure for everything that took time; the
+one thing to do next at the end.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +21,10 @@ from holdfast.backup.open_engine import open_engine
 from holdfast.backup.restore.restore_choice import Wish
 from holdfast.backup.restore.restore_home import restore_to
 from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
-from holdfast.cli.input.confirm import confirm
 from holdfast.cli.input.input_log import read_card_file, read_log_file
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import new_slots, open_existing
+from holdfast.cli.input.terminal import confirm
 from holdfast.cli.recover.show import Would, show_loss, show_view, show_would, view_json, would_json
 from holdfast.cli.screen.progress import Progress
 from holdfast.cli.screen.screen import print_fields, print_json, talk
@@ -36,6 +34,7 @@ from holdfast.errors import BackupDamaged, BadInput, HoldfastError
 from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.vault import exists
+from holdfast.journal.sqlite.opening.restore import Restored
 from holdfast.layout.agent_home import home_in, root_folder
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, find_obstacle, recover_agent
 from holdfast.recovery.survey import Evidence, Survey, survey_evidence
@@ -50,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.place and not os.path.lexists(home_in(folder) / "places.json"):
         args.place = [_ask_place()]
     at = None if args.at is None else _moment(args.at)
-    with _borg_base() as base, Progress() as news:
+    with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as scratch, Progress() as news:
         evidence = _have(args, vault)
-        engine = run_async(open_engine(base=base, progress=news))
+        engine = run_async(open_engine(base=Path(scratch) / "borg", progress=news))
         survey = run_async(survey_evidence(evidence, folder, engine=engine, port=Sodium(), at=at))
         if not args.json:
             show_view(survey)
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str, vault: Path) -> int:
-    """Tell what would be done. Raises what would stand in its way, after all else is said."""
+    """Show what would happen. At the end, raises the error that would prevent it."""
     obstacle = find_obstacle(
         survey,
         vault=vault,
@@ -103,7 +102,7 @@ def _wish(args: argparse.Namespace, survey: Survey) -> Wish:
 
 
 def has_paper_alone(args: argparse.Namespace) -> bool:
-    """Sheet and card, and no backup: the identity can come back, and nothing else."""
+    """Sheet and card, but no backup: only the identity can be recovered."""
     named = args.place or os.path.lexists(home_in(root_folder(args.home)) / "places.json")
     return bool(args.card) and not named and not args.keep_keys
 
@@ -112,8 +111,8 @@ def run_without_backup(args: argparse.Namespace) -> int:
     from holdfast.cli.identity import recover as identity_recover
 
     if args.dry_run or args.to or args.at or args.start:
-        raise BadInput("without a place there is nothing to restore", hint="give --place ADDRESS")
-    talk("no place is named: the identity comes back, and no state with it")
+        raise BadInput("there is nothing to restore without a place", hint="give --place ADDRESS")
+    talk("no place was given: this recovers the identity, without any state")
     args.name = args.agent or root_folder(args.home).name.lower()
     args.escrow = None
     if not args.witness and not args.new_witness:
@@ -125,17 +124,17 @@ def _check_words(args: argparse.Namespace, vault: Path) -> None:
     if args.file and not args.to:
         raise BadInput("--file needs --to FOLDER")
     if args.keep_keys and not exists(vault):
-        raise BadInput(f"--keep-keys: there is no vault in {vault}", hint="name it with --vault")
+        raise BadInput(f"--keep-keys: there is no vault in {vault}", hint="give --vault DIR")
 
 
 def _ask_place() -> str:
     if not sys.stdin.isatty():
         raise BadInput(
-            "where are the backups?",
+            "no place was given",
             hint="give --place FOLDER or --place ssh://user@host/path; "
-            "without any, the identity alone comes back with --card FILE",
+            "if there is no backup, --card FILE recovers the identity alone",
         )
-    talk("Where are backups of the agent? A folder, or ssh://user@host/path (see the public card).")
+    talk("Where are the agent's backups? A folder, or ssh://user@host/path (see the public card).")
     print("place: ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip()
     if not answer:
@@ -185,19 +184,19 @@ def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> R
 def _confirm(args: argparse.Namespace, survey: Survey, folder: Path) -> None:
     if survey.chosen is None:
         return  # perform says why
-    what = [f"{folder} becomes the agent's folder"]
+    what = [f"Holdfast restores the agent into {folder}"]
     if os.path.lexists(folder):
-        what.append("what is there now is kept beside it")
+        what.append("it keeps what is there now next to it")
     if not args.keep_keys and survey.log.standing is not LogStanding.LOCKED:
-        what.append("whoever holds the agent's keys is evicted")
+        what.append("holders of the old keys are locked out")
     confirm("recover", "; ".join(what), yes=args.yes)
 
 
 def _unpack(args: argparse.Namespace, survey: Survey, news: Progress) -> int:
-    """Look at a snapshot without making it run."""
+    """Unpack a snapshot without making it the agent."""
     to = path_of(args.to)
     if os.path.lexists(to) and not args.file:
-        raise BadInput(f"{to} is there already", hint="name a new folder")
+        raise BadInput(f"{to} exists already", hint="name a new folder")
     report = run_async(restore_to(to, survey.means(Sodium()), _wish(args, survey)))
     news.clear()
     if args.json:
@@ -234,22 +233,22 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
             ("id", done.log.id),
             ("home", str(done.home.folder)),
             ("state", _state(survey, done)),
-            ("suspect", f"{fields['suspect_tasks']} open tasks: looked up or parked before anything is sent"),
-            ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, in all {seconds:.1f} s"),
+            ("open tasks", _in_doubt(journal)),
+            ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, total {seconds:.1f} s"),
         ]
     )
     if restored is not None and restored.kept:
-        talk(f"what was there before: {restored.kept}")
+        talk(f"the old folder is now {restored.kept}")
     if restored is not None:
         show_loss(restored, said=True)
     if done.secrets:
-        talk("whoever had the old machine may know these secrets of tools; rotate them: " + ", ".join(done.secrets))
+        talk("a thief of the old machine may know these secrets of tools; rotate them: " + ", ".join(done.secrets))
     if done.evicted:
-        talk("the words were typed on this machine: if it has a network, print a new sheet soon")
+        talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
     for name in done.left:
         talk(
-            f"place {name} was behind and may have been put back to an older day: it is not "
-            "written to any more; add a new folder: `holdfast place add NAME FOLDER`"
+            f"place {name} was behind and may have been rolled back: Holdfast no longer writes to "
+            "it. Add a new folder: `holdfast place add NAME FOLDER`"
         )
     if not args.start:
         talk(f"next: holdfast worker APP --journal {done.home.journal}")
@@ -262,11 +261,17 @@ def _state(survey: Survey, done: RecoveredAgent) -> str:
         seq, at = survey.chosen.record.seq, survey.chosen.record.at
     else:
         return ""
-    return f"snapshot {seq} of {iso(at * 1000)}; what was done after that is lost here"
+    return f"restored snapshot {seq} of {iso(at * 1000)}; nothing newer was backed up"
+
+
+def _in_doubt(journal: Restored | None) -> str:
+    if journal is None or not journal.open_tasks:
+        return "none in doubt"
+    return f"{journal.open_tasks} in doubt: Holdfast looks up or parks their effects before it sends anything"
 
 
 def _start(args: argparse.Namespace, done: RecoveredAgent) -> int:
-    """Serve from here on; the worker's own parent takes the place of this process."""
+    """Become the worker: its supervising parent replaces this process."""
     talk(f"starting: holdfast worker {args.start}")
     sys.stdout.flush()
     words = ["worker", args.start, "--journal", str(done.home.journal)]
@@ -277,13 +282,7 @@ def _moment(text: str) -> int:
     try:
         when = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise BadInput(f"--at: {text!r} is no time", hint="2026-11-15 or 2026-11-15T14:30") from None
+        raise BadInput(f"--at: {text!r} is not a time", hint="2026-11-15 or 2026-11-15T14:30") from None
     if len(text) == len("2026-11-15"):
         when = when.replace(hour=23, minute=59, second=59)
     return int((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp())
-
-
-@contextmanager
-def _borg_base() -> Generator[Path]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as name:
-        yield Path(name) / "borg"

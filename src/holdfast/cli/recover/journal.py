@@ -1,4 +1,4 @@
-"""`holdfast recover --journal FILE`: a journal that was put back becomes a proper restore."""
+"""`holdfast recover --journal FILE`: turn an older copy of a journal into a proper restore."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 import msgspec
 
-from holdfast.cli.input.confirm import confirm
 from holdfast.cli.input.input_journal import journal_of
+from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import print_json
 from holdfast.journal.admin import Restored
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
@@ -28,14 +28,14 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"{path} ends at record {plan.sequence}; this machine has committed "
             f"{plan.mark_sequence}: {lost} records are lost.\n"
-            f"Incarnation {plan.incarnation} would begin; {plan.open_tasks} open tasks become "
-            "suspect: looked up or parked before anything is sent.",
+            f"Incarnation {plan.incarnation} would begin; {plan.open_tasks} open tasks would be in "
+            "doubt: Holdfast looks up or parks their effects before it sends anything.",
             file=sys.stderr,
         )
     if not args.dry_run:
-        confirm(WORD, f"{path} becomes the journal from now on", yes=args.yes)
+        confirm(WORD, f"{path} becomes the journal", yes=args.yes)
         plan = asyncio.run(recover_journal(path))
-    done = f"restored: incarnation {plan.incarnation}, {plan.open_tasks} tasks suspect"
+    done = f"restored: incarnation {plan.incarnation}, {plan.open_tasks} open tasks in doubt"
     return _report(args, plan, done)
 
 
@@ -44,16 +44,16 @@ def _begin_anew(args: argparse.Namespace) -> int:
     plan = asyncio.run(begin_anew(path, dry_run=True))
     if not args.json:
         print(
-            f"{path} is gone; this machine has committed {plan.mark_sequence} records to it.\n"
+            f"{path} is missing; this machine has committed {plan.mark_sequence} records to it.\n"
             f"An empty journal would begin, with incarnation {plan.incarnation}: open tasks are "
-            "forgotten; requests\nsubmitted again under their old ids are looked up or parked "
-            "before anything is sent.",
+            "forgotten.\nIf you submit requests again with their old ids, Holdfast looks up or parks "
+            "their effects before it sends anything.",
             file=sys.stderr,
         )
     if not args.dry_run:
-        confirm(WORD_ANEW, f"what {path} held is given up", yes=args.yes)
+        confirm(WORD_ANEW, f"Holdfast gives up the contents of {path}", yes=args.yes)
         plan = asyncio.run(begin_anew(path))
-    return _report(args, plan, f"begun anew: incarnation {plan.incarnation}")
+    return _report(args, plan, f"started an empty journal: incarnation {plan.incarnation}")
 
 
 def _report(args: argparse.Namespace, plan: Restored, text: str) -> int:

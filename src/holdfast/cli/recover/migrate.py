@@ -1,12 +1,11 @@
-"""`holdfast migrate export|import|cancel`: move an agent to another host, planned."""
+"""`holdfast migrate export|import|cancel`: move an agent to another host."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_json_option, add_verbs, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,14 +16,13 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "migrate",
-        run=None,
         purpose=(
-            "Move an agent to another host: it stops here, travels in one sealed file, and goes\n"
-            "on there. No task becomes suspect, because nothing is lost; at no instant can both\n"
-            "copies run. For a host that is gone there is `holdfast recover`."
+            "Move an agent to another host: it stops here, travels in one sealed file, and resumes\n"
+            "there. Nothing is lost, so no task is in doubt; both copies can never run at the same\n"
+            "time. If the old host is lost, use `holdfast recover`."
         ),
         examples=(
             "holdfast migrate export ada.move --home ada",
@@ -32,7 +30,6 @@ def add_parser(commands: Commands) -> None:
             "holdfast migrate cancel --home ada",
         ),
     )
-    verbs = add_verbs(parser)
     _add_export(verbs)
     _add_import(verbs)
     _add_cancel(verbs)
@@ -45,23 +42,23 @@ def _add_export(verbs: Commands) -> None:
         run=run_export,
         summary="stop the agent here and write its package",
         purpose=(
-            "Stop the agent and write it into one sealed file. Workers end their calls and stop;\n"
-            "from then on this copy refuses to run. The file opens with the agent's vault, or\n"
-            "with its paper. A run that was cut short is taken up by the same command."
+            "Stop the agent and write it into one sealed file. Workers finish their calls and\n"
+            "stop; from then on this copy refuses to run. The agent's vault, or its recovery\n"
+            "words, open the file. If a run is interrupted, run the same command again to finish\n"
+            "it."
         ),
         examples=("holdfast migrate export ada.move", "holdfast migrate export ada.move --json"),
     )
-    parser.add_argument("package", metavar="FILE", help="the package; outside the agent's folder")
-    _add_home(parser)
+    parser.add_argument("package", metavar="FILE", help="where to write the package; outside the agent's folder")
+    add_options(parser, "--home")
     parser.add_argument(
         "--wait",
         type=float,
         default=60.0,
         metavar="S",
-        help="seconds for workers and other programs to let go of the journal (60)",
+        help="seconds to wait for workers and other programs to close the journal (60)",
     )
-    _add_passphrase(parser)
-    add_json_option(parser)
+    add_options(parser, "--passphrase-fd", "--json")
 
 
 def _add_import(verbs: Commands) -> None:
@@ -69,22 +66,21 @@ def _add_import(verbs: Commands) -> None:
         verbs,
         "import",
         run=run_import,
-        summary="take a package as the agent of this host",
+        summary="install a package on this host",
         purpose=(
-            "Take a package: unseal it with the vault, compare every byte with what was signed,\n"
-            "take over the lease, and put the agent's folder in its place. The vault is brought\n"
-            "here by a person first, or made again from paper. A package is taken once."
+            "Install a package: open it with the vault, compare every byte with what was signed,\n"
+            "take over the lease, and write the agent's folder. Copy the vault here first, or make\n"
+            "it again from the recovery words. A package can be installed only once."
         ),
         examples=("holdfast migrate import ada.move --home ada --vault ~/.config/holdfast/vault/ada",),
     )
     parser.add_argument("package", metavar="FILE", help="as `migrate export` wrote it")
-    _add_home(parser)
-    parser.add_argument("--vault", metavar="DIR", required=True, help="the agent's vault, here")
-    parser.add_argument("--second", metavar="DIR", help="the place of the next key, here")
-    parser.add_argument("--arbiter", metavar="DIR", help="the arbiter's folder, here")
-    parser.add_argument("--witness", metavar="DIR", action="append", help="a witness's folder, here; repeat it")
-    _add_passphrase(parser)
-    add_json_option(parser)
+    add_options(parser, "--home")
+    parser.add_argument("--vault", metavar="DIR", required=True, help="the agent's vault on this host")
+    parser.add_argument("--second", metavar="DIR", help="where the next key is kept on this host")
+    parser.add_argument("--arbiter", metavar="DIR", help="the arbiter's folder on this host")
+    parser.add_argument("--witness", metavar="DIR", action="append", help="a witness's folder on this host; repeatable")
+    add_options(parser, "--passphrase-fd", "--json")
 
 
 def _add_cancel(verbs: Commands) -> None:
@@ -92,25 +88,24 @@ def _add_cancel(verbs: Commands) -> None:
         verbs,
         "cancel",
         run=run_cancel,
-        summary="give up a move: the agent runs on here",
+        summary="cancel a move: the agent stays here",
         purpose=(
-            "Give up a move. Before the package is whole nothing has happened. Afterwards a\n"
-            "person says that nobody has taken it: an arbiter hears of copies on its own machine\n"
-            "only. Open tasks become suspect: looked up or parked before anything is sent."
+            "Cancel a move. Before the package is complete, nothing has happened. Afterwards you\n"
+            "must confirm that the package was not installed anywhere: an arbiter knows only of\n"
+            "copies on its own machine. Open tasks are then in doubt: Holdfast looks up or parks\n"
+            "their effects before it sends anything."
         ),
         examples=("holdfast migrate cancel", "holdfast migrate cancel --nobody-has-it"),
     )
-    _add_home(parser)
-    parser.add_argument(
-        "--nobody-has-it", action="store_true", help="the package is destroyed, and the agent runs nowhere else"
-    )
-    _add_passphrase(parser)
-    add_json_option(parser)
+    add_options(parser, "--home")
+    add_flag(parser, "--nobody-has-it", "you confirm: the package is destroyed, and the agent runs nowhere else")
+    add_options(parser, "--passphrase-fd", "--json")
 
 
 def run_export(args: argparse.Namespace) -> int:
     import asyncio
 
+    from holdfast.cli.input.agent_places import path_of
     from holdfast.cli.screen.screen import talk
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
@@ -121,18 +116,18 @@ def run_export(args: argparse.Namespace) -> int:
         move = MoveOut(
             home, vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), say=talk, wait_s=args.wait
         )
-        done = asyncio.run(move.run(_path(args.package)))
+        done = asyncio.run(move.run(path_of(args.package)))
     _say(args, done)
     if not args.json:
         talk(f"next, on the other host: `holdfast migrate import {done.package} ...`")
-        talk("risk: take the package on one host only, and destroy copies of it")
+        talk("risk: install the package on one host only, and destroy all copies of it")
     return 0
 
 
 def run_import(args: argparse.Namespace) -> int:
     import asyncio
 
-    from holdfast.cli.input.agent_places import witnesses_of
+    from holdfast.cli.input.agent_places import path_of, witnesses_of
     from holdfast.cli.screen.screen import talk
     from holdfast.errors import MoveRefused
     from holdfast.layout.agent_home import home_folder, root_folder
@@ -141,18 +136,19 @@ def run_import(args: argparse.Namespace) -> int:
     root = root_folder(args.home)
     if home_folder(args.home) != root:
         raise MoveRefused(
-            f"{root} is the folder of an adopted agent, and no package is of one", hint="give --home another folder"
+            f"{root} is the folder of an adopted agent; a package cannot be installed there",
+            hint="give another folder with --home",
         )
     here = HostPaths(
-        second=str(_path(args.second)) if args.second else "",
-        arbiter=str(_path(args.arbiter)) if args.arbiter else "",
+        second=str(path_of(args.second)) if args.second else "",
+        arbiter=str(path_of(args.arbiter)) if args.arbiter else "",
         witnesses=witnesses_of(args.witness or ()),
     )
-    with _vault(args, _path(args.vault)) as vault:
-        done = asyncio.run(move_in(_path(args.package), home_folder(args.home), _means(vault), here=here))
+    with _vault(args, path_of(args.vault)) as vault:
+        done = asyncio.run(move_in(path_of(args.package), home_folder(args.home), _means(vault), here=here))
     _say(args, done)
     if not args.json:
-        talk("next: `holdfast worker APP` here; the agent goes on where it was")
+        talk("next: `holdfast worker APP` here; the agent resumes its tasks")
     return 0
 
 
@@ -166,14 +162,6 @@ def run_cancel(args: argparse.Namespace) -> int:
         done = asyncio.run(cancel_move(home, _means(vault), sure=args.nobody_has_it))
     _say(args, done)
     return 0
-
-
-def _add_home(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: $HOLDFAST_HOME, else this one)")
-
-
-def _add_passphrase(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--passphrase-fd", metavar="N", help="read the vault's passphrase from this descriptor")
 
 
 def _home(args: argparse.Namespace) -> AgentHome:
@@ -191,17 +179,9 @@ def _vault_of(home: AgentHome) -> Path:
 
 
 def _vault(args: argparse.Namespace, folder: Path) -> Vault:
-    from getpass import getpass
+    from holdfast.cli.input.input_slots import open_existing
 
-    from holdfast.cli.input.input_slots import read_line
-    from holdfast.identity.vault.slots import passphrase_key
-    from holdfast.identity.vault.vault import open_vault
-
-    if args.passphrase_fd is not None:
-        text = read_line("--passphrase-fd", args.passphrase_fd)
-        return open_vault(folder, given=passphrase_key(text))
-    ask = (lambda: getpass("passphrase of the vault: ", sys.stderr)) if sys.stdin.isatty() else None
-    return open_vault(folder, ask=ask)
+    return open_existing(folder, "--passphrase-fd", args.passphrase_fd, what="the vault")
 
 
 def _means(vault: Vault) -> MoveMeans:
@@ -210,12 +190,6 @@ def _means(vault: Vault) -> MoveMeans:
     from holdfast.recovery.move_in import MoveMeans
 
     return MoveMeans(vault=vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium())
-
-
-def _path(text: str) -> Path:
-    from holdfast.cli.input.agent_places import path_of
-
-    return path_of(text)
 
 
 def _say(args: argparse.Namespace, done: object) -> None:

@@ -1,4 +1,4 @@
-"""What `holdfast recover` shows: what was found, what would be done, what was passed over."""
+"""What `holdfast recover` shows: what it found, what it would do, what it skipped."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _DAMAGE = frozenset((RepositoryDamaged.code, BackupDamaged.code, ArchiveRefused.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Would:
-    """What the command is about to do."""
+    """What the command would do."""
 
     folder: Path
     vault: Path
-    second: Path | None  # None where it would be asked for
+    second: Path | None  # None if the command would ask for it
     keep_keys: bool
     files: RestoreReport | None = None  # of single files, or of a whole one that is only unpacked
 
@@ -38,16 +38,16 @@ class Would:
 
 def show_view(survey: Survey) -> None:
     log = survey.log
-    changed = f" ({survey.change}: look at the sheet)" if survey.change else ""
+    changed = f" ({survey.change}: check the sheet)" if survey.change else ""
     talk(f"agent {log.id}{changed}")
-    talk(f"its log stands at {tuple(log.position)}, {log.standing.value}")
+    talk(f"identity: {log.standing.value}, log position {tuple(log.position)}")
     newest = survey.overview.chain.newest
     for one in survey.overview.places:
         if one.error is not None:
             talk(f"place {one.place.name}: cannot be read: {one.error.message}")
             talk(f"hint: {one.place.name}: {one.error.hint}")
         elif one.newest is None:
-            talk(f"place {one.place.name}: holds no snapshot that the agent signed")
+            talk(f"place {one.place.name}: has no snapshot that the agent signed")
         else:
             head = one.newest.record
             lag = (
@@ -73,7 +73,7 @@ def show_view(survey: Survey) -> None:
         return
     chosen = survey.chosen.record
     if chosen.seq < newest.record.seq and survey.at is None:
-        talk(f"WARNING: snapshot {newest.record.seq} is known of, and no place that answers holds it")
+        talk(f"WARNING: snapshot {newest.record.seq} exists, but no place that answers has it")
     talk(
         f"to be restored: snapshot {chosen.seq} of {iso(chosen.at * 1000)}, "
         f"{chosen.files:,} files, {chosen.bytes:,} bytes"
@@ -81,7 +81,7 @@ def show_view(survey: Survey) -> None:
 
 
 def show_would(survey: Survey, would: Would) -> None:
-    """The rest of a look, in words."""
+    """What would be restored, and where."""
     if would.files is not None:
         talk(f"into {would.files.target}: {would.files.files:,} files, {would.files.bytes:,} bytes")
         for path in would.files.paths[:20]:
@@ -91,58 +91,57 @@ def show_would(survey: Survey, would: Would) -> None:
         return
     talk(f"into {would.folder}" + _kept(would.folder))
     if would.keep_keys:
-        talk(f"identity: the keys in {would.vault} stay; nobody is evicted")
+        talk(f"identity: the keys in {would.vault} do not change")
     else:
-        out = "; whoever holds the old keys is evicted" if would.evicts(survey) else ""
-        talk(f"identity: recovered by the paper; new keys in {would.vault}{out}")
+        out = "; holders of the old keys are locked out" if would.evicts(survey) else ""
+        talk(f"identity: recovered with the recovery words; new keys in {would.vault}{out}")
 
 
 def show_loss(report: RestoreReport, *, said: bool) -> None:
-    """What was not restored, and why: never in silence. `said`: what was passed over was told as
-    it happened."""
+    """What was not restored, and why. `said`: skipped snapshots were reported as it happened."""
     for one in () if said else report.passed:
-        talk(f"passed over at {one.place}: {one.archive}: {one.message}")
+        talk(f"skipped at {one.place}: {one.archive}: {one.message}")
     for name in dict.fromkeys(one.place for one in report.passed if one.error in _DAMAGE):
-        talk(f"hint: place {name} gave damaged data: look at its disk; a new one is better than going on with it")
+        talk(f"hint: place {name} returned damaged data: check its disk, and better use a new one")
     for one in report.damaged:
         talk(f"DAMAGED, not restored: {one.path}: {one.message}")
     if report.damaged:
-        talk("hint: an older snapshot may have them whole: --at TIME; the others were restored")
+        talk("hint: an older snapshot may have good copies: --at TIME; all other files were restored")
     _show_left(report)
     if report.behind is not None:
         lag = report.behind
         steps = "" if lag.steps is None else f", {lag.steps:,} records of the journal"
         talk(
-            f"WARNING: snapshot {report.seq} was taken, and {report.newest_known} is known of: "
-            f"{lag.generations} snapshots, {ago(lag.seconds * 1000)}{steps} are not in it"
+            f"WARNING: restored snapshot {report.seq}, but the newest is {report.newest_known}: "
+            f"{lag.generations} snapshots, {ago(lag.seconds * 1000)}{steps} are missing"
         )
 
 
 def _show_left(report: RestoreReport) -> None:
-    """What is not there although the agent had it: links that are not made, and what no snapshot
-    holds. Holdfast's own left-outs are the same of every agent, and are no news."""
+    """What is missing although the agent had it: links that are not made, and files that no snapshot
+    holds. What Holdfast leaves out for every agent is not reported."""
     for path in report.links_left[:SHOWN_MAX]:
-        talk(f"not made: {one_line(path)}: a link that leads outside of the agent's folder")
+        talk(f"not made: {one_line(path)}: a link that points outside the agent's folder")
     _count("links", report.links_left_count, min(len(report.links_left), SHOWN_MAX))
     links = frozenset(report.links_left)
-    notes = [one for one in report.notes if one.path not in links and not _is_no_news(one)]
+    notes = [one for one in report.notes if one.path not in links and not _is_no_loss(one)]
     for one in notes[:SHOWN_MAX]:
         where = f"{one_line(one.path)}: " if one.path else ""
-        talk(f"of the snapshot: {where}{one_line(one.text)}")
+        talk(f"note of the snapshot: {where}{one_line(one.text)}")
     if report.notes_count > len(report.notes) or len(notes) > SHOWN_MAX:
         more = report.notes_count - len(report.notes) + max(len(notes) - SHOWN_MAX, 0)
-        talk(f"of the snapshot: {more:,} notes more: --json has them, or the first of many")
+        talk(f"{more:,} more notes of the snapshot: --json lists them, or the first of many")
     if any(one.text.startswith("left out") for one in notes):
-        talk("hint: what was left out is in no backup: bring it from where you keep such things")
+        talk("hint: files that were left out are in no backup: copy them from where you keep them")
 
 
-def _is_no_news(one: Note) -> bool:
+def _is_no_loss(one: Note) -> bool:
     return is_no_loss(one.text.removeprefix("left out: "))
 
 
 def _count(what: str, every: int, shown: int) -> None:
     if every > shown:
-        talk(f"not made: {every - shown:,} {what} more")
+        talk(f"not made: {every - shown:,} more {what}")
 
 
 def view_json(survey: Survey) -> dict[str, object]:
@@ -210,4 +209,4 @@ def would_json(survey: Survey, would: Would) -> dict[str, object] | None:
 
 
 def _kept(folder: Path) -> str:
-    return "; what is there now is kept beside it" if os.path.lexists(folder) else ""
+    return "; Holdfast keeps what is there now next to it" if os.path.lexists(folder) else ""

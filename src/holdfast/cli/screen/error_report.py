@@ -1,4 +1,4 @@
-"""How errors look: what happened, what to do, where it is explained."""
+"""How errors are printed: what happened, what to do, which page explains it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from holdfast.cli.screen.text import shown
 from holdfast.core.secret_handles import safe
 from holdfast.errors import HoldfastError
 
-INTERNAL_HINT = (
-    "this is a defect of Holdfast; nothing was guessed. Please report it with the output of "
-    "`HOLDFAST_TRACE=1 holdfast ...`"
-)
+INTERNAL_HINT = "this is a bug in Holdfast. Please report it with the output of `HOLDFAST_TRACE=1 holdfast ...`"
 
 
 def report_error(error: HoldfastError, *, as_json: bool) -> None:
@@ -29,7 +26,7 @@ def report_error(error: HoldfastError, *, as_json: bool) -> None:
 
 
 def report_internal(error: Exception, *, as_json: bool) -> None:
-    """Print a defect in one line; the traceback only where it is asked for."""
+    """Print a bug in one line; the traceback only if HOLDFAST_TRACE asks for it."""
     text = f"internal: {type(error).__name__}: {error}"
     if as_json:
         _print_json("internal", text, INTERNAL_HINT, "docs/reference/errors.md#internal", 1)

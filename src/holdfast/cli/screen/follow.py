@@ -1,7 +1,7 @@
-"""Following a task: what changed since the last look, on a terminal as a table that moves.
+"""Following a task: print what changed; on a terminal, redraw a table.
 
 The journal is the only source: whichever worker runs the task, in whichever process, the same
-lines appear. Nothing here can disturb the task; leaving is always safe.
+lines appear. Nothing here can disturb the task; you can always stop following.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.cli.input.input_journal import is_served
 from holdfast.cli.screen.screen import STATE_STYLES, ago, talk
 from holdfast.cli.screen.text import one_line, shown
-from holdfast.cli.task.workers import is_served
 from holdfast.core.effect import CLASSES
 from holdfast.core.ordinal import sort_key
 from holdfast.errors import TaskUnfinished
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from holdfast.app.handle import TaskHandle
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
 
-UNSERVED_S = 2.0  # how long a task may wait unclaimed before we look whether anybody is there
+UNSERVED_S = 2.0  # how long a task may wait unclaimed before we check for workers
 STEPS_SHOWN_MAX = 30
 
 
@@ -50,7 +50,7 @@ async def follow(
 
 
 async def _watch(hf: Holdfast, handle: TaskHandle, screen: Screen, *, app: str, end: float | None) -> bool:
-    """Show every change; True where the task has ended or needs a person."""
+    """Show every change; True if the task has ended or needs a person."""
     began = time.monotonic()
     seen: tuple[int, TaskState] | None = None
     warned = False
@@ -69,8 +69,8 @@ async def _watch(hf: Holdfast, handle: TaskHandle, screen: Screen, *, app: str, 
         if not warned and row.state is TaskState.QUEUED and now - began > UNSERVED_S:
             warned = True
             if not await is_served(hf):
-                screen.say("no worker serves this journal; the task is kept and waits for one")
-                screen.say(f"hint: `holdfast worker {app}` in another terminal, or submit --run")
+                screen.say("no worker serves this journal; the task waits for one")
+                screen.say(f"hint: run `holdfast worker {app}` in another terminal, or use submit --run")
     return True
 
 
@@ -129,7 +129,7 @@ class _Lines:
 
 
 class _Live:
-    """A table that is drawn anew at every change."""
+    """A table that is redrawn at every change."""
 
     def __init__(self, live: Any) -> None:  # Any: rich.live.Live, imported only on a terminal
         self._live = live
@@ -181,7 +181,7 @@ def _state(step: StepView) -> str:
     text = step.state.value
     said = step.planned.gate
     if said is not None and said.refused:
-        text += " (refused by the gate)"
+        text += " (the gate refused it)"
     if step.step is not None and step.step.attempts > 1:
         text += f" (attempt {step.step.attempts})"
     if step.closed and step.attempts:

@@ -1,10 +1,9 @@
-"""Where secret words go: a pipe, a terminal, or a file in memory of ours alone; never to a disk.
+"""Where secret words go: a pipe, a terminal, or a private file in memory; never to a disk.
 
-A disk keeps what was deleted, and backups copy it. So a file is written only where memory is
-mounted (/dev/shm), and a redirection to a file on a disk, or to one that others may read, is
-refused before any word is asked for. There is no option that allows it: a pipe to a program that
-seals (`| age -p > FILE`) does, and says what is meant. Every command that prints words begins with
-this: `paper print`, `share split`, `share combine`.
+A disk keeps what was deleted, and backups copy it. So we write a file only in memory (/dev/shm),
+and refuse a redirection to a file on a disk, or to one that others may read, before we ask for any
+word. No option allows it; a pipe to a program that encrypts (`| age -p > FILE`) does. Every command
+that prints words checks this first: `paper print`, `share split`, `share combine`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,11 @@ from holdfast.errors import BadInput
 from holdfast.host.mounts import is_in_memory
 from holdfast.host.private_files import write_all
 
-WARNING = (
-    "secret: use a printer of your own; many keep what they printed on a disk, and print services "
-    "of the cloud always do"
-)
+WARNING = "secret: use your own printer; many printers keep copies on a disk, and cloud print services always do"
 
 
 def check_way_out(out: str | None, *, text: bool) -> None:
-    """Refuse a place that would keep the words, or a terminal that would show a PDF."""
+    """Refuse a file that would keep the words, or a PDF on a terminal."""
     if out is not None:
         _check_file(Path(out))
         return
@@ -34,26 +30,27 @@ def check_way_out(out: str | None, *, text: bool) -> None:
         return
     if os.isatty(number) and not text:
         raise BadInput(
-            "a PDF is not for a terminal", hint="pipe it to a printer (`| lp`), or give --text or --out /dev/shm/FILE"
+            "cannot show a PDF on a terminal",
+            hint="pipe it to a printer (`| lp`), or give --text or --out /dev/shm/FILE",
         )
     found = os.fstat(number)
     if not stat.S_ISREG(found.st_mode):
         return
     if not is_in_memory(Path(f"/proc/self/fd/{number}")):
         raise BadInput(
-            "standard output is a file on a disk, which keeps what is deleted",
-            hint="pipe it to a printer (`| lp`) or to a program that seals it (`| age -p > FILE`), "
+            "standard output is a file on a disk, and a disk keeps what was deleted",
+            hint="pipe it to a printer (`| lp`) or to a program that encrypts it (`| age -p > FILE`), "
             "or write to /dev/shm",
         )
     if found.st_mode & 0o077:
         raise BadInput(
             f"standard output is a file that others may read (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint="`umask 077` first, and remove the file that is there",
+            hint="remove that file, and run `umask 077` first",
         )
 
 
 def _descriptor() -> int | None:
-    """Of standard output; None where a program of this process takes it, and no file does."""
+    """Of standard output; None if it is not a real file of the system."""
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):  # io.UnsupportedOperation is both
@@ -61,7 +58,7 @@ def _descriptor() -> int | None:
 
 
 def put_secret(data: bytes, out: str | None) -> None:
-    """Hand the pages out, after check_way_out."""
+    """Write the pages, after check_way_out."""
     if out is None:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -75,16 +72,16 @@ def put_secret(data: bytes, out: str | None) -> None:
         write_all(fd, data)
     finally:
         os.close(fd)
-    print(f"{path}: in memory; print it, then remove it", file=sys.stderr)
+    print(f"{path}: written to memory; print it, then remove it", file=sys.stderr)
 
 
 def _check_file(path: Path) -> None:
     if os.path.lexists(path):
-        raise BadInput(f"{path} is there already", hint="remove it, or name another file")
+        raise BadInput(f"{path} exists already", hint="remove it, or name another file")
     if not path.parent.is_dir():
         raise BadInput(f"there is no folder {path.parent}")
     if not is_in_memory(path.parent):
         raise BadInput(
-            f"{path} would lie on a disk, which keeps what is deleted",
+            f"{path} would be on a disk, and a disk keeps what was deleted",
             hint="write to /dev/shm, or pipe it to a printer (`| lp`)",
         )

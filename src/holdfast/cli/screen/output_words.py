@@ -1,6 +1,6 @@
-"""How the words of a new agent reach a person: copied by hand at a terminal, or by a descriptor.
+"""How a person gets the words of a new agent: copied by hand at a terminal, or from a descriptor.
 
-They are never data on standard output and never in a file of ours.
+Holdfast never writes them to standard output or to its own files.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
-    """What shows the words; refused before anything is made where nobody would see them."""
+    """The function that shows the words. Raises BadInput if nobody would see them."""
     if fd is None:
         if not sys.stdin.isatty() or not sys.stderr.isatty():
             raise BadInput(
-                "nobody is there to write the 24 words down",
-                hint="run it at a terminal, or give --words-fd N and take them from there",
+                "the 24 words can be shown only at a terminal",
+                hint="run it at a terminal, or give --words-fd N to get them there",
             )
         return lambda phrase: _by_hand(phrase, name)
     if not fd.isascii() or not fd.isdigit() or int(fd) in (0, 1):
-        raise BadInput(f"--words-fd: {fd!r} is no descriptor for secrets", hint="3 or higher")
+        raise BadInput(f"--words-fd: {fd!r} is not a descriptor for secrets", hint="use 3 or higher")
     try:
         found = os.fstat(int(fd))
         appends = fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_APPEND
@@ -40,16 +40,16 @@ def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
 
 
 def _check_file(fd: str, found: os.stat_result, *, appends: bool) -> None:
-    """A file that a second run empties, or that others read, is no place for the only copy."""
+    """Refuse a file that a second run would empty, or that others may read: it is the only copy."""
     if not appends:
         raise BadInput(
-            f"--words-fd {fd} is a file that a second run would empty, and the words with it",
+            f"--words-fd {fd} is a file that a second run would empty: the words would be lost",
             hint=f"open it for appending: {fd}>> FILE",
         )
     if found.st_mode & 0o077:
         raise BadInput(
             f"--words-fd {fd} is a file that others may read (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint="make it first, with umask 077, in memory: /dev/shm",
+            hint="make it first, with umask 077, in /dev/shm",
         )
 
 

@@ -1,10 +1,9 @@
 """How far long work is, on standard error.
 
-On a terminal one line is written over and over, with everything that goes on at this moment; it is
-gone when something else is said and when the work ends. Anywhere else there is a line for each
-piece of work every ten seconds, so that a log stays short and work that is soon done says nothing.
-Standard output is never touched. May be called from any thread. Where nobody reads any more (a
-closed terminal, a pager that was left) it falls silent: the work goes on.
+On a terminal, one line is rewritten with everything that is under way; it disappears when another
+message is printed and when the work ends. Elsewhere, each piece of work prints a line every ten
+seconds, so that a log stays short and quick work prints nothing. Standard output is never touched.
+May be called from any thread. If standard error is closed, it stops printing; the work continues.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from holdfast.cli.screen.text import one_line, shown
 
 EVERY_S = 10.0
 REDRAW_S = 0.2
-COLUMNS = 80  # where the terminal does not say
-STALE_S = 2.0  # work that did not move for so long leaves the line
+COLUMNS = 80  # if the terminal does not say
+STALE_S = 2.0  # work without progress for so long leaves the line
 _CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """News of work, shown. `with Progress() as news:` leaves a clean line behind."""
+    """Prints progress. `with Progress() as news:` leaves a clean line behind."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._terminal = sys.stderr.isatty()
@@ -56,7 +55,7 @@ class Progress:
     def say(self, text: str, /) -> None:
         with self._turn, self._unheard():
             self._clear()
-            self._going.clear()  # mostly it says that something has ended; what goes on comes back
+            self._going.clear()  # mostly something has ended; the rest comes back
             talk(text)
 
     def reached(self, what: str, amount: Amount, /) -> None:

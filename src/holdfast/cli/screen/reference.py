@@ -1,4 +1,4 @@
-"""What a person types to name a task or a step: whole ids, or as much of one as is unique."""
+"""Task and step references from a person: whole ids, or unique beginnings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.errors import BadReference, TaskNotFound
 from holdfast.journal.contract import Filter
 
 if TYPE_CHECKING:
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
 
 SHOWN_MAX = 5
 
@@ -24,14 +24,14 @@ async def get_task_id(hf: Holdfast, text: str) -> TaskId:
     if len(found) > 1:
         ids = ", ".join(row.task_id for row in found[:SHOWN_MAX])
         more = ", ..." if len(found) > SHOWN_MAX else ""
-        raise BadReference(f"{prefix} begins more than one task id", hint=f"which? {ids}{more}")
+        raise BadReference(f"{prefix} is the beginning of several task ids", hint=f"which one? {ids}{more}")
     return found[0].task_id
 
 
 async def get_step_place(hf: Holdfast, text: str) -> tuple[TaskId, str]:
-    """The step that TASK/ORDINAL names; that it exists is the reader's matter."""
+    """The step that TASK/ORDINAL names; whether it exists is not checked."""
     task, slash, ordinal = text.partition("/")
     if not slash or not task or not ordinal:
-        raise BadReference(f"{text!r} names no step")
+        raise BadReference(f"{text!r} is not a step")
     place = parse_ordinal(ordinal.strip())
     return await get_task_id(hf, task), place

@@ -1,11 +1,12 @@
-"""What commands print: tables for people, JSON for programs, talk to standard error.
+"""What commands print: tables for people, JSON for programs, messages on standard error.
 
 On a terminal tables are drawn by rich; anywhere else they are plain columns, so that pipes and
-logs get stable text. A word always says what a colour says.
+logs get stable text. No meaning is in a colour alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -33,18 +34,28 @@ _LATE_CONTROL = re.compile(r"[\x7f-\x9f]")
 
 
 def print_json(value: object) -> None:
-    """One JSON value, readable; what could drive a terminal is escaped."""
+    """One JSON value, indented; control characters are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     print(_LATE_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def talk(text: str) -> None:
-    """Something for the person at the screen, not part of the data."""
+    """A message for the person at the screen, not part of the data."""
     print(shown(text), file=sys.stderr)
 
 
+def finish(args: argparse.Namespace, fields: object, *messages: str) -> int:
+    """The end of a command: its fields with --json, else its messages; exit code 0."""
+    if args.json:
+        print_json(fields)
+    else:
+        for text in messages:
+            talk(text)
+    return 0
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, state: str = "state") -> None:
-    """A table; where it is empty, a sentence about what would appear here, as talk."""
+    """A table; if it is empty, a message about what would appear here."""
     if not rows:
         talk(empty)
     elif sys.stdout.isatty():
@@ -69,14 +80,14 @@ def json_line(value: object, *, chars_max: int = 100) -> str:
 
 
 def clock_time(at_ms: int) -> str:
-    """A moment for people: local time to the second; a dash where there is none."""
+    """Local time to the second; a dash if there is none."""
     if not at_ms:
         return "-"
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().isoformat(" ", "seconds")
 
 
 def ago(ms: int) -> str:
-    """A length of time in its two largest units at most."""
+    """A duration in at most two units."""
     seconds = max(0, ms) / 1000
     if seconds < 1:
         return f"{max(0, ms)} ms"
@@ -105,7 +116,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], state: st
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        # What a person copies into the next command is never cut.
+        # Ids that a person copies into the next command are never cut.
         table.add_column(column, no_wrap=column in ("task", "effect"), overflow="fold")
     for row in rows:
         table.add_row(

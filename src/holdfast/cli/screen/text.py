@@ -1,4 +1,4 @@
-"""Text from outside, made safe to show: results and names are not commands to a terminal."""
+"""Text from outside, made safe to show on a terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 
 
 def shown(text: str) -> str:
-    """Control characters as visible escapes, what looks like a secret not at all; line breaks
-    and tabs stay."""
+    """Control characters become visible escapes, secrets are hidden; line breaks and tabs stay."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", safe(text))
 
 

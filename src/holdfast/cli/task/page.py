@@ -1,4 +1,4 @@
-"""One task for a person: the head, the steps, and what can be done."""
+"""One task for a person: its state, its steps, and what to do."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
         state += " (asked to stop)"
     fields.append(("state", state))
     if shape["erased"]:
-        return [*fields, ("payload", "erased: it ended longer ago than retention keeps")]
+        return [*fields, ("payload", "erased: it ended before the retention period")]
     if view.request_id:
         fields.append(("request id", view.request_id))
     fields += [
@@ -95,7 +95,7 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
     if shape["spent"]:
         fields.append(("spent", _spent_line(shape["spent"])))
     if shape["changed"]:
-        fields.append(("changed", f"its {' and '.join(shape['changed'])}, since it was begun"))
+        fields.append(("changed", f"its {' and '.join(shape['changed'])}, since it started"))
     if shape["parked"]:
         fields += _parked(shape)
     return fields
@@ -131,7 +131,7 @@ def _step_row(step: StepView, shape: Shape) -> tuple[str, ...]:
 
 
 def _ask_line(ask: Shape) -> str:
-    """A reply in one line: what it says or calls, what it cost, where it came from."""
+    """A reply in one line: what it says or calls, its cost, its endpoint."""
     route: Shape = ask["route"] or {}
     usage: Shape = ask["usage"] or {}
     said = [json_line(ask["text"])] if ask["text"] else []
@@ -142,8 +142,8 @@ def _ask_line(ask: Shape) -> str:
     failed = [one["endpoint"] for one in route.get("failures", ())]
     way += [f"after {', '.join(failed)}"] if failed else []
     if failed and route.get("cold_tokens") is not None:
-        way.append(f"{route['cold_tokens']} tokens read cold")
-    way += [f"leans on {', '.join(ask['held_state'])}"] if ask["held_state"] else []
+        way.append(f"{route['cold_tokens']} tokens not cached")
+    way += [f"depends on {', '.join(ask['held_state'])}"] if ask["held_state"] else []
     return f"{'; '.join(said) or ask['stop']} ({', '.join(way)})"
 
 
@@ -167,7 +167,7 @@ def _summary(step: StepView, shape: Shape) -> str:
     if shape["question"]:
         return str(shape["question"])
     if step.unkept:
-        return f"took effect, its result is lost: {step.unkept}"
+        return f"took effect, but its result is lost: {step.unkept}"
     if shape["state"] == "succeeded" and shape["ask"]:
         return _ask_line(shape["ask"])
     if shape["state"] == "succeeded":

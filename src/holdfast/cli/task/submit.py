@@ -1,19 +1,21 @@
-"""`holdfast submit APP REQUEST`: accept a task durably, then follow it to its end."""
+"""`holdfast submit APP REQUEST`: store a task durably, then follow it until it ends."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
+import json
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import Commands, add_config_option, add_journal_option, add_json_option, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.app.handle import TaskHandle
+    from holdfast.app.holdfast import Holdfast
     from holdfast.app.loading import App
-    from holdfast.app.open import Holdfast
     from holdfast.runtime.task.task import TaskType
 
 
@@ -22,10 +24,10 @@ def add_parser(commands: Commands) -> None:
         commands,
         "submit",
         run=run,
-        purpose="Submit a task and follow it to its end: progress on standard error, the result "
-        "as JSON on standard output. REQUEST is a JSON object with the task's arguments, or any "
-        "other text, which is the task's only argument; @file and - (standard input) are read. "
-        "With --request-id the same command again finds the same task.",
+        purpose="Submit a task and follow it until it ends: progress on standard error, the result as "
+        "JSON on standard output. REQUEST is a JSON object with the task's arguments, or any other "
+        "text, which becomes the task's only argument; @file and - (standard input) work too. "
+        "With --request-id, the same command again finds the same task.",
         columns=(
             ("step", "ordinal"),
             ("tool", "what is called"),
@@ -43,11 +45,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--task", metavar="NAME", default="", help="which task, if APP has several")
     parser.add_argument("--request-id", metavar="ID", default=None, help="same id, same task: safe to repeat")
     parser.add_argument("--run", action="store_true", dest="run_here", help="also run a worker in this process")
-    parser.add_argument("--no-follow", action="store_true", help="print the task id and do not wait")
-    parser.add_argument("--timeout", type=float, metavar="S", help="stop following after S seconds; the task goes on")
-    add_config_option(parser)
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_flag(parser, "--no-follow", "print the task id and do not wait")
+    parser.add_argument("--timeout", type=float, metavar="S", help="stop following after S seconds; the task continues")
+    add_options(parser, "--config", "--journal", "--home", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
     from holdfast.errors import BadInput
 
     if args.timeout is not None and not 0 <= args.timeout <= 31_536_000:
-        raise BadInput("--timeout: a number of seconds from 0 to a year")
+        raise BadInput("--timeout must be between 0 seconds and a year")
     if args.run_here and args.no_follow:
-        raise BadInput("--run works until the task has ended: it cannot go with --no-follow")
+        raise BadInput("--run works until the task ends; it cannot be combined with --no-follow")
     app = load_app(args.app)
     task = app.task(args.task)
     values = arguments_of(task, args.request)
@@ -99,8 +99,6 @@ def _only_parameter(task: TaskType) -> str:
 
 async def _submit(path: Path, app: App, task: TaskType, values: dict[str, Any], args: argparse.Namespace) -> int:
     import holdfast
-    from holdfast.cli.screen.run_warnings import Troubles
-    from holdfast.cli.screen.screen import talk
     from holdfast.host.log import Log
     from holdfast.layout.settings import find_settings
 
@@ -111,10 +109,24 @@ async def _submit(path: Path, app: App, task: TaskType, values: dict[str, Any], 
         tools=app.tools.values(),
         settings=settings,
         serve=args.run_here,
-        log=Log(None if args.json else Troubles(talk)),
+        log=Log(None if args.json else RunWarnings()),
     ) as hf:
         handle = await hf.submit(task, request_id=args.request_id, **values)
         return await _after_submit(hf, handle, args)
+
+
+class RunWarnings(io.StringIO):
+    """A stream for host.log.Log that prints the problems of the worker in this process."""
+
+    def write(self, text: str, /) -> int:
+        from holdfast.cli.screen.screen import talk
+
+        fields = json.loads(text)
+        if fields.get("event") in ("trouble", "session-lost", "clock-behind"):
+            talk(f"warning: {fields.get('error') or fields['event']}")
+            if fields.get("hint"):
+                talk(f"hint: {fields['hint']}")
+        return len(text)
 
 
 async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespace) -> int:
@@ -136,8 +148,8 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
     except asyncio.CancelledError:
         if not args.json:
             if args.run_here:
-                talk("what is under way may finish; Ctrl-C again breaks off, nothing is lost")
-            talk(f"the task goes on without you: `holdfast task show {handle.id}`")
+                talk("calls in flight may finish; press Ctrl-C again to stop now, nothing is lost")
+            talk(f"the task continues: `holdfast task show {handle.id}`")
         raise
     if args.json:
         fields = {"task_id": handle.id, "created": handle.created, "state": "succeeded"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_journal_option, add_json_option, add_verbs, new_command, over_journal
+from holdfast.cli.command import Commands, add_options, new_command, new_noun, over_journal
 
 if TYPE_CHECKING:
-    from holdfast.app.open import Holdfast
+    from holdfast.app.holdfast import Holdfast
 
 STATES = ("queued", "running", "sleeping", "waiting", "parked", "succeeded", "failed", "cancelled")
 LIMIT = 50
@@ -16,14 +16,12 @@ LIMIT_MAX = 100_000
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "task",
-        run=None,
-        purpose="What runs here: tasks and their steps.",
+        purpose="Tasks and their steps.",
         examples=("holdfast task list --state parked", "holdfast task show 01J9ZK"),
     )
-    verbs = add_verbs(parser)
     _add_list(verbs)
     _add_show(verbs)
     _add_cancel(verbs)
@@ -35,23 +33,22 @@ def _add_list(verbs: Commands) -> None:
         verbs,
         "list",
         run=over_journal(_list),
-        summary="the tasks of the journal, newest first",
-        purpose="The tasks of the journal, newest first.",
+        summary="list tasks, newest first",
+        purpose="List the tasks of the journal, newest first.",
         columns=(
-            ("task", "its id; a unique beginning is enough everywhere"),
+            ("task", "its id; every command accepts a unique beginning"),
             ("name", "the task function"),
             ("state", ", ".join(STATES)),
-            ("records", "how many records the journal keeps of it"),
+            ("records", "how many records the journal has of it"),
             ("changed", "how long ago something was last recorded"),
-            ("worker", "who holds it now; (dead) where that process is gone"),
+            ("worker", "which worker runs it; (dead) if that process died"),
         ),
         examples=("holdfast task list", "holdfast task list --state parked --json"),
     )
     parser.add_argument("--state", action="append", choices=STATES, help="only tasks in this state (may be repeated)")
     parser.add_argument("--name", help="only tasks of this name")
     parser.add_argument("--limit", type=_limit, default=LIMIT, metavar="N", help=f"at most N tasks ({LIMIT})")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--journal", "--home", "--json")
 
 
 def _add_show(verbs: Commands) -> None:
@@ -59,23 +56,22 @@ def _add_show(verbs: Commands) -> None:
         verbs,
         "show",
         run=over_journal(_show),
-        summary="one task with every step",
-        purpose="One task with every step: state, effect key, attempts, times, result.",
+        summary="show one task with every step",
+        purpose="Show one task with every step: state, effect key, attempts, times, result.",
         columns=(
             ("step", "ordinal: 4; 4.2.1 in a gather; 4.r1 a retry slot; 4.c1 a compensation"),
             ("tool", "what was called"),
             ("class", "effect class: Read, Transactional, Fenced, Keyed, Queryable, ..."),
             ("state", "planned, started, unknown, succeeded, failed, skipped, parked"),
             ("sent", "number of attempts"),
-            ("started", "when the newest attempt began"),
+            ("started", "when the newest attempt started"),
             ("took", "from its start to its end"),
-            ("result", "the recorded result, or what stands in its way"),
+            ("result", "the recorded result, or why there is none"),
         ),
         examples=("holdfast task show 01J9ZK", "holdfast task show 01J9ZK --json"),
     )
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--journal", "--home", "--json")
 
 
 def _add_cancel(verbs: Commands) -> None:
@@ -84,15 +80,11 @@ def _add_cancel(verbs: Commands) -> None:
         "cancel",
         run=over_journal(_cancel),
         summary="ask a task to stop",
-        purpose="Ask a task to stop. What is under way is brought to its true end first; what was done stays done.",
+        purpose="Ask a task to stop. Holdfast first finishes the calls in flight; it undoes nothing.",
         examples=("holdfast task cancel 01J9ZK", "holdfast task cancel 01J9ZK --yes --by ops"),
     )
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
-    parser.add_argument("--by", default="", help="who asks, for the record")
-    parser.add_argument("--yes", action="store_true", help="do not ask for a typed word")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--by", "--yes", "--dry-run", "--journal", "--home", "--json")
 
 
 def _add_retry(verbs: Commands) -> None:
@@ -101,15 +93,11 @@ def _add_retry(verbs: Commands) -> None:
         "retry",
         run=over_journal(_retry),
         summary="run a parked or failed task again",
-        purpose="Run a parked or failed task again. Closed steps keep their records and are not "
-        "repeated; a parked step keeps its question.",
+        purpose="Run a parked or failed task again. Closed steps are not repeated; a parked step keeps its question.",
         examples=("holdfast task retry 01J9ZK", "holdfast task retry 01J9ZK --by ops"),
     )
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
-    parser.add_argument("--by", default="", help="who asks, for the record")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    add_journal_option(parser)
-    add_json_option(parser)
+    add_options(parser, "--by", "--dry-run", "--journal", "--home", "--json")
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
@@ -140,11 +128,10 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
             )
             for line, row in zip(lines, rows, strict=True)
         ],
-        empty="no tasks: what `holdfast submit` accepts appears here"
-        + (" (in the states or of the name asked for)" if args.state or args.name else ""),
+        empty="no tasks" + (" match" if args.state or args.name else "; `holdfast submit` adds one"),
     )
     if more:
-        talk(f"more than {args.limit} tasks: --limit shows more")
+        talk(f"showing {args.limit} of more tasks; --limit N shows more")
     return 0
 
 
@@ -165,7 +152,7 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
         try:
             shape["scratch"] = scratch_shape(await load_manifest(hf.journal, view.files.newest))
         except (BlobNotFound, JournalDamaged) as error:
-            talk(f"its scratch files cannot be listed: {error.message}")
+            talk(f"cannot list its scratch files: {error.message}")
     if args.json:
         print_json(shape)
     else:
@@ -174,37 +161,33 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.confirm import confirm
+    from holdfast.cli.input.input_journal import finish_decision
+    from holdfast.cli.input.terminal import confirm
     from holdfast.cli.screen.reference import get_task_id
-    from holdfast.cli.screen.screen import print_json, talk
-    from holdfast.cli.task.workers import hint_at_workers
+    from holdfast.cli.screen.screen import finish
     from holdfast.errors import NotSettleable
     from holdfast.journal.records import ENDED
 
     handle = hf.task(await get_task_id(hf, args.task))
     row = await handle.row()
     if row.state in ENDED:
-        raise NotSettleable(f"task {row.task_id} has ended: it {row.state}", hint="there is nothing left to cancel")
+        raise NotSettleable(f"task {row.task_id} has already ended: {row.state}", hint="there is nothing to cancel")
     if args.dry_run:
-        if args.json:
-            print_json({"task_id": row.task_id, "state": row.state, "done": False})
-            return 0
-        talk(f"task {row.task_id} ({row.name}, {row.state}) would be asked to stop")
-        return 0
+        return finish(
+            args,
+            {"task_id": row.task_id, "state": row.state, "done": False},
+            f"task {row.task_id} ({row.name}, {row.state}) would be asked to stop",
+        )
     confirm("cancel", f"task {row.task_id} ({row.name}, {row.state})", yes=args.yes)
     await handle.cancel(by=args.by)
-    if args.json:
-        print_json({"task_id": row.task_id, "state": row.state, "done": True})
-        return 0
-    talk(f"task {row.task_id} is asked to stop; what is under way comes to its true end first")
-    await hint_at_workers(hf)
-    return 0
+    said = f"task {row.task_id} will stop after its calls in flight have finished"
+    return await finish_decision(hf, args, {"task_id": row.task_id, "state": row.state, "done": True}, said)
 
 
 async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
+    from holdfast.cli.input.input_journal import finish_decision
     from holdfast.cli.screen.reference import get_task_id
-    from holdfast.cli.screen.screen import print_json, talk
-    from holdfast.cli.task.workers import hint_at_workers
+    from holdfast.cli.screen.screen import finish
     from holdfast.errors import NotSettleable
     from holdfast.journal.records import TaskState
 
@@ -212,22 +195,18 @@ async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
     row = await handle.row()
     if row.state not in (TaskState.PARKED, TaskState.FAILED):
         raise NotSettleable(
-            f"task {row.task_id} is {row.state}: only a parked or failed task is retried",
-            hint="a running, sleeping or waiting task goes on by itself",
+            f"task {row.task_id} is {row.state}: only a parked or failed task can be retried",
+            hint="a running, sleeping or waiting task continues by itself",
         )
     if args.dry_run:
-        if args.json:
-            print_json({"task_id": row.task_id, "state": row.state, "done": False})
-            return 0
-        talk(f"task {row.task_id} ({row.name}, {row.state}) would run again")
-        return 0
+        return finish(
+            args,
+            {"task_id": row.task_id, "state": row.state, "done": False},
+            f"task {row.task_id} ({row.name}, {row.state}) would run again",
+        )
     await hf.retry(row.task_id, by=args.by)
-    if args.json:
-        print_json({"task_id": row.task_id, "state": row.state, "done": True})
-        return 0
-    talk(f"task {row.task_id} runs again")
-    await hint_at_workers(hf)
-    return 0
+    fields = {"task_id": row.task_id, "state": row.state, "done": True}
+    return await finish_decision(hf, args, fields, f"task {row.task_id} runs again")
 
 
 def _limit(text: str) -> int:

@@ -1,4 +1,4 @@
-"""`holdfast tool check`: does the far end of a tool keep what its class promises?"""
+"""`holdfast tool check`: does a tool's far end keep the promises of its class?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import Commands, add_journal_option, add_json_option, add_verbs, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
 
 if TYPE_CHECKING:
     from holdfast.app.tool_check import Check, Verdict
@@ -18,25 +18,22 @@ AT_ONCE_MAX = 100
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
+    verbs = new_noun(
         commands,
         "tool",
-        run=None,
-        purpose="Tools: try whether the far end keeps what the tool's class promises.",
+        purpose="Test whether the far end keeps the promises of the tool's class.",
         examples=("holdfast tool check examples/trip.py:tasks charge '{\"cents\": 100}' --yes",),
     )
-    verbs = add_verbs(parser)
     check = new_command(
         verbs,
         "check",
         run=run_check,
-        summary="try a tool's sandbox; print the class it proved",
-        purpose="Sends real requests through the tool to a sandbox of its far end: a repeat, "
-        "another key, several at once, another body, a refusal, the lookup. Prints what the "
-        "answers prove. Exit code 0: the declared class is proven; 1: it promises more than was "
-        "proven.",
+        summary="test a tool with a sandbox; print the class it proved",
+        purpose="Send real requests through the tool to a sandbox of its far end: a repeat, another "
+        "key, several at the same time, another body, a refusal, the lookup. Prints what the answers "
+        "prove. Exit code 0: the declared class is proven; 1: it promises more than was proven.",
         columns=(
-            ("ok", "yes: this habit is as a safe far end's; no: it is not; -: not tried"),
+            ("ok", "yes: it behaves as a safe far end does; no: it does not; -: not tried"),
             ("habit", "what was tried"),
             ("seen", "what the far end did"),
         ),
@@ -49,19 +46,14 @@ def add_parser(commands: Commands) -> None:
     check.add_argument("app", metavar="APP", help="module:attribute or path/file.py:attribute")
     check.add_argument("tool", metavar="TOOL", help="name of the tool")
     check.add_argument("args", metavar="ARGS", help="its arguments: a JSON object, @file or -")
-    check.add_argument("--other", metavar="ARGS", help="other arguments that are good too")
+    check.add_argument("--other", metavar="ARGS", help="other valid arguments")
     check.add_argument("--refused", metavar="ARGS", help="arguments that the far end refuses")
-    check.add_argument("--at-once", type=int, default=5, metavar="N", help="requests in the crowd (5)")
+    check.add_argument("--at-once", type=int, default=5, metavar="N", help="how many requests at the same time (5)")
     check.add_argument(
-        "--wait",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="seconds to wait for a far end that is busy, or a lookup that lags (5)",
+        "--wait", type=float, default=5.0, metavar="S", help="seconds to wait for a busy far end or a slow lookup (5)"
     )
-    check.add_argument("--yes", action="store_true", help="do not ask before sending")
-    add_journal_option(check)
-    add_json_option(check)
+    add_flag(check, "--yes", "do not ask before sending")
+    add_options(check, "--journal", "--home", "--json")
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -73,9 +65,9 @@ def run_check(args: argparse.Namespace) -> int:
     from holdfast.errors import BadApp, BadInput
 
     if not 2 <= args.at_once <= AT_ONCE_MAX:
-        raise BadInput(f"--at-once: from 2 to {AT_ONCE_MAX}")
+        raise BadInput(f"--at-once must be between 2 and {AT_ONCE_MAX}")
     if not 0 <= args.wait <= 3_600:
-        raise BadInput("--wait: a number of seconds from 0 to 3600")
+        raise BadInput("--wait must be between 0 and 3600 seconds")
     app = load_app(args.app)
     tool = app.tools.get(args.tool)
     if tool is None:
@@ -83,8 +75,8 @@ def run_check(args: argparse.Namespace) -> int:
         raise BadApp(f"the app has no tool {args.tool!r}", hint=f"it has: {known}")
     if not isinstance(tool.effect, TRIABLE):
         raise BadInput(
-            f"{tool.name} is {tool.effect.name}: its promise cannot be tried from outside",
-            hint="Keyed, Queryable and Unrepeatable tools can be checked",
+            f"{tool.name} is {tool.effect.name}: its promise cannot be tested from outside",
+            hint="only Keyed, Queryable and Unrepeatable tools can be checked",
         )
     words = {"ARGS": args.args, "--other": args.other, "--refused": args.refused}
     given = {name: read_json(word, what=name) for name, word in words.items() if word is not None}

@@ -1,10 +1,10 @@
-"""`holdfast worker APP`: serve tasks until asked to stop."""
+"""`holdfast worker APP`: run tasks until stopped."""
 
 from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_config_option, add_journal_option, new_command
+from holdfast.cli.command import Commands, add_options, new_command
 
 PORT_MAX = 65_535
 
@@ -14,9 +14,9 @@ def add_parser(commands: Commands) -> None:
         commands,
         "worker",
         run=run,
-        purpose="Serve the tasks of an app until asked to stop. This process supervises a worker "
-        "process and starts it again when it dies; the new one resumes its tasks at once. "
-        "SIGTERM or Ctrl-C lets calls under way finish; a second one kills, which loses nothing. "
+        purpose="Run the tasks of an app until you stop it. This process supervises a worker process "
+        "and starts it again when it dies; the new one resumes its tasks at once. SIGTERM or "
+        "Ctrl-C lets calls in flight finish; a second one kills the worker, which loses nothing. "
         "Any number of workers may serve one journal on one machine. Events go to standard error, "
         "as JSON lines unless it is a terminal.",
         examples=(
@@ -24,26 +24,30 @@ def add_parser(commands: Commands) -> None:
             "holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471",
         ),
     )
-    parser.add_argument("app", metavar="APP", help="tasks to serve: module:attribute or path/file.py:attribute")
-    add_journal_option(parser)
-    add_config_option(parser)
-    parser.add_argument("--name", help="name of this worker for people (default: host:pid)")
+    parser.add_argument("app", metavar="APP", help="tasks to run: module:attribute or path/file.py:attribute")
+    add_options(parser, "--journal", "--home", "--config")
+    parser.add_argument("--name", help="a name for this worker (default: host:pid)")
     parser.add_argument("--concurrency", type=int, metavar="N", help="tasks that run at the same time (200)")
     parser.add_argument(
         "--lease-ttl",
         type=float,
         metavar="S",
-        help="seconds until others take over from a worker that they cannot prove dead (10)",
+        help="seconds until other workers take over from one that may be dead (10)",
     )
-    parser.add_argument("--grace", type=float, metavar="S", help="seconds for calls under way when stopping (20)")
+    parser.add_argument(
+        "--grace", type=float, metavar="S", help="seconds for calls in flight to finish when stopping (20)"
+    )
     parser.add_argument(
         "--health-port",
         type=_port,
         metavar="N",
-        help="answer /healthz and /metrics on 127.0.0.1:N; 0 takes a free port and says which",
+        help="answer /healthz and /metrics on 127.0.0.1:N; 0 picks a free port and logs it",
     )
     parser.add_argument(
-        "--backup-every", metavar="TIME", default="", help="back up the agent beside it, to every place: 30m, 1h, 1d"
+        "--backup-every",
+        metavar="TIME",
+        default="",
+        help="also back up the agent to every place, this often: 30m, 1h, 1d",
     )
 
 

@@ -1,0 +1,80 @@
+"""What a person types at the terminal, and what comes from a descriptor instead.
+
+Secrets never come from the command line or the environment: `ps` and /proc show both to other
+programs. No message shows what was read, not even an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.errors import BadInput
+
+WORDS_BYTES_MAX = 64 * 1024
+
+
+def confirm(word: str, what: str, *, yes: bool) -> None:
+    """Return if the person typed the word, or gave --yes. Raises BadInput."""
+    if yes:
+        return
+    from holdfast.cli.screen.screen import talk
+
+    if not sys.stdin.isatty():
+        raise BadInput("stdin is not a terminal; cannot ask for confirmation", hint="add --yes if you are sure")
+    talk(what)
+    print(f"type {word!r} to continue: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != word:
+        raise BadInput("not confirmed: nothing was changed", hint=f"type {word!r}, or add --yes")
+
+
+def ask_hidden(prompt: str, *, for_what: str, hint: str) -> str:
+    """What the person types, not shown. Raises BadInput without a terminal."""
+    if not sys.stdin.isatty():
+        raise BadInput(f"stdin is not a terminal; cannot ask for {for_what}", hint=hint)
+    from getpass import getpass
+
+    return getpass(f"{prompt} (not shown): ", stream=sys.stderr)
+
+
+def ask_twice(prompt: str, *, for_what: str, hint: str) -> str:
+    first = ask_hidden(prompt, for_what=for_what, hint=hint)
+    from getpass import getpass
+
+    if getpass("once more: ", stream=sys.stderr) != first:
+        raise BadInput("the two entries differ: nothing was changed", hint="run it again")
+    return first
+
+
+def ask_words(what: str, option: str = "--from-fd") -> str:
+    return ask_hidden(what, for_what="the words", hint=f"give {option} 0 to read them from a pipe")
+
+
+def read_words(word: str, option: str = "--from-fd") -> str:
+    """The text at a descriptor."""
+    raw = read_descriptor(option, word, WORDS_BYTES_MAX + 1)
+    if len(raw) > WORDS_BYTES_MAX:
+        raise BadInput(f"{option} {word}: more than {WORDS_BYTES_MAX:,} bytes")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise BadInput(f"{option} {word}: not UTF-8 text") from None
+
+
+def read_descriptor(option: str, word: str, bytes_max: int) -> bytes:
+    """At most so many bytes from a descriptor of the caller, which stays open."""
+    number = descriptor(option, word)
+    try:
+        with os.fdopen(os.dup(number), "rb") as file:
+            return file.read(bytes_max)
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"{option} {word} cannot be read: {error}") from error
+
+
+def descriptor(option: str, word: str) -> int:
+    """The number of a descriptor that is not a terminal."""
+    if not word.isascii() or not word.isdigit():
+        raise BadInput(f"{option}: {word!r} is not a descriptor number")
+    if os.isatty(int(word)):
+        raise BadInput(f"{option}: a terminal would show it", hint="leave the option out to be asked")
+    return int(word)
