@@ -34,7 +34,6 @@ from holdfast.errors import BackupDamaged, BadInput, HoldfastError
 from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.vault import exists
-from holdfast.journal.sqlite.opening.restore import Restored
 from holdfast.layout.agent_home import home_in, root_folder
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, find_obstacle, recover_agent
 from holdfast.recovery.survey import Evidence, Survey, survey_evidence
@@ -233,7 +232,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
             ("id", done.log.id),
             ("home", str(done.home.folder)),
             ("state", _state(survey, done)),
-            ("open tasks", _in_doubt(journal)),
+            ("open tasks", _in_doubt(0 if journal is None else journal.open_tasks)),
             ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, total {seconds:.1f} s"),
         ]
     )
@@ -264,10 +263,10 @@ def _state(survey: Survey, done: RecoveredAgent) -> str:
     return f"restored snapshot {seq} of {iso(at * 1000)}; nothing newer was backed up"
 
 
-def _in_doubt(journal: Restored | None) -> str:
-    if journal is None or not journal.open_tasks:
+def _in_doubt(count: int) -> str:
+    if not count:
         return "none in doubt"
-    return f"{journal.open_tasks} in doubt: Holdfast looks up or parks their effects before it sends anything"
+    return f"{count} in doubt: Holdfast looks up or parks their effects before it sends anything"
 
 
 def _start(args: argparse.Namespace, done: RecoveredAgent) -> int:
