@@ -60,12 +60,6 @@ class Sealer(Protocol):
         ...
 
 
-class Arbiter(Protocol):
-    """Grants incarnations. Alone on one machine: the highest number seen, plus one."""
-
-    async def grant(self, *, at_least: int) -> int: ...
-
-
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the agent's memory files."""
 

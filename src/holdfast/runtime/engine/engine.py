@@ -4,17 +4,14 @@ One engine serves one session. It is the same in `holdfast worker` and inside a 
 called `holdfast.open`; what differs is what happens when the lease is lost: a worker process is
 killed by its timer or ends, an embedded engine fences its runs and begins a new session.
 
-Fairness: tasks are claimed in the order they became due, a batch at a time; a task whose last
-runs killed their process is run alone, so that it can take nobody with it. Under steady load no
-process is ever without neighbours: one that has not been idle for a while takes such suspects
-all the same, one at a time, so that they wait for seconds and not for ever.
+Tasks are claimed in the order they became due, a batch at a time. A task whose last runs killed their process is a
+suspect; see suspects.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import socket
 from collections.abc import Callable, Generator, Iterable
@@ -32,7 +29,6 @@ from holdfast.errors import (
     JournalBusy,
     JournalFull,
     JournalStopped,
-    Misuse,
     RunFenced,
     SessionLost,
     Signal,
@@ -182,7 +178,6 @@ class Engine:
         )
         caller = Caller(
             lease=self.lease,
-            clock=self.clock,
             children=self._children,
             threads=self._threads,
             deadlines=self._deadlines,
@@ -197,15 +192,13 @@ class Engine:
             effect_keys=self._effect_keys,
             fingerprint_key=self._fingerprint_key,
             pace=self.settings.pace,
-            open_scratch=self._open_scratch if self._scratch_folders else None,
+            open_scratch=None if self._scratch_folders is None else partial(self._open_scratch, self._scratch_folders),
             memory=self._memory,
         )
         return writer, steps
 
-    def _open_scratch(self, writer: TaskWriter) -> Scratch:
-        if self._scratch_folders is None:
-            raise Misuse("this journal has no place for scratch files")
-        return Scratch(writer=writer, folders=self._scratch_folders, limits=self.settings.scratch_limits)
+    def _open_scratch(self, folders: ScratchFolders, writer: TaskWriter) -> Scratch:
+        return Scratch(writer=writer, folders=folders, limits=self.settings.scratch_limits)
 
     def watch(self, writer: TaskWriter) -> None:
         """Hand inbox items of this task to the writer while it is held here."""
@@ -311,9 +304,8 @@ class Engine:
             return 0
         claimed = await self._claim_suspect(self.lease.session, names)
         if not claimed:
-            claimed = await self.journal.claim(
-                self.lease.session, names=names, limit=min(room, self.settings.claim_batch)
-            )
+            most = min(room, self.settings.claim_batch)
+            claimed = await self.journal.claim(self.lease.session, names=names, limit=most)
         if not claimed and not self._running:
             claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
             if claimed and claimed[0].row.crashes:
@@ -383,7 +375,7 @@ class Engine:
                     task,
                     run,
                     writer,
-                    on_change=lambda what: self._on_change(task_id, what),
+                    on_change=lambda what: self.log.event("task-changed", task=task_id, changed=what),
                     on_refused=partial(self.on_refused, task_id),
                 )
         except asyncio.CancelledError:
@@ -408,16 +400,15 @@ class Engine:
         remove = scratch.close()
         loop = asyncio.get_running_loop()
         if state in (TaskState.SUCCEEDED, TaskState.CANCELLED) and self._scratch_folders is not None:
-            loop.run_in_executor(None, chained, remove, functools.partial(self._scratch_folders.forget, task_id))
+            loop.run_in_executor(None, chained, remove, partial(self._scratch_folders.forget, task_id))
         else:
             loop.run_in_executor(None, remove)
 
     def _note_end(self, task_id: TaskId, writer: TaskWriter, state: TaskState | None) -> None:
         key = "fenced" if state is None else "finished"
         self.counts[key] += 1
-        self.log.event(
-            "run-ended", task_id=task_id, epoch=writer.hold.epoch, state="fenced" if state is None else state.value
-        )
+        ended = "fenced" if state is None else state.value
+        self.log.event("run-ended", task_id=task_id, epoch=writer.hold.epoch, state=ended)
         if state is not None:
             self.finished(task_id, state)
 
@@ -492,9 +483,6 @@ class Engine:
         and no other process could write for as long as it is stopped."""
         if self._dead_man is not None:
             self._dead_man.arm(self.settings.lease_ttl_s)
-
-    def _on_change(self, task_id: TaskId, what: list[str]) -> None:
-        self.log.event("task-changed", task=task_id, changed=what)
 
     def on_refused(self, task_id: TaskId, ordinal: str, tool: str, rule: str) -> None:
         """A gate has refused a call."""

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.core.clock import Clock
 from holdfast.core.ports import Memory
 from holdfast.core.values import Json, checked, copied, encode
 from holdfast.core.waiting import is_closed_from_outside
@@ -113,7 +112,6 @@ class Caller:
         self,
         *,
         lease: SessionLease,
-        clock: Clock,
         children: ChildPool,
         threads: Threads,
         deadlines: Deadlines,
@@ -122,7 +120,6 @@ class Caller:
     ) -> None:
         self._lease = lease
         self._memory = memory
-        self._clock = clock
         self._children = children
         self._threads = threads
         self._deadlines = deadlines
@@ -139,18 +136,8 @@ class Caller:
         folder: Path | None = None,
     ) -> AttemptOutcome:
         """Call the tool once. Raises RunFenced before anything is sent where the lease is over."""
-        attempt = step.attempts[-1]
         ends = asyncio.get_running_loop().time() + tool.timeout_s
-        call = self._call(
-            tool,
-            step,
-            task_id=task_id,
-            fence=attempt.fence,
-            attempt=len(step.attempts),
-            ends=ends,
-            mark=send.mark,
-            lookup=False,
-        )
+        call = _call(tool, step, task_id=task_id, ends=ends, mark=send.mark)
         if folder is not None:
             call.give_scratch(folder)
         if self._memory is not None:
@@ -196,18 +183,7 @@ class Caller:
         if tool.finder is None:
             return Unsure("the tool has no lookup")
         ends = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
-        fence = step.attempts[-1].fence if step.attempts else 0
-        call = self._call(
-            tool,
-            step,
-            task_id=task_id,
-            fence=fence,
-            attempt=len(step.attempts),
-            ends=ends,
-            mark=_nothing,
-            lookup=True,
-            sent_ago_s=sent_ago_s,
-        )
+        call = _call(tool, step, task_id=task_id, ends=ends, lookup=True, sent_ago_s=sent_ago_s)
         try:
             own = self._secrets.resolve(tool, step, _own(args), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
@@ -226,32 +202,6 @@ class Caller:
     def _is_fenced(self, error: BaseException) -> bool:
         """Whether it is our own signal; one that a tool raises is an error like any other."""
         return isinstance(error, RunFenced) and self._lease.lost
-
-    def _call(
-        self,
-        tool: Tool[..., Any],
-        step: StepView,
-        *,
-        task_id: str,
-        fence: int,
-        attempt: int,
-        ends: float,
-        mark: Callable[[], None],
-        lookup: bool,
-        sent_ago_s: float | None = None,
-    ) -> Call:
-        return Call(
-            task_id=task_id,
-            ordinal=step.ordinal,
-            effect_key=step.effect_key,
-            fence=fence,
-            attempt=attempt,
-            ends=ends,
-            mark=mark,
-            effect=tool.effect,
-            lookup=lookup,
-            sent_ago_s=sent_ago_s,
-        )
 
     async def _invoke(self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]) -> object:
         """Call a blocking tool, in a child process or in a thread."""
@@ -373,3 +323,27 @@ def _tidy(text: str) -> str:
 
 def _nothing() -> None:
     return None
+
+
+def _call(
+    tool: Tool[..., Any],
+    step: StepView,
+    *,
+    task_id: str,
+    ends: float,
+    mark: Callable[[], None] = _nothing,
+    lookup: bool = False,
+    sent_ago_s: float | None = None,
+) -> Call:
+    return Call(
+        task_id=task_id,
+        ordinal=step.ordinal,
+        effect_key=step.effect_key,
+        fence=step.attempts[-1].fence if step.attempts else 0,
+        attempt=len(step.attempts),
+        ends=ends,
+        mark=mark,
+        effect=tool.effect,
+        lookup=lookup,
+        sent_ago_s=sent_ago_s,
+    )

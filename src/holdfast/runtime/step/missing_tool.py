@@ -37,12 +37,7 @@ class MissingTool(Tool[..., Any]):
             timeout_s=1.0,
             attempts=NONE_AT_ALL,
             retries=NONE_AT_ALL,
-            retry_delay_s=0.0,
-            http_only=False,
             marks_sending=True,
-            needs_approval=False,
-            secrets={},
-            given={},
         )
         self.question = QUESTION
         if now is not None:

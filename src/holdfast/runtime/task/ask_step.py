@@ -247,20 +247,8 @@ def _tool_of(model: Model) -> _AskTool:
     key = (model.time_s, model.attempts)
     found = _tools.get(key)
     if found is None:
-        found = _AskTool(
-            _ask,
-            name=ASK,
-            effect=Read(),
-            timeout_s=model.time_s + GRACE_S,
-            attempts=model.attempts,
-            retries=0,
-            retry_delay_s=0.0,
-            http_only=False,
-            marks_sending=False,
-            needs_approval=False,
-            secrets={},
-            given={},
-        )
+        timeout_s = model.time_s + GRACE_S
+        found = _AskTool(_ask, name=ASK, effect=Read(), timeout_s=timeout_s, attempts=model.attempts)
         if len(_tools) >= SEEN_MAX:
             _tools.clear()
         _tools[key] = found

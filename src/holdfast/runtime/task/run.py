@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
-from holdfast.core.rest import BrokenOff, Diverged, Parked, Rest, Sleep, WaitsForApproval
+from holdfast.core.rest import BrokenOff, Diverged, Sleep, WaitsForApproval
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
-from holdfast.errors import Cancelled, Misuse, RunFenced, Signal, StepOpen, Suspended
+from holdfast.errors import Cancelled, Misuse, Signal, StepOpen, Suspended
 from holdfast.journal.contract import InboxKind, Remark
 from holdfast.journal.records import REMARK, Body, Entry, Kind, Note
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.steps import Steps
+from holdfast.runtime.task.branches import joined
 from holdfast.runtime.tool.tool import Tool, check_tool
 
 if TYPE_CHECKING:
@@ -479,38 +480,3 @@ def check_version(name: str, newest: int) -> None:
         raise Misuse(
             f"version: a name of 1 to 100 letters, digits, - and _, and a whole number from 1 to {VERSION_MAX}"
         )
-
-
-def joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:
-    """All results; or a signal before any failure, the first failure in order otherwise."""
-    errors = [error for _, error in ends if error is not None]
-    if errors:
-        raise min(errors, key=_rank)
-    return [result for result, _ in ends]
-
-
-def _rank(error: BaseException) -> tuple[int, int]:
-    """Which of several ends is the run's: the gravest; of several sleeps the shortest."""
-    match error:
-        case RunFenced():
-            return (0, 0)
-        case Cancelled():
-            return (1, 0)
-        case Suspended():
-            return _rank_of_rest(error.rest)
-        case Signal():
-            return (2, 0)
-        case _:
-            return (6, 0)
-
-
-def _rank_of_rest(rest: Rest) -> tuple[int, int]:
-    match rest:
-        case Sleep():
-            return (3, rest.due_ms)
-        case WaitsForApproval():
-            return (4, 0)
-        case Parked():
-            return (5, 0)
-        case _:
-            return (2, 0)

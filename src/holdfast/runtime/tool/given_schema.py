@@ -50,8 +50,9 @@ def _schema(value: object, place: str, depth: int) -> dict[str, object]:
                 f"{place}: {word!r} is not checked here, so it would be a limit that does not hold",
                 hint="docs/reference/schemas.md lists the words; check the rest in the tool",
             )
-        if word in _CHECKED:
-            _CHECKED[word](said, f"{place}.{word}")
+        fits, wanted = _CHECKED.get(word, _ANYTHING)
+        if not fits(said):
+            raise Misuse(f"{place}.{word}: {wanted}")
     for word in ("items", "additionalProperties"):
         if word in schema and not (word != "items" and isinstance(schema[word], bool)):
             schema[word] = _schema(schema[word], f"{place}.{word}", depth + 1)
@@ -68,75 +69,47 @@ def _schema(value: object, place: str, depth: int) -> dict[str, object]:
     return schema
 
 
-def _type(said: object, place: str) -> None:
-    names = cast("list[object]", said) if isinstance(said, list) else [said]
-    if not names or not all(isinstance(one, str) and one in TYPES for one in names):
-        raise Misuse(f"{place}: must be among {', '.join(sorted(TYPES))}")
+def _is_list_of(said: object, fits: Callable[[object], bool], *, least: int = 0, most: int | None = None) -> bool:
+    if not isinstance(said, list):
+        return False
+    items = cast("list[object]", said)
+    return len(items) >= least and (most is None or len(items) <= most) and all(map(fits, items))
 
 
-def _plain_choices(said: object, place: str) -> None:
-    plain = isinstance(said, list) and all(
-        one is None or isinstance(one, (str, int, float)) for one in cast("list[object]", said)
-    )
-    if not plain or not said:
-        raise Misuse(f"{place}: must be a list of texts, numbers, true, false or null")
+def _is_type(said: object) -> bool:
+    return isinstance(said, str) and said in TYPES
 
 
-def _count(said: object, place: str) -> None:
-    if type(said) is not int or said < 0:
-        raise Misuse(f"{place}: must be a whole number, not below 0")
+def _is_number(said: object) -> bool:
+    return type(said) in (int, float)
 
 
-def _limit(said: object, place: str) -> None:
-    if type(said) not in (int, float):
-        raise Misuse(f"{place}: must be a number")
-
-
-def _step(said: object, place: str) -> None:
-    _limit(said, place)
-    if cast(float, said) <= 0:
-        raise Misuse(f"{place}: must be above 0")
-
-
-def _forms(said: object, place: str) -> None:
-    if not isinstance(said, list) or not 1 <= len(cast("list[object]", said)) <= FORMS_MAX:
-        raise Misuse(f"{place}: must be a list of 1 to {FORMS_MAX} schemas")
-
-
-def _names(said: object, place: str) -> None:
-    if not isinstance(said, list) or not all(isinstance(one, str) for one in cast("list[object]", said)):
-        raise Misuse(f"{place}: must be a list of names")
-
-
-def _properties(said: object, place: str) -> None:
-    if not isinstance(said, dict):
-        raise Misuse(f"{place}: must be an object of schemas")
-
-
-def _others(said: object, place: str) -> None:
-    if not isinstance(said, (bool, dict)):
-        raise Misuse(f"{place}: must be true, false or a schema")
-
-
-def _any(said: object, place: str) -> None:
-    pass  # a schema of its own, checked where it is entered
-
-
-_CHECKED: dict[str, Callable[[object, str], None]] = {
-    "type": _type,
-    "enum": _plain_choices,
-    "anyOf": _forms,
-    "oneOf": _forms,
-    "prefixItems": _forms,
-    "items": _any,
-    "properties": _properties,
-    "required": _names,
-    "additionalProperties": _others,
-    "minimum": _limit,
-    "maximum": _limit,
-    "exclusiveMinimum": _limit,
-    "exclusiveMaximum": _limit,
-    "multipleOf": _step,
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count),
+# For each word that is checked: what it must be, and how that is told. `items` and the like are schemas of their own,
+# checked where they are entered.
+_Check = tuple[Callable[[object], bool], str]
+_ANYTHING: _Check = (lambda said: True, "")
+_NUMBER: _Check = (_is_number, "must be a number")
+_COUNT: _Check = (lambda said: type(said) is int and said >= 0, "must be a whole number, not below 0")
+_FORMS: _Check = (
+    lambda said: _is_list_of(said, lambda one: True, least=1, most=FORMS_MAX),
+    f"must be a list of 1 to {FORMS_MAX} schemas",
+)
+_CHECKED: dict[str, _Check] = {
+    "type": (
+        lambda said: _is_type(said) or _is_list_of(said, _is_type, least=1),
+        f"must be among {', '.join(sorted(TYPES))}",
+    ),
+    "enum": (
+        lambda said: _is_list_of(said, lambda one: one is None or isinstance(one, (str, int, float)), least=1),
+        "must be a list of texts, numbers, true, false or null",
+    ),
+    **dict.fromkeys(("anyOf", "oneOf", "prefixItems"), _FORMS),
+    "items": _ANYTHING,
+    "properties": (lambda said: isinstance(said, dict), "must be an object of schemas"),
+    "required": (lambda said: _is_list_of(said, lambda one: isinstance(one, str)), "must be a list of names"),
+    "additionalProperties": (lambda said: isinstance(said, (bool, dict)), "must be true, false or a schema"),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    "multipleOf": (lambda said: _is_number(said) and cast(float, said) > 0, "must be a number above 0"),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _COUNT),
 }
 _TELLING = frozenset(("title", "description", "default", "examples", "format", "deprecated", "$comment", "$schema"))

@@ -36,6 +36,7 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 5
 TIMEOUT_S = 60.0
 NAME_CHARS_MAX = 200
+_NOTHING: dict[str, Any] = {}  # Any: never filled
 
 
 class Call:
@@ -228,13 +229,13 @@ class Tool(Generic[P, T]):
         effect: Effect,
         timeout_s: float,
         attempts: int,
-        retries: int,
-        retry_delay_s: float,
-        http_only: bool,
-        marks_sending: bool,
-        needs_approval: bool,
-        secrets: Mapping[str, tuple[str, ...]],
-        given: Mapping[str, Any],
+        retries: int = 0,
+        retry_delay_s: float = 0.0,
+        http_only: bool = False,
+        marks_sending: bool = False,
+        needs_approval: bool = False,
+        secrets: Mapping[str, tuple[str, ...]] = _NOTHING,
+        given: Mapping[str, Any] = _NOTHING,
         parameters: Mapping[str, object] | None = None,
     ) -> None:
         self.function = function

@@ -99,7 +99,7 @@ def _visit(schema: Schema, value: object, place: str, budget: _Budget) -> Iterat
         case bool() | None:
             return
         case str():
-            yield from _text(schema, value, place)
+            yield from _sizes(schema, len(value), place, ("minLength", "maxLength"), "characters")
         case int() | float():
             yield from _number(schema, value, place)
         case list():
@@ -144,12 +144,12 @@ def _forms(word: str, forms: Sequence[Schema], value: object, place: str, budget
         yield f"{place}: fits none of its {len(forms)} forms"
 
 
-def _text(schema: Schema, value: str, place: str) -> Iterator[str]:
-    least, most = _count(schema, "minLength"), _count(schema, "maxLength")
-    if least is not None and len(value) < least:
-        yield f"{place}: must have at least {least:,} characters"
-    if most is not None and len(value) > most:
-        yield f"{place}: must have at most {most:,} characters"
+def _sizes(schema: Schema, size: int, place: str, words: tuple[str, str], unit: str) -> Iterator[str]:
+    least, most = (cast("int | None", schema.get(word)) for word in words)
+    if least is not None and size < least:
+        yield f"{place}: must have at least {least:,} {unit}"
+    if most is not None and size > most:
+        yield f"{place}: must have at most {most:,} {unit}"
 
 
 def _number(schema: Schema, value: float, place: str) -> Iterator[str]:
@@ -171,11 +171,8 @@ def exact(value: float) -> Fraction:
 
 
 def _items(schema: Schema, value: list[object], place: str, budget: _Budget) -> Iterator[str]:
-    least, most = _count(schema, "minItems"), _count(schema, "maxItems")
-    if least is not None and len(value) < least:
-        yield f"{place}: must have at least {least:,} items"
-    if most is not None and len(value) > most:
-        yield f"{place}: must have at most {most:,} items"
+    yield from _sizes(schema, len(value), place, ("minItems", "maxItems"), "items")
+    if _is_over(schema, "maxItems", len(value)):
         return
     first = cast("Sequence[Schema]", schema.get("prefixItems") or ())
     for i, form in enumerate(first[: len(value)]):
@@ -192,11 +189,8 @@ def _object(schema: Schema, value: dict[str, object], place: str, budget: _Budge
     for name in cast("Sequence[str]", schema.get("required") or ()):
         if name not in value:
             yield f"{_below(place, name)}: is missing"
-    least, most = _count(schema, "minProperties"), _count(schema, "maxProperties")
-    if least is not None and len(value) < least:
-        yield f"{place}: must have at least {least:,} keys"
-    if most is not None and len(value) > most:
-        yield f"{place}: must have at most {most:,} keys"
+    yield from _sizes(schema, len(value), place, ("minProperties", "maxProperties"), "keys")
+    if _is_over(schema, "maxProperties", len(value)):
         return
     for name, item in value.items():
         form = known.get(name)
@@ -207,8 +201,9 @@ def _object(schema: Schema, value: dict[str, object], place: str, budget: _Budge
             yield from _visit(form if form is not None else cast(Schema, other), item, _below(place, name), budget)
 
 
-def _count(schema: Schema, word: str) -> int | None:
-    return cast("int | None", schema.get(word))
+def _is_over(schema: Schema, word: str, size: int) -> bool:
+    """Whether there are too many to look at each of them."""
+    return word in schema and size > cast(int, schema[word])
 
 
 def _named(wanted: object) -> str:
