@@ -1,1 +1,1 @@
-"""Values, pure decisions and ports. Imports only `errors`."""
+"""Values, pure decisions and the ports between rooms. Imports only `errors`."""

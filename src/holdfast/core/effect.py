@@ -90,7 +90,7 @@ class Keyed(Effect):
         Effect.__post_init__(self)
         _check_seconds("window_s", self.window_s, low=1.0, high=WINDOW_MAX_S)
         if self.fingerprint not in ("checked", "ignored"):
-            raise Misuse("Keyed: fingerprint is 'checked' or 'ignored'")
+            raise Misuse("Keyed: fingerprint must be 'checked' or 'ignored'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Unrepeatable(Effect):
     def __post_init__(self) -> None:
         Effect.__post_init__(self)
         if self.policy not in ("at_most_once", "at_least_once"):
-            raise Misuse("Unrepeatable: policy is 'at_most_once' or 'at_least_once'")
+            raise Misuse("Unrepeatable: policy must be 'at_most_once' or 'at_least_once'")
 
 
 CLASSES: dict[Letter, type[Effect]] = {

@@ -96,7 +96,7 @@ class Agent(TaskType):
     ) -> None:
         check_name(name)
         if on_change not in ("continue", "park"):
-            raise Misuse("agent: on_change is 'continue' or 'park'")
+            raise Misuse("agent: on_change must be 'continue' or 'park'")
         if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
             raise Misuse(f"agent {name}: {model!r} is not a model")
         check_gate(gate)
@@ -162,7 +162,7 @@ class Agent(TaskType):
 
         named = cast(object, conversation)
         if not isinstance(named, str) or not CONVERSATION.fullmatch(named):
-            raise Misuse("a conversation has a name of 1 to 200 printable characters")
+            raise Misuse("the name of a conversation must have 1 to 200 printable characters")
         return Conversation(self, self.home, conversation)
 
     # used where a journal is opened with it
@@ -171,7 +171,7 @@ class Agent(TaskType):
     def home(self) -> Home:
         if not self._homes:
             raise Misuse(
-                f"agent {self.name}: no journal is open with it here",
+                f"agent {self.name}: no journal is open with this agent in this process",
                 hint="`async with holdfast.open(..., tasks=[agent])`, or hf.submit(agent, ...)",
             )
         return self._homes[-1]
@@ -194,11 +194,11 @@ def _loop_of(agent: Agent) -> Any:  # Any: a task function
 
 def _check_limits(name: str, model: Model, *, max_turns: int, spend_cap: int | None) -> None:
     if type(max_turns) is not int or not 1 <= max_turns <= MAX_TURNS_MOST:
-        raise BadSettings(f"agent {name}: max_turns is from 1 to {MAX_TURNS_MOST:,}")
+        raise BadSettings(f"agent {name}: max_turns must be from 1 to {MAX_TURNS_MOST:,}")
     if spend_cap is None:
         return
     if type(spend_cap) is not int or spend_cap < 0:
-        raise BadSettings(f"agent {name}: spend_cap is a whole number of millionths")
+        raise BadSettings(f"agent {name}: spend_cap must be a whole number of millionths")
     if model.price is None:
         raise BadSettings(
             f"agent {name}: a spend cap needs the model's price",
@@ -210,7 +210,7 @@ def _by_name(agent: str, tools: Sequence[Tool[..., Any]], *, plan: bool) -> dict
     found: dict[str, Tool[..., Any]] = {}
     given = cast(object, tools)
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise Misuse(f"agent {agent}: tools are a list, not {given!r}", hint="tools=[...]")
+        raise Misuse(f"agent {agent}: tools must be a list, not {given!r}", hint="tools=[...]")
     for tool in tools:
         check_tool(tool)
         if found.setdefault(tool.name, tool) is not tool:

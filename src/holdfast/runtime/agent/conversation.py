@@ -70,9 +70,9 @@ class Conversation:
             TaskFailed: the conversation has failed; `holdfast task retry` resumes it.
         """
         if not text.strip() or len(text) > TEXT_CHARS_MAX:
-            raise BadInput(f"a message has 1 to {TEXT_CHARS_MAX:,} characters")
+            raise BadInput(f"a message must have 1 to {TEXT_CHARS_MAX:,} characters")
         if len(message_id) > ID_CHARS_MAX:
-            raise BadInput(f"a message id has at most {ID_CHARS_MAX} characters")
+            raise BadInput(f"a message id may have at most {ID_CHARS_MAX} characters")
         checked(message_id, what="message id")
         self._home.secrets.check_input(message_id, what="the message id")
         named = message_id or uuid.uuid4().hex
@@ -150,7 +150,7 @@ class Conversation:
         said = await self._home.journal.inbox_of(task_id)
         ends = any(item.kind is InboxKind.SAID and item.body.get("end") for item in said)
         if ends or (row is not None and row.state in ENDED):
-            raise BadInput(f"the conversation {self.name!r} has ended", hint="begin one of another name")
+            raise BadInput(f"the conversation {self.name!r} has ended", hint="start one with another name")
         item = InboxItem(task_id=task_id, ordinal="", kind=InboxKind.SAID, body=body)
         await self._home.drop(item)
 

@@ -1,1 +1,1 @@
-"""What a task may do: tools, arguments, amounts and rates, and what needs a person's approval."""
+"""What a task may do: tools, arguments, amounts, rates, approvals. May import scratch and what is below it."""

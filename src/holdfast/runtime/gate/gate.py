@@ -53,13 +53,13 @@ class Limit:
         if self.calls is None and not self.argument:
             raise Misuse("Limit: give calls, or an argument with per_call or per_task")
         if self.calls is not None and not _is_count(self.calls):
-            raise Misuse(f"Limit: calls is a whole number from 0 to {CALLS_MAX:,}")
+            raise Misuse(f"Limit: calls must be a whole number from 0 to {CALLS_MAX:,}")
         if self.within_s is None:
             return
         if self.calls is None or self.argument:
-            raise Misuse("Limit: within_s goes with calls alone; give amounts a Limit of their own")
+            raise Misuse("Limit: use within_s with calls alone; give amounts in another Limit")
         if self.calls < 1 or not _is_number(self.within_s) or not 0 < self.within_s <= WITHIN_S_MAX:
-            raise Misuse(f"Limit: within_s is above 0 and at most {WITHIN_S_MAX:,.0f}, calls too")
+            raise Misuse(f"Limit: within_s must be above 0 and at most {WITHIN_S_MAX:,.0f}, calls above 0")
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -99,12 +99,12 @@ def amount_of(args: object, name: str) -> Fraction | str:
 
 def _check_amounts(what: str, argument: object, per_call: float | None, per_task: float | None) -> None:
     if not isinstance(argument, str):
-        raise Misuse(f"{what}: argument is the name of one")
+        raise Misuse(f"{what}: argument must be the name of an argument")
     given = [one for one in (per_call, per_task) if one is not None]
     if bool(argument) != bool(given):
-        raise Misuse(f"{what}: an argument goes with per_call or per_task")
+        raise Misuse(f"{what}: give an argument together with per_call or per_task")
     if not all(_is_number(one) and one >= 0 for one in given):
-        raise Misuse(f"{what}: per_call and per_task are numbers, not below 0")
+        raise Misuse(f"{what}: per_call and per_task must be numbers, not below 0")
 
 
 def _is_number(value: object) -> bool:

@@ -223,5 +223,5 @@ def _checked_name(name: str, value: object) -> str:
     if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
         raise BadRequest(f"header {name!r} has a character that HTTP forbids")
     if low in FORBIDDEN_HEADERS or low.startswith("proxy-"):
-        raise BadRequest(f"header {name!r} is the client's own")
+        raise BadRequest(f"header {name!r} is set by the client")
     return low

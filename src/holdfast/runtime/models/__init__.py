@@ -1,1 +1,1 @@
-"""Chat models behind one port: what is asked, what came back, and over which endpoint."""
+"""Chat models behind one port: what is asked, what came back, over which endpoint. May import tool and below."""

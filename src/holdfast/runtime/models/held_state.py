@@ -68,7 +68,7 @@ def checked_surfaces(names: Iterable[str]) -> frozenset[str]:
     """The surfaces that a caller allows. Raises BadInput for a word that names none."""
     kept = frozenset(names)
     if unknown := sorted(kept - SURFACES.keys()):
-        raise BadInput(f"allow_state: {unknown[0]!r} is none of {', '.join(SURFACES)}")
+        raise BadInput(f"allow_state: {unknown[0]!r} is not one of {', '.join(SURFACES)}")
     return kept
 
 

@@ -41,9 +41,9 @@ class Price:
             if value is not None and not (
                 type(value) in (int, float) and 0 <= value <= PRICE_MAX and math.isfinite(value)
             ):
-                raise BadSettings(f"price: {name} is a number from 0 to {PRICE_MAX:,}")
+                raise BadSettings(f"price: {name} must be a number from 0 to {PRICE_MAX:,}")
         if not 1 <= len(self.unit) <= UNIT_CHARS_MAX or not self.unit.isalnum():
-            raise BadSettings("price: unit is a currency's short name, such as USD")
+            raise BadSettings("price: unit must be a currency's short name, such as USD")
 
     def cost(self, usage: Usage) -> int:
         """What these tokens cost, in micro-units."""
@@ -103,7 +103,7 @@ class Model:
     ) -> None:
         check_model_name(name)
         if not 0 < time_s <= TIME_S_MAX or attempts < 1:
-            raise BadSettings(f"model {name}: time_s is above 0 and at most {TIME_S_MAX:g}, attempts above 0")
+            raise BadSettings(f"model {name}: time_s must be above 0 and at most {TIME_S_MAX:g}, attempts above 0")
         self.name = name
         self.price = price
         self.settings: Object = check_settings(dict(settings or {}))

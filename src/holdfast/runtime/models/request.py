@@ -72,7 +72,7 @@ class MessageOrder:
     def check_end(self) -> None:
         """Raise BadInput where a model cannot be asked now."""
         if self.open_calls:
-            raise BadInput(f"call {next(iter(self.open_calls))!r} has no result: the last message cannot leave it so")
+            raise BadInput(f"call {next(iter(self.open_calls))!r} has no result: add it before the model is asked")
         if not self._talking:
             raise BadInput("messages: all of them are the system's; add one of the user")
 
@@ -85,7 +85,7 @@ class MessageOrder:
             self.open_calls[ref] = None
         elif part["type"] == "tool_result":
             if ref not in self.open_calls:
-                raise BadInput(f"{place}: result {ref!r} answers no open call")
+                raise BadInput(f"{place}: result {ref!r} does not answer an open call")
             del self.open_calls[ref]
 
 
@@ -271,7 +271,7 @@ def _check_choice(choice: object) -> None:
 def _list(value: object) -> list[object]:
     if isinstance(value, list | tuple):
         return list(cast("Sequence[object]", value))
-    raise BadInput(f"{type(value).__name__} where a list is wanted")
+    raise BadInput(f"{type(value).__name__} where a list is expected")
 
 
 def _object(value: object, place: str, keys: Sequence[str] | frozenset[str] | set[str] | None) -> Object:

@@ -84,7 +84,7 @@ class EventReader:
         elif name == "event":
             self._name = value
         elif name not in ("", "id", "retry"):  # "": a comment
-            raise ReplyGarbled("the stream has a line that is no event", reason="garbage")
+            raise ReplyGarbled("the stream has a line that is not an event", reason="garbage")
         return None
 
     def _end_event(self) -> ServerEvent | None:

@@ -74,7 +74,7 @@ def with_extra(body: dict[str, object], request: Request, wire: str) -> dict[str
     extra = cast(Object, cast(Object, request.settings.get("extra", {})).get(wire, {}))
     for name in ("stream", "stream_options", "tools", "tool_choice", *body):
         if name in extra:
-            raise BadInput(f"settings.extra.{wire}.{name}: the request itself says that")
+            raise BadInput(f"settings.extra.{wire}.{name}: the request itself sets that")
     return {**body, **extra}
 
 

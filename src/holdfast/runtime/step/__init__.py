@@ -1,1 +1,1 @@
-"""One step: planned, started, sent, recorded; what is found open is reconciled."""
+"""One step: planned, started, sent, recorded; an open one is reconciled. May import gate and what is below it."""

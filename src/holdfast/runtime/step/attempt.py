@@ -232,7 +232,7 @@ def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> AttemptO
     apply = None
     if tool.letter == "T":
         if not isinstance(value, Apply):
-            return Raised("Misuse", "a Transactional tool returns holdfast.Apply(statements, result)")
+            return Raised("Misuse", "a Transactional tool must return holdfast.Apply(statements, result)")
         apply, value = value, value.result
         try:
             apply = _swapped(apply, secrets)

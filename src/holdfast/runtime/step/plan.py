@@ -116,7 +116,7 @@ def changed(items: Sequence[PlanItem], changes: Iterable[object]) -> list[PlanIt
     done: dict[int, PlanItem] = {}
     for change in changes:
         if not isinstance(change, Mapping):
-            raise BadInput("plan: a change is an object with a number and a state")
+            raise BadInput("plan: a change must be an object with a number and a state")
         fields = cast("Mapping[str, object]", change)
         number = fields.get("number")
         before = known.get(number) if isinstance(number, int) else None
@@ -181,10 +181,10 @@ def _changed(before: PlanItem, fields: Mapping[str, object]) -> PlanItem:
         state = PlanState(str(fields.get("state", before.state)))
     except ValueError:
         states = ", ".join(PlanState)
-        raise BadInput(f"plan: a state is one of {states}") from None
+        raise BadInput(f"plan: a state must be one of {states}") from None
     result = fields.get("result", before.result)
     if not isinstance(result, str) or len(result) > RESULT_CHARS_MAX:
-        raise BadInput(f"plan: a result is a text of at most {RESULT_CHARS_MAX:,} characters")
+        raise BadInput(f"plan: a result must be a text of at most {RESULT_CHARS_MAX:,} characters")
     checked(result, what="plan: result")
     title = _title(fields.get("title", before.title))
     return PlanItem(number=before.number, title=title, state=state, result=result)
@@ -192,6 +192,6 @@ def _changed(before: PlanItem, fields: Mapping[str, object]) -> PlanItem:
 
 def _title(title: object) -> str:
     if not isinstance(title, str) or not title.strip() or len(title) > TITLE_CHARS_MAX:
-        raise BadInput(f"plan: an item is a text of 1 to {TITLE_CHARS_MAX:,} characters")
+        raise BadInput(f"plan: an item must be a text of 1 to {TITLE_CHARS_MAX:,} characters")
     checked(title, what="plan: item")
     return title

@@ -1,1 +1,1 @@
-"""A task's code: the run that it acts with, its model calls and talks, scopes for foreign loops."""
+"""A task's code: its run, its model calls and talks, scopes for foreign loops. May import step and below."""

@@ -109,7 +109,7 @@ def line_of(view: TaskView, ordinal: str) -> list[StepView]:
     while ordinal:
         step = find_ask(view, ordinal)
         if step is None or len(found) > len(view.steps):
-            raise JournalDamaged(f"task {view.task_id}: step {ordinal} is no model call")
+            raise JournalDamaged(f"task {view.task_id}: step {ordinal} is not a model call")
         found.append(step)
         ordinal = asked_of(step).after
     return found[::-1]
@@ -135,7 +135,7 @@ def request_of(view: TaskView, ordinal: str) -> Request:
     """The whole request as it was recorded; what was sent has the same bytes."""
     step = find_ask(view, ordinal)
     if step is None:
-        raise JournalDamaged(f"task {view.task_id}: step {ordinal} is no model call")
+        raise JournalDamaged(f"task {view.task_id}: step {ordinal} is not a model call")
     sent = cast(Body, step.result or {}).get("head") or asked_of(step).head
     head = head_of(view, sent)
     messages = [message for message, _ in messages_of(view, ordinal)]

@@ -113,7 +113,7 @@ class AskCall(StepCall[Reply]):
         writer = run.steps.writer
         talk = self._talk if isinstance(self._talk, Talk) else _listed(writer, self._talk)
         if talk.asking:
-            raise Misuse("the talk is being answered already", hint="talk.copy() for a second line")
+            raise Misuse("the model is already answering this talk", hint="use talk.copy() for a second conversation")
         talk.check_end()
         head = checked_head(self._model, talk, tools=self._tools, settings=self._settings)
         self.ordinal = run.take_ordinal()

@@ -136,7 +136,7 @@ class Talk:
         """
         ref = ref_of(call, prefix=self._refs)
         if ref not in self._order.open_calls or ref in self._answers:
-            raise Misuse(f"call {call.number} ({call.tool}) waits for no result")
+            raise Misuse(f"call {call.number} ({call.tool}) does not wait for a result")
         text = as_text(checked(result, what=f"result of {call.tool}"))
         part: dict[str, object] = {"type": "tool_result", "ref": ref, "text": text}
         if failed:

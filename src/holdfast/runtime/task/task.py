@@ -86,12 +86,12 @@ def task(
         gate: what the task may call, and how much of it; see docs/how-to/limits.md.
     """
     if on_change not in ("continue", "park"):
-        raise Misuse("task: on_change is 'continue' or 'park'")
+        raise Misuse("task: on_change must be 'continue' or 'park'")
     check_gate(gate)
 
     def register(function: TaskFunction) -> TaskType:
         if not inspect.iscoroutinefunction(function):
-            raise Misuse(f"{function!r}: a task is an `async def`")
+            raise Misuse(f"{function!r}: a task must be an `async def`")
         title = name or function.__name__
         check_name(title)
         return TaskType(function, name=title, on_change=on_change, gate=gate)
@@ -116,5 +116,5 @@ def _signature(function: TaskFunction) -> inspect.Signature:
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     if not parameters:
-        raise Misuse(f"{function.__name__}: a task takes the run as its first parameter")
+        raise Misuse(f"{function.__name__}: a task must take the run as its first parameter")
     return signature.replace(parameters=parameters[1:])

@@ -1,3 +1,1 @@
-"""Tools: their contract, schema and validation, and the threads and processes that blocking ones
-run in.
-"""
+"""Tools: their contract, schema and validation, and how blocking ones run. May import secrets and http."""

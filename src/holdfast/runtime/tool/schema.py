@@ -75,7 +75,7 @@ class Field:
 
     def __post_init__(self) -> None:
         if type(self.description) is not str:
-            raise Misuse("Field: the description is text")
+            raise Misuse("Field: the description must be text")
         for name in _WORDS:
             self._check(name, getattr(self, name))
 
@@ -84,13 +84,13 @@ class Field:
             return
         whole = name.startswith(("min_", "max_"))
         if type(limit) is not int and (whole or type(limit) is not float):
-            raise Misuse(f"Field: {name} is a {'whole ' * whole}number, not {limit!r}")
+            raise Misuse(f"Field: {name} must be a {'whole ' * whole}number, not {limit!r}")
         if not math.isfinite(limit):
-            raise Misuse(f"Field: {name} is a finite number")
+            raise Misuse(f"Field: {name} must be a finite number")
         if limit < 0 and whole:
-            raise Misuse(f"Field: {name} is not below 0")
+            raise Misuse(f"Field: {name} must not be below 0")
         if name == "multiple_of" and limit <= 0:
-            raise Misuse("Field: multiple_of is above 0")
+            raise Misuse("Field: multiple_of must be above 0")
 
     def words(self) -> dict[str, object]:
         """Its limits in the words of JSON Schema."""
@@ -220,11 +220,11 @@ def _named(hint: _Hint, above: tuple[object, ...]) -> dict[str, object]:
         return _schema(hint.__value__, above)
     if isinstance(hint, type) and issubclass(hint, Enum):
         if not issubclass(hint, (str, int)):
-            raise _Unfit(f"{_shown(hint)} is no JSON value; a StrEnum is, or a Literal of its values")
+            raise _Unfit(f"{_shown(hint)} is not a JSON value; a StrEnum is, or a Literal of its values")
         return _choices(tuple(values.checked(one, what="choice") for one in hint))
     if isinstance(hint, type) and hasattr(hint, "__required_keys__"):
         return _typed_dict(hint, above)
-    raise _Unfit(f"{_shown(hint)} is no JSON value")
+    raise _Unfit(f"{_shown(hint)} is not a JSON value")
 
 
 def _annotated(hint: _Hint, above: tuple[object, ...]) -> dict[str, object]:

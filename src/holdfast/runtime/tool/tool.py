@@ -207,7 +207,7 @@ class Apply:
         try:
             return [Statement(sql=_sql(sql), params=tuple(params)) for sql, params in self.statements]
         except (TypeError, ValueError):
-            raise Misuse("Apply: statements are pairs of SQL and a list of values") from None
+            raise Misuse("Apply: statements must be pairs of SQL and a list of values") from None
 
 
 def _sql(text: object) -> str:
@@ -282,7 +282,7 @@ class Tool(Generic[P, T]):
     def find(self, finder: Finder) -> Finder:
         """Register the lookup that is asked, in quiet, whether the effect happened."""
         if not inspect.iscoroutinefunction(finder):
-            raise Misuse(f"{self.name}.find: a lookup is an `async def`")
+            raise Misuse(f"{self.name}.find: a lookup must be an `async def`")
         self.finder = finder
         return finder
 
@@ -423,7 +423,7 @@ def tool(
         title = name or getattr(function, "__name__", "")
         if not title or len(title) > NAME_CHARS_MAX or title.startswith("@"):
             # A gate lets the runtime's own tools pass, and knows them by their @.
-            raise Misuse("tool: a name of 1 to 200 characters that does not start with @ is needed")
+            raise Misuse("tool: give it a name of 1 to 200 characters that does not start with @")
         return Tool(
             function,
             name=title,
