@@ -133,7 +133,7 @@ async def test_what_is_no_message_is_refused(lab: Lab, agent: MakeAgent) -> None
     async with lab.open(ada := agent()):
         with pytest.raises(Misuse, match="1 to 200 printable"):
             ada.chat("")
-        with pytest.raises(BadInput, match="a message has 1 to"):
+        with pytest.raises(BadInput, match="a message must have 1 to"):
             await ada.chat("a").send("  ")
         with pytest.raises(TaskUnfinished):
             await ada.chat("a").wait("nobody said that", timeout_s=0.05)

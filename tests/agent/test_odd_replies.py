@@ -309,9 +309,9 @@ def test_what_an_agent_is_made_of_is_checked(pay: Any) -> None:
             agent_of(Fake(), **{name: value})
     model = holdfast.Model("m", Fake())
     for tools in (pay, "pay", 7):
-        with pytest.raises(Misuse, match="tools are a list"):
+        with pytest.raises(Misuse, match="tools must be a list"):
             holdfast.Agent(name="a", model=model, tools=tools)  # pyright: ignore[reportArgumentType] - wrong on purpose
-    with pytest.raises(Misuse, match="a conversation has a name"):
+    with pytest.raises(Misuse, match="the name of a conversation"):
         agent_of(Fake()).chat(7)  # pyright: ignore[reportArgumentType] - wrong on purpose
 
 
@@ -319,5 +319,5 @@ async def test_a_request_goes_into_no_conversation(lab: Lab) -> None:
     async with lab.open(ada := agent_of(Fake(says("Hello!")))) as hf:
         with pytest.raises(Misuse, match="a conversation starts without a request"):
             await hf.submit(ada, request="Hello", conversation="c")
-        with pytest.raises(Misuse, match="are texts"):
+        with pytest.raises(Misuse, match="must be text"):
             await hf.submit(ada, request=7)

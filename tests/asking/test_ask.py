@@ -290,7 +290,7 @@ async def test_an_outage_without_end_parks_the_step(lab: Lab, model: MakeModel) 
 
     async with lab.open(asks, pace=0.001) as hf:
         handle = await hf.submit(asks)
-        with pytest.raises(TaskParked, match="what stands in its way"):
+        with pytest.raises(TaskParked, match="why does it keep failing"):
             await handle.result(20)
         step = (await handle.view()).steps["1"]
         assert len(step.attempts) == 2
@@ -421,7 +421,7 @@ async def test_what_is_no_request_is_refused_before_anything_is_planned(lab: Lab
     @holdfast.task
     async def asks(run: holdfast.Run) -> str:
         talk = run.talk()
-        with pytest.raises(BadInput, match="nobody but the system speaks"):
+        with pytest.raises(BadInput, match="all of them are the system's"):
             await run.ask(chat, talk)
         with pytest.raises(BadInput, match="unknown key"):
             await run.ask(chat, [_said("hello")], settings={"heat": 1})

@@ -110,7 +110,7 @@ async def test_who_won_cannot_be_said_after_a_lost_reply_and_another_writer(lab:
     store.objects["a"] = Written("a", b"theirs", "", "e1", "")
     state, question = await play(lab, tools(store).create, key="a", text="ours")
     assert state is TaskState.PARKED
-    assert "attempts are spent" in question
+    assert "attempts are used up" in question
     assert store.writes == []
 
 

@@ -122,7 +122,7 @@ async def test_a_stored_500_without_an_effect_is_a_persons_matter(
     monkeypatch.setattr(provider, "work", nothing)
     state, question = await play(lab, paying(provider))
     assert state is TaskState.PARKED
-    assert "All attempts are spent" in question
+    assert "All attempts are used up" in question
     assert provider.taken == {}
 
 

@@ -25,7 +25,8 @@ from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import start
 from holdfast.testing.model_server.script import Answer, Fault, FaultKind, Script
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text()
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = (REFERENCE / "models.md").read_text()
 WORDS = set(re.findall(r"[`\[\"]([\w.-]+)", PAGE))
 
 
@@ -77,9 +78,11 @@ def test_every_word_is_on_the_page() -> None:
     wanted |= {word for words in SURFACES.values() for word in words}
     wanted |= names(Script) | names(Answer) | names(Fault)
     wanted |= (names(Reply) - {"format"}) | names(Usage) | names(Route)
-    wanted |= {one.name for one in fields(Endpoint)} | request._SETTINGS | request._FIELDS.keys()
+    wanted |= request._SETTINGS | request._FIELDS.keys()
     wanted |= {kind.code for kind in troubles._BY_WORD.values()}
     assert wanted - WORDS == set()
+    in_python = set(re.findall(r"\w+", (REFERENCE / "api.md").read_text()))
+    assert {one.name for one in fields(Endpoint)} - in_python == set()
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ async def test_attempts_are_bounded_and_then_a_person_is_asked(lab: Lab) -> None
     for letter in ("F", "K", "I"):
         run = await play(Lab(lab.folder / letter), letter, ConnectionError("reset"), attempts=3)
         assert (run.state, len(run.tool.calls)) == (TaskState.PARKED, 3)
-        assert "attempts are spent" in run.view.steps["1"].question
+        assert "attempts are used up" in run.view.steps["1"].question
     unsent = await play(Lab(lab.folder / "N"), "N", holdfast.NotSent(), attempts=1, pace=0.001)
     assert (unsent.state, unsent.step) == (TaskState.PARKED, StepState.PARKED)
     assert 1 < len(unsent.tool.calls) <= 21

@@ -327,7 +327,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "object", "properties": {"to": {"enum": []}}}, "to.enum: must be a list"),
     ({"type": "object", "properties": {"to": {"minLength": 1.5}}}, "minLength: must be"),
     ({"type": "object", "properties": {"to": {"minimum": True}}}, "minimum: must be"),
-    ({"type": "object", "properties": {"to": {"multipleOf": 0}}}, "multipleOf: must be above"),
+    ({"type": "object", "properties": {"to": {"multipleOf": 0}}}, "multipleOf: must be a number above"),
     ({"type": "object", "properties": {"to": {"anyOf": []}}}, "anyOf: must be a list of 1"),
     ({"type": "object", "properties": {"to": {"items": True}}}, "items: must be a JSON sch"),
     ({"type": "object", "properties": []}, "properties: must be an object"),

@@ -49,7 +49,7 @@ def test_an_edit_that_fits_nowhere_or_twice_is_refused() -> None:
 @pytest.mark.slow
 def test_a_defence_is_missed_and_an_edit_that_changes_nothing_is_not() -> None:
     chosen = [one for one in read_defences() if one.test == ROW_12][:1]
-    same = Edit("identity.statements.instance_chain", "WINDOW = 64", "WINDOW = 65")
+    same = Edit("identity.statements.claim", "WINDOW = 64", "WINDOW = 65")
     nothing = Defence(row=12, what="nothing", test=ROW_12, edits=(same,))
     said = [one.verdict for one in run_defences([*chosen, nothing], root=PROJECT)]
     assert said == ["red", "green"]
