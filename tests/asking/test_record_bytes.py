@@ -17,9 +17,8 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import HoldfastError
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.journal.bind import journal_at
-from holdfast.journal.packing import unpacked
 from holdfast.journal.records import Kind, TaskState
-from holdfast.journal.seal import DataKeySealer
+from holdfast.journal.seal import DataKeySealer, unpacked
 from holdfast.testing.lab import Lab, Scripted, wait_state
 
 MakeModel = Callable[..., holdfast.Model]

@@ -13,8 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.contracts import Sql
-from holdfast.contracts.sql import Transaction
-from holdfast.contracts.sql_words import Words
+from holdfast.contracts.sql import Transaction, Words
 from holdfast.errors import Misuse
 from holdfast.journal.records import TaskState
 from holdfast.testing.far_ends import drivers

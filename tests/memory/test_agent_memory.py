@@ -15,9 +15,9 @@ import pytest
 import holdfast
 from holdfast.app.binder import open_file_journal
 from holdfast.core.clock import SystemClock
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.journal.records import TaskState
-from holdfast.journal.sqlite.opening.restore import restore_journal
 from holdfast.layout.memory_place import MemoryPlace
 from holdfast.memory.handoff import Handoff, render
 from holdfast.memory.projection import project_now
@@ -408,7 +408,7 @@ async def test_after_an_older_journal_new_remarks_are_written(home: Path) -> Non
     await project_now(journal, place(home))
     await journal.close()
     (home / "journal.db").write_bytes(kept)
-    await restore_journal(home / "journal.db", keys=keys, clock=SystemClock(), instance_folder=home / "instance")
+    await journal_at(home / "journal.db").restore(keys=keys, clock=SystemClock())
     journal, _ = await open_file_journal(home / "journal.db")
     assert await journal.add_remarks([remark("five")]) == [3]  # the sidecar is at 4
     await project_now(journal, place(home))

@@ -12,11 +12,11 @@ import pytest
 
 from holdfast.core.clock import ManualClock, SystemEntropy
 from holdfast.errors import JournalDamaged, JournalNewer
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.opening import open as opening
-from holdfast.journal.sqlite.opening.restore import restore_journal
 from holdfast.journal.sqlite.verbs import remarks
 from holdfast.testing.journal_contract.world import planned, succeeded
 
@@ -126,7 +126,7 @@ async def test_the_full_check_of_an_old_journal_asks_for_no_remarks(old: Path) -
 
 
 async def test_an_old_journal_can_be_restored_from(old: Path) -> None:
-    await restore_journal(old / "journal.db", keys=FixedKeys(), clock=CLOCK, instance_folder=old / "instance")
+    await journal_at(old / "journal.db").restore(keys=FixedKeys(), clock=CLOCK)
     journal = await opened(old)
     assert journal.incarnation == 2
     assert await journal.remarks_after(0, limit=9) == []

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import JournalGone, JournalOlderCopy, KeysMissing, TaskParked
-from holdfast.journal.sqlite.opening import restore
+from holdfast.journal.sqlite.admin import SqliteAdmin
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
 
 
@@ -206,7 +206,7 @@ async def test_a_journal_that_begins_anew_is_a_restore_or_counts_as_gone(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(restore, "restore_journal", cut)
+        patch.setattr(SqliteAdmin, "restore", cut)
         with pytest.raises(KeyboardInterrupt):
             await begin_anew(journal)
     with pytest.raises(JournalGone):

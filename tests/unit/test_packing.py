@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.journal.packing import PACK_MAX, PACK_MIN, packed, unpacked
+from holdfast.journal.seal import PACK_MAX, PACK_MIN, packed, unpacked
 
 
 @given(st.binary(max_size=3 * PACK_MIN))

@@ -11,7 +11,7 @@ from holdfast.core.step import Event
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, Kind, Record, TaskView, fold
 from holdfast.journal.rules import NEVER_MS
-from holdfast.journal.sqlite.opening.row_check import Row, find_odd, find_odd_item
+from holdfast.journal.sqlite.opening.check import Row, find_odd, find_odd_item
 
 TASK = TaskId("00000000000000000000000001")
 SOUND = Row(name="pay", state="running", due_ms=10, created_ms=10, changed_ms=30, crashes=0, cancel_asked=0, session=1)

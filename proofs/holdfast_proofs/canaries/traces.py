@@ -14,8 +14,7 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import quote, quote_plus
 
-from holdfast.journal.packing import unpacked
-from holdfast.journal.seal import DataKeySealer
+from holdfast.journal.seal import DataKeySealer, unpacked
 
 COUNT = 50
 WINDOW = 12  # characters of a secret in a row that nobody writes by chance

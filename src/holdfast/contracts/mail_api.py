@@ -15,16 +15,19 @@ An accepted request is the effect: what becomes of the mail on its way is told b
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
-from holdfast.contracts.mail_marks import MARK, message_id
 from holdfast.contracts.reading import answered_at, base_url, conclude, json_object, json_objects, limited, secret_name
 from holdfast.core import answers
 from holdfast.core.effect import Queryable, Unrepeatable
 from holdfast.errors import Misuse, Refused
 from holdfast.runtime.http.message import Response
 from holdfast.runtime.tool.tool import Absent, Call, FindAnswer, Found, Many, Tool, tool
+
+MARK = "holdfast_key"  # the custom argument by which a mail is known again
+_OF_ONE = re.compile(r"\.(?:filter|recv).*\Z", re.DOTALL)
 
 URL = "https://api.sendgrid.com"
 INDEX_LAG_S = 900.0  # no bound is published; minutes are seen
@@ -155,3 +158,9 @@ def _address(text: str) -> str:
     if not name or not at or not host or any(char <= " " or char in '<>,;"' for char in text):
         raise Misuse(f"{text!r} is no bare address such as ada@example.org")
     return text
+
+
+def message_id(text: str) -> str:
+    """The request's id in the id of one message: `ID.filter...` or `ID.recvd-...`, then a server
+    and a recipient."""
+    return _OF_ONE.sub("", text)

@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from holdfast.contracts.evidence import TakesEvidence, tell
-from holdfast.contracts.mail_marks import MARK, message_id
-from holdfast.contracts.reading import json_objects
+from holdfast.contracts.mail_api import MARK, message_id
+from holdfast.contracts.reading import TakesEvidence, json_objects, tell
 from holdfast.core import values
 from holdfast.errors import BadEvent, Misuse
 

@@ -12,9 +12,8 @@ import hmac
 import time
 from typing import Any
 
-from holdfast.contracts.evidence import TakesEvidence, tell
 from holdfast.contracts.payments import MARK
-from holdfast.contracts.reading import as_object, picked, secret_name
+from holdfast.contracts.reading import TakesEvidence, as_object, picked, secret_name, tell
 from holdfast.core import values
 from holdfast.errors import BadEvent
 

@@ -17,9 +17,10 @@ newest first, which the provider keeps up to date; later it uses the search, who
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+from urllib.parse import urlencode
 
-from holdfast.contracts import form
 from holdfast.contracts.reading import (
     as_object,
     base_url,
@@ -281,10 +282,40 @@ def _body(call: Call, own: Fields, more: Fields | None = None) -> bytes:
         MARK: call.effect_key,
         "holdfast_step": f"{call.task_id}/{call.ordinal}",
     }
-    return form.encoded({**own, **more, "metadata": metadata})
+    return form_of({**own, **more, "metadata": metadata})
 
 
 def _id(text: str) -> str:
     if not text or not all(char.isalnum() or char == "_" for char in text):
         raise Misuse(f"{text!r} is no id of a payment")
     return text
+
+
+def form_of(fields: Mapping[str, Any]) -> bytes:  # Any: JSON values
+    """The fields as an HTML form sends them, nested ones as `outer[inner]`. Raises Misuse."""
+    try:
+        return urlencode(list(_pairs(fields))).encode("ascii")
+    except UnicodeEncodeError:
+        raise Misuse("a field with a lone surrogate: it cannot be sent") from None
+
+
+def _pairs(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in fields.items():
+        yield from _of(f"{prefix}[{name}]" if prefix else name, value)
+
+
+def _of(name: str, value: object) -> Iterator[tuple[str, str]]:
+    match value:
+        case None:
+            return
+        case bool():
+            yield name, "true" if value else "false"
+        case int() | str():
+            yield name, str(value)
+        case dict():
+            yield from _pairs(cast("dict[str, Any]", value), name)
+        case list():
+            for number, item in enumerate(cast("list[object]", value)):
+                yield from _of(f"{name}[{number}]", item)
+        case _:
+            raise Misuse(f"{name}: {type(value).__name__} cannot be a field of a form")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from holdfast.core import answers, values
 from holdfast.core.secret_handles import find_whole, is_name
-from holdfast.errors import Busy, KeyReused, Misuse, Refused
+from holdfast.errors import BadReference, Busy, KeyReused, Misuse, Refused, StepNotFound
 from holdfast.runtime.http.message import AnswerUnknown, Response
 from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many
 
@@ -118,3 +118,28 @@ def counted(results: list[Found]) -> FindAnswer:
 def picked(source: Mapping[str, Any], *names: str) -> dict[str, Any]:  # Any: the far end's JSON
     """These fields, where they are there: what is not needed is not kept."""
     return {name: source[name] for name in names if source.get(name) is not None}
+
+
+# How a webhook's word reaches the journal: a checked event becomes evidence, nothing else does.
+
+
+class _Secrets(Protocol):
+    def get_value(self, name: str) -> str: ...
+
+
+class TakesEvidence(Protocol):
+    """What an open journal (`holdfast.open`) offers to a webhook."""
+
+    @property
+    def secrets(self) -> _Secrets: ...
+
+    async def evidence(self, *, effect_key: str = "", result: Any = None, source: str = "webhook") -> None: ...
+
+
+async def tell(hf: TakesEvidence, *, effect_key: str, result: object, source: str) -> bool:
+    """Hand on that it happened. False where the key belongs to no step of this journal."""
+    try:
+        await hf.evidence(effect_key=effect_key, result=result, source=source)
+    except (StepNotFound, BadReference):
+        return False
+    return True

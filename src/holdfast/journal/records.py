@@ -18,7 +18,7 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
 from holdfast.errors import InvariantViolated, JournalDamaged
-from holdfast.journal.bodies import Body, Ended, Failure, FoundAt, Planned, Rested
+from holdfast.journal.bodies import Body, Ended, Failure, Files, FoundAt, Kept, Planned, Rested
 
 FORMAT = 1
 REMARK = "remark"  # what a note in the view is that came from a record of that kind
@@ -94,6 +94,25 @@ class Record(msgspec.Struct, gc=False):
     def end(self) -> Ended:
         """`body` of one that says how a task ended."""
         return msgspec.convert(self.body, Ended)
+
+
+def as_kept(entry: Entry, *, number: int, seq: int, epoch: int, at_ms: int, boot_ms: int) -> Record:
+    """The record that an entry becomes."""
+    return Record(
+        number,
+        seq,
+        entry.kind,
+        entry.ordinal,
+        entry.events,
+        epoch,
+        at_ms,
+        boot_ms,
+        entry.effect_key,
+        entry.fingerprint,
+        entry.slot,
+        entry.quiet,
+        entry.body,
+    )
 
 
 class Claim(NamedTuple):
@@ -184,37 +203,6 @@ class Note(NamedTuple):
     answered_ms: int = 0
 
 
-class Kept(NamedTuple):
-    """What a record says of the scratch folder: the manifest, or why there is none."""
-
-    seq: int
-    manifest: str
-    unkept: str = ""
-
-
-class Files:
-    """What the scratch folder held before and after each step; of tasks that use it."""
-
-    __slots__ = ("after", "before", "end")
-
-    def __init__(self) -> None:
-        self.before: dict[str, Kept] = {}
-        self.after: dict[str, Kept] = {}
-        self.end: Kept | None = None
-
-    @property
-    def newest(self) -> str:
-        """The digest of the newest manifest; empty where none was kept."""
-        every = (*self.before.values(), *self.after.values(), *((self.end,) if self.end else ()))
-        return max((one for one in every if one.manifest), default=Kept(-1, "")).manifest
-
-    def newest_below(self, prefix: str) -> Kept | None:
-        """The newest manifest of a step whose ordinal begins so."""
-        every = (*self.before.items(), *self.after.items())
-        found = [one for at, one in every if at.startswith(prefix) and one.manifest]
-        return max(found, default=None)
-
-
 class TaskView:
     """A task and its records, folded."""
 
@@ -297,21 +285,7 @@ def fold(view: TaskView, record: Record) -> None:
 
 def fold_own(view: TaskView, entry: Entry, *, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
     """Take into the owner's view what it has written itself."""
-    record = Record(
-        number,
-        view.seq + 1,
-        entry.kind,
-        entry.ordinal,
-        entry.events,
-        epoch,
-        at_ms,
-        boot_ms,
-        entry.effect_key,
-        entry.fingerprint,
-        entry.slot,
-        entry.quiet,
-        entry.body,
-    )
+    record = as_kept(entry, number=number, seq=view.seq + 1, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
     if entry.kind is Kind.STEP and epoch == view.epoch:
         view.seq = record.seq
         _fold_step(view, record)

@@ -17,12 +17,12 @@ from holdfast.core.clock import Clock
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.notices import Notice
 from holdfast.core.values import decode, encode
-from holdfast.errors import JournalDamaged, TaskNotFound
+from holdfast.errors import InvariantViolated, JournalDamaged, TaskNotFound
 from holdfast.host.sqlite import open_in_memory
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link, first_remark_link, next_link, next_remark_link
 from holdfast.journal.contract import InboxItem, InboxKind, KeptRemark, Remark, Statement, TaskRow
-from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView, fold
+from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView, as_kept, fold
 from holdfast.journal.sqlite.statements import apply_statements
 
 SLOTS_MAX = 992  # of this many and with tags this long: as in a session page
@@ -109,6 +109,37 @@ class SessionCell:
             now_boot_id=clock.boot_id,
             now_boot_ms=clock.boot_ms(),
         )
+
+
+class MemorySession:
+    """A simulated process's lease and page."""
+
+    def __init__(self, cell: SessionCell, *, incarnation: int, ttl_ms: int, deadline: int) -> None:
+        self._cell = cell
+        self.session_id = cell.session_id
+        self.boot_id = cell.boot_id
+        self.incarnation = incarnation
+        self.ttl_ms = ttl_ms
+        self.deadline_boot_ms = deadline
+
+    def take_slot(self, tag: bytes) -> int:
+        if len(tag) != TAG_BYTES:
+            raise InvariantViolated("slot tag", f"{len(tag)} bytes instead of {TAG_BYTES}")
+        slots = self._cell.slots
+        slot = next((number for number in range(SLOTS_MAX) if number not in slots), -1)
+        if slot >= 0:
+            slots[slot] = (tag, False)
+        return slot
+
+    def mark_begun(self, slot: int) -> None:
+        if slot >= 0:
+            self._cell.slots[slot] = (self._cell.slots[slot][0], True)
+
+    def free_slot(self, slot: int) -> None:
+        self._cell.slots.pop(slot, None)
+
+    def lock_fd(self) -> int | None:
+        return None
 
 
 class InboxCell(msgspec.Struct):
@@ -201,21 +232,8 @@ class MemoryContents:
 
     def keep(self, cell: TaskCell, entry: Entry, raw: bytes, *, epoch: int, at_ms: int, boot_ms: int) -> Record:
         """Append one record whose body is already encoded. Cannot fail half-way."""
-        record = Record(
-            number=self.sequence + 1,
-            seq=cell.seq + 1,
-            kind=entry.kind,
-            ordinal=entry.ordinal,
-            events=entry.events,
-            epoch=epoch,
-            at_ms=at_ms,
-            boot_ms=boot_ms,
-            effect_key=entry.effect_key,
-            fingerprint=entry.fingerprint,
-            slot=entry.slot,
-            quiet=entry.quiet,
-            body={},
-        )
+        record = as_kept(entry, number=self.sequence + 1, seq=cell.seq + 1, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
+        record.body = {}
         cell.kept.append(Kept(record, raw, _link(cell.head, record, raw)))
         self.sequence = record.number
         self.newest_ms, self.newest_boot_ms = at_ms, boot_ms

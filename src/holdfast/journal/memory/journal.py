@@ -12,25 +12,14 @@ as they were, as a SIGKILL leaves them. A clock with another boot id is a machin
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import TaskId
-from holdfast.core.notices import Notice, poison_notice, task_damaged_notice
-from holdfast.errors import (
-    BlobNotFound,
-    HoldfastError,
-    InvariantViolated,
-    JournalDamaged,
-    LeaseLost,
-    RequestConflict,
-    SessionLost,
-    TaskNotFound,
-)
+from holdfast.core.notices import poison_notice, task_damaged_notice
+from holdfast.errors import HoldfastError, LeaseLost, RequestConflict, SessionLost, TaskNotFound
 from holdfast.journal import rules
 from holdfast.journal.contract import (
     Capabilities,
@@ -39,9 +28,7 @@ from holdfast.journal.contract import (
     Filter,
     Hold,
     InboxItem,
-    KeptRemark,
     Outcome,
-    Remark,
     Session,
     SessionRow,
     Statement,
@@ -50,60 +37,25 @@ from holdfast.journal.contract import (
     TaskRow,
 )
 from holdfast.journal.memory.contents import (
-    SLOTS_MAX,
-    TAG_BYTES,
-    BlobCell,
     InboxCell,
     MemoryContents,
+    MemorySession,
     SessionCell,
     TaskCell,
     encode_body,
 )
+from holdfast.journal.memory.upkeep import MemoryUpkeep
 from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
-from holdfast.journal.steady import Moment, SteadyTime
 
 
-class MemorySession:
-    """A simulated process's lease and page."""
-
-    def __init__(self, cell: SessionCell, *, incarnation: int, ttl_ms: int, deadline: int) -> None:
-        self._cell = cell
-        self.session_id = cell.session_id
-        self.boot_id = cell.boot_id
-        self.incarnation = incarnation
-        self.ttl_ms = ttl_ms
-        self.deadline_boot_ms = deadline
-
-    def take_slot(self, tag: bytes) -> int:
-        if len(tag) != TAG_BYTES:
-            raise InvariantViolated("slot tag", f"{len(tag)} bytes instead of {TAG_BYTES}")
-        slots = self._cell.slots
-        slot = next((number for number in range(SLOTS_MAX) if number not in slots), -1)
-        if slot >= 0:
-            slots[slot] = (tag, False)
-        return slot
-
-    def mark_begun(self, slot: int) -> None:
-        if slot >= 0:
-            self._cell.slots[slot] = (self._cell.slots[slot][0], True)
-
-    def free_slot(self, slot: int) -> None:
-        self._cell.slots.pop(slot, None)
-
-    def lock_fd(self) -> int | None:
-        return None
-
-
-class MemoryJournal:
+class MemoryJournal(MemoryUpkeep):
     """One process's handle on a MemoryStore."""
 
     capabilities = Capabilities(durable=False, statements=True, shared=True, administered=False)
 
     def __init__(self, store: MemoryContents, clock: Clock, entropy: Entropy) -> None:
-        self._store = store
-        self._clock = clock
+        super().__init__(store, clock)
         self._entropy = entropy
-        self._time = SteadyTime(clock)
         self._seen = store.changes
         self._opened: list[SessionCell] = []
         self.journal_id = store.journal_id
@@ -461,119 +413,6 @@ class MemoryJournal:
             self._store.waiters.append(waiter)
             await asyncio.wait((waiter,), timeout=timeout_s)
         self._seen = self._store.changes
-
-    def _changed(self) -> None:
-        self._store.changed()
-
-    # blobs
-
-    async def put_blob(self, content: bytes, *, task_id: TaskId | None = None) -> str:
-        digest = hashlib.sha256(content).hexdigest()
-        cell = self._store.blobs.setdefault(digest, BlobCell(bytes(content), set(), pinned=False))
-        if task_id is None:
-            cell.pinned = True
-        else:
-            self._store.get_task(task_id)
-            cell.tasks.add(task_id)
-        return digest
-
-    async def put_blobs(self, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
-        self._store.get_task(task_id)
-        for content in contents:
-            rules.check_blob(len(content))
-        return [await self.put_blob(content, task_id=task_id) for content in contents]
-
-    async def get_blob(self, digest: str) -> bytes:
-        cell = self._store.blobs.get(digest)
-        if cell is None:
-            raise BlobNotFound(f"no blob {digest} in this journal")
-        if hashlib.sha256(cell.content).hexdigest() != digest:
-            raise JournalDamaged(f"blob {digest} does not fit its digest")
-        return cell.content
-
-    # remarks
-
-    async def add_remarks(self, remarks: Sequence[Remark], /) -> list[int]:
-        for remark in remarks:
-            rules.check_remark(remark)
-        numbers = [self._store.add_remark(remark, now_ms=self.now_ms()) for remark in remarks]
-        self._changed()
-        return numbers
-
-    async def remarks_after(self, number: int, *, limit: int) -> list[KeptRemark]:
-        return [kept for kept in self._store.read_remarks() if kept.number > number][:limit]
-
-    async def find_remark_link(self, number: int) -> bytes | None:
-        found = [kept.link for kept in self._store.read_remarks() if kept.number == number]
-        return found[0] if found else None
-
-    async def remarks_written(self) -> int:
-        return self._store.remarks_written
-
-    async def close_remarks(self, number: int) -> None:
-        newest = self._store.remarks[-1].number if self._store.remarks else 0
-        written = min(number, newest)
-        self._store.remarks_written = max(self._store.remarks_written, written)
-
-    # upkeep
-
-    def notice_turn(self) -> AbstractContextManager[bool]:
-        return self._store.notice_turn()
-
-    async def pending_notices(self, *, limit: int) -> list[Notice]:
-        waiting = [notice for notice, told in self._store.notices.values() if not told]
-        return waiting[:limit]
-
-    async def close_notice(self, notice_id: str) -> None:
-        found = self._store.notices.get(notice_id)
-        if found is not None:
-            self._store.notices[notice_id] = (found[0], True)
-
-    async def add_notice(self, notice: Notice) -> None:
-        self._store.add_notice(notice, now_ms=self.now_ms())
-
-    async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
-        now_ms, erased = self.now_ms(), 0
-        for task in list(self._store.tasks.values()):
-            if task.erased_ms is not None:
-                if rules.tombstone_over(
-                    erased_ms=task.erased_ms, keep_until_ms=task.keep_until_ms, tombstone_ms=tombstone_ms, now_ms=now_ms
-                ):
-                    del self._store.tasks[task.task_id]
-            elif rules.erasable(
-                state=task.state,
-                ended_ms=task.changed_ms,
-                keep_until_ms=task.keep_until_ms,
-                keep_ms=keep_ms,
-                now_ms=now_ms,
-            ):
-                self._store.erase(task, now_ms=now_ms)
-                erased += 1
-        self._store.erase_remarks(before_ms=now_ms - keep_ms)
-        return erased
-
-    async def check(self) -> AsyncIterator[str]:
-        for task in list(self._store.tasks.values()):
-            if task.erased_ms is not None:
-                continue
-            try:
-                view = self._store.view(task)
-            except HoldfastError as error:
-                yield error.message
-                continue
-            if view.epoch != task.epoch:
-                yield f"task {task.task_id}: epoch {task.epoch} is not its chain's, {view.epoch}"
-        try:
-            self._store.read_remarks()
-        except HoldfastError as error:
-            yield error.message
-
-    def now_ms(self) -> int:
-        return self._time.now_ms(Moment(self._store.newest_ms, self._store.newest_boot_ms))
-
-    @property
-    def clock_behind_ms(self) -> int:
-        return max(0, self._store.newest_ms - self._clock.wall_ms())
 
     async def close(self) -> None:
         """Release the locks, as the end of a process does; the store lives on."""

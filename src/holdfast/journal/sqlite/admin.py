@@ -1,27 +1,71 @@
-"""The embedded journal's second port: `journal.admin.JournalAdmin` over one SQLite file."""
+"""The embedded journal's second port: `journal.admin.JournalAdmin` over one SQLite file.
+
+It also makes new incarnations of it: by a restore, by a grant, or with an empty file.
+
+**Restore** (T14). What was committed after an older copy was made is lost to us, but not undone
+outside: every slot from the copy's head on is *suspect*. The restore raises the incarnation above
+every one this machine has seen, so that no epoch or fence is ever issued twice, and writes into each
+open task that the timeline after its newest record is lost. From then on such a task looks up or
+parks before it sends; tasks submitted again under an old request id are treated the same, because
+they may have run in the lost timeline.
+
+**Raise.** An arbiter grants incarnations; the journal of the instance that got one is raised to it
+before that instance acts, so that every epoch and fence from then on is above all that an instance
+before it can have issued. This loses nothing: it is done only to a journal that is not behind its
+high-water mark, and no task becomes suspect.
+
+Both work alone, in one transaction, then the mark. A crash in between leaves a journal of the new
+incarnation, which outranks every older mark: repeating either is harmless.
+
+**Start empty.** Where no copy is left, an empty journal is the oldest copy there can be. It is made
+under another name and gets its own as the last act but one, so a kill anywhere leaves no journal,
+which still counts as lost, or the restored one; then the old one is forgotten.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import apsw
+import msgspec
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
-from holdfast.errors import JournalDamaged
-from holdfast.host.sqlite import copy_whole, open_alone, open_quietly
+from holdfast.errors import InvariantViolated, JournalBusy, JournalDamaged, JournalStopped, NotAJournal, NotNow
+from holdfast.host.private_files import check_place, check_private_file, ensure_private_folder, sync_folder
+from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
+from holdfast.journal.records import Entry, Kind
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.host.high_water import high_water
+from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
 from holdfast.journal.sqlite.host.reserve import Reserve
 from holdfast.journal.sqlite.host.stop_flag import find_stopped
 from holdfast.journal.sqlite.host.use_lock import JournalUse
-from holdfast.journal.sqlite.opening import check, restore
-from holdfast.journal.sqlite.opening.open import NAME, check_never_here, open_journal, peek
-from holdfast.journal.sqlite.writer import translated
+from holdfast.journal.sqlite.opening import check
+from holdfast.journal.sqlite.opening.open import (
+    NAME,
+    check_keys,
+    check_never_here,
+    check_not_older,
+    connect,
+    forget_name,
+    get_meta,
+    lost_journals,
+    open_journal,
+    peek,
+    remember_name,
+)
+from holdfast.journal.sqlite.rows import Tail, add_records
+from holdfast.journal.sqlite.sql_errors import translated
+from holdfast.journal.sqlite.writer import Txn
+
+SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
+LEFT = ("-wal", "-journal")  # of SQLite: they may hold what the file did not yet
 
 
 class SqliteAdmin:
@@ -67,7 +111,18 @@ class SqliteAdmin:
             check_never_here(self._path, self._instance)
 
     def incarnation(self) -> int:
-        return restore.read_incarnation(self._path)
+        if not os.path.lexists(self._path):
+            return 0
+        check_place(self._path)
+        check_private_file(self._path)
+        try:
+            db = open_existing(self._path, busy_ms=1_000)
+            try:
+                return int(str(get_meta(db, "incarnation")))
+            finally:
+                db.close()
+        except apsw.Error as error:
+            raise translated(error) from error
 
     def newest_record(self) -> int:
         try:
@@ -115,28 +170,157 @@ class SqliteAdmin:
     async def use_alone(self, *, wait_s: float = 0.0) -> JournalUse:
         return await JournalUse.exclusive(self._folder, timeout_s=wait_s)
 
+    @asynccontextmanager
+    async def _alone(self, wait_s: float) -> AsyncGenerator[Path]:
+        """The journal's instance folder, while no other process has the journal open."""
+        check_place(self._path)
+        check_private_file(self._path)
+        try:
+            folder = self._instance / peek(self._path)
+            ensure_private_folder(self._instance)
+            ensure_private_folder(folder)
+            with await JournalUse.exclusive(folder, timeout_s=wait_s):
+                yield folder
+        except apsw.Error as error:
+            raise translated(error) from error
+
     async def raise_incarnation(self, *, to: int, keys: KeyRing, clock: Clock, wait_s: float = ALONE_WAIT_S) -> None:
-        await restore.raise_incarnation(
-            self._path, to=to, keys=keys, clock=clock, instance_folder=self._instance, wait_s=wait_s
-        )
+        async with self._alone(wait_s) as folder:
+            _raise(self._path, folder, to=to, keys=keys, clock=clock)
 
     async def restore(self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0) -> Restored:
-        return await restore.restore_journal(
-            self._path, keys=keys, clock=clock, instance_folder=self._instance, dry_run=dry_run, above=above
-        )
+        async with self._alone(ALONE_WAIT_S) as folder:
+            return _restore(self._path, folder, keys=keys, clock=clock, dry_run=dry_run, above=above)
 
     async def start_empty(
         self, *, keys: Callable[[], KeyRing], clock: Clock, entropy: Entropy, dry_run: bool = False, above: int = 0
     ) -> Restored:
-        return await restore.start_empty(
-            self._path,
-            keys=keys,
-            clock=clock,
-            entropy=entropy,
-            instance_folder=self._instance,
-            dry_run=dry_run,
-            above=above,
+        path, instance = self._path, self._instance
+        for name in (path, *(path.with_name(path.name + end) for end in LEFT)):
+            if os.path.lexists(name):
+                raise NotNow(
+                    f"{name} is there",
+                    hint="`holdfast recover --journal FILE` takes it over; put aside what nothing can be made of",
+                )
+        lost = lost_journals(path, instance)
+        seen = [high_water(folder) for folder in lost]
+        above = max([above, *(mark.incarnation for mark in seen)])
+        if not lost and not above:
+            raise NotAJournal(
+                f"there never was a journal at {path}",
+                hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one",
+            )
+        ring = keys()
+        sequence = max((mark.sequence for mark in seen), default=0)
+        if dry_run:
+            return Restored(
+                journal_id="", incarnation=above + 1, sequence=0, mark_sequence=sequence, lost_after_ms=0, open_tasks=0
+            )
+        aside = path.with_name(f".{path.name}.anew")
+        for end in ("", "-shm", *LEFT):
+            aside.with_name(aside.name + end).unlink(missing_ok=True)
+        for folder in lost_journals(aside, instance):
+            forget_name(folder)
+        made = SqliteAdmin(aside, instance)
+        await (await made.open(keys=ring, clock=clock, entropy=entropy)).close()
+        done = await made.restore(keys=ring, clock=clock, above=above)
+        for end in LEFT:
+            if os.path.lexists(aside.with_name(aside.name + end)):
+                raise InvariantViolated("I1", f"{aside} is not all of the new journal")
+        os.rename(aside, path)
+        sync_folder(path.parent)
+        remember_name(instance / done.journal_id, path)
+        for folder in lost:
+            forget_name(folder)
+        return msgspec.structs.replace(done, mark_sequence=sequence)
+
+
+def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) -> None:
+    if find_stopped(folder) is not None:
+        raise JournalStopped(f"{path} stopped at a failed sync and was not repaired yet")
+    db = connect(path)
+    try:
+        check_keys(db, keys)
+        found = int(str(get_meta(db, "incarnation")))
+        sequence = check_not_older(db, path, folder, found)
+        if found >= to:
+            return
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE meta SET value = ? WHERE key = 'incarnation'", (to,))
+        db.execute("COMMIT")
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
+    finally:
+        db.close()
+    if not raise_stored(folder, HighWater(to, sequence), at_ms=clock.wall_ms()):
+        raise JournalBusy(f"the marks of {path} are being folded")
+
+
+def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool, above: int) -> Restored:
+    wraps = KeyWraps(keys)
+    findings = check.find_damage(path, wraps)
+    if findings:
+        raise JournalDamaged(f"{path} cannot be restored from: {findings[0]}")
+    db = connect(path)
+    try:
+        check_keys(db, keys)
+        mark = high_water(folder)
+        incarnation = max(int(str(get_meta(db, "incarnation"))), mark.incarnation, above) + 1
+        db.execute("BEGIN IMMEDIATE")
+        number, newest_ms = _newest(db)
+        txn = Txn(db, number=number, at_ms=max(newest_ms, clock.wall_ms()), boot_ms=clock.boot_ms())
+        tasks = _mark_suspect(txn, wraps, lost_after_ms=newest_ms)
+        _set_meta(db, "incarnation", incarnation)
+        _set_meta(db, "lost_after_ms", newest_ms)
+        _set_meta(db, "restored_ms", txn.at_ms)
+        db.execute("UPDATE session SET ended = 2 WHERE ended = 0")
+        db.execute("ROLLBACK" if dry_run else "COMMIT")
+        if not dry_run:
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
+    finally:
+        db.close()
+    if not dry_run:
+        raise_stored(folder, HighWater(incarnation, txn.number), at_ms=txn.at_ms)
+    return Restored(
+        journal_id=folder.name,
+        incarnation=incarnation,
+        sequence=number,
+        mark_sequence=mark.sequence,
+        lost_after_ms=newest_ms,
+        open_tasks=tasks,
+    )
+
+
+def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
+    rows = txn.db.execute(
+        "SELECT t, task_id, epoch, seq, head, last, key_id, data_key FROM task "
+        "WHERE state NOT IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL"
+    ).fetchall()
+    for t, raw, epoch, seq, head, last, key_id, data_key in rows:
+        tail = Tail(seq=seq, head=head, last=last)
+        add_records(
+            txn,
+            tail,
+            (Entry(kind=Kind.RESTORED, body={"lost_after_ms": lost_after_ms}),),
+            row=t,
+            task_id=raw,
+            epoch=epoch,
+            sealer=wraps.open_data_key(key_id, data_key, raw),
         )
+        txn.db.execute(
+            "UPDATE task SET state = 'queued', session = NULL, crashes = 0, due_ms = ?, seq = ?, "
+            "head = ?, last = ?, changed_ms = ? WHERE t = ?",
+            (txn.at_ms, tail.seq, tail.head, tail.last, txn.at_ms, t),
+        )
+    return len(rows)
+
+
+def _newest(db: Db) -> tuple[int, int]:
+    row = db.execute("SELECT n, at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
+    return (0, SINCE_EVER_MS) if row is None else (cast(int, row[0]), cast(int, row[1]))
+
+
+def _set_meta(db: Db, key: str, value: int) -> None:
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
 
 
 def _position(path: Path) -> JournalPosition:

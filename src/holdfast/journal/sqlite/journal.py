@@ -48,9 +48,10 @@ from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, open_record, read_view, task_row
+from holdfast.journal.sqlite.sql_errors import translated, unreadable
 from holdfast.journal.sqlite.verbs import claims, inbox, remarks, tasks, upkeep
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession, find_dead_sessions, list_sessions, pages_to_keep
-from holdfast.journal.sqlite.writer import NEWEST, Txn, Writer, translated, unreadable
+from holdfast.journal.sqlite.writer import NEWEST, Txn, Writer
 from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.host.sqlite import Db, Row
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.contract import TaskRow
-from holdfast.journal.packing import packed, unpacked
 from holdfast.journal.records import RECORDS_MAX, Body, Entry, Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.seal import packed, unpacked
 from holdfast.journal.sqlite.writer import Txn
 
 _encode = msgspec.json.Encoder().encode

@@ -10,11 +10,10 @@ from holdfast.core.notices import Notice
 from holdfast.core.step import StepState
 from holdfast.errors import InvariantViolated, JournalDamaged, LeaseLost, StatementFailed, StepFailed, TaskNotFound
 from holdfast.journal.contract import Change, Outcome, Statement
-from holdfast.journal.records import TaskState
+from holdfast.journal.records import TaskState, as_kept
 from holdfast.testing.journal_contract.world import (
     TTL_MS,
     World,
-    as_kept,
     copied,
     fact,
     finished,

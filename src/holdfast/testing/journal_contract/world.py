@@ -158,25 +158,6 @@ def fact(task_id: TaskId, kind: InboxKind = InboxKind.EVIDENCE, *, body: dict[st
     return InboxItem(task_id=task_id, ordinal="1", kind=kind, body=body or {"seen": True})
 
 
-def as_kept(entry: Entry, *, number: int, seq: int, epoch: int, at_ms: int, boot_ms: int) -> Record:
-    """The record that an entry becomes, to compare with what a journal reads back."""
-    return Record(
-        number=number,
-        seq=seq,
-        kind=entry.kind,
-        ordinal=entry.ordinal,
-        events=entry.events,
-        epoch=epoch,
-        at_ms=at_ms,
-        boot_ms=boot_ms,
-        effect_key=entry.effect_key,
-        fingerprint=entry.fingerprint,
-        slot=entry.slot,
-        quiet=entry.quiet,
-        body=entry.body,
-    )
-
-
 # Comparing
 
 

@@ -61,7 +61,8 @@ from holdfast.journal.sqlite.host.stamp import check_file
 from holdfast.journal.sqlite.host.stop_flag import clear_stopped, find_stopped
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES, translated, unreadable
+from holdfast.journal.sqlite.sql_errors import translated, unreadable
+from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 SCHEMA = 2

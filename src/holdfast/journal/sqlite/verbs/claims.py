@@ -12,7 +12,7 @@ from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.contract import Claimed, Hold
-from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView
+from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, read_view, task_row
 from holdfast.journal.sqlite.verbs import upkeep
@@ -226,7 +226,9 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
         notice = poison_notice(candidate.task_id, rules.POISON_QUESTION, epoch=epoch, now_ms=txn.at_ms)
         upkeep.add_notice(txn, notice, wraps)
         return None
-    record = _claim_record(txn, numbers[0], candidate.seq + 1, epoch, body)
+    record = as_kept(
+        entries[0], number=numbers[0], seq=candidate.seq + 1, epoch=epoch, at_ms=txn.at_ms, boot_ms=txn.boot_ms
+    )
     hold = Hold(
         task_id=candidate.task_id,
         epoch=epoch,
@@ -240,24 +242,6 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
     found = txn.db.execute(f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.t = ?", (candidate.row,)).fetchone()
     task = task_row(cast("tuple[Any, ...]", found))
     return Claimed(hold=hold, view=view, row=task, inbox=[]), record
-
-
-def _claim_record(txn: Txn, number: int, seq: int, epoch: int, body: dict[str, Any]) -> Record:
-    return Record(
-        number=number,
-        seq=seq,
-        kind=Kind.CLAIMED,
-        ordinal="",
-        events=(),
-        epoch=epoch,
-        at_ms=txn.at_ms,
-        boot_ms=txn.boot_ms,
-        effect_key=b"",
-        fingerprint=b"",
-        slot=-1,
-        quiet=False,
-        body=body,
-    )
 
 
 def _decide(candidate: Candidate, *, alone: bool, now_ms: int) -> rules.Decision:
