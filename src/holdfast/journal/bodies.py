@@ -10,7 +10,7 @@ Notes, their answers and inbox items are read where they are made, in `runtime`:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -81,34 +81,3 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
     text: str = ""
     code: str = ""
-
-
-class Kept(NamedTuple):
-    """FILES: what the scratch folder held, by the manifest; or why there is none."""
-
-    seq: int
-    manifest: str
-    unkept: str = ""
-
-
-class Files:
-    """What the scratch folder held before and after each step; of tasks that use it."""
-
-    __slots__ = ("after", "before", "end")
-
-    def __init__(self) -> None:
-        self.before: dict[str, Kept] = {}
-        self.after: dict[str, Kept] = {}
-        self.end: Kept | None = None
-
-    @property
-    def newest(self) -> str:
-        """The digest of the newest manifest; empty where none was kept."""
-        every = (*self.before.values(), *self.after.values(), *((self.end,) if self.end else ()))
-        return max((one for one in every if one.manifest), default=Kept(-1, "")).manifest
-
-    def newest_below(self, prefix: str) -> Kept | None:
-        """The newest manifest of a step whose ordinal begins so."""
-        every = (*self.before.items(), *self.after.items())
-        found = [one for at, one in every if at.startswith(prefix) and one.manifest]
-        return max(found, default=None)

@@ -3,7 +3,7 @@
 A task's life is a list of records, each appended once and never changed. The view (steps with
 their payloads and times) is what reading them in order gives; a worker that owns the task keeps
 its view by folding the same records as it writes them, so memory and journal cannot tell two
-stories.
+stories. Bodies are kept as they were read, for showing; properties give their reading (`bodies.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
 from holdfast.errors import InvariantViolated, JournalDamaged
-from holdfast.journal.bodies import Body, Ended, Failure, Files, FoundAt, Kept, Planned, Rested
+from holdfast.journal.bodies import Body, Ended, Failure, FoundAt, Planned, Rested
 
 FORMAT = 1
 REMARK = "remark"  # what a note in the view is that came from a record of that kind
@@ -87,12 +87,10 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def rest(self) -> Rested:
-        """`body` of one that says why a run rests."""
         return msgspec.convert(self.body, Rested)
 
     @property
     def end(self) -> Ended:
-        """`body` of one that says how a task ended."""
         return msgspec.convert(self.body, Ended)
 
 
@@ -181,17 +179,14 @@ class StepView(msgspec.Struct, gc=False, eq=False):
 
     @property
     def planned(self) -> Planned:
-        """`body`, read."""
         return msgspec.convert(self.body, Planned)
 
     @property
     def failure(self) -> Failure:
-        """`error`, read."""
         return msgspec.convert(self.error, Failure)
 
     @property
     def found_at(self) -> FoundAt | None:
-        """`found`, read; None where no lookup found it somewhere else or otherwise."""
         return msgspec.convert(self.found, FoundAt) if self.found else None
 
 
@@ -201,6 +196,37 @@ class Note(NamedTuple):
     answer: Body | None
     at_ms: int
     answered_ms: int = 0
+
+
+class Kept(NamedTuple):
+    """FILES: what the scratch folder held, by the manifest; or why there is none."""
+
+    seq: int
+    manifest: str
+    unkept: str = ""
+
+
+class Files:
+    """What the scratch folder held before and after each step; of tasks that use it."""
+
+    __slots__ = ("after", "before", "end")
+
+    def __init__(self) -> None:
+        self.before: dict[str, Kept] = {}
+        self.after: dict[str, Kept] = {}
+        self.end: Kept | None = None
+
+    @property
+    def newest(self) -> str:
+        """The digest of the newest manifest; empty where none was kept."""
+        every = (*self.before.values(), *self.after.values(), *((self.end,) if self.end else ()))
+        return max((one for one in every if one.manifest), default=Kept(-1, "")).manifest
+
+    def newest_below(self, prefix: str) -> Kept | None:
+        """The newest manifest of a step whose ordinal begins so."""
+        every = (*self.before.items(), *self.after.items())
+        found = [one for at, one in every if at.startswith(prefix) and one.manifest]
+        return max(found, default=None)
 
 
 class TaskView:
@@ -251,17 +277,14 @@ class TaskView:
 
     @property
     def args(self) -> object:
-        """Of the task; None once it is erased."""
         return self.accepted.get("args")
 
     @property
     def rest(self) -> Rested:
-        """`rested`, read; empty while it runs."""
         return msgspec.convert(self.rested, Rested)
 
     @property
     def end(self) -> Ended:
-        """`outcome`, read; empty while it has none."""
         return msgspec.convert(self.outcome, Ended)
 
 
