@@ -7,10 +7,10 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.core.clock import ManualClock, SeededEntropy
 from holdfast.core.ids import TaskId
 from holdfast.journal.contract import Journal, Session
 from holdfast.journal.memory.journal import MemoryStore
+from holdfast.testing.clocks import ManualClock, SeededEntropy
 from holdfast.testing.journal_contract import JournalContract, World
 
 

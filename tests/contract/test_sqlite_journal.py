@@ -10,11 +10,12 @@ from typing import Any, cast
 import apsw
 import pytest
 
-from holdfast.core.clock import ManualClock, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Session
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession
+from holdfast.testing.clocks import ManualClock
 from holdfast.testing.journal_contract import Administered, JournalContract, World
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.identity.paper.phrase import Phrase, new_phrase
+from holdfast.testing.clocks import SeededEntropy
 
 
 @pytest.fixture

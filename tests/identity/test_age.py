@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadInput, VaultDamaged, VaultLocked
 from holdfast.identity.vault import age
 from holdfast.identity.vault.age import ARMOUR_BEGIN, ARMOUR_END, AgeIdentity, open_sealed, parse, seal
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.vectors import vectors
 
 SUITE = sorted(vectors("age").iterdir())

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import Owner, certificate, key
 from quick_agent import Agent, make_agent
 
-from holdfast.core.clock import Clock, ManualClock, SystemEntropy
+from holdfast.core.clock import Clock, SystemEntropy
 from holdfast.errors import ArbiterDamaged, InstanceDamaged, NetworkFileSystem
 from holdfast.identity.lease.arbiter import LeaseArbiter, MemoryArbiter
 from holdfast.identity.lease.arbiter_folder import FolderArbiter
@@ -29,6 +29,7 @@ from holdfast.identity.records.records import Reason, Refusal, RotationReason
 from holdfast.identity.records.signed import Family, sealed
 from holdfast.identity.statements.claim import LEASE_MS, ClaimBasis, LeaseClaim, LeaseYield
 from holdfast.identity.witness.witness import copy_of
+from holdfast.testing.clocks import ManualClock
 
 ROOT = digest_of(b"state")
 MARGIN_MS = LEASE_MS // 10

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.app.identity_watch import watch_log
 from holdfast.cli.main import main
-from holdfast.core.clock import SeededEntropy, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadPhrase, BadShare, HoldfastError, VaultDamaged, VaultLocked
 from holdfast.identity.log.drafts import committed
 from holdfast.identity.paper.derive import PaperKeys
@@ -34,6 +34,7 @@ from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text, passphrase_key
 from holdfast.identity.vault.vault import open_vault
 from holdfast.identity.witness.observe import SigningPower
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.agents import World
 from holdfast_proofs.support.command_line import Commands
 

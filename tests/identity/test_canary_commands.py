@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_canaries import planted
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.identity.paper.phrase import Phrase, read_phrase
 from holdfast.identity.vault.age import AgeIdentity
 from holdfast.identity.vault.keyset import NEXT, OP
 from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.slots import passphrase_key
 from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.canaries.traces import files_below, hits
 from holdfast_proofs.support.command_line import command_line, environment
 

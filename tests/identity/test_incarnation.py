@@ -10,12 +10,13 @@ import pytest
 
 import holdfast
 from holdfast.app.binder import open_file_journal
-from holdfast.core.clock import ManualClock, SystemClock
+from holdfast.core.clock import SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.errors import JournalBusy, JournalOlderCopy, RunFenced
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Session
 from holdfast.runtime.session.lease import BoundLease, SessionLease
+from holdfast.testing.clocks import ManualClock
 
 
 async def raise_to(path: Path, e: int, **changes: Any) -> None:

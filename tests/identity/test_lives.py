@@ -96,8 +96,8 @@ async def test_a_journal_that_was_there_goes_on_with_its_keys(tmp_path: Path) ->
     with open_by(world.vault, [UNLOCK]) as vault:
         assert read_escrow(vault).keys == before
         unlock = world.root / "unlock"
-        from holdfast.core.clock import SeededEntropy
         from holdfast.identity.vault.slots import file_key, new_unlock_text
+        from holdfast.testing.clocks import SeededEntropy
 
         unlock.touch(0o600)
         unlock.write_bytes(new_unlock_text(SeededEntropy(5)))

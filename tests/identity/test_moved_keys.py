@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.core.clock import SeededEntropy, SystemClock, SystemEntropy
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import KeysWrong, VaultDamaged, VaultLocked, VaultMissing
 from holdfast.identity.journal_keys.keyfile import KeyFile, parse, read
 from holdfast.identity.journal_keys.secret_file import SecretFile
@@ -23,6 +23,7 @@ from holdfast.identity.vault.ring import JournalKeys
 from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault
+from holdfast.testing.clocks import SeededEntropy
 
 ENTROPY = SystemEntropy()
 

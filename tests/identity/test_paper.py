@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase, BadShare, BadSheet
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.paper import Card, Sheet, check_line, phrase_sheet, read_card, read_secret, share_sheets
@@ -36,6 +35,7 @@ from holdfast.identity.paper.phrase import (
 from holdfast.identity.paper.repair import repair
 from holdfast.identity.paper.shares import combine, split
 from holdfast.identity.records.encodings import agent_id
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.scanner import dark_box, printed, rendered, scanned, worn
 from holdfast_proofs.support.vectors import CHECKOUT
 

@@ -19,7 +19,6 @@ from homes import Home, with_relays
 from holdfast.backup.places.address import Kind
 from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadSheet, ModeTooWide
 from holdfast.host.mounts import is_in_memory
 from holdfast.identity.acts.paper_sheets import fit_phrase, make_card, mark_verified, print_sheets, today
@@ -30,6 +29,7 @@ from holdfast.identity.paper.phrase import Phrase, new_phrase
 from holdfast.identity.paper.scan import scan
 from holdfast.identity.paper.sheets import state_of
 from holdfast.identity.records.records import parse_record
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.command_line import Commands, Done, command_line, environment
 from holdfast_proofs.support.scanner import rendered, scanned
 

@@ -11,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import Owner, take
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperFit, PaperKeys, PaperState, paper_fit
 from holdfast.identity.paper.phrase import new_phrase
+from holdfast.testing.clocks import SeededEntropy
 
 OWNER = Owner()
 OWNER_WIT = OWNER.wit

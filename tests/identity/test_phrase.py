@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, english, find_secret, new_phrase, read_phrase, seed_of, words_of
 from holdfast.identity.paper.repair import repair
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.vectors import vectors
 
 BIP39: list[list[str]] = json.loads((vectors("bip39") / "english.json").read_text())

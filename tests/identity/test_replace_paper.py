@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase, BadSheet, KeysReplaced, VaultLocked
 from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session
 from holdfast.identity.acts.make_agent import open_by
@@ -20,6 +19,7 @@ from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
 from holdfast.identity.vault.ring import open_escrow, read_escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
 
 NEW, THIRD = new_phrase(SeededEntropy(8)), new_phrase(SeededEntropy(9))

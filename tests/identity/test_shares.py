@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadInput, BadShare
 from holdfast.identity.paper.phrase import Phrase, new_phrase
 from holdfast.identity.paper.shares import Share, combine, combine_secret, read_share, slip39_words, split
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.vectors import vectors
 
 SLIP39: list[list[object]] = json.loads((vectors("slip39") / "vectors.json").read_text())

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import SODIUM, Owner, key, refused, take
 from quick_agent import Agent, make_agent
 
-from holdfast.core.clock import ManualClock
 from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
 from holdfast.identity.records.encodings import digest_of, key_text
 from holdfast.identity.records.records import Reason
@@ -24,6 +23,7 @@ from holdfast.identity.statements.answer import ChallengeAnswer, find_fault_in_a
 from holdfast.identity.statements.certificate import ObserverState, Role, find_fault_in_certificate
 from holdfast.identity.statements.head import find_fault_in_head
 from holdfast.identity.statements.profile import judge_profile
+from holdfast.testing.clocks import ManualClock
 
 CLOCK = ManualClock()
 NOW = CLOCK.wall_ms() // 1000

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 
-from holdfast.core.clock import SeededEntropy, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.errors import (
     BadInput,
     KeysWrong,
@@ -44,6 +44,7 @@ from holdfast.identity.vault.slots import (
     passphrase_key,
 )
 from holdfast.identity.vault.vault import Vault, open_vault, read_slots, read_vault_id
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.vectors import vectors
 
 PASSPHRASE = "correct horse battery staple"

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.core.clock import ManualClock, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.errors import JournalDamaged, JournalNewer
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
@@ -18,6 +18,7 @@ from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.opening import open as opening
 from holdfast.journal.sqlite.verbs import remarks
+from holdfast.testing.clocks import ManualClock
 from holdfast.testing.journal_contract.world import planned, succeeded
 
 

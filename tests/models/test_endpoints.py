@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.clock import ManualClock
 from holdfast.errors import (
     BadSettings,
     ContextTooLong,
@@ -27,6 +26,7 @@ from holdfast.runtime.models.health import Breaker
 from holdfast.runtime.models.port import ChatModel, Restarted, Shown, TextDelta, Whole, stream
 from holdfast.runtime.models.reply import Reply, Route, StopReason, ref_of
 from holdfast.runtime.models.request import Request, checked_request
+from holdfast.testing.clocks import ManualClock
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core import clock
-from holdfast.core.clock import Clock, Entropy, ManualClock, SeededEntropy, SystemClock, SystemEntropy
+from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import BootIdMissing
+from holdfast.testing.clocks import ManualClock, SeededEntropy
 
 
 def test_the_system_clock_reads_wall_time_boot_time_and_the_kernels_boot_id() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.clock import SeededEntropy, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.errors import KeysMissing, KeysWrong
 from holdfast.host.private_files import create_durably
 from holdfast.identity.journal_keys import keyfile
 from holdfast.identity.journal_keys.keyfile import load_or_create, parse
+from holdfast.testing.clocks import SeededEntropy
 
 KEY = "ab" * 32
 GOOD = {"format": 1, "k_effect": KEY, "current": 1, "journal_keys": [{"id": 1, "key": KEY}]}

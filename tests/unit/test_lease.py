@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.clock import ManualClock
 from holdfast.errors import RunFenced
 from holdfast.runtime.session.lease import START_MARGIN_MS, SessionLease
+from holdfast.testing.clocks import ManualClock
 
 TTL_MS = 10_000
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.clock import ManualClock, SeededEntropy
 from holdfast.core.ids import TaskId
 from holdfast.errors import JournalDamaged, ScratchChanging, ScratchRefused, ScratchTooLarge
 from holdfast.host import manifest as manifests
@@ -26,6 +25,7 @@ from holdfast.journal.contract import Journal, Submission
 from holdfast.journal.memory.journal import MemoryJournal, MemoryStore
 from holdfast.runtime.scratch import store as scratch_store
 from holdfast.runtime.scratch.store import Store, load_manifest
+from holdfast.testing.clocks import ManualClock, SeededEntropy
 
 TASK = TaskId("0" * 26)
 Tree = dict[str, tuple[bytes, bool] | None]  # contents and executable bit; None: a folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.clock import ManualClock
 from holdfast.journal.steady import Moment, SteadyTime
+from holdfast.testing.clocks import ManualClock
 
 moments = st.integers(min_value=1, max_value=2**42)
 passing = st.integers(min_value=0, max_value=10**9)

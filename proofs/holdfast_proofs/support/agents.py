@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.clock import SeededEntropy, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, open_log_session
 from holdfast.identity.acts.make_agent import AgentPlan, MadeAgent, make_agent, open_by
 from holdfast.identity.acts.paper_acts import find_phrase, is_under_way, lock, replace_paper, retire, unlock
@@ -28,6 +28,7 @@ from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
+from holdfast.testing.clocks import SeededEntropy
 
 SODIUM = Sodium()
 ENTROPY = SystemEntropy()

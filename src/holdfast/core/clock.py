@@ -1,4 +1,4 @@
-"""Time and randomness as arguments: the ports, the real ones and the ones tests turn by hand.
+"""Time and randomness as arguments: the ports, and the machine's own (testing/clocks.py has those of tests).
 
 Two clocks, for two questions. The *wall clock* says when something happened, to people and to
 key windows; it can be set back, so nothing here trusts it to rise. The *boot clock* says how
@@ -65,59 +65,11 @@ class SystemClock:
         return time.clock_gettime_ns(self._boot_clock) // _NS_PER_MS
 
 
-class ManualClock:
-    """A clock that moves when a test says so."""
-
-    __slots__ = ("_boot_ms", "_wall_ms", "boot_id")
-
-    def __init__(self, *, wall_ms: int = 1_800_000_000_000, boot_ms: int = 1_000, boot_id: str = "boot-1") -> None:
-        self._wall_ms = wall_ms
-        self._boot_ms = boot_ms
-        self.boot_id = boot_id
-
-    def wall_ms(self) -> int:
-        return self._wall_ms
-
-    def boot_ms(self) -> int:
-        return self._boot_ms
-
-    def advance(self, milliseconds: int) -> None:
-        """Let time pass on both clocks."""
-        if milliseconds < 0:
-            raise ValueError("time does not pass backwards; see set_wall_ms")
-        self._wall_ms += milliseconds
-        self._boot_ms += milliseconds
-
-    def set_wall_ms(self, wall_ms: int) -> None:
-        """Set the wall clock, as a person or NTP does: the boot clock does not notice."""
-        self._wall_ms = wall_ms
-
-    def reboot(self, *, boot_id: str) -> None:
-        self.boot_id = boot_id
-        self._boot_ms = 0
-
-
 class SystemEntropy:
     __slots__ = ()
 
     def bytes(self, count: int) -> bytes:
         return os.urandom(count)
-
-
-class SeededEntropy:
-    """The same bytes for the same seed, on every machine and Python version."""
-
-    __slots__ = ("_drawn", "_seed")
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._drawn = 0
-
-    def bytes(self, count: int) -> bytes:
-        import hashlib
-
-        self._drawn += 1
-        return hashlib.shake_256(f"holdfast {self._seed} {self._drawn}".encode()).digest(count)
 
 
 def read_boot_id() -> str:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import vault_lives
 from quick_agent import Agent, make_agent
 
-from holdfast.core.clock import ManualClock, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.host.private_files import write_atomically
 from holdfast.identity.lease.arbiter_folder import FolderArbiter
 from holdfast.identity.lease.instance import WaitReason
@@ -24,6 +24,7 @@ from holdfast.identity.lease.instance_file import InstanceFile
 from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.statements.claim import LEASE_MS
+from holdfast.testing.clocks import ManualClock
 
 ROOT = digest_of(b"state")
 

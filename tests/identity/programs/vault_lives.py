@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.clock import SeededEntropy, SystemEntropy
+from holdfast.core.clock import SystemEntropy
 from holdfast.errors import HoldfastError, VaultLocked
 from holdfast.host.private_files import write_atomically
 from holdfast.identity.journal_keys.keyfile import load_or_create
@@ -29,6 +29,7 @@ from holdfast.identity.vault.ring import VaultRing, open_escrow, read_escrow
 from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import exists, open_vault
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.shim import Mode, Trace, arm
 
 PAPER = PaperKeys(new_phrase(SeededEntropy(24))).escrow()

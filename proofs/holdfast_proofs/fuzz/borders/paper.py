@@ -11,7 +11,6 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import BadPhrase, BadSheet
 from holdfast.identity.files.public_file import identity_of, read_identity, write_identity
 from holdfast.identity.paper.paper import CARD_BYTES_MAX, Card, phrase_sheet, read_card, read_secret, share_sheets
@@ -23,6 +22,7 @@ from holdfast.identity.vault.age import AgeIdentity
 from holdfast.identity.vault.import_key import read_key_file
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.fuzz.borders.identity import LINES, LOG
 from holdfast_proofs.fuzz.borders.texts import folder
 from holdfast_proofs.fuzz.feed import as_text, law

@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from holdfast.core.clock import ManualClock
 from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signer as Key
@@ -20,6 +19,7 @@ from holdfast.identity.statements.certificate import Role, parse_certificate
 from holdfast.identity.statements.head import parse_head
 from holdfast.identity.statements.profile import parse_profile
 from holdfast.identity.vault.vault import Vault
+from holdfast.testing.clocks import ManualClock
 from holdfast_proofs.fuzz.borders.identity import LOG
 from holdfast_proofs.fuzz.feed import law
 from holdfast_proofs.identity_schedules.fake import PORT, signer

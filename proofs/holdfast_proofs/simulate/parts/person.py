@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.app.holdfast import Holdfast
-from holdfast.core.clock import SeededEntropy
 from holdfast.core.ids import TaskId
 from holdfast.core.step import StepState
 from holdfast.errors import ApprovalNotFound, HoldfastError, NotNow, NotSettleable
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.task.task import TaskType
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.simulate.parts.far_end import Request
 from holdfast_proofs.simulate.parts.journal import ClientJournal
 from holdfast_proofs.simulate.workload import Plan, work

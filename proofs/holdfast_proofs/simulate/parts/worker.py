@@ -12,10 +12,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.app.holdfast import Holdfast
-from holdfast.core.clock import SeededEntropy
 from holdfast.errors import HoldfastError, InvariantViolated, SessionLost
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.session.deadman import DeadMan
+from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.simulate.parts.journal import SimJournal
 from holdfast_proofs.simulate.parts.process import Process
 from holdfast_proofs.simulate.parts.tools import TOOLS

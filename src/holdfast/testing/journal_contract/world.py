@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.clock import ManualClock
 from holdfast.core.ids import TaskId, task_id_from_bytes
 from holdfast.core.ports import KeyRing
 from holdfast.core.step import Event
 from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.contract import Change, Claimed, Hold, InboxItem, InboxKind, Journal, Session, Submission
 from holdfast.journal.records import Entry, Kind, Record, StepView, TaskState, TaskView, fold
+from holdfast.testing.clocks import ManualClock
 
 TTL_MS = 10_000
 DAY_MS = 86_400_000
