@@ -76,7 +76,7 @@ def _as_line(remark: Remark, at_ms: int) -> Recalled:
     )
 
 
-class Gone(msgspec.Struct, frozen=True, kw_only=True):
+class MissingFile(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a memory file that is missing."""
 
     known: int = 0  # lines that it had after our last write: they are written again
@@ -85,13 +85,13 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""  # the journal could not be read
 
 
-async def look_for_gone(home: AgentHome, name: str) -> Gone:
+async def look_for_missing(home: AgentHome, name: str) -> MissingFile:
     """Whether a missing file is new or lost. `name`: as in `Recalled.file`."""
     place = MemoryPlace(folder=home.folder)
     base = sidecar.load_state(place.sidecar(home.folder / name)).base
     known = 0 if base is None else len(base.splitlines())
     if not os.path.lexists(home.journal):
-        return Gone(known=known)
+        return MissingFile(known=known)
     try:
         journal, _ = await open_file_journal(home.journal, create=False)
         try:
@@ -100,10 +100,10 @@ async def look_for_gone(home: AgentHome, name: str) -> Gone:
         finally:
             await journal.close()
     except (HoldfastError, OSError) as error:
-        return Gone(known=known, why=unread_of("", error).why)
+        return MissingFile(known=known, why=unread_of("", error).why)
     ours = [one.number for one in kept if file_of(one.remark, one.at_ms) == name]
     waiting = sum(number > position for number in ours)
-    return Gone(known=known, waiting=waiting, lost=0 if known else len(ours) - waiting)
+    return MissingFile(known=known, waiting=waiting, lost=0 if known else len(ours) - waiting)
 
 
 def file_of(remark: Remark, at_ms: int) -> str:

@@ -1,1 +1,1 @@
-"""The command line: one file per command, printing only."""
+"""The command line: one folder per noun, one module per command. May import every room; no room imports it."""

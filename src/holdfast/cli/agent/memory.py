@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
 
 if TYPE_CHECKING:
-    from holdfast.app.memory_search import Gone
+    from holdfast.app.memory_search import MissingFile
     from holdfast.core.ports import Recalled
     from holdfast.layout.agent_home import AgentHome
     from holdfast.layout.memory_place import MemoryPlace
@@ -172,30 +172,30 @@ def run_show(args: argparse.Namespace) -> int:
             for number, one in log.lines
         ]
         reports = [one for one in read_reports(place.report) if one.get("file") == str(name)]
-        gone = None if raw is not None else msgspec.to_builtins(_gone(home, str(name)))
+        gone = None if raw is not None else msgspec.to_builtins(_missing(home, str(name)))
         print_json({"file": str(name), "lines": lines, "torn": log.torn, "merges": reports, "gone": gone})
         return 0
     if raw is None:
-        _tell_gone(home, str(name))
+        _report_missing(home, str(name))
     if log.torn:
         talk(f"note: the last line of {name} is incomplete: a program may have died while writing it")
     print(shown(text), end="" if text.endswith("\n") or not text else "\n")
     return 0
 
 
-def _gone(home: AgentHome, name: str) -> Gone:
+def _missing(home: AgentHome, name: str) -> MissingFile:
     import asyncio
 
-    from holdfast.app.memory_search import look_for_gone
+    from holdfast.app.memory_search import look_for_missing
 
-    return asyncio.run(look_for_gone(home, name))
+    return asyncio.run(look_for_missing(home, name))
 
 
-def _tell_gone(home: AgentHome, name: str) -> None:
+def _report_missing(home: AgentHome, name: str) -> None:
     """Say whether the file never existed or is lost, and how to get it back."""
     from holdfast.cli.screen.screen import talk
 
-    gone = _gone(home, name)
+    gone = _missing(home, name)
     if gone.why:
         talk(f"note: the journal cannot be read: {gone.why}")
     if not (gone.known or gone.waiting or gone.lost):

@@ -190,7 +190,7 @@ def run_print(args: argparse.Namespace) -> int:
         check_person()
     else:
         check_way_out(args.out, text=args.text)
-    session = _desk(args)
+    session = _session(args)
     passphrase = read_passphrase(args)
     words = read_paper(session, args, passphrase)
     with words.phrase:
@@ -216,7 +216,7 @@ def run_verify(args: argparse.Namespace) -> int:
     from holdfast.identity.acts.paper_sheets import mark_verified, sheets_read, today
 
     number = None if args.sheet is None else _number(args.sheet)
-    session = _desk(args)
+    session = _session(args)
     words = read_paper(session, args, read_passphrase(args))
     words.phrase.wipe()
     numbers = sheets_read(session, words, number)
@@ -248,7 +248,7 @@ def run_list(args: argparse.Namespace) -> int:
     from holdfast.identity.acts.paper_sheets import today
     from holdfast.identity.paper.sheets import state_of
 
-    session, now = _desk(args), today()
+    session, now = _session(args), today()
     sheets = session.register.sheets
     if args.json:
         shown = [{**msgspec.to_builtins(one), "state": state_of(one, now).value} for one in sheets]
@@ -279,7 +279,7 @@ def run_revoke(args: argparse.Namespace) -> int:
     from holdfast.identity.acts.paper_sheets import mark_revoked, today
     from holdfast.identity.paper.sheets import SheetState, state_of
 
-    session = _desk(args)
+    session = _session(args)
     numbers = [_number(one) for one in args.numbers]
     for number in numbers:
         session.register.get(number)
@@ -311,7 +311,7 @@ def run_card(args: argparse.Namespace) -> int:
     from holdfast.identity.paper.paper_pdf import card_pdf
     from holdfast.identity.paper.paper_words import card_text
 
-    session = _desk(args)
+    session = _session(args)
     places = [f"{one.name} ({one.repository})" for one in read_places(session.home.places_file)]
     card = make_card(session, date=today(), backups=places, contact=args.contact)
     if args.text:
@@ -324,7 +324,7 @@ def run_card(args: argparse.Namespace) -> int:
     return 0
 
 
-def _desk(args: argparse.Namespace) -> PaperSession:
+def _session(args: argparse.Namespace) -> PaperSession:
     from holdfast.identity.acts.paper_sheets import open_paper
     from holdfast.layout.agent_home import home_folder
 

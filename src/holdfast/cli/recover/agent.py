@@ -25,7 +25,7 @@ from holdfast.cli.input.input_log import read_card_file, read_log_file
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import new_slots, open_existing
 from holdfast.cli.input.terminal import confirm
-from holdfast.cli.recover.show import Would, show_loss, show_view, show_would, view_json, would_json
+from holdfast.cli.recover.show import PlannedRecovery, plan_json, show_loss, show_plan, show_survey, survey_json
 from holdfast.cli.screen.progress import Progress
 from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.cli.signals import run_async
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         engine = run_async(open_engine(base=Path(scratch) / "borg", progress=news))
         survey = run_async(survey_evidence(evidence, folder, engine=engine, port=Sodium(), at=at))
         if not args.json:
-            show_view(survey)
+            show_survey(survey)
         if args.dry_run:
             return _look_only(args, survey, folder, name, vault)
         if args.to:
@@ -79,7 +79,7 @@ def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str
         accept_older=args.accept_older or bool(args.to),
     )
     second = path_of(args.second) if args.second else default_place("second", name)
-    would = Would(folder=folder, vault=vault, second=second, keep_keys=args.keep_keys)
+    would = PlannedRecovery(folder=folder, vault=vault, second=second, keep_keys=args.keep_keys)
     if args.to and obstacle is None:
         try:
             report = run_async(restore_to(path_of(args.to), survey.means(Sodium()), _wish(args, survey), dry_run=True))
@@ -87,10 +87,10 @@ def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str
         except HoldfastError as error:
             obstacle = error
     if args.json:
-        planned = None if obstacle else would_json(survey, would)
-        print_json({**view_json(survey), "done": False, "would": planned})
+        planned = None if obstacle else plan_json(survey, would)
+        print_json({**survey_json(survey), "done": False, "would": planned})
     elif obstacle is None:
-        show_would(survey, would)
+        show_plan(survey, would)
     if obstacle is not None:
         raise obstacle
     return 0
@@ -209,7 +209,7 @@ def _unpack(args: argparse.Namespace, survey: Survey, news: Progress) -> int:
 def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, seconds: float) -> None:
     restored, journal = done.restored, done.journal
     fields: dict[str, object] = {
-        **view_json(survey),
+        **survey_json(survey),
         "done": True,
         "home": str(done.home.folder),
         "evicted": done.evicted,

@@ -23,7 +23,7 @@ _DAMAGE = frozenset((RepositoryDamaged.code, BackupDamaged.code, ArchiveRefused.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Would:
+class PlannedRecovery:
     """What the command would do."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Would:
         return not self.keep_keys and survey.log.standing is not LogStanding.LOCKED
 
 
-def show_view(survey: Survey) -> None:
+def show_survey(survey: Survey) -> None:
     log = survey.log
     changed = f" ({survey.change}: check the sheet)" if survey.change else ""
     talk(f"agent {log.id}{changed}")
@@ -80,7 +80,7 @@ def show_view(survey: Survey) -> None:
     )
 
 
-def show_would(survey: Survey, would: Would) -> None:
+def show_plan(survey: Survey, would: PlannedRecovery) -> None:
     """What would be restored, and where."""
     if would.files is not None:
         talk(f"into {would.files.target}: {would.files.files:,} files, {would.files.bytes:,} bytes")
@@ -144,7 +144,7 @@ def _count(what: str, every: int, shown: int) -> None:
         talk(f"not made: {every - shown:,} more {what}")
 
 
-def view_json(survey: Survey) -> dict[str, object]:
+def survey_json(survey: Survey) -> dict[str, object]:
     newest = survey.overview.chain.newest
     return {
         "id": survey.log.id,
@@ -170,7 +170,7 @@ def view_json(survey: Survey) -> dict[str, object]:
     }
 
 
-def would_json(survey: Survey, would: Would) -> dict[str, object] | None:
+def plan_json(survey: Survey, would: PlannedRecovery) -> dict[str, object] | None:
     """None where nothing could be restored."""
     if survey.chosen is None:
         return None
