@@ -62,14 +62,14 @@ GIVEN = {
 # For the runtime alone: no promise is made about these.
 INNER = {
     "Holdfast": {"drop"},
-    "TaskType": {"marks"},
+    "TaskType": {"digests"},
     "Run": {"signal"},
     "Scratch": {"caught_up"},
     "Tool": {"takes_call", "takes", "needs_child", "target", "check_args"},
     "Field": {"words"},
     "Apply": {"parsed"},
     "Gate": {"allows", "looks_back", "counted", "decide"},
-    "Agent": {"offered", "marks"},
+    "Agent": {"offered", "digests"},
     "Model": {"places"},
     "Talk": {"new"},
 }
