@@ -219,7 +219,7 @@ def test_row_26_shares_of_another_set_are_named_and_each_pair_recovers(phrase: P
     ours, theirs = split(phrase, needed=2, total=3), split(phrase, needed=2, total=3)
     for pair in combinations(ours, 2):
         assert combine([" ".join(one.words) for one in pair]) == phrase
-    with pytest.raises(BadShare, match="not made together") as caught:
+    with pytest.raises(BadShare, match="does not belong to the same set") as caught:
         combine([" ".join(ours[0].words), " ".join(theirs[1].words)])
     assert ours[0].document in str(caught.value)
     words = list(ours[0].words)

@@ -126,7 +126,7 @@ def test_an_answer_to_another_challenge_or_of_old_keys_is_refused(hf: Commands) 
     other = hf(*check, "--challenge", "another-challenge", stdin=answer, code=2)
     assert "another challenge" in other.err
     hf("identity", "rotate", "--home", "ada", "--yes")
-    assert "do not speak" in hf(*check, *ask, stdin=answer, code=2).err
+    assert "are no longer valid" in hf(*check, *ask, stdin=answer, code=2).err
 
 
 def test_a_damaged_log_is_fetched_again(hf: Commands) -> None:

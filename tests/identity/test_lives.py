@@ -269,7 +269,7 @@ def test_every_pair_of_shares_recovers_and_a_single_one_does_not(world: World) -
         with pytest.raises(BadShare, match="2 different shares"):
             last.recover(shares=[one], again=True)
     foreign = split(read_phrase(world.words[0]), needed=2, total=3)
-    with pytest.raises(BadShare, match="not made together"):
+    with pytest.raises(BadShare, match="does not belong to the same set"):
         last.recover(shares=[shares[0], " ".join(foreign[1].words)])
     assert not last.folder.exists()
 

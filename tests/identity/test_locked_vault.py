@@ -65,8 +65,8 @@ def test_it_names_what_was_tried_and_how_to_open_it(home: Path, capsys: pytest.C
         assert main([*words, "--home", str(home)]) == EXIT_JOURNAL, words
         said = capsys.readouterr().err
         assert str(home.parent / "vault") in said, words
-        assert f"the file {unlock}, which is not there" in said, words
-        assert f"mount or put back {unlock}; without it only the paper" in said, words
+        assert f"the file {unlock} is missing" in said, words
+        assert f"mount or restore {unlock}; if that is lost, the recovery sheet" in said, words
     assert main(["identity", "show", "--home", str(home)]) == 0, "what is public needs no vault"
     capsys.readouterr()
     assert main(["doctor", "--json", "--home", str(home)]) == 1
@@ -76,7 +76,7 @@ def test_it_names_what_was_tried_and_how_to_open_it(home: Path, capsys: pytest.C
     unlock.touch(mode=0o600)
     unlock.write_text("00" * 32)
     assert main(["backup", "now", "--home", str(home)]) == EXIT_JOURNAL
-    assert f"the file {unlock}, which holds another key" in capsys.readouterr().err
+    assert f"the file {unlock} holds another key" in capsys.readouterr().err
 
 
 def test_a_worker_says_it_while_it_waits(home: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_worker_says_it_while_it_waits(home: Path) -> None:
     worker = Worker(home, ("worker", f"{app}:tasks"), environment(home))
     try:
         text = worker.wait_event("agent-waits")["text"]
-        assert f"the file {home.parent / 'unlock'}, which is not there" in text
+        assert f"the file {home.parent / 'unlock'} is missing" in text
     finally:
         worker.close()
 

@@ -55,7 +55,7 @@ def test_what_is_no_phrase_is_refused_by_place_and_never_shown(phrase: Phrase) -
         ([*words, "zoo"], "25 were given"),
         ([*words[:4], "qqqq", *words[5:]], "word 5 is not in the list"),
         ([words[0][:3] + "zz", *words[1:22], "?", "xyzzy"], "words 1, 23, 24 are not"),
-        ([words[0], *words[:0:-1]], "one of them is wrong"),
+        ([words[0], *words[:0:-1]], "one is wrong, or two are swapped"),
     ):
         with pytest.raises(BadPhrase, match=said) as caught:
             read_phrase(" ".join(typed))

@@ -88,7 +88,7 @@ def test_a_thief_who_was_first_is_seen(tmp_path: Path) -> None:
     mine = owner.rotation(log, 1, why=RotationReason.STOLEN)
     done = published(take(log, mine), mine, found)
     assert not done.final
-    assert "another record was here first" in next(iter(done.refused.values()))
+    assert "the witness saw another record at this position first" in next(iter(done.refused.values()))
     assert done.log.head.digest == his.digest
     assert is_final(done.log, his.record.position)
     assert done.log.standing is LogStanding.ACTIVE

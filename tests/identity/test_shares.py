@@ -56,7 +56,7 @@ def test_a_single_share_is_not_enough_nor_is_it_twice(shares: list[Share], numbe
 
 def test_a_share_of_another_set_is_named(shares: list[Share], phrase: Phrase) -> None:
     other = split(phrase, needed=2, total=3)
-    with pytest.raises(BadShare, match=r"share 2 .* not made together") as caught:
+    with pytest.raises(BadShare, match=r"share 2 .* does not belong to the same set") as caught:
         combine(texts(shares[0], other[1]))
     assert (caught.value.reason, caught.value.number) == ("mixed", 2)
 

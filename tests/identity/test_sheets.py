@@ -75,7 +75,7 @@ def test_the_register_has_a_limit_and_says_what_is_not_there() -> None:
         full.printed(sheet(SHEETS_MAX + 1))
     with pytest.raises(BadInput, match="there is no sheet 7"):
         SheetRegister().get(7)
-    with pytest.raises(BadInput, match="is no date"):
+    with pytest.raises(BadInput, match="is not a date"):
         SheetRegister().printed(sheet(1)).verified(1, date="yesterday")
     with pytest.raises(BadInput, match="unknown format 2"):
         parse_register(b'{"format":2}')

@@ -110,8 +110,8 @@ def test_a_passphrase_opens_however_it_is_composed_and_another_does_not(
     with pytest.raises(VaultLocked) as locked:
         open_vault(tmp_path / "vault")
     assert str(tmp_path / "vault") in locked.value.message
-    assert f"the file {tmp_path / 'unlock'}, which is not there" in locked.value.message
-    assert "a passphrase, and nobody is there to type it" in locked.value.message
+    assert f"the file {tmp_path / 'unlock'} is missing" in locked.value.message
+    assert "it needs its passphrase, and there is no terminal to ask on" in locked.value.message
     assert f"put back {tmp_path / 'unlock'}; or give the passphrase" in locked.value.hint
 
 
@@ -192,7 +192,7 @@ def test_a_mounted_file_opens_without_a_person_and_is_judged_by_its_target(tmp_p
     mounted.chmod(0o400)
     mounted.chmod(0o600)
     mounted.write_text("not a key")
-    with pytest.raises(VaultLocked, match="holds no unlock key") as caught:
+    with pytest.raises(VaultLocked, match="does not hold an unlock key") as caught:
         open_vault(tmp_path / "vault")
     assert "not a key" not in str(caught.value)
     mounted.unlink()

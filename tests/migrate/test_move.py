@@ -78,7 +78,7 @@ def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:
     third = Host(tmp_path / "c", here.arbiter)
     third.root.mkdir(mode=0o700)
     third.bring_vault(here)
-    assert "taken elsewhere" in third.take(copy, code=4)["message"]
+    assert "imported elsewhere" in third.take(copy, code=4)["message"]
     assert here.cancel("--nobody-has-it", code=4)["code"] == "move-refused"
 
 
@@ -120,7 +120,7 @@ def test_a_move_is_taken_back_where_nobody_took_it(pair: Pair, tmp_path: Path) -
     package, copy = tmp_path / "ada.move", tmp_path / "copy.move"
     here.export(package)
     shutil.copy2(package, copy)
-    assert "nobody here can know" in here.cancel(code=4)["message"]
+    assert "cannot know whether" in here.cancel(code=4)["message"]
     back = here.cancel("--nobody-has-it")
     assert (back["incarnation"], back["suspect"]) == (2, 1)
     assert not package.exists()

@@ -227,7 +227,7 @@ def test_a_second_loss_gives_back_what_was_backed_up_since_the_first(
     shutil.rmtree(machine.root)
     third = BareMachine(tmp_path / "third")
     refused = third.recover(lost, "--place", str(lost.place))
-    assert "was recovered already" in refused.stderr
+    assert "was already recovered" in refused.stderr
     assert not third.home.exists()
     done = third.recover(lost, "--place", str(lost.place), "--again")
     assert done.returncode == 0, done.stderr

@@ -168,7 +168,7 @@ def test_without_its_slot_it_says_so_and_does_nothing(tmp_path: Path) -> None:
     shutil.rmtree(credentials["CREDENTIALS_DIRECTORY"])
     worker = start(state, "http://127.0.0.1:9", credentials)
     try:
-        wait_until(lambda: "no slot of the vault" in (state.parent / "log").read_text(), state)
+        wait_until(lambda: "cannot open the vault" in (state.parent / "log").read_text(), state)
     finally:
         kill(worker)
     assert not (state / "journal.db").exists()

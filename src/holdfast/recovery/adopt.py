@@ -4,7 +4,7 @@ True at all times: no file, link or folder that was there is moved, renamed, wri
 another mode. Everything that Holdfast makes lies in one new folder inside, `.holdfast`, which is
 0700; so no name can meet one of the agent's own (its HEARTBEAT.md, its identity.json), and the
 mode of the agent's folder itself may stay as it is. A folder that every user may write to is
-refused: whoever can rename `.holdfast` can put another one in its place.
+refused: anyone who can rename `.holdfast` can put another one in its place.
 
 What is made, in this order, and what a kill between two lines leaves:
 
@@ -111,7 +111,9 @@ def check_apart(folder: Path, places: tuple[Path, ...]) -> None:
     """Refuse a vault, second place or witness inside of the agent's folder. Raises BadInput."""
     for place in places:
         if place == folder or folder in place.parents:
-            raise BadInput(f"{place} lies in the agent's folder {folder}", hint="keys lie apart from what they protect")
+            raise BadInput(
+                f"{place} is in the agent's folder {folder}", hint="keep keys outside the folder that they protect"
+            )
 
 
 def _check_folder(folder: Path) -> int:
@@ -125,7 +127,7 @@ def _check_folder(folder: Path) -> int:
     if status.st_uid != os.geteuid():
         raise WrongOwner(
             f"{folder} belongs to user {status.st_uid}, not to {os.geteuid()}",
-            hint="adopt it as the user whose agent it is",
+            hint="run the command as the user who owns the agent",
         )
     if os.path.lexists(folder / NAME):
         raise AgentExists(
@@ -143,7 +145,7 @@ def _check_home(home: Path) -> bool:
     if os.path.lexists(home / NAME):
         return True
     if any(home.iterdir()):
-        raise AgentExists(f"{home} is there already and is not Holdfast's", hint="move it, or name it otherwise")
+        raise AgentExists(f"{home} already exists and is not Holdfast's", hint="move or rename it")
     return False
 
 

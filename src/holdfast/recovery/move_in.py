@@ -6,13 +6,13 @@ The import, in this order, and what a kill between two lines leaves:
     the package is unsealed         by the vault that the person brought here
     head and files are compared     every byte against the signed manifest
     the journal ends where the head says, and its incarnation is raised: no task is suspect,
-                                    because nobody has written after the head was signed
+                                    because no one has written after the head was signed
     the lease is taken              where there is an arbiter: THE MOMENT, from which the old copy
                                     cannot take the move back; the same package goes on from here
     the folder gets its name        from here on the agent can run
 
 An arbiter in a folder hears of copies on its own machine only; without one the last line is the
-moment. Nobody can know whether the package was taken on a second host too. Here it is taken once:
+moment. No one can know whether the package was taken on a second host too. Here it is taken once:
 a folder that has the agent already is replaced only where it was moved away itself, and the
 package is newer than all that it knows.
 """
@@ -93,7 +93,7 @@ class MoveCancelled(msgspec.Struct, frozen=True, kw_only=True):
 
     home: str
     incarnation: int
-    suspect: int  # tasks that look up or ask before they send: nobody can know who ran them
+    suspect: int  # tasks that look up or ask before they send: no one can know who ran them
     package: str
 
 
@@ -161,7 +161,7 @@ class _Arrival:
             taken = self._package.with_name(self._package.name + TAKEN)
             raise BadInput(
                 f"there is no package at {self._package}",
-                hint=f"{taken} was taken already" if taken.exists() else "check the path",
+                hint=f"{taken} was already imported" if taken.exists() else "check the path",
             )
         sha256 = await asyncio.to_thread(digest_of_file, self._package)
         ready = find_ready(self._work)
@@ -282,7 +282,7 @@ class _Arrival:
             here = load_home(self._target)
         except NotAnAgent:
             if any(self._target.iterdir()):
-                raise BadInput(f"{self._target} is there, and no agent") from None
+                raise BadInput(f"{self._target} exists and is not an agent") from None
             return
         known = [one.record for one in HeadFile(here.heads_file).read().heads]
         same = [one for one in known if one.id == ready.id]
@@ -292,11 +292,11 @@ class _Arrival:
             mark = find_mark(here.instance)
             if mark is None or mark.state != MOVED:
                 raise MoveRefused(
-                    f"there is an agent in {self._target} that was not moved away",
-                    hint="the package was taken here already, or name another folder with --home",
+                    f"there is an agent in {self._target} that was not exported",
+                    hint="the package was already imported here; otherwise give another folder with --home",
                 )
         if any(one.rank >= ready.rank for one in same if one.archive != ready.archive):
-            raise MoveRefused(f"{self._target} knows of a newer snapshot than the package has")
+            raise MoveRefused(f"{self._target} has a newer snapshot than the package")
 
     def _furnish(self, state: Path, head: Signed[Head]) -> None:
         """What no snapshot holds: where things lie on this host, the way to the vault, the head."""
@@ -342,9 +342,9 @@ class _Arrival:
                 return await lease.take(lambda: self._keys(state)), True
         except (AgentElsewhere, AgentQuarantined) as error:
             raise MoveRefused(
-                f"the lease could not be taken: {error.message}",
-                hint="the move was taken back, or the package was taken elsewhere; look there "
-                "first. `holdfast migrate import` can be tried again",
+                f"cannot take the lease: {error.message}",
+                hint="the move was cancelled, or the package was imported elsewhere: check there "
+                "first, then try `holdfast migrate import` again",
             ) from error
 
     def _put(self, state: Path) -> str:
@@ -357,7 +357,7 @@ class _Arrival:
 
 
 def find_ready(work: Path) -> ReadyImport | None:
-    """What an import that was cut short has ready; None where it must begin anew."""
+    """What an import that was cut short has ready; None where it must start over."""
     try:
         return msgspec.json.decode((work / READY).read_bytes(), type=ReadyImport)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
@@ -374,12 +374,12 @@ def check_journal_of(state: Path, keys: KeyRing) -> None:
 async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveCancelled:
     """The agent runs on here.
 
-    Before the package was sealed nothing has happened. Afterwards a person says that nobody has
+    Before the package was sealed nothing has happened. Afterwards a person says that no one has
     taken it (`sure`): an arbiter in a folder hears of copies on its own machine only, and one that
-    has heard refuses. Every open task then looks up or asks before it sends, because nobody can
+    has heard refuses. Every open task then looks up or asks before it sends, because no one can
     know. The mark goes last: until then this copy does not run.
 
-    Raises MoveRefused where it was taken, or nobody says that it was not.
+    Raises MoveRefused where it was taken, or no one says that it was not.
     """
     mark = find_mark(home.instance)
     if mark is None:
@@ -388,8 +388,8 @@ async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveC
     if mark.state == MOVED:
         if not sure:
             raise MoveRefused(
-                "whether the package was taken on another machine nobody here can know",
-                hint="destroy the package, make sure that the agent runs nowhere else, then "
+                "this machine cannot know whether the package was imported elsewhere",
+                hint="destroy the package, make sure that the agent runs nowhere else, then run "
                 "`holdfast migrate cancel --nobody-has-it`; open tasks become suspect",
             )
         incarnation, suspect = await _taken_back(home, means, mark.incarnation)

@@ -1,10 +1,10 @@
 """The agent's lease, when the agent moves: held by the one who leaves, yielded, taken, taken back.
 
 The arbiter decides in one act each time, so of two who want the next incarnation one gets it: the
-heir by the yield, or the old copy that takes the move back. Without an arbiter there is nobody to
-ask, and nobody who could know.
+heir by the yield, or the old copy that takes the move back. Without an arbiter there is no one to
+ask, and no one who could know.
 
-The instance's key and counter belong to whoever holds `keeper.lock` (agent_lease.py). It is held
+The instance's key and counter belong to the process that holds `keeper.lock` (agent_lease.py). It is held
 here for as long as anything is said, so that no worker that is just ending says something too.
 """
 
@@ -67,7 +67,7 @@ class MoveLease:
             except BlockingIOError:
                 if self._clock.boot_ms() > ends:
                     os.close(fd)
-                    raise AgentElsewhere("a process of this folder keeps the lease") from None
+                    raise AgentElsewhere("a process of this folder still holds the lease") from None
             await asyncio.sleep(ASK_AGAIN_S)
         self._lock_fd = fd
         return self
@@ -119,23 +119,23 @@ class MoveLease:
         refusal = self._arbiter.yield_to(line.encode())
         if refusal is not None:
             raise MoveRefused(
-                f"the arbiter did not take the yield: {refusal.message}",
-                hint="`holdfast migrate cancel` takes the move back",
+                f"the arbiter rejected the yield: {refusal.message}",
+                hint="run `holdfast migrate cancel` to undo the move",
             )
 
     def check_heir(self, key: PublicKey, incarnation: int) -> None:
-        """Whether the package may be taken: nobody else was, and the lease is yielded to it."""
+        """Whether the package may be taken: no one else was, and the lease is yielded to it."""
         seen = self.look()
         if seen is None:
             return
         if seen.e > incarnation or seen.inst == key:
             raise MoveRefused(
-                f"incarnation {seen.e} was granted since: the package was taken elsewhere, or the move was taken back"
+                f"incarnation {seen.e} was granted since: the package was imported elsewhere, or the move was cancelled"
             )
         if seen.yielded_to != key:
             raise MoveRefused(
                 "the lease was not given to this package",
-                hint="on the old host `holdfast migrate export` again finishes the move",
+                hint="run `holdfast migrate export` again on the old host to finish the move",
             )
 
     async def take(self, keys: Callable[[], KeyRing]) -> int:
@@ -143,7 +143,7 @@ class MoveLease:
         return await self._claimed(self._holder(keys))
 
     def check_not_taken(self, incarnation: int) -> bool:
-        """Whether this folder has taken the move back already. Raises MoveRefused where somebody
+        """Whether this folder has taken the move back already. Raises MoveRefused where someone
         else was granted what comes after."""
         seen = self.look()
         if seen is None or seen.e <= incarnation:
@@ -151,8 +151,8 @@ class MoveLease:
         instance, _ = self._file.open(self._speaker.log().position)
         if seen.inst != instance.key:
             raise MoveRefused(
-                f"incarnation {seen.e} was granted since: the package was taken; this copy of the "
-                "agent is not the newest any more"
+                f"incarnation {seen.e} was granted since: the package was imported; this copy of the "
+                "agent is no longer the newest"
             )
         return True
 

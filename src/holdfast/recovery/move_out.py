@@ -2,12 +2,12 @@
 
 In this order, and what a kill between two lines leaves:
 
-    moved.json: moving     nobody opens the journal any more; workers see it and stop
+    moved.json: moving     no one opens the journal any more; workers see it and stop
     the journal is unused  proven by its lock; calls under way have ended or stay open in it
     the lease is ours      where there is an arbiter: only the holder may give it away
-    the hand-off is new    written from the journal, which nobody changes from here on
+    the hand-off is new    written from the journal, which no one changes from here on
     the snapshot is staged and its head signed: it names the last record of the journal
-    PACKAGE.part           whole and sealed; nobody looks for that name
+    PACKAGE.part           whole and sealed; no one looks for that name
     moved.json: moved      THE MOMENT: from here on this copy does not run
     the lease is yielded   to the key in the package, as often as needed
     PACKAGE                by a rename
@@ -104,22 +104,22 @@ class MoveOut:
         self._speaker = VaultSpeaker(vault, read_log=lambda: read_own_log(home.folder, port), clock=clock, port=port)
 
     async def run(self, package: Path) -> MovedOut:
-        """Raises JournalBusy while somebody has the journal open; the move can then be taken up
+        """Raises JournalBusy while someone has the journal open; the move can then be taken up
         again or cancelled. AgentElsewhere or AgentQuarantined where this copy holds no lease."""
         home, began = self._home, time.monotonic()
         check_place(package)
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(
-                f"the agent in {home.state} was there before Holdfast: a package would not hold its own files",
-                hint="stop it, `holdfast backup now`, and `holdfast recover` on the other host",
+                f"the agent in {home.state} was adopted: a package would not hold its own files",
+                hint="stop it, run `holdfast backup now`, then `holdfast recover` on the other host",
             )
         if home.folder == package or home.folder in package.parents:
-            raise BadInput(f"{package} lies in the agent's folder", hint="name another place")
+            raise BadInput(f"{package} is in the agent's folder", hint="choose another path")
         if not os.path.lexists(home.journal):
             journal_at(home.journal, instance=home.instance).check_not_lost()
             raise NotAJournal(
-                f"{home.name} has no journal yet: it never ran, and nothing must be handed over",
+                f"{home.name} has no journal yet: it never ran, so there is nothing to hand over",
                 hint="`holdfast backup now`, then `holdfast recover` on the other host",
             )
         ensure_private_folder(home.instance)
@@ -128,7 +128,7 @@ class MoveOut:
             if mark is not None and mark.state == MOVED:
                 return self._finished(mark, package)
             if os.path.lexists(package):
-                raise BadInput(f"{package} is there already", hint="nothing is written over")
+                raise BadInput(f"{package} already exists", hint="choose another name: existing files are kept")
             write_mark(home.instance, Mark(state=MOVING, package=str(package), at=self._now()))
             done, mark = await self._leave(package)
             self._finish(mark)
@@ -136,7 +136,7 @@ class MoveOut:
 
     async def _leave(self, package: Path) -> tuple[MovedOut, Mark]:
         home = self._home
-        self._say("waiting until nobody uses the journal")
+        self._say("waiting for other processes to close the journal")
         with await self._exclusive():
             pass
         async with AsyncExitStack() as stack:
@@ -207,8 +207,8 @@ class MoveOut:
         done = self._finish(mark)
         if str(package) != mark.package:
             raise MovedAway(
-                f"the agent has left in {mark.package} already; {package} was not written",
-                hint="carry that file, or `holdfast migrate cancel` where nobody has imported it",
+                f"the agent was already exported to {mark.package}; {package} was not written",
+                hint="use that file, or run `holdfast migrate cancel` if it was not imported anywhere",
             )
         return done
 
@@ -219,8 +219,8 @@ class MoveOut:
         here = part if os.path.lexists(part) else package
         if not os.path.lexists(here) or digest_of_file(here) != mark.part_sha256:
             raise MovedAway(
-                f"the agent was moved, and its package is not at {package} any more",
-                hint="bring it back there, or `holdfast migrate cancel`",
+                f"the agent was exported, but its package is no longer at {package}",
+                hint="put it back, or run `holdfast migrate cancel`",
             )
         if mark.yielded:
             lease = MoveLease.of(self._home, self._speaker, clock=self._clock, entropy=self._entropy)
@@ -251,8 +251,8 @@ class MoveOut:
         except JournalBusy as error:
             raise JournalBusy(
                 error.message,
-                hint="stop the programs that have it open, then `holdfast migrate export` again; "
-                "`holdfast migrate cancel` lets the agent run on here",
+                hint="stop the programs that have it open and run `holdfast migrate export` again, "
+                "or run `holdfast migrate cancel` to keep the agent here",
             ) from None
 
     async def _hand_off(self) -> None:

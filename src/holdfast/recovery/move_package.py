@@ -7,11 +7,11 @@
 
 The head is signed by the operational key. Its archive's name says that the snapshot is a move, and
 to which instance key: `NAME-move-KEY`. Such a head is signed only for a folder that has stopped:
-its journal ends where the head says, and nobody writes to it any more. age hides the contents and
+its journal ends where the head says, and no one writes to it any more. age hides the contents and
 says nothing of who wrote them; what counts is the head.
 
 The tar is written in the one form that our reader takes: old GNU headers, plain files and folders,
-long names. It is written to a file beside the target and gets its name by whoever moves it there.
+long names. It is written to a file beside the target and gets its name from the caller who moves it there.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def open_package(package: Path, identity: AgeIdentity, work: Path) -> tuple[Cove
 def read_cover(plain: BinaryIO, *, where: Path) -> Cover:
     """What comes before the tar. Raises MoveRefused."""
     if plain.readline(len(INTRO) + 1) != INTRO:
-        raise MoveRefused(f"{where} is no package of this version")
+        raise MoveRefused(f"{where} is not a package of this version")
     line = plain.readline(LINE_BYTES_MAX)
     try:
         return msgspec.json.decode(line, type=Cover)
@@ -136,9 +136,9 @@ def digest_of_file(path: Path) -> str:
 def _check_sealed(raw: bytes, package: Path) -> None:
     try:
         if not check_recipients(parse(raw)):
-            raise MoveRefused(f"{package} is sealed for nobody's key")
+            raise MoveRefused(f"{package} is not sealed for an X25519 key")
     except VaultDamaged as error:
-        raise MoveRefused(f"{package} is no package: {error.message}") from None
+        raise MoveRefused(f"{package} is not a package: {error.message}") from None
 
 
 def _unseal(source: BinaryIO, plain: BinaryIO, identity: AgeIdentity, package: Path) -> None:

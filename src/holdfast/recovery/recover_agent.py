@@ -6,13 +6,13 @@ everything is only read (survey.py). Then, in this order, and why:
     restore     the newest whole snapshot becomes the home (restore_home.py); before it takes its
                 place its journal is made a proper restore, so there is no moment at which a
                 worker could take it for the newest state. It has no keys yet
-    identity    the recovery evicts whoever had the keys; fresh keys in new vaults take over, with
+    identity    the recovery evicts anyone who had the keys; fresh keys in new vaults take over, with
                 the journal's own keys out of the escrow (recover_identity.py)
 
 A kill in between leaves a home without a vault, which no worker opens. The same command, run again,
 sees which snapshot is there and goes on with the identity.
 
-With a vault that was not lost nobody is evicted: the restored home is pointed to it.
+With a vault that was not lost no one is evicted: the restored home is pointed to it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RecoveredAgent:
     journal: Rewound | None
     evicted: bool
     left: tuple[str, ...]  # places that were behind, and are not gone on with
-    secrets: tuple[str, ...]  # of tools: whoever had the old machine may know them
+    secrets: tuple[str, ...]  # of tools: anyone who had the old machine may know them
     restore_s: float
     identity_s: float
 
@@ -124,7 +124,7 @@ async def recover_agent(
     began = time.monotonic()
     restored, rewound = None, None
     if _is_there(survey.chosen, target):
-        tell("this snapshot is restored already: going on with the identity")
+        tell("this snapshot is already restored: recovering the identity now")
     else:
         restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
         restored = await restore_to(target.folder, survey.means(port), Wish(at=survey.at), prepare=restoring.prepare)
@@ -159,9 +159,9 @@ def find_obstacle(
         return none_to_restore(survey.overview, Wish(at=survey.at))
     if survey.unplaced and not accept_older:
         return LogMissing(
-            f"{survey.unplaced[0]}: newer snapshots may be passed over",
-            hint="give the newer log: --log FILE, --witness DIR or --card FILE; if there is none, "
-            "--accept-older takes what this log can vouch for",
+            f"{survey.unplaced[0]}: newer snapshots may be missed",
+            hint="give the newer log with --log FILE, --witness DIR or --card FILE; if there is none, "
+            "--accept-older restores what this log can verify",
         )
     return None if keep_keys else _find_done(survey.log, vault, again=again)
 
@@ -222,8 +222,8 @@ def _find_done(log: KeyLog, vault: Path, *, again: bool) -> NotNow | None:
     if not finished or again or exists(vault):
         return None
     return NotNow(
-        f"{log.id} was recovered already, at {tuple(log.position)}, to keys that are not here",
-        hint="if that machine is lost too, or not yours, --again evicts it",
+        f"{log.id} was already recovered, at {tuple(log.position)}, to keys that are not here",
+        hint="if that machine is lost too, or not yours, --again locks it out",
     )
 
 
@@ -239,8 +239,8 @@ def _check_vaults(target: RecoveryTarget) -> None:
             open_by(folder, keys).wipe()
         except VaultLocked as error:
             raise VaultLocked(
-                f"{folder} holds a vault that does not open with what was given",
-                hint="name new folders with --vault and --second: the words make new keys",
+                f"{folder} holds a vault that does not open with the keys given",
+                hint="choose new folders with --vault and --second: the words create new keys",
             ) from error
 
 
@@ -248,7 +248,7 @@ def _settle_places(home: AgentHome, survey: Survey) -> tuple[str, ...]:
     """places.json says where the places were found; those that were behind are left out.
 
     A repository that may have been put back to an older day must not be written to again: what
-    it would seal anew goes out under numbers that were used before.
+    it would seal again goes out under numbers that were used before.
     """
     behind = {one.place.name for one in survey.overview.places if one.lag is not None}
     found = {one.name: one for one in survey.places}
@@ -307,8 +307,8 @@ def _is_there(chosen: Signed[Head], target: RecoveryTarget) -> bool:
     whole = find_whole(target.home) and find_pending(target.home) is None
     if whole and not target.again:
         raise NotNow(
-            f"{target.folder} was restored from this snapshot already, and has its keys",
-            hint="start it; to restore once more, give --again",
+            f"{target.folder} was already restored from this snapshot and has its keys",
+            hint="start it; to restore again, give --again",
         )
     return not whole
 

@@ -194,7 +194,7 @@ def _open_escrow(sources: Sources, log: KeyLog, paper: PaperKeys) -> tuple[Escro
     if not opened:
         raise VaultLocked(
             "no escrow.age beside a place opens with this paper",
-            hint="name another place; without it neither backup nor journal can be read",
+            hint="try another place; without it neither the backup nor the journal can be read",
         )
     _, _, escrow, raw = max(opened, key=lambda one: one[:2])
     return escrow, raw
@@ -213,7 +213,7 @@ def _log_of_vault(vault: Vault, logs: Sequence[KeyLog]) -> KeyLog:
             except HoldfastError:
                 continue
             return log
-    raise BadInput("the vault holds the keys of none of these agents", hint="name the right place or vault")
+    raise BadInput("the vault does not hold the keys of any of these agents", hint="give the right place or vault")
 
 
 def _agent_of(source: Source) -> str | None:

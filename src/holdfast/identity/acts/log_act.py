@@ -10,7 +10,7 @@ The order, and why:
     identity.json what others are shown
     pending       gone; the act is over
 
-A kill anywhere in between leaves the pending record, and whoever runs the command again goes
+A kill anywhere in between leaves the pending record, and anyone who runs the command again goes
 through the same steps with the same bytes.
 """
 
@@ -84,7 +84,7 @@ class LogSession:
         after = accept(self.log, signed, port=self.port, asked=asked)
         if isinstance(after, Refusal):
             raise KeysReplaced(
-                f"the record for {tuple(signed.record.position)} has no place in the log: {after.message}"
+                f"the record for {tuple(signed.record.position)} does not fit into the log: {after.message}"
             )
         self.log = after
 
@@ -109,7 +109,7 @@ class LogSession:
         return ActResult(log=self.log, receipts=said.receipts, refused=refused)
 
     def show(self) -> Identity:
-        """identity.json says what the log says; a damaged one is kept aside and written anew.
+        """identity.json says what the log says; a damaged one is kept aside and rewritten.
 
         It follows from the log, all but the register of sheets: that must never stop an act which
         the witnesses have taken already.
@@ -169,7 +169,7 @@ async def open_log_session(
     check_not_moved(home.instance)
     reached = open_witnesses([*home.witnesses, *more], port=port)
     if make:
-        # Named before anything is sent: whoever goes on after a kill must be able to reach them.
+        # Named before anything is sent: anyone who goes on after a kill must be able to reach them.
         fresh = open_witnesses(make, port=port, make=True)
         named = dict.fromkeys((*home.witnesses, *fresh.addresses.values()))
         settings = msgspec.structs.replace(home.settings.identity, witnesses=tuple(map(str, named)))
@@ -202,7 +202,7 @@ def settle(keys: KeySet, log: KeyLog) -> None:
         keys.settle(op=key_bytes(named.members[0]))
     except VaultDamaged as error:
         raise KeysReplaced(
-            f"{log.id}: the log names an operational key at {tuple(log.position)} that this vault does not hold"
+            f"{log.id}: the log names an operational key at {tuple(log.position)} that is not in this vault"
         ) from error
 
 
@@ -228,12 +228,12 @@ def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused
     why = "; ".join(f"{place}: {reason}" for place, reason in refused.items())
     if held.digest != signed.digest:
         raise KeysReplaced(
-            f"{log.id}: another record stands at {tuple(position)}"
-            + (", and nothing is final there" if log.standing is LogStanding.CONTESTED else "")
+            f"{log.id}: another record is at {tuple(position)}"
+            + (", and none there is final" if log.standing is LogStanding.CONTESTED else "")
             + (f" ({why})" if why else "")
         )
     needed = max(keys.needed for keys in held.needs)
     raise NotFinal(
-        f"{receipts} of {needed} witnesses that are needed vouch for the record at "
+        f"{receipts} of {needed} required witnesses vouch for the record at "
         f"{tuple(position)}" + (f" ({why})" if why else "")
     )

@@ -6,7 +6,7 @@ What is made, in this order, and what a kill between two lines leaves:
     witness folders         keys of witnesses that have seen nothing
     the words are shown     and confirmed: they are worth nothing until the vault is there
     vaults, built aside     removed by the next run
-    kel.jsonl               the inception, signed by keys that nobody else has seen
+    kel.jsonl               the inception, signed by keys that no one else has seen
     identity.json           with a head that is not final: the mark of an unfinished set-up
     the second vault moves  recognised and removed by the next run
     the vault moves         THE MOMENT: from here on the agent exists, with these words
@@ -91,8 +91,8 @@ def check_name(name: str) -> str:
     """A name is a folder's too, and is printed on paper."""
     if not _NAME.fullmatch(name):
         raise BadInput(
-            f"{name!r} is no name for an agent",
-            hint="up to 64 small letters, digits, - and _, beginning with a letter or digit",
+            f"{name!r} is not a valid name for an agent",
+            hint="use up to 64 lower-case letters, digits, - and _; begin with a letter or digit",
         )
     return name
 
@@ -134,13 +134,13 @@ def check_plan(plan: AgentPlan) -> None:
         for other in apart:
             if one is not other and (one == other or other in one.parents):
                 raise BadInput(
-                    f"{one} lies in {other}", hint="home, vault, second place and witnesses are folders of their own"
+                    f"{one} is inside {other}", hint="home, vault, second place and witnesses must be separate folders"
                 )
     for key in (*plan.keys, *plan.second_keys):
         if key.kind == "file" and plan.folder in Path(key.source).parents:
             raise BadInput(
-                f"{key.source} lies in the agent's folder: it would go into every backup",
-                hint="keep what opens a vault apart from the agent's state",
+                f"{key.source} is in the agent's folder: it would go into every backup",
+                hint="keep the key that opens a vault outside the agent's folder",
             )
     path = plan.folder / "holdfast.toml"
     if os.path.lexists(path):
@@ -148,10 +148,10 @@ def check_plan(plan: AgentPlan) -> None:
         if settings.vault and settings != plan.settings() and exists(Path(settings.vault)):
             raise AgentExists(
                 f"{plan.folder} has its vault in {settings.vault}",
-                hint="to finish a set-up that was cut short, give the same paths as before",
+                hint="to finish an interrupted set-up, give the same paths as before",
             )
     if find_whole(plan.folder):
-        raise AgentExists(f"there is an agent in {plan.folder} already")
+        raise AgentExists(f"there is already an agent in {plan.folder}")
 
 
 def find_whole(folder: Path) -> bool:
@@ -169,8 +169,8 @@ def _refuse_used(home: AgentHome, port: Signatures) -> None:
     log = find_own_log(home.folder, port)
     if log is not None and (len(list(log.entries())) > 1 or log.head.receipts):
         raise VaultMissing(
-            f"{home.folder} has the log of {log.id}, and its vault is not in {home.vault}",
-            hint="mount the vault; if it is lost, `holdfast identity recover`",
+            f"{home.folder} has the log of {log.id}, but its vault is not in {home.vault}",
+            hint="mount the vault; if it is lost, run `holdfast identity recover`",
         )
 
 
@@ -202,7 +202,7 @@ def _create(
             )
         log = accept(None, inception, port=port)
         if isinstance(log, Refusal):
-            raise BadInput(f"an inception that nobody would take: {log.message}")
+            raise BadInput(f"the first record would be rejected: {log.message}")
         remove_durably(home.folder / RECEIPTS)
         write_atomically(home.folder / LOG, inception.line() + b"\n")
         note = (
@@ -232,7 +232,7 @@ async def _finish(home: AgentHome, vault: Vault, reached: OpenWitnesses, port: S
     log = find_own_log(home.folder, port)
     named = None if log is None else log.operational
     if log is None or named is None:
-        raise KeysReplaced(f"the log in {home.folder} names no key that speaks")
+        raise KeysReplaced(f"the log in {home.folder} names no key that may act")
     get_op(vault, key_bytes(named.members[0])).wipe()
     point_keys(home.keys_file, vault)
     session = LogSession(home=home, port=port, reached=reached, log=log)

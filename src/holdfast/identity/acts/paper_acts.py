@@ -5,7 +5,7 @@ however often it is made. Only two options change it: new witnesses, and the suc
 paper. That is why the witnesses are asked first, and a recovery that one of them holds already is
 published again instead of making another.
 
-After the recovery nobody can act. The rotation that ends the lock is signed by the paper too, and
+After the recovery no one can act. The rotation that ends the lock is signed by the paper too, and
 installs keys that are safe in the vaults before it is sent.
 """
 
@@ -60,12 +60,12 @@ def find_generation(log: KeyLog, paper: PaperKeys) -> int | None:
 def check_paper(log: KeyLog, paper: PaperKeys) -> None:
     """Refuse a paper that cannot act for this log now, and say why."""
     if log.standing is LogStanding.RETIRED:
-        raise NotNow(f"{log.id} is retired", hint="a retired identity never comes back")
+        raise NotNow(f"{log.id} is retired", hint="a retired identity cannot be restored")
     newest = find_generation(log, paper)
     if newest is None:
-        raise BadPhrase(f"these are not the words of {log.id}", hint="is it the sheet of another agent?")
+        raise BadPhrase(f"these words do not belong to {log.id}", hint="is it the sheet of another agent?")
     if newest < len(log.generations):
-        raise BadPhrase(f"these words were replaced by the recovery of generation {newest}", hint="use the newer sheet")
+        raise BadPhrase(f"these words were replaced in the recovery of generation {newest}", hint="use the newer sheet")
 
 
 def recovery_of(
@@ -74,7 +74,7 @@ def recovery_of(
     """The recovery that follows the log's last generation.
 
     With a successor everything that comes after it is the successor's: the end of the lock too,
-    or whoever has the old paper could be quicker at that.
+    or anyone who has the old paper could be quicker at that.
     """
     g = len(log.generations)
     heir = successor or paper
@@ -93,7 +93,7 @@ def recovery_of(
 async def lock(
     session: LogSession, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
 ) -> ActResult:
-    """Evict everybody: after this nobody can act. Goes on with a recovery that is under way."""
+    """Evict everyone: after this no one can act. Resumes a recovery that is under way."""
     pending = session.find_pending()
     if pending is not None and isinstance(pending.record, Recovery):
         session.add(pending)
@@ -158,7 +158,7 @@ def find_phrase(
     if shares:
         phrase = combine(shares)
         if not fits(phrase):
-            raise BadPhrase("these shares are of another agent, or the sheet has a passphrase")
+            raise BadPhrase("these shares belong to another agent, or the sheet has a passphrase")
         return phrase, ""
     repaired = repair(words, fits)
     return repaired.phrase, repaired.change
@@ -234,7 +234,7 @@ async def replace_paper(
 def _check_named(log: KeyLog, new: PaperKeys) -> None:
     if paper_fit(new, log).fit is not PaperState.CURRENT:
         raise BadPhrase(
-            "the log names other words than these new ones",
-            hint="an earlier run has shown and named its own: give those. If the identity is only "
-            "locked, end that first: `holdfast identity evict --paper`",
+            "the log names different new words",
+            hint="an earlier run showed other new words: give those. If the identity is only "
+            "locked, unlock it first: `holdfast identity evict --paper`",
         )

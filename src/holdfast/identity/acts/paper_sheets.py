@@ -56,7 +56,7 @@ class PaperSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedWords:
-    """Words that fit this agent, and what had to be mended in them. Wipe the phrase."""
+    """Words that fit this agent, and what had to be repaired in them. Wipe the phrase."""
 
     phrase: Phrase
     change: str = ""  # in words for a person; empty where nothing was
@@ -74,7 +74,7 @@ def today() -> str:
 
 
 def fit_phrase(session: PaperSession, text: str, passphrase: str = "") -> FittedWords:
-    """The words behind a typed text, one mistake mended, if they are this agent's.
+    """The words behind a typed text, one mistake repaired, if they are this agent's.
 
     Raises:
         BadPhrase: they are not, nor within one mistake of them.
@@ -89,8 +89,8 @@ def fit_phrase(session: PaperSession, text: str, passphrase: str = "") -> Fitted
         if found.fit is not PaperState.OTHER:
             _refuse_powerless(found)
             return FittedWords(phrase=phrase)
-    mended = repair(text, lambda one: _fitting(session, one, passphrase).fit is PaperState.CURRENT)
-    return FittedWords(phrase=mended.phrase, change=mended.change)
+    repaired = repair(text, lambda one: _fitting(session, one, passphrase).fit is PaperState.CURRENT)
+    return FittedWords(phrase=repaired.phrase, change=repaired.change)
 
 
 def fit_shares(session: PaperSession, shares: Sequence[Share], passphrase: str = "") -> FittedWords:
@@ -99,8 +99,8 @@ def fit_shares(session: PaperSession, shares: Sequence[Share], passphrase: str =
     found = _fitting(session, phrase, passphrase)
     if found.fit is PaperState.OTHER:
         raise BadPhrase(
-            "these shares are whole, and not of this agent",
-            hint="compare the id on the sheets; was a passphrase used with them?",
+            "these shares are complete, but belong to another agent",
+            hint="compare the id on the sheets; did the sheets have a passphrase?",
         )
     _refuse_powerless(found)
     return FittedWords(phrase=phrase, shares=tuple(shares))
@@ -111,7 +111,7 @@ def check_same_agent(session: PaperSession, secret: ScannedSecret) -> None:
     if not session.log.id.startswith(secret.id_start):
         raise BadSheet(
             f"this sheet is of the agent {secret.id_start}..., not of {session.log.id}",
-            hint="name the agent's folder with --home",
+            hint="give the agent's folder with --home",
         )
 
 
@@ -160,7 +160,7 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
         numbers = [one.number for one in found if one is not None]
         if len(numbers) != len(words.shares):
             raise BadInput(
-                "these shares have the right words, and no sheet of them is in the register",
+                "these shares are right, but no printed sheet of them is registered",
                 hint="print them with `holdfast paper print --shares`",
             )
         return numbers
@@ -173,10 +173,11 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
         return sheets
     if not sheets:
         raise BadInput(
-            "the words are right, and no sheet of them is in the register", hint="print one with `holdfast paper print`"
+            "the words are right, but no printed sheet of them is registered",
+            hint="print one with `holdfast paper print`",
         )
     named = ", ".join(map(str, sheets))
-    raise BadInput(f"there are sheets {named}", hint="say which it is, by --sheet NUMBER")
+    raise BadInput(f"there are sheets {named}", hint="say which one with --sheet NUMBER")
 
 
 def mark_verified(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
@@ -214,11 +215,11 @@ def _fitting(session: PaperSession, phrase: Phrase, passphrase: str) -> PaperFit
 def _refuse_powerless(found: PaperFit) -> None:
     if found.fit is PaperState.REPLACED:
         raise BadSheet(
-            f"this paper was replaced: the recovery of generation {found.generation} names other words",
-            hint="destroy it, and use the newer sheet (`holdfast paper list`)",
+            f"this sheet was replaced: the recovery of generation {found.generation} names other words",
+            hint="destroy it and use the newer sheet (`holdfast paper list`)",
         )
     if found.fit is PaperState.RETIRED:
-        raise BadSheet("the identity is retired: no paper recovers it", hint="nothing to be done")
+        raise BadSheet("the identity is retired: no sheet can recover it", hint="a retired identity cannot be restored")
 
 
 def _check_holders(holders: Sequence[str], total: int) -> None:

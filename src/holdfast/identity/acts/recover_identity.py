@@ -5,14 +5,14 @@ code on the public card; and a place for new vaults. What is not: anything of th
 
     read        the log, from every source that was named; the words, repaired against it
     ask         every witness that can be reached
-    lock        the recovery: evicts whoever holds the old keys; the same bytes on every machine
+    lock        the recovery: evicts anyone who holds the old keys; the same bytes on every machine
     make        new vaults, with an escrow that was found; the rotation is kept in the home
     the vault moves into its place: from here on the keys are safe
     take over   the rotation is sent; log, identity.json
 
 Killed anywhere it is run again, with the same words, and goes on: a recovery that stands is not
 made again, a rotation that is pending is sent again if its keys are in the vault, and forgotten
-if the vault never came to its place, because then nobody has seen it. On two machines at once both
+if the vault never came to its place, because then no one has seen it. On two machines at once both
 make the same recovery; of the two rotations the witnesses take one, and the other machine is told
 that it came second (KeysReplaced).
 
@@ -54,7 +54,7 @@ from holdfast.layout.settings import IdentitySettings, read_agent_settings, writ
 from holdfast.layout.witness_address import WitnessAddress
 
 LOST = (
-    "the effect keys: a task that was under way cannot recognise what it did before",
+    "the effect keys: a task that was running cannot recognise what it already did",
     "the journal's keys: no journal of the old machine can be read",
     "the root of the backup passphrases: old backups cannot be opened",
     "secrets of tools, mail keys and logins that were in the vault",
@@ -127,7 +127,7 @@ async def recover_identity(
     found = await read_logs(_copies(order, port), reached, port=port)
     if not found:
         raise LogMissing(
-            "none of the sources holds the log of an agent", hint="give --card FILE, --log kel.jsonl, or --witness DIR"
+            "none of the sources has the log of an agent", hint="give --card FILE, --log kel.jsonl, or --witness DIR"
         )
     phrase, change = find_phrase([one.log for one in found], words=words, shares=shares, passphrase=order.passphrase)
     with phrase, PaperKeys(phrase, order.passphrase) as paper:
@@ -251,7 +251,7 @@ def _copies(order: RecoveryOrder, port: Signatures) -> tuple[LogCopy, ...]:
 
 
 def _own(folder: Path, port: Signatures) -> KeyLog | None:
-    """The home's own copy, if it is there and whole; a damaged one is written anew later."""
+    """The home's own copy, if it is there and whole; a damaged one is rewritten later."""
     try:
         return find_own_log(folder, port)
     except (HoldfastError, OSError):
@@ -310,8 +310,8 @@ def _check_not_done(order: RecoveryOrder, session: LogSession, here: bool) -> No
         if pending is not None and pending.digest == session.log.head.digest:
             return
         raise NotNow(
-            f"{session.log.id} was recovered already, at {tuple(session.log.position)}, to keys that are not here",
-            hint="use the machine that has them; if that one is lost or not yours, --again evicts it",
+            f"{session.log.id} was already recovered, at {tuple(session.log.position)}, to keys that are not here",
+            hint="use the machine that has them; if that machine is lost or not yours, --again locks it out",
         )
 
 
@@ -324,7 +324,7 @@ def _check_witnesses(order: RecoveryOrder, session: LogSession) -> None:
     if len(reached) < tier.needed:
         raise NotNow(
             f"{len(reached)} of the {tier.needed} witnesses that must vouch can be reached",
-            hint="name their folders with --witness; if they are gone for good, name new ones with --new-witness DIR",
+            hint="give their folders with --witness; if they are lost for good, name new ones with --new-witness DIR",
         )
 
 
@@ -333,8 +333,8 @@ def _check_journal(order: RecoveryOrder, escrow: Escrow | None) -> None:
         keys = order.folder / "keys.json"
         if not os.path.lexists(keys) or is_pointer(read(keys)):
             raise BadInput(
-                f"{order.folder} has a journal, and its keys are in an escrow that was not given",
-                hint="give --escrow FILE; it lies beside every backup. To begin without the journal, move it away",
+                f"{order.folder} has a journal, but the escrow file with its keys was not given",
+                hint="give --escrow FILE (one is beside every backup); to start without the journal, move it away",
             )
 
 

@@ -29,7 +29,7 @@ async def rotate_identity(
 
     Raises:
         NotNow: locked, contested or retired.
-        KeysReplaced: somebody else has rotated; only the paper helps.
+        KeysReplaced: someone else has rotated; only the paper helps.
         NotFinal: sent, and too few witnesses vouch.
     """
     pending = session.find_pending()
@@ -41,14 +41,14 @@ async def rotate_identity(
     check_active(session.log)
     settle(keys, session.log)
     if why is not RotationReason.PLANNED:
-        keys.abandon()  # whoever stole the vault has what was staged in it; nothing names it yet
+        keys.abandon()  # anyone who stole the vault has what was staged in it; nothing names it yet
     staged = keys.stage(entropy)
     if wit is not None and wit == session.log.head.witnesses:
         wit = None
     session.prepare(_rotation(session.log, keys, why=why, wit=wit))
     signed = session.find_pending()
     if signed is None or staged != keys.find_pending():
-        raise KeysReplaced(f"{session.log.id}: the staged keys were changed by somebody else")
+        raise KeysReplaced(f"{session.log.id}: another process changed the staged keys")
     return await session.finish(signed, keys)
 
 
@@ -62,11 +62,11 @@ def check_active(log: KeyLog) -> None:
         case LogStanding.LOCKED:
             raise NotNow(
                 f"{log.id} is locked by the recovery at {tuple(log.position)}",
-                hint="`holdfast identity evict --paper` or `holdfast identity recover` goes on",
+                hint="run `holdfast identity evict --paper` or `holdfast identity recover` to unlock it",
             )
         case LogStanding.CONTESTED:
             raise NotNow(
-                f"{log.id} is contested: two records at one position, none of them final",
+                f"{log.id} is contested: two records at one position, neither of them final",
                 hint="`holdfast identity evict --paper` settles it",
             )
 
@@ -87,7 +87,7 @@ def _rotation(log: KeyLog, keys: KeySet, *, why: RotationReason, wit: Keys | Non
         raise VaultDamaged("no staged keys to rotate to")
     following = keys.current().next
     if key_digest(key_text(following)) not in head.nxt.members:
-        raise KeysReplaced(f"{log.id}: the log is committed to another next key than is held")
+        raise KeysReplaced(f"{log.id}: the log names another next key than the one in the vault")
     with keys.get_next(following) as by, keys.get_op(staged.op) as op:
         return drafts.rotation(
             log, by=(by,), op=(op,), nxt=drafts.committed((key_text(staged.next),)), why=why, wit=wit

@@ -7,8 +7,8 @@ True at all times: every whole line stands on those before it, and a receipt is 
 is in kel.jsonl. Both files only grow. Records are appended and synced before their receipts are;
 a crash inside an append leaves a last line without its end, which says nothing and is cut off
 before the next one. Whatever else does not read back is damage and is refused: an agent that
-misread its own log might speak with keys that no longer count. `mend_own_log` then writes both
-files anew from what the witnesses hold.
+misread its own log might speak with keys that no longer count. `mend_own_log` then rewrites both
+files from what the witnesses hold.
 
 A rotation or recovery enters after enough witnesses have vouched for it. Until then it waits in
 `pending.jsonl`, so that a record which never became final never stood here.
@@ -52,7 +52,7 @@ def read_own_log(home_folder: Path, port: Signatures) -> KeyLog:
 
     Raises:
         LogMissing: there is none.
-        LogDamaged: a line does not stand on those before it.
+        LogDamaged: a line does not follow from those before it.
         ModeTooWide, WrongOwner, SymlinkRefused
     """
     log = find_own_log(home_folder, port)
@@ -93,7 +93,7 @@ def extend_own_log(home_folder: Path, log: KeyLog, port: Signatures) -> KeyLog:
 
 
 def rewrite_own_log(home_folder: Path, log: KeyLog) -> None:
-    """Write both files anew. Receipts go first to nothing, so that none is without its record."""
+    """Rewrite both files. Receipts go first to nothing, so that none is without its record."""
     new = copy_of(log)
     with home_lock(home_folder):
         write_atomically(home_folder / RECEIPTS, b"")
@@ -166,8 +166,8 @@ def find_pending(home_folder: Path) -> Signed[Record] | None:
     except BadRecord as error:
         raise LogDamaged(
             f"{path}: {error.message}",
-            hint="it may have been sent: `holdfast identity show --fetch` asks the witnesses; "
-            "then remove the file: what they hold is what counts",
+            hint="it may have been sent: run `holdfast identity show --fetch` to ask the witnesses, "
+            "then remove the file: the record at the witnesses counts",
         ) from error
 
 

@@ -99,7 +99,7 @@ def read_identity(path: Path) -> Identity:
 
 
 def write_identity(path: Path, identity: Identity) -> None:
-    """Replace the file. Somebody who changes what is there uses change_identity."""
+    """Replace the file. Someone who changes what is there uses change_identity."""
     _check(identity)
     raw = msgspec.json.format(msgspec.json.encode(identity), indent=1) + b"\n"
     write_atomically(path, raw)

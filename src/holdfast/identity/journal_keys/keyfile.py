@@ -66,7 +66,7 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Key
         try:
             _create(path, entropy)
         except OSError as error:
-            raise ReadOnly(f"{path} cannot be made: {error.strerror}") from error
+            raise ReadOnly(f"cannot create {path}: {error.strerror}") from error
     raw = read(path)
     if is_pointer(raw):
         from holdfast.identity.journal_keys.vault_keys import open_ring

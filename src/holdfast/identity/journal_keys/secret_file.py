@@ -10,7 +10,7 @@ A version's number only rises, also past a removal and over a name that comes ba
 that recorded version 1 never finds another value under it. Removing or dropping forgets the value;
 its number stays used.
 
-What is not noticed: the file being put back from an older copy by somebody who may write here.
+What is not noticed: the file being put back from an older copy by someone who may write here.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class SecretFile:
             before = self._contents.secrets.get(name)
             if before is not None and before.versions:
                 raise BadSecret(
-                    f"{handle(name)} is set already", hint=f"`holdfast secret rotate {name}` gives it a new value"
+                    f"{handle(name)} is already set", hint=f"`holdfast secret rotate {name}` gives it a new value"
                 )
             return self._add(name, value, kept=())
 
@@ -137,7 +137,7 @@ class SecretFile:
         with self._turn():
             found = self.get(name)
             if found.versions[-1].value == value:
-                raise BadSecret(f"{handle(name)} has that value already", hint="nothing was changed")
+                raise BadSecret(f"{handle(name)} already has that value", hint="nothing was changed")
             kept = () if drop_old else found.versions[-(VERSIONS_KEPT - 1) :]
             return self._add(name, value, kept=kept)
 
@@ -169,7 +169,7 @@ class SecretFile:
             if any(form in text for form in forms_of(one) for text in handles):
                 raise BadSecret(
                     "the value of one secret is part of a secret's name",
-                    hint="choose another name; a name is shown, a value never is",
+                    hint="choose another name: names are shown, values never are",
                 )
 
     # the file
@@ -206,7 +206,9 @@ class SecretFile:
             plain = self._seal(key_id).decrypt(raw[head : head + NONCE_BYTES], raw[head + NONCE_BYTES :], raw[:head])
             contents = msgspec.json.decode(plain, type=_Contents)
         except (InvalidTag, msgspec.DecodeError):
-            raise SecretsDamaged(f"{self._path} does not open: it was changed, or belongs to other keys") from None
+            raise SecretsDamaged(
+                f"{self._path} cannot be decrypted: it was changed, or belongs to other keys"
+            ) from None
         if contents.format != FORMAT:
             raise SecretsDamaged(f"{self._path} has the unknown format {contents.format}")
         return contents
@@ -237,8 +239,8 @@ def lock_keys(path: Path) -> int:
 def check_name(name: str) -> None:
     if not is_name(name):
         raise BadSecret(
-            f"{name!r} is no name for a secret",
-            hint=f"small letters, digits, _ and -, at most {NAME_CHARS_MAX}, no - or _ in front",
+            f"{name!r} is not a valid name for a secret",
+            hint=f"use at most {NAME_CHARS_MAX} lower-case letters, digits, _ and -; begin with a letter or digit",
         )
 
 
@@ -247,12 +249,12 @@ def check_value(name: str, value: str) -> None:
     if len(value) < VALUE_CHARS_MIN:
         raise BadSecret(
             f"the value of {handle(name)} has {len(value)} characters",
-            hint=f"{VALUE_CHARS_MIN} at least: a shorter one would be found in innocent text",
+            hint=f"use at least {VALUE_CHARS_MIN}: a shorter value would be found in ordinary text",
         )
     if len(set(value)) < 3:
         raise BadSecret(
             f"the value of {handle(name)} is one or two characters repeated",
-            hint="it would be found in innocent text; was something else meant?",
+            hint="it would be found in ordinary text; did you mean another value?",
         )
     try:
         size = len(value.encode())

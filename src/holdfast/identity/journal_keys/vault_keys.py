@@ -33,7 +33,7 @@ def read_keys(path: Path) -> JournalKeys:
     """The keys that keys.json holds, for a new vault. Raises KeysWrong where it holds none."""
     raw = read(path)
     if is_pointer(raw):
-        raise KeysWrong(f"the keys of {path} are in a vault already", hint="nothing was changed")
+        raise KeysWrong(f"the keys of {path} are already in a vault", hint="nothing was changed")
     found = parse(raw, where=str(path))
     return JournalKeys(k_effect=found.k_effect, current=found.current_journal_key, journal_keys=found.journal_keys)
 
@@ -52,7 +52,7 @@ def move_keys(path: Path, vault: Vault) -> None:
         if not _covers(read_escrow(vault).keys, read_keys(path)):
             raise VaultDamaged(
                 f"the vault in {vault.folder} does not hold the keys of {path}",
-                hint="make the vault with these keys; nothing was moved",
+                hint="create the vault with these keys; nothing was moved",
             )
         old = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -96,12 +96,12 @@ def open_ring(raw: bytes, *, where: Path, ask: Callable[[], str] | None = None) 
     folder, vault_id = _pointer(raw, where)
     vault = open_vault(folder, ask=ask or terminal_prompt())
     if vault.vault_id != vault_id:
-        raise KeysWrong(f"{folder} is another vault than {where} names")
+        raise KeysWrong(f"{folder} is not the vault that {where} names")
     return VaultRing(vault)
 
 
 def terminal_prompt() -> Callable[[], str] | None:
-    """How a person is asked for the vault's passphrase; None where nobody sits there."""
+    """How a person is asked for the vault's passphrase; None without a terminal."""
     return _prompt if sys.stdin.isatty() else None
 
 
@@ -115,13 +115,13 @@ def _pointer(raw: bytes, where: Path) -> tuple[Path, str]:
     if not isinstance(folder, str) or not isinstance(vault_id, str) or len(fields) != 3:
         raise KeysWrong(f"{where} is malformed")
     if not os.path.isabs(folder):
-        raise KeysWrong(f"{where} names a vault without its whole path")
+        raise KeysWrong(f"{where} names a vault by a relative path")
     return Path(folder), vault_id
 
 
 def _check_same_vault(raw: bytes, path: Path, vault: Vault) -> None:
     if _pointer(raw, path)[1] != vault.vault_id:
-        raise KeysWrong(f"the keys of {path} are in another vault already")
+        raise KeysWrong(f"the keys of {path} are already in another vault")
 
 
 def _covers(held: JournalKeys, wanted: JournalKeys) -> bool:

@@ -1,7 +1,7 @@
 """Arbiters: say which instance of an agent is the primary. The port, and one in this process.
 
-A change is kept before it is answered: a crash in between leaves a lease that nobody knows of,
-which the same instance gets again by renewing, and everybody else after its time. What is decided
+A change is kept before it is answered: a crash in between leaves a lease that no one knows of,
+which the same instance gets again by renewing, and everyone else after its time. What is decided
 is in arbiter_state.py; where it is kept is an arbiter's matter: in memory here, in a folder
 (arbiter_folder.py), at a relay.
 """
@@ -65,7 +65,7 @@ class LeaseArbiter(Protocol):
 
 
 class MemoryArbiter:
-    """LeaseArbiter in this process; gone with it, and then everything is granted anew."""
+    """LeaseArbiter in this process; gone with it, and then everything is granted again."""
 
     def __init__(self, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
         self._clock = clock

@@ -5,7 +5,7 @@
     logs/          the key logs that it was told of (witness_folder.py)
     ID.json        the lease that was granted last, and the counters of instances
 
-Whoever uses the folder is the arbiter while it holds the lock; a process that dies gives the lock
+Anyone who uses the folder is the arbiter while it holds the lock; a process that dies gives the lock
 back. ID.json is replaced in one durable act before the answer is given. A folder that is put back
 from an older copy may grant an incarnation twice: it must not be part of the agent's backup, and
 it is refused on a network file system, because the boot clocks of two machines do not compare.

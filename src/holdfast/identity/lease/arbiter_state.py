@@ -9,7 +9,7 @@ another machine and still rely on it.
 
 A challenge is derived from a secret, the instance and the counter of its last message. So it needs
 no memory, every message that was heard makes the next one need another, and an old line repeated
-by somebody else is refused.
+by someone else is refused.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def after_claim(
         return state, Refusal(Reason.MALFORMED, error.message)
     record = said.record
     if log is None or log.id != record.id:
-        return state, Refusal(Reason.NOT_BEGUN, "the arbiter has no log of this agent")
+        return state, Refusal(Reason.NOT_BEGUN, "the arbiter does not know the log of this agent")
     if renewal is not (record.after_how is ClaimBasis.RENEW):
-        return state, Refusal(Reason.MALFORMED, "a renewal is asked for as one, and nothing else")
+        return state, Refusal(Reason.MALFORMED, "a renewal must be requested as a renewal")
     state = _with_head(on_this_boot(state, hearing), log, hearing)
     chain = state.chains.get(record.inst) or new_chain(shown.digest)
     highest = 0 if state.lease is None else state.lease.e
@@ -178,7 +178,7 @@ def _with_head(state: ArbiterState, log: KeyLog, hearing: Hearing) -> ArbiterSta
 
 
 def _kept(state: ArbiterState, inst: PublicKey, chain: MessageChain) -> dict[PublicKey, MessageChain]:
-    """The chains with this one as the newest; the oldest that nobody needs is let go."""
+    """The chains with this one as the newest; the oldest that no one needs is let go."""
     chains = {key: one for key, one in state.chains.items() if key != inst}
     holder = None if state.lease is None else state.lease.inst
     idle = [key for key, one in chains.items() if key != holder and not one.frozen]

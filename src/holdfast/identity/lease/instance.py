@@ -1,8 +1,8 @@
 """Which instance this is, and what it may ask the arbiter for: decisions over values.
 
 An instance has a key that was made on this host and is never copied or backed up. The file that
-holds it also says where it was made: the machine, the boot, the folder. Whoever finds the file
-somewhere else, or after another boot, has a copy of it or a machine that was started anew; the key
+holds it also says where it was made: the machine, the boot, the folder. Anyone who finds the file
+somewhere else, or after another boot, has a copy of it or a machine that was restarted; the key
 is destroyed and another one made. The folder itself is another matter: after a reboot it is still
 the one whose journal this agent last wrote, and its key before is remembered with its counter. A
 copy of the folder is not, and neither is one that was put back to an older day, whose counter is
@@ -14,7 +14,7 @@ So an incarnation is asked for only
   - by the folder whose own key had it, with nothing lost since;
   - by the instance that it was yielded to;
   - by a journal that a restore has made the heir: its incarnation is above the one granted.
-Everybody else waits, says that it waits, and reads. Time alone lets no copy in: a person decides,
+Everyone else waits, says that it waits, and reads. Time alone lets no copy in: a person decides,
 by making it a restore.
 """
 
@@ -58,10 +58,10 @@ class Instance:
 
 
 class Origin(StrEnum):
-    """What the kept instance is to whoever finds it."""
+    """What the kept instance is to anyone who finds it."""
 
     SAME = "same"
-    REBOOTED = "rebooted"  # this folder, started anew
+    REBOOTED = "rebooted"  # this folder, after a reboot
     COPIED = "copied"  # of another machine or folder
     OTHER = "other"  # of another agent
 
@@ -90,7 +90,7 @@ def successor(
     the same folder.
 
     Not from a frozen key: until it was frozen two copies may both have acted, and neither knows
-    what the other did. New keys let somebody act again, a restore says who.
+    what the other did. New keys let someone act again, a restore says who.
     """
     if kept is None or origin not in (Origin.SAME, Origin.REBOOTED):
         return Instance(id=id, key=key, site=site)
@@ -117,7 +117,7 @@ class WaitReason(StrEnum):
     BEHIND = "behind"  # a higher incarnation was granted than this journal has seen
     OLDER = "older"  # this folder was put back to an older day
     FROZEN = "frozen"  # two copies of the key spoke; rotate first
-    SILENT = "silent"  # the log lets nobody act, or other keys
+    SILENT = "silent"  # the log lets no one act, or other keys
     TROUBLE = "trouble"  # the arbiter, the signer or the journal cannot be used just now
 
 

@@ -183,7 +183,7 @@ class _destroying:  # noqa: N801 - reads as a verb where it is used
             return
         try:
             found = os.fstat(self._fd)
-            if found.st_nlink == 0:  # the name leads to the new file: nobody needs these bytes
+            if found.st_nlink == 0:  # the name leads to the new file: no one needs these bytes
                 write_all(self._fd, bytes(found.st_size))
                 sync(self._fd)
         finally:

@@ -1,15 +1,15 @@
 """The keeper of an instance: asks for the agent's lease, renews it, and says until when to act.
 
 One round is `turn`. What it answers holds on this machine's boot clock, counted from before the
-arbiter was asked, less a margin: whoever acts only until then stops before the arbiter gives the
-lease to somebody else, however long the answer took.
+arbiter was asked, less a margin: anyone who acts only until then stops before the arbiter gives the
+lease to someone else, however long the answer took.
 
 The order of one round: read the log and the file of the instance (another process of this folder
 may have kept the lease meanwhile, and its counter is the one that counts), look at the lease,
 decide what may be asked (instance.py), have a certificate, write down counter and incarnation
 durably, send, raise the journal to the incarnation, and only then answer "held". A crash after the
 writing leaves a counter that was perhaps never sent; the next message has the one after it, and
-nobody takes that for a fork. A crash after the grant leaves a lease of this very key, which the
+no one takes that for a fork. A crash after the grant leaves a lease of this very key, which the
 next round renews.
 """
 
@@ -95,7 +95,7 @@ class LeaseHolder:
         return self._file.instance
 
     def turn(self) -> LeaseHeld | LeaseNotHeld:
-        """Ask once. Raises nothing that another round may mend."""
+        """Ask once. Raises nothing that another round may fix."""
         try:
             return self._turn()
         except (KeysReplaced, NotNow) as error:
@@ -222,11 +222,11 @@ def _is_fork(answer: LeaseGrant | Refusal) -> bool:
 
 
 _TEXTS: dict[WaitReason, str] = {
-    WaitReason.ELSEWHERE: "another instance of the agent holds its lease",
-    WaitReason.COPY: "this folder is a copy: another one had the agent's lease last",
-    WaitReason.BEHIND: "another instance acted under a higher incarnation than this journal knows",
-    WaitReason.OLDER: "this folder was put back to an older day: its instance has said more since",
-    WaitReason.FROZEN: "two copies of the instance's key spoke: both are frozen until the keys change",
-    WaitReason.SILENT: "the log lets nobody act with these keys",
-    WaitReason.TROUBLE: "the lease could not be asked for",
+    WaitReason.ELSEWHERE: "another instance of the agent holds the lease",
+    WaitReason.COPY: "this folder is a copy: another folder held the agent's lease last",
+    WaitReason.BEHIND: "another instance acted under a higher incarnation than this journal has",
+    WaitReason.OLDER: "this folder is an older copy of itself: its instance was used since",
+    WaitReason.FROZEN: "two copies of the instance's key were used: both are frozen until you rotate the keys",
+    WaitReason.SILENT: "the log allows no one to act with these keys",
+    WaitReason.TROUBLE: "the lease could not be requested",
 }

@@ -86,7 +86,7 @@ def retirement(*, id: AgentId, g: int, rp: Digest, by: Sequence[Signer], heir: A
 
 
 def _sealed(record: Record, signers: Sequence[Signer]) -> Signed[Record]:
-    """Signed, and read back as everybody else will read it; BadRecord where they would not."""
+    """Signed, and read back as everyone else will read it; BadRecord where they would not."""
     return parse_record(sealed(record, Family.KEL, signers).line())
 
 

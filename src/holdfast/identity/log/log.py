@@ -107,7 +107,7 @@ def accept(
 def accept_line(
     log: KeyLog | None, raw: bytes, *, port: Signatures, receipts: Receipts = (), asked: frozenset[PublicKey] = NOBODY
 ) -> KeyLog | Refusal:
-    """As `accept`, from the bytes that somebody sent."""
+    """As `accept`, from the bytes that someone sent."""
     try:
         signed = parse_record(raw)
     except BadRecord as error:
@@ -129,7 +129,7 @@ def add_receipt(log: KeyLog, receipt: Signed[Receipt], *, port: Signatures) -> K
 
 
 def witnesses_to_ask(log: KeyLog, record: Record) -> frozenset[PublicKey]:
-    """Whom to ask before the record may be taken; nobody unless a recovery names new witnesses."""
+    """Whom to ask before the record may be taken; no one unless a recovery names new witnesses."""
     if not isinstance(record, Recovery) or record.wit is None:
         return NOBODY
     before = log.generations[min(record.g, len(log.generations)) - 1]
@@ -142,7 +142,7 @@ def _begun(signed: Signed[Record], *, port: Signatures, receipts: Receipts) -> K
         return fault
     record = signed.record
     if not isinstance(record, Inception):
-        return Refusal(Reason.NOT_BEGUN, "a log begins with an inception")
+        return Refusal(Reason.NOT_BEGUN, "a log must begin with an inception")
     id_ = id_of(signed)
     entry = _entry(signed, (record.wit,), id_, receipts, port)
     return KeyLog(id=id_, generations=(Generation(tier=entry),))
@@ -152,10 +152,10 @@ def _rotated(
     log: KeyLog, signed: Signed[Record], record: Rotation, *, port: Signatures, receipts: Receipts
 ) -> KeyLog | Refusal:
     if record.g >= len(log.generations) or record.s > ROTATIONS_MAX:
-        return Refusal(Reason.GAP, "a generation or a number that is not reached yet")
+        return Refusal(Reason.GAP, "its generation or number is ahead of this log")
     generation = log.generations[record.g]
     if record.s > len(generation.rotations) + 1:
-        return Refusal(Reason.GAP, "the records before it are not here yet")
+        return Refusal(Reason.GAP, "the records before it are missing here")
     before = generation.at(record.s - 1)
     fault = rules.find_fault_in_rotation(signed, record, before=before, tier=generation.tier, port=port)
     if fault is not None:
@@ -166,9 +166,9 @@ def _rotated(
     if record.g < len(log.generations) - 1:
         return _with_evidence(log, entry, EvidenceKind.LATE)
     if is_contested(log):
-        return Refusal(Reason.CONTESTED, "two records at one position: only a recovery goes on")
+        return Refusal(Reason.CONTESTED, "two records at one position: only a recovery can settle it")
     if before.changes_witnesses and not before.final:
-        return Refusal(Reason.PREVIOUS_NOT_FINAL, "the record before it names witnesses and is not final")
+        return Refusal(Reason.PREVIOUS_NOT_FINAL, "the record before it names new witnesses and is not final yet")
     return _appended(log, entry)
 
 
@@ -182,7 +182,7 @@ def _recovered(
     asked: frozenset[PublicKey],
 ) -> KeyLog | Refusal:
     if record.g > len(log.generations):
-        return Refusal(Reason.GAP, "the recoveries before it are not here yet")
+        return Refusal(Reason.GAP, "the recoveries before it are missing here")
     before = log.generations[record.g - 1].tier
     fault = rules.find_fault_in_recovery(signed, record, before=before, port=port)
     if fault is not None:
@@ -223,7 +223,8 @@ def _with_evidence(log: KeyLog, entry: LogEntry, kind: EvidenceKind) -> KeyLog |
     there = sum(item.entry.position == entry.position for item in log.evidence)
     if there >= EVIDENCE_MAX:
         return Refusal(
-            Reason.EVIDENCE_FULL, f"{there} other records of this position are kept; send it with its receipts"
+            Reason.EVIDENCE_FULL,
+            f"{there} other records of this position are kept already; send this one with its receipts",
         )
     return replace(log, evidence=(*log.evidence, LogEvidence(entry=entry, kind=kind)))
 
@@ -303,7 +304,7 @@ Numbered = tuple[int, bytes]
 def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: Signatures) -> KeyLog | None:
     """The log of these lines, each with its number in its file; None where there is no record.
 
-    Raises BadRecord, naming the line, where one does not stand on those before it, or a receipt
+    Raises BadRecord, naming the line, where one does not follow from those before it, or a receipt
     is for none of the records. What a recovery with new witnesses needed to be asked was asked
     before it was stored.
     """

@@ -1,6 +1,6 @@
 """What a record must be by itself and beside its predecessor; `log.py` says where it then stands.
 
-Cheap checks come first: whoever sends rubbish costs us a hash, not a signature check.
+Cheap checks come first: anyone who sends rubbish costs us a hash, not a signature check.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from holdfast.identity.records.signed import Family, Signed, count_of, find_bad_
 
 
 def find_fault_in_inception(signed: Signed[Record], port: Signatures) -> Refusal | None:
-    """Signed by enough of the keys that it installs; nobody else has a say yet."""
+    """Signed by enough of the keys that it installs; no one else has a say yet."""
     record = signed.record
     if not isinstance(record, Inception):
-        return Refusal(Reason.NOT_BEGUN, "a log begins with an inception")
+        return Refusal(Reason.NOT_BEGUN, "a log must begin with an inception")
     return (
         _find_bad_key((*record.op.members, *record.wit.members), port)
         or _find_fault_in_signatures(signed, record.op.members, port)
@@ -50,7 +50,7 @@ def find_fault_in_rotation(
     kept = tier.record.rec.members if isinstance(tier.record, Inception | Recovery) else ()
     shown = {*map(key_digest, record.op.members), *record.nxt.members}
     if not shown.isdisjoint(kept):
-        return Refusal(Reason.KEY_IN_TWO_CLASSES, "a recovery key among the keys it installs")
+        return Refusal(Reason.KEY_IN_TWO_CLASSES, "it installs a recovery key as another kind of key")
     return (
         find_not_committed(record.by, previous.nxt)
         or _find_bad_key((*record.by, *record.op.members, *_members(record.wit)), port)
@@ -81,7 +81,7 @@ def find_fault_in_recovery(
 def find_not_committed(by: tuple[PublicKey, ...], committed: Commitments) -> Refusal | None:
     for key in by:
         if key_digest(key) not in committed.members:
-            return Refusal(Reason.NOT_COMMITTED, f"nothing committed to {key} before")
+            return Refusal(Reason.NOT_COMMITTED, f"no earlier record committed to {key}")
     return None
 
 
@@ -100,7 +100,7 @@ def find_fault_in_receipt(receipt: Signed[Receipt], entry: LogEntry, id_: str, p
     if (said.position, said.d) != (entry.position, entry.digest):
         return Refusal(Reason.NOT_HELD, "a receipt for another record")
     if not may_vouch(entry, said.wit):
-        return Refusal(Reason.NOT_A_WITNESS, f"{said.wit} is no witness of this record")
+        return Refusal(Reason.NOT_A_WITNESS, f"{said.wit} is not a witness of this record")
     fault = find_bad_receipt(receipt, port)
     return None if fault is None else Refusal(Reason.BAD_SIGNATURE, fault)
 

@@ -167,7 +167,7 @@ def read_secret(text: str) -> ScannedSecret:
     found = set(_SECRET.findall(text[: 4 * CODE_CHARS_MAX]))
     if len(found) != 1:
         count = "no code" if not found else f"{len(found)} different codes"
-        raise BadSheet(f"{count} of a recovery sheet in what was given")
+        raise BadSheet(f"{count} of a recovery sheet in the input")
     kind, start, words = found.pop()
     if kind == PHRASE_CODE:
         return ScannedSecret(id_start=start.lower(), phrase=read_phrase(words))
@@ -181,7 +181,7 @@ def read_card(text: str) -> tuple[bytes, ...]:
     """
     found = set(_CARD.findall(text[: 4 * CODE_CHARS_MAX]))
     if len(found) != 1:
-        raise BadSheet("no code of a public card in what was given")
+        raise BadSheet("no code of a public card in the input")
     packed = found.pop()
     try:
         raw = base64.b32decode(packed + "=" * (-len(packed) % 8))

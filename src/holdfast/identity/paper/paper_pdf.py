@@ -72,8 +72,8 @@ def card_pdf(card: Card) -> bytes:
     size = page.code(card.code, x=(WIDTH - CARD_CODE_MM) / 2, y=top, size=CARD_CODE_MM, level="q")
     page.y = top + size + 3
     page.text(
-        "The code holds the signed records that begin this identity: with the recovery sheet they "
-        "bring it back when every relay and backup is gone.",
+        "The code holds the signed records that begin this identity. With the recovery sheet they "
+        "restore the identity even if every relay and every backup is lost.",
         10,
     )
     page.gap(3)
@@ -108,7 +108,7 @@ def _code_and_checks(page: PdfPage, sheet: Sheet) -> None:
 
 
 def _log(page: PdfPage) -> None:
-    page.line("Tested: the sheet counts once it was read back, and again every 90 days", 10)
+    page.line("Tests: read this sheet back with `holdfast paper verify`, now and every 90 days", 10)
     page.table(("date", "who", "how (scan, typed)", "result"), rows=LOG_ROWS)
 
 
@@ -169,11 +169,11 @@ class PdfPage:
     def code(self, text: str, *, x: float, y: float, size: float, level: str) -> float:
         """A QR code with its margin; its size."""
         if len(text) > CODE_CHARS_MAX:
-            raise BadSheet("there is more to print than a code holds")
+            raise BadSheet("there is more to print than fits into a code")
         try:
             made = segno.make(text, error=level, micro=False, boost_error=False)
         except segno.DataOverflowError:
-            raise BadSheet("there is more to print than a code holds") from None
+            raise BadSheet("there is more to print than fits into a code") from None
         matrix = [list(row) for row in made.matrix]
         module = size / (len(matrix) + 2 * QUIET_MODULES)
         self._pdf.set_fill_color(0)
@@ -207,7 +207,7 @@ class PdfPage:
 
     def _check_fits(self) -> None:
         if self.y > 290:
-            raise BadSheet("there is more to print than a page holds")
+            raise BadSheet("there is more to print than fits on a page")
 
     def _font(self, size: float, *, bold: bool = False, font: str = "Helvetica") -> None:
         self._pdf.set_font(font, "B" if bold else "", size)

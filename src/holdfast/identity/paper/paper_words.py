@@ -5,23 +5,25 @@ from __future__ import annotations
 from holdfast.identity.paper.paper import Card, Sheet, grouped
 
 POWER = (
-    "Whoever holds this sheet can throw out every running copy of the agent, take it over and "
-    "open its backups. It is not used in daily work, and signs nothing else."
+    "Anyone who holds this sheet can lock out every running copy of the agent, take it over and "
+    "open its backups. You do not need it in daily work. It signs nothing else."
 )
 SHARE_POWER = (
-    "{needed} of these {total} shares together can throw out every running copy of the agent, take "
-    "it over and open its backups. One share alone tells nothing. Never keep two in one place."
+    "Any {needed} of these {total} shares together can lock out every running copy of the agent, take "
+    "it over and open its backups. One share alone reveals nothing. Never keep two in one place."
 )
 STEPS = (
-    "Get Holdfast, or Python and age (see the card).",
-    "Run: holdfast recover (--help tells more)",
-    "Scan the code, or type the words (four letters do).",
-    "Compare its name and id with this sheet.",
-    "Follow the screen.",
+    "Install Holdfast. Without it: Python and age, see the public card.",
+    "Run: holdfast recover (more: holdfast recover --help)",
+    "Scan the code, or type the words. The first four letters of each are enough.",
+    "Check that name and id on the screen match this sheet.",
+    "Follow the instructions on the screen.",
 )
-WARNING = "Never type these words into a website or a chat. If someone else saw this sheet, run: holdfast paper replace"
+WARNING = (
+    "Never type these words into a website or a chat. If anyone else has seen this sheet, run: holdfast paper replace"
+)
 DERIVATION = (
-    "Words: BIP-39, English list. Shares: SLIP-39; joined they give the 32 bytes of the words.",
+    "Words: BIP-39, English list. Shares: SLIP-39; combined they give the 32 bytes of the words.",
     "Seed: BIP-39, PBKDF2-HMAC-SHA-512, 2048 rounds, salt 'mnemonic' + passphrase (NFKD).",
     "Keys: SLIP-0010, hardened steps only:",
     "  ed25519     m/7233'/0'/g'  recovery key of generation g: evicts, retires",
@@ -84,7 +86,7 @@ def listed(card: Card) -> list[tuple[str, str]]:
     return [
         ("Handles", ", ".join(card.handles) or "none"),
         ("Relays", ", ".join(card.relays) or "none"),
-        ("Backups", ", ".join(card.backups) or "none: ask the keeper of this agent"),
+        ("Backups", ", ".join(card.backups) or "none listed: ask the owner of this agent"),
         ("Contact", card.contact or "none"),
     ]
 
@@ -97,4 +99,4 @@ def card_text(card: Card) -> str:
 
 
 def card_facts(card: Card) -> str:
-    return f"{card.date}, generation {card.generation}. Print it again after each recovery."
+    return f"{card.date}, generation {card.generation}. Print a new card after each recovery."

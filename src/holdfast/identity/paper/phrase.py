@@ -1,7 +1,7 @@
 """The recovery phrase: 32 random bytes as 24 words of BIP-39's English list.
 
 The secret is the 32 bytes; words are how people keep them. The checksum of 24 words has only 8
-bits, so one wrong phrase in 256 passes it: whoever can, also compares what is derived from the
+bits, so one wrong phrase in 256 passes it: anyone who can, also compares what is derived from the
 phrase with the public key log (repair.py does).
 
 A `Phrase` never shows itself; `words` is for the sheet of paper and for nothing else.
@@ -109,16 +109,16 @@ def new_phrase(entropy: Entropy) -> Phrase:
 
 
 def read_phrase(text: str) -> Phrase:
-    """The phrase that somebody typed or scanned. Raises BadPhrase, naming places, never words."""
+    """The phrase that someone typed or scanned. Raises BadPhrase, naming places, never words."""
     numbers = english().read(text)
     unknown = [place for place, number in enumerate(numbers, 1) if number is None]
     if len(numbers) != WORDS:
         raise BadPhrase(f"a recovery phrase has {WORDS} words; {len(numbers)} were given")
     if unknown:
-        raise BadPhrase(f"{places_text(unknown)} not in the list of words")
+        raise BadPhrase(f"{places_text(unknown)} not in the word list")
     secret = find_secret([number for number in numbers if number is not None])
     if secret is None:
-        raise BadPhrase("the words do not belong together: one of them is wrong, or two swapped")
+        raise BadPhrase("the words do not fit together: one is wrong, or two are swapped")
     return Phrase(secret)
 
 

@@ -4,7 +4,7 @@ Tried: one word wrong or unreadable, one word left out, two words swapped, and w
 it is. Of these about one in 256 passes the phrase's own checksum, so the checksum decides
 nothing: the caller says, by `matches`, whether a candidate is the one behind the public key log
 (its recovery key has the digest that the log names) or behind the check line of the sheet. A
-candidate that nobody confirms is never returned, and where several are confirmed none is.
+candidate that no one confirms is never returned, and where several are confirmed none is.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def repair(text: str, matches: Callable[[Phrase], bool]) -> Repaired:
                 break
     if not confirmed:
         raise BadPhrase(
-            "these words are not the ones that are looked for, nor within one mistake of them",
-            hint="compare word by word with the sheet; is it the sheet of this agent?",
+            "these are not the words of this agent, not even with one mistake",
+            hint="compare each word with the sheet; is it the sheet of this agent?",
         )
     if len(confirmed) > 1:
         raise BadPhrase(f"{len(confirmed)} phrases are within one mistake of these words")
@@ -70,7 +70,7 @@ def candidates(numbers: Sequence[int | None]) -> Iterator[Repaired]:
     elif len(numbers) != WORDS:
         raise BadPhrase(f"a recovery phrase has {WORDS} words; {len(numbers)} were given")
     else:
-        raise BadPhrase(f"{len(unknown)} words cannot be read; one at most can be found again")
+        raise BadPhrase(f"{len(unknown)} words are unreadable; at most one can be repaired")
 
 
 def _swapped(known: list[int]) -> Iterator[Repaired]:

@@ -30,13 +30,13 @@ def scan(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(PICTURE_BYTES_MAX + 1)
     except OSError as error:
-        raise BadInput(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        raise BadInput(f"cannot read {str(path)!r}: {error.strerror}") from error
     if len(raw) > PICTURE_BYTES_MAX:
         raise BadInput(f"{str(path)!r} is larger than {PICTURE_BYTES_MAX:,} bytes")
     pages = _drawn(raw) if raw.startswith(b"%PDF") else [raw]
     found = "\n".join(_run(_READER, page) for page in pages).strip()
     if not found:
-        raise BadSheet(f"no code was found in {str(path)!r}")
+        raise BadSheet(f"no code found in {str(path)!r}")
     return found
 
 

@@ -42,7 +42,7 @@ def split(phrase: Phrase, *, needed: int, total: int) -> list[Share]:
     if not 2 <= needed <= total <= TOTAL_MAX:
         raise BadInput(
             f"a phrase cannot be split so that {needed} of {total} shares are needed",
-            hint=f"2 at least are needed, {TOTAL_MAX} at most are made",
+            hint=f"at least 2 must be needed, and at most {TOTAL_MAX} can be made",
         )
     made: list[str] = _slip39().generate_mnemonics(1, [(needed, total)], phrase.secret)[0]
     return [read_share(one, number=number) for number, one in enumerate(made, 1)]
@@ -52,7 +52,7 @@ def combine(texts: Sequence[str]) -> Phrase:
     """The phrase behind these shares. Raises BadShare."""
     secret = combine_secret(texts)
     if len(secret) != 32:
-        raise BadShare("these shares are of another kind of secret", reason="other")
+        raise BadShare("these shares belong to another kind of secret", reason="other")
     return Phrase(secret)
 
 
@@ -108,9 +108,7 @@ def _parsed(text: str, number: int) -> Any:
     numbers = slip39_words().read(text)
     unknown = [place for place, word in enumerate(numbers, 1) if word is None]
     if unknown:
-        raise BadShare(
-            f"share {number}: {places_text(unknown)} not in the list of words", reason="damaged", number=number
-        )
+        raise BadShare(f"share {number}: {places_text(unknown)} not in the word list", reason="damaged", number=number)
     listed = slip39_words().words
     plain = " ".join(listed[word] for word in numbers if word is not None)
     try:
@@ -119,7 +117,7 @@ def _parsed(text: str, number: int) -> Any:
         count = f"; it has {len(numbers)} words" if len(numbers) != SHARE_WORDS else ""
         raise BadShare(f"share {number}: a word is wrong or missing{count}", reason="damaged", number=number) from None
     if share.iteration_exponent > EXPONENT_MAX:
-        raise BadShare(f"share {number} asks for more work than we do", reason="other", number=number)
+        raise BadShare(f"share {number} asks for more work than Holdfast does", reason="other", number=number)
     return share
 
 
@@ -127,7 +125,7 @@ def _check_one_set(parsed: Sequence[Any]) -> None:
     for number, one in enumerate(parsed[1:], 2):
         if one.common_parameters() != parsed[0].common_parameters():
             raise BadShare(
-                f"share {number} (document {one.identifier:04x}) was not made together with the "
+                f"share {number} (document {one.identifier:04x}) does not belong to the same set as the "
                 f"first one (document {parsed[0].identifier:04x})",
                 reason="mixed",
                 number=number,
@@ -145,7 +143,7 @@ def _groups(parsed: Sequence[Any]) -> dict[int, list[Any]]:
         odd = found and one.group_parameters() != found[0].group_parameters()
         if odd or any(one.index == other.index for other in found):
             raise BadShare(
-                f"share {number} has the place of another one, with other words", reason="mixed", number=number
+                f"share {number} has the same number as another share, but other words", reason="mixed", number=number
             )
         if found and len(one.value) != len(found[0].value):
             raise BadShare(f"share {number} has another length", reason="mixed", number=number)

@@ -51,7 +51,7 @@ class SheetRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """With new sheets; none of them counts before it is verified."""
         numbers = [one.number for one in (*self.sheets, *sheets)]
         if len(set(numbers)) != len(numbers) or len(numbers) > SHEETS_MAX:
-            raise BadInput("a sheet's number is used once")
+            raise BadInput("each sheet number is used only once")
         return SheetRegister(sheets=(*self.sheets, *sheets))
 
     def verified(self, number: int, *, date: str) -> SheetRegister:
@@ -59,7 +59,7 @@ class SheetRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if found.revoked:
             raise BadInput(
                 f"sheet {number} was revoked on {found.revoked}",
-                hint="it still holds the old words; destroy it, and use the newer sheet",
+                hint="it still holds the old words: destroy it and use the newer sheet",
             )
         return self._with(msgspec.structs.replace(found, verified=_date(date)))
 
@@ -130,4 +130,4 @@ def _date(text: str) -> str:
     try:
         return dt.date.fromisoformat(text).isoformat()
     except ValueError:
-        raise BadInput(f"{text!r} is no date", hint="write it as 2026-11-15") from None
+        raise BadInput(f"{text!r} is not a date", hint="write it as 2026-11-15") from None

@@ -58,7 +58,7 @@ def split(text: str) -> tuple[str, list[int], Form]:
     if not all(33 <= ord(char) <= 126 for char in text):
         raise BadRecord("a character that is not printable ASCII")
     if text not in (text.lower(), text.upper()):
-        raise BadRecord("small letters and capitals mixed")
+        raise BadRecord("lower and upper case mixed")
     prefix, one, tail = text.lower().rpartition("1")
     if not one or not prefix:
         raise BadRecord("no prefix before the last 1")
@@ -69,7 +69,7 @@ def split(text: str) -> tuple[str, list[int], Form]:
     values = [_VALUES[char] for char in tail]
     rest = _polymod([*_expanded(prefix), *values])
     if rest not in (Form.BECH32, Form.BECH32M):
-        raise BadRecord("the checksum does not hold: mistyped or cut")
+        raise BadRecord("the checksum is wrong: mistyped or cut short")
     return prefix, values[:-_CHECKSUM_CHARS], Form(rest)
 
 

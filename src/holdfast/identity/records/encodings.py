@@ -48,7 +48,7 @@ def parse_digest(text: str) -> Digest:
     if len(text) != DIGEST_CHARS or text != text.lower():
         raise BadRecord(f"a digest has {DIGEST_CHARS} characters in lower case")
     if not _BASE32.fullmatch(text):
-        raise BadRecord("a digest in letters that base32 does not use")
+        raise BadRecord("a digest with characters that base32 does not use")
     if text[-1] not in "aq":  # 52 characters hold 260 bits, of which the last four are zero
         raise BadRecord("a digest with bits left over at its end")
     return Digest(text)
@@ -83,7 +83,7 @@ def key_bytes(text: str) -> bytes:
     for char in text[1:]:
         value = _BASE58_VALUES.get(char)
         if value is None:
-            raise BadRecord("a public key in letters that base58 does not use")
+            raise BadRecord("a public key with characters that base58 does not use")
         number = number * 58 + value
     raw = number.to_bytes(len(text), "big").lstrip(b"\0")
     if len(raw) != KEY_BYTES + 2 or not raw.startswith(_MULTICODEC_ED25519):
@@ -107,7 +107,7 @@ def signature_bytes(text: str) -> bytes:
     try:
         raw = base64.b64decode(f"{text}==".encode("ascii"), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise BadRecord("a signature in letters that base64url does not use") from None
+        raise BadRecord("a signature with characters that base64url does not use") from None
     if signature_text(raw) != text:
         raise BadRecord("a signature with bits left over at its end")
     return raw

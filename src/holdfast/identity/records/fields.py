@@ -26,7 +26,7 @@ VERSION = 1
 
 
 class Fields:
-    """The fields of one object, each taken once; `end` refuses those that nobody took."""
+    """The fields of one object, each taken once; `end` refuses those that no one took."""
 
     __slots__ = ("_left", "what")
 
@@ -57,7 +57,7 @@ class Fields:
         if type(value) is not str or not 0 < len(value) <= chars_max:
             raise self.bad(name, f"not a text of 1 to {chars_max} characters")
         if form and not re.fullmatch(form, value, re.ASCII):
-            raise self.bad(name, "not written as it must be")
+            raise self.bad(name, "not in the required form")
         return value
 
     def whole(self, name: str, *, least: int = 0, most: int = INT_MAX) -> int:

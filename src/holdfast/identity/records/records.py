@@ -94,7 +94,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Commitments:
-    """Digests of keys that nobody has seen yet, of which so many must be shown and sign."""
+    """Digests of keys that no one has seen yet, of which so many must be shown and sign."""
 
     members: tuple[Digest, ...]
     needed: int

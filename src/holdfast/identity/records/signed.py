@@ -43,7 +43,7 @@ B = TypeVar("B", bound=Body)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed(Generic[R_co]):
-    """A record, the bytes it was read from, and its signatures, which nobody has checked yet."""
+    """A record, the bytes it was read from, and its signatures, which no one has checked yet."""
 
     record: R_co
     body: bytes
@@ -131,7 +131,7 @@ def find_bad_signature(
     text = message(family, signed.body)
     for key, raw in signed.signatures:
         if key not in allowed:
-            return f"signed by {key}, which has no say in it"
+            return f"signed by {key}, which may not sign it"
         if not port.verifies(key_bytes(key), text, raw):
             return f"the signature of {key} does not verify"
     return None

@@ -1,4 +1,4 @@
-"""What a signer does for whoever it answers: its verbs, each a whole act, and nothing else.
+"""What a signer does for its clients: its verbs, each a whole act, and nothing else.
 
     id        the agent's id
     log       its key log
@@ -9,7 +9,7 @@
     ring      the keys that do not sign: a worker reads its journal with them
 
 There is no verb that takes bytes to sign, none that gives a signing key, and none that changes the
-log or the vault. Whoever may ask can have instances certified, for an hour each: that is what an
+log or the vault. Anyone who may ask can have instances certified, for an hour each: that is what an
 agent needs to run, and what a thief on its machine gets until the next rotation.
 """
 
@@ -191,7 +191,7 @@ def refusal(code: str, message: str, hint: str = "") -> bytes:
 
 
 def parse_answer(raw: bytes) -> tuple[dict[str, Any] | None, dict[str, str]]:
-    """What it says, or its error. Raises BadRecord. Any: whoever asked checks what came."""
+    """What it says, or its error. Raises BadRecord. Any: the caller checks it."""
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

@@ -59,7 +59,7 @@ class SignerClient:
         self.path = path
         self._timeout_s = timeout_s
 
-    def ask(self, do: str, **fields: Json) -> dict[str, Any]:  # Any: checked by whoever asked
+    def ask(self, do: str, **fields: Json) -> dict[str, Any]:  # Any: checked by the caller
         """What the signer says. Raises SignerUnavailable, SignerRefused, and what it raised."""
         try:
             frame = request(do, fields)
@@ -195,7 +195,7 @@ class SignerSpeaker:
     def _line(self, do: str, fields: dict[str, Json], parse: Callable[[bytes], Signed[R]]) -> Signed[R]:
         line = self._client.ask(do, **fields).get("line")
         if not isinstance(line, str):
-            raise SignerRefused("the signer gave no line")
+            raise SignerRefused("the signer sent no line")
         return _read(lambda text: parse(text.encode()), line)
 
 
@@ -234,7 +234,7 @@ class SignerRing:
                 raise ValueError("the current key is missing")
             return _key(said["k_effect"]), current, keys
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise SignerRefused("the signer gave something else than keys") from None
+            raise SignerRefused("the signer sent something other than keys") from None
 
     def __repr__(self) -> str:
         return f"SignerRing({str(self._client.path)!r})"
@@ -245,7 +245,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
     while len(raw) < size:
         part = link.recv(min(size - len(raw), 1 << 16))
         if not part:
-            raise EOFError("the answer broke off")
+            raise EOFError("the answer was cut short")
         raw += part
     return bytes(raw)
 
@@ -253,13 +253,13 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 def _lines(value: object) -> list[bytes]:
     items = cast("list[object]", value) if isinstance(value, list) else [value]
     if not all(isinstance(item, str) for item in items):
-        raise SignerRefused("the signer gave something else than lines")
+        raise SignerRefused("the signer sent something other than lines")
     return [cast(str, item).encode() for item in items]
 
 
 def _read(parse: Callable[[str], T], value: object) -> T:
     if not isinstance(value, str):
-        raise SignerRefused("the signer gave something else than was asked for")
+        raise SignerRefused("the signer sent something other than was asked for")
     try:
         return parse(value)
     except BadRecord as error:

@@ -2,11 +2,11 @@
 
 Run it as another user than the one whose tools a model drives. Then no tool, whatever it is talked
 into, reads the vault: the files are not its user's, the memory of this process is closed to other
-processes, and the socket gives no signature over bytes that somebody chose.
+processes, and the socket gives no signature over bytes that someone chose.
 
 It answers only users that it was started for: the kernel says who is at the other end of a Unix
 socket. Each request is small and has its time; connections are few; nothing that a client sends
-ends the process. The socket is made anew at every start, under a name of its own that is renamed
+ends the process. The socket is created at every start, under a name of its own that is renamed
 into place, so that it is never there with a wider mode.
 """
 
@@ -87,7 +87,7 @@ class _Served:
         try:
             await self._serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass  # whoever was there has left, or was too slow
+            pass  # the client has left, or was too slow
         finally:
             self._open -= 1
             writer.close()
@@ -98,7 +98,7 @@ class _Served:
         pid, user = _peer(writer)
         if user not in self._users or self._open > CONNECTIONS_MAX:
             self._log.event("signer-refused", user=user, pid=pid, open=self._open)
-            writer.write(refusal("not-allowed", f"user {user} is not answered here"))
+            writer.write(refusal("not-allowed", f"user {user} may not use this signer"))
             await writer.drain()
             return
         while True:
@@ -135,7 +135,9 @@ def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
 def _bound(path: Path, *, group: int | None) -> socket.socket:
     """A listening socket at this path: 0600, or 0660 for a group."""
     if not hasattr(socket, "SO_PEERCRED"):
-        raise BadInput("this platform does not say who is at the other end of a socket", hint="a signer runs on Linux")
+        raise BadInput(
+            "this platform cannot tell which user is at the other end of a socket", hint="a signer runs on Linux"
+        )
     check_place(path.parent)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     for one in (path, fresh):
@@ -154,7 +156,7 @@ def _bound(path: Path, *, group: int | None) -> socket.socket:
     except OSError as error:
         link.close()
         fresh.unlink(missing_ok=True)
-        raise ReadOnly(f"the socket {path} cannot be made: {error.strerror}") from error
+        raise ReadOnly(f"cannot create the socket {path}: {error.strerror}") from error
     link.setblocking(False)
     return link
 
@@ -164,7 +166,7 @@ def _give_to_group(path: Path, group: int) -> None:
         os.chown(path, -1, group)
     except PermissionError:
         raise ReadOnly(
-            f"the socket cannot be given to group {group}", hint="make the signer's user a member of that group"
+            f"the socket cannot be assigned to group {group}", hint="make the signer's user a member of that group"
         ) from None
     os.chmod(path, 0o660)  # the group is the agent's; each peer is checked besides
 
@@ -176,7 +178,7 @@ def _check_free(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise BadInput(f"{path} is there already and is no socket")
+        raise BadInput(f"{path} already exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         try:
             link.connect(str(path))

@@ -1,7 +1,7 @@
 """What may be asked of the operational key: a short list of acts, never a signature over bytes.
 
-Whoever runs tools that a model drives gets a `Speaker` and nothing more. Each act builds its own
-record from values that it has checked, so nobody can have something else signed. `VaultSpeaker`
+Anyone who runs tools that a model drives gets a `Speaker` and nothing more. Each act builds its own
+record from values that it has checked, so no one can have something else signed. `VaultSpeaker`
 (vault_speaker.py) opens the vault in this process; `SignerSpeaker` (signer_client.py) gives the
 same acts through the socket of a signer process, so that the key is in no process that runs tools.
 """
@@ -26,15 +26,15 @@ class Speaker(Protocol):
     """Speaks for one agent as long as its operational key is the one that the log names.
 
     Every act raises KeysReplaced where the log says that another key speaks now, NotNow where
-    nobody does (locked, contested, retired), and BadInput for values that no record may hold.
-    A signer process adds SignerUnavailable (nobody answers there) and SignerRefused.
+    no one does (locked, contested, retired), and BadInput for values that no record may hold.
+    A signer process adds SignerUnavailable (no one answers there) and SignerRefused.
     """
 
     @property
     def id(self) -> AgentId: ...
 
     def log(self) -> KeyLog:
-        """The agent's own copy of its log, read anew."""
+        """The agent's own copy of its log, read again."""
         ...
 
     def certify(

@@ -61,7 +61,7 @@ class VaultSpeaker:
         if not 0 < life_s <= LIFE_S_MAX:
             raise BadInput(f"a certificate lives 1 to {LIFE_S_MAX} seconds, not {life_s}")
         if inst in keys.members or not self._port.is_good_key(_key(inst)):
-            raise BadInput(f"{inst} is no key of an instance")
+            raise BadInput(f"{inst} cannot be the key of an instance")
         now = self._now()
         record = Certificate(
             id=log.id,
@@ -146,7 +146,7 @@ class VaultSpeaker:
         keys = log.operational
         if silent is not None or keys is None:
             why = "no key may act" if silent is None else silent.message
-            raise NotNow(f"{log.id}: {why}", hint="`holdfast identity show` says what the log waits for")
+            raise NotNow(f"{log.id}: {why}", hint="`holdfast identity show` says what is missing")
         return log, keys
 
     @contextmanager

@@ -1,6 +1,6 @@
-"""Answers: the operational keys say that the agent is there, to whoever asked just now.
+"""Answers: the operational keys say that the agent is there, to anyone who asked just now.
 
-Somebody who wants to know whether an id still answers draws a challenge; the answer repeats it
+Someone who wants to know whether an id still answers draws a challenge; the answer repeats it
 under the agent's signature. It proves that a holder of the keys that the log names was reached
 after the challenge was drawn, and nothing more: not over which line it came, nor that the one who
 passed it on is the agent. Where that matters the asker gives its own name, and the answer says
@@ -45,7 +45,7 @@ def find_fault_in_answer(
     """Why this is no answer of the agent to the challenge; None where it is one."""
     answer = signed.record
     if (answer.chal, answer.to) != (challenge, asker):
-        return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge, or somebody else's")
+        return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge, or another asker")
     entry = find_signing_entry(log, answer.id, answer.position, None)
     if isinstance(entry, Refusal):
         return entry

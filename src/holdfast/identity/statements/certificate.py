@@ -95,16 +95,16 @@ def find_signing_entry(
     entry = log.find(position)
     if entry is not None and moment is not None and _in_grace(log, position, moment):
         return entry
-    return Refusal(Reason.OLD_KEYS, f"keys of {tuple(position)} do not speak at {tuple(log.position)}")
+    return Refusal(Reason.OLD_KEYS, f"keys of {tuple(position)} are no longer valid at {tuple(log.position)}")
 
 
 def find_inactive(log: KeyLog) -> Refusal | None:
-    """Why nobody speaks for the agent now; None while it is active."""
+    """Why no key may act for the agent now; None while it is active."""
     match log.standing:
         case LogStanding.ACTIVE:
             return None
         case LogStanding.LOCKED:
-            return Refusal(Reason.LOCKED, "recovered and not rotated yet: no key may act")
+            return Refusal(Reason.LOCKED, "recovered but not rotated yet: no key may act")
         case LogStanding.CONTESTED:
             return Refusal(Reason.CONTESTED, "two records at one position: no key may act")
         case LogStanding.RETIRED:
@@ -112,7 +112,7 @@ def find_inactive(log: KeyLog) -> Refusal | None:
 
 
 def find_not_signed_by(signed: Signed[object], family: Family, entry: LogEntry, port: Signatures) -> Refusal | None:
-    """Whether enough of the operational keys of that record signed, and nobody else."""
+    """Whether enough of the operational keys of that record signed, and no one else."""
     record = entry.record
     if not isinstance(record, Inception | Rotation):
         return Refusal(Reason.LOCKED, "that record installs no operational key")
@@ -145,7 +145,7 @@ def _find_fault_in_times(certificate: Certificate, now: int) -> Refusal | None:
 def _find_old_incarnation(certificate: Certificate, highest: int) -> Refusal | None:
     if certificate.e >= highest:
         return None
-    return Refusal(Reason.OLD_INCARNATION, f"incarnation {certificate.e}; {highest} was seen already")
+    return Refusal(Reason.OLD_INCARNATION, f"incarnation {certificate.e}; {highest} was already seen")
 
 
 def _find_bad_instance_key(certificate: Certificate, port: Signatures) -> Refusal | None:

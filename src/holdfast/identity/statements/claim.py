@@ -6,7 +6,7 @@ a newer rotation or recovery replaced. Holding the operational key is not enough
 live holder. Time is an argument, counted on the arbiter's own clock that cannot be set.
 
 A holder renews with a claim to the incarnation that it has. That counts also after the lease has
-expired, as long as nobody else was granted a higher one: it is the same instance, which knows by
+expired, as long as no one else was granted a higher one: it is the same instance, which knows by
 its own clock that it had to stand still meanwhile. An instance that may not or will not hold the
 lease says that it is there by a claim that asks for nothing, so that the holder learns of it.
 """
@@ -124,7 +124,7 @@ def judge_claim(
     if isinstance(followed, Refusal):
         return ClaimVerdict(lease=held, chain=chain, refusal=followed)
     if followed.frozen:
-        fork = Refusal(Reason.FORK, "two copies of this instance's key spoke: both are frozen")
+        fork = Refusal(Reason.FORK, "two copies of this instance's key were used: both are frozen")
         return ClaimVerdict(lease=_frozen(held, said.inst), chain=followed, refusal=fork)
     fault = _find_not_free(said, held, log, clock_ms)
     if fault is not None:
@@ -170,13 +170,13 @@ def _find_unlike(said: LeaseClaim, certificate: Signed[Certificate], challenge: 
 
 def _find_not_free(said: LeaseClaim, held: AgentLease | None, log: KeyLog, clock_ms: int) -> Refusal | None:
     if said.after_how is ClaimBasis.WAITING:
-        return Refusal(Reason.HELD, "it asks for nothing")
+        return Refusal(Reason.HELD, "it only waits and asks for no lease")
     if said.after_how is ClaimBasis.RENEW:
         return _find_not_holder(said, held)
     if held is None:
         return None
     if said.e <= held.e:
-        return Refusal(Reason.OLD_INCARNATION, f"incarnation {held.e} was granted already")
+        return Refusal(Reason.OLD_INCARNATION, f"incarnation {held.e} was already granted")
     newer = log.position > held.position
     if held.frozen and not newer:
         return Refusal(Reason.FROZEN, "two copies of the holder's key were seen: rotate first")

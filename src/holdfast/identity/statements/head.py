@@ -2,7 +2,7 @@
 
 A head names one snapshot by the digest of its manifest, and the head before it by its digest, so
 the heads of an agent are a chain whose newest member stands for everything backed up so far. A
-repository can be put back to an older state without a trace inside it; a head that somebody else
+repository can be put back to an older state without a trace inside it; a head that someone else
 keeps cannot be outnumbered by one that is older.
 
 Unlike a certificate a head says something about the past, so it counts as long as the position
@@ -74,7 +74,7 @@ def find_fault_in_head(signed: Signed[Head], log: KeyLog, *, port: Signatures) -
         return Refusal(Reason.OTHER_ID, "about another agent")
     entry = log.find(head.position)
     if entry is None:
-        return Refusal(Reason.OLD_KEYS, f"signed at {tuple(head.position)}, which the log has not")
+        return Refusal(Reason.OLD_KEYS, f"signed at {tuple(head.position)}, a position that the log does not have")
     return find_not_signed_by(signed, Family.HEAD, entry, port)
 
 

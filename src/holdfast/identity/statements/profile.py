@@ -1,6 +1,6 @@
 """The profile: where the agent is to be reached, signed by its operational keys.
 
-It is the registration at a relay as well. The newest (g, s, ver) wins, so whoever evicts a thief
+It is the registration at a relay as well. The newest (g, s, ver) wins, so anyone who evicts a thief
 also outranks the profile that the thief signed, whatever number he gave it.
 """
 
@@ -26,7 +26,7 @@ def read_policy(fields: Fields, name: str = "policy") -> tuple[tuple[str, str | 
     found: list[tuple[str, str | int | bool]] = []
     for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(item, str | int | bool):
-            raise fields.bad(name, "a value that is not text, a whole number or a truth")
+            raise fields.bad(name, "a value that is not text, a whole number or true/false")
         found.append((str(key), item))  # pyright: ignore[reportUnknownArgumentType]
     if len(found) > POLICY_MAX:
         raise fields.bad(name, f"more than {POLICY_MAX} entries")
@@ -89,7 +89,7 @@ def profile_stands(profile: Profile, log: KeyLog, *, now: int) -> bool:
     """Whether a profile that was taken once may still be used.
 
     It outlives planned rotations, until the owner signs the next one. A rotation for any other
-    reason, or a recovery, says that somebody else may have signed it.
+    reason, or a recovery, says that someone else may have signed it.
     """
     since = log.generations[-1].rotations[profile.s :]
     return (

@@ -41,7 +41,7 @@ class AgeIdentity:
         try:
             return cls(SecretBytes(text.strip().encode()))
         except (ValueError, _pyrage().IdentityError):
-            raise BadInput("that is no age identity") from None
+            raise BadInput("that is not an age identity") from None
 
     @classmethod
     def new(cls, entropy: Entropy) -> AgeIdentity:
@@ -107,7 +107,7 @@ def unarmoured(raw: bytes) -> bytes:
         return raw
     lines = raw.strip(_WHITE).replace(b"\r\n", b"\n").split(b"\n")
     if lines[0] != ARMOUR_BEGIN or lines[-1] != ARMOUR_END or len(lines) < 3:
-        raise VaultDamaged("the armour of an age file has no proper beginning or end")
+        raise VaultDamaged("the armour of an age file does not begin or end correctly")
     body = lines[1:-1]
     if any(len(line) != COLUMNS for line in body[:-1]) or not 0 < len(body[-1]) <= COLUMNS:
         raise VaultDamaged("a line of an age file's armour has the wrong length")
@@ -115,16 +115,16 @@ def unarmoured(raw: bytes) -> bytes:
     try:
         plain = base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise VaultDamaged("the armour of an age file is no base64") from None
+        raise VaultDamaged("the armour of an age file is not base64") from None
     if base64.b64encode(plain) != text:
-        raise VaultDamaged("the armour of an age file is not written in its one proper form")
+        raise VaultDamaged("the armour of an age file is not in canonical form")
     return plain
 
 
 def parse(raw: bytes) -> Header:
     """The header of an unarmoured file. Raises VaultDamaged for whatever the standard excludes."""
     if not raw.startswith(INTRO):
-        raise VaultDamaged("this is no age file of version 1")
+        raise VaultDamaged("this is not an age file of version 1")
     reader = _Lines(raw, len(INTRO))
     stanzas: list[Stanza] = []
     line = reader.next()
@@ -134,7 +134,7 @@ def parse(raw: bytes) -> Header:
         stanzas.append(_stanza(line, reader))
         line = reader.next()
     if not line.startswith(b"--- ") or len(_decoded(line[4:])) != 32:
-        raise VaultDamaged("the header of an age file does not end as it should")
+        raise VaultDamaged("the header of an age file does not end correctly")
     if not stanzas:
         raise VaultDamaged("an age file has no recipient")
     _check_known(stanzas)
@@ -146,7 +146,7 @@ def parse(raw: bytes) -> Header:
 def check_recipients(header: Header) -> int:
     """How many X25519 recipients there are. Raises VaultDamaged for passphrases and SSH keys.
 
-    Kinds that nobody knows are skipped, as the standard asks: age writers add some on purpose
+    Kinds that no one knows are skipped, as the standard asks: age writers add some on purpose
     (`...-grease`), so that readers do not forget it. They cannot open anything here.
     """
     count = 0
@@ -174,7 +174,7 @@ class _Lines:
 def _stanza(line: bytes, reader: _Lines) -> Stanza:
     words = line.split(b" ")
     if words[0] != b"->" or len(words) < 2:
-        raise VaultDamaged("the header of an age file has a line that begins no recipient")
+        raise VaultDamaged("the header of an age file has a line that is not a recipient")
     if not all(_ARGUMENT.fullmatch(word) for word in words[1:]):
         raise VaultDamaged("a recipient of an age file has an empty or unreadable argument")
     kind, *arguments = (word.decode("ascii") for word in words[1:])
@@ -201,7 +201,7 @@ def _check_known(stanzas: list[Stanza]) -> None:
             if not right or len(_decoded(stanza.arguments[0].encode())) != 32:
                 raise VaultDamaged("an X25519 recipient of an age file is malformed")
         elif stanza.kind == "scrypt" and len(stanzas) > 1:
-            raise VaultDamaged("an age file has a passphrase beside other recipients")
+            raise VaultDamaged("an age file mixes a passphrase with other recipients")
 
 
 def _decoded(text: bytes) -> bytes:
@@ -211,7 +211,7 @@ def _decoded(text: bytes) -> bytes:
     except binascii.Error:
         raise VaultDamaged("the header of an age file holds malformed base64") from None
     if base64.b64encode(plain).rstrip(b"=") != text:
-        raise VaultDamaged("the header of an age file is not written in its one proper form")
+        raise VaultDamaged("the header of an age file is not in canonical form")
     return plain
 
 
@@ -223,7 +223,7 @@ def seal(plain: bytes, recipients: Sequence[str]) -> bytes:
     if not recipients or len(set(recipients)) != len(recipients):
         raise BadInput("a file is sealed for one or more different recipients")
     if not all(is_recipient(one) for one in recipients):
-        raise BadInput("a recipient is no X25519 recipient of age (age1...)")
+        raise BadInput("a recipient is not an X25519 recipient of age (age1...)")
     age = _pyrage()
     sealed: bytes = age.encrypt(plain, [age.x25519.Recipient.from_str(one) for one in recipients])
     if check_recipients(parse(sealed)) != len(recipients):

@@ -59,7 +59,7 @@ def read_key_file(path: Path, ask: Callable[[], str] | None = None) -> Imported:
 
 def _seed(raw: bytes, path: Path) -> KeyPair:
     if len(raw) not in (SEED_BYTES, 2 * SEED_BYTES):
-        raise BadKeyFile(f"{path} is no OpenSSH key, and a seed has 32 or 64 bytes, not {len(raw)}")
+        raise BadKeyFile(f"{path} is neither an OpenSSH key nor a seed of 32 or 64 bytes; it has {len(raw)}")
     key = KeyPair(SecretBytes(raw[:SEED_BYTES]))
     if len(raw) == 2 * SEED_BYTES and raw[SEED_BYTES:] != key.public_bytes:
         raise BadKeyFile(f"the second half of {path} is not the public half of the first")
@@ -70,7 +70,7 @@ def _openssh(raw: bytes, path: Path, ask: Callable[[], str] | None) -> KeyPair:
     key = _loaded(raw, path, None)
     if key is None:
         if ask is None:
-            raise BadKeyFile(f"{path} is encrypted", hint="run the command at a terminal; it asks for it")
+            raise BadKeyFile(f"{path} is encrypted", hint="run the command at a terminal: it asks for the passphrase")
         key = _loaded(raw, path, ask().encode())
     if key is None:
         raise BadKeyFile(f"the passphrase does not open {path}")
@@ -90,7 +90,7 @@ def _loaded(raw: bytes, path: Path, passphrase: bytes | None) -> KeyPair | None:
     except UnsupportedAlgorithm as error:
         raise BadKeyFile(
             f"{path} cannot be opened here: {error.args[0]}",
-            hint="take the passphrase off a copy with `ssh-keygen -p -f COPY`, import that, and destroy it",
+            hint="remove the passphrase from a copy with `ssh-keygen -p -f COPY`, import the copy, then destroy it",
         ) from None
     except TypeError:
         return None  # encrypted, and no passphrase was given
@@ -99,5 +99,5 @@ def _loaded(raw: bytes, path: Path, passphrase: bytes | None) -> KeyPair | None:
             return None
         raise BadKeyFile(f"{path} is damaged: {error}") from None
     if not isinstance(found, Ed25519PrivateKey):
-        raise BadKeyFile(f"{path} holds a key of another type than ed25519")
+        raise BadKeyFile(f"{path} holds a key that is not of type ed25519")
     return KeyPair(SecretBytes(found.private_bytes_raw()))

@@ -91,8 +91,8 @@ class KeySet:
                 self._ops.write(OP, {_CURRENT: pending})
             elif self.current().op != op:
                 raise VaultDamaged(
-                    f"the log names the operational key {op.hex()}, which this vault does not hold",
-                    hint="rotate or recover on the machine that has it, or recover from paper",
+                    f"the log names the operational key {op.hex()}, which is not in this vault",
+                    hint="rotate or recover on the machine that has the key, or recover with the recovery sheet",
                 )
             settled = self.current()
             nexts = self._nexts.read(NEXT)
@@ -161,7 +161,7 @@ def _record(vault: Vault, name: str, which: str) -> dict[str, Any] | None:
         sizes = [len(bytes.fromhex(record[field])) for field in ("public", "seed")]
         sizes += [len(bytes.fromhex(record["next"]))] if name == OP else []
     except (KeyError, TypeError, ValueError):
-        raise VaultDamaged(f"{name}.age holds something else than keys") from None
+        raise VaultDamaged(f"{name}.age holds something other than keys") from None
     if set(sizes) != {32}:
         raise VaultDamaged(f"{name}.age holds keys of another length")
     return record

@@ -2,9 +2,9 @@
 
 A plain folder of ours must be 0700 and its files 0600. A mounted secret (a container's secret
 volume, systemd's credentials) is often a link to a file of the administrator: then what counts is
-where it leads: a regular file of ours or of the administrator that nobody else may read or write.
+where it leads: a regular file of ours or of the administrator that no one else may read or write.
 Nothing is written through a link. So the folder itself is never one: through a link it could be
-read and not be written, and whoever makes the link would say which vault this agent has.
+read and not be written, and anyone who makes the link would say which vault this agent has.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_mounted_folder(path: Path) -> None:
         real = os.path.realpath(path)
         raise SymlinkRefused(
             f"{path} is a symbolic link",
-            hint=f"have the folder itself there, or name the real one wherever this path is named "
+            hint=f"put the folder itself there, or use its real path wherever this path is set "
             f"(options, holdfast.toml, keys.json): {real}",
         )
     if not stat.S_ISDIR(found.st_mode):
@@ -65,8 +65,7 @@ def check_mounted_folder(path: Path) -> None:
     wrong = _OTHERS if found.st_uid == os.geteuid() else _OTHERS_WRITE
     if mode & wrong:
         raise ModeTooWide(
-            f"{path} can be used by others (mode {mode:04o})",
-            hint=f"`chmod 700 {path}`, and consider who may have read it",
+            f"{path} can be used by others (mode {mode:04o})", hint=f"`chmod 700 {path}`; consider who may have read it"
         )
 
 
@@ -79,7 +78,7 @@ def _check_file(path: Path, found: os.stat_result, *, group_may_read: bool) -> N
     if mode & _OTHERS & ~spared:
         raise ModeTooWide(
             f"{path} can be used by others (mode {mode:04o})",
-            hint=f"`chmod 600 {path}` (of a mounted secret: its default mode), and consider who may have read it",
+            hint=f"`chmod 600 {path}` (for a mounted secret: its default mode); consider who may have read it",
         )
 
 

@@ -8,7 +8,7 @@
 
 A new key must never be in use while only one disk has it: `change` writes the copies first, reads
 each back, and the vault's own file last, which is the one that running workers read. A kill in
-between leaves copies that know a key more than the vault does, which nobody has used; the next
+between leaves copies that know a key more than the vault does, which no one has used; the next
 change writes over them. Without a second place nothing is changed at all.
 
 Several workers, also of other machines, may have the same vault open: each reads escrow.age when
@@ -148,7 +148,7 @@ def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
     if not copies:
         raise BadInput(
             "there is no second place for escrow.age",
-            hint="name a folder on another disk: without it a new key would exist only once",
+            hint="name a folder on another disk: otherwise a new key would exist in one place only",
         )
     raw = vault.sealed(ESCROW, contents)
     for folder in copies:
@@ -188,7 +188,7 @@ def _parsed(contents: Contents) -> Escrow:
     try:
         return _strict(contents)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise VaultDamaged("escrow.age holds something else than it should") from None
+        raise VaultDamaged("escrow.age has unexpected contents") from None
 
 
 def _strict(contents: Contents) -> Escrow:

@@ -5,9 +5,9 @@ second is moved to its place and at last the first, which is the moment the agen
 A set-up that was killed is simply run again: what it left behind is recognised by the id that
 both folders share with the one that was never moved, so it was never used, and is removed.
 
-Whoever needs a record signed by the new keys makes it in `ready`, which is called when both vaults
+Anyone who needs a record signed by the new keys makes it in `ready`, which is called when both vaults
 are built, read back and tried out, and before either is moved: it may write the record where only
-this command reads it, and may send it to nobody.
+this command reads it, and may send it to no one.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def clear_unfinished(folder: Path, second: Path) -> None:
     if same:
         check_private_folder(second)
         if _strangers(second):
-            raise VaultExists(f"{second} holds more than an unfinished set-up leaves")
+            raise VaultExists(f"{second} holds files that an unfinished set-up does not leave")
         # By one rename, so that a kill in the middle of the removal leaves nothing half there.
         remove_unfinished(second)
         os.rename(second, unfinished(second))

@@ -10,7 +10,7 @@ not open.
     credential   the same from systemd's credential folder     as safe as that host is
 
 The work of Argon2id is bounded before any of it is done: weaker than the floor means that
-somebody has tampered, more than the cap means that somebody wants us busy.
+someone has tampered, more than the cap means that someone wants us busy.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ WORK_MAX = 4 * PASSES * MEMORY_KIB
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}")
 
 RISKS = {
-    "passphrase": "nobody can start the agent without it; written down, it is a key under the mat",
-    "file": "whoever can read this file and the vault can act as the agent, without a person",
-    "credential": "the administrator of this host, and whoever becomes it, can act as the agent",
+    "passphrase": "the agent cannot start until a person types it; do not write it down next to the vault",
+    "file": "anyone who can read this file and the vault can act as the agent",
+    "credential": "anyone who is root on this host can act as the agent",
 }
 
 
@@ -188,16 +188,16 @@ def open_any(
             if payload is not None:
                 return payload
     if given is not None:
-        raise VaultLocked(f"{_given(given)} opens no slot of the vault in {where}", hint=ways_in(slots))
+        raise VaultLocked(_given(given, where), hint=ways_in(slots))
     if ask is not None and any(slot.kind == "passphrase" for slot in slots):
         try:
             key = passphrase_key(ask())
         except BadInput:
-            raise VaultLocked(f"that passphrase opens no slot of the vault in {where}", hint=ways_in(slots)) from None
+            raise VaultLocked(f"wrong passphrase for the vault in {where}", hint=ways_in(slots)) from None
         return open_any(slots, None, vault_id=vault_id, where=where, given=key)
     read = {(key.kind, key.source) for key in keys}
     tried = "; ".join(_tried(slot, was_read=(slot.kind, slot.source) in read) for slot in slots)
-    raise VaultLocked(f"no slot of the vault in {where} could be opened: {tried}", hint=ways_in(slots))
+    raise VaultLocked(f"cannot open the vault in {where}: {tried}", hint=ways_in(slots))
 
 
 def ways_in(slots: Iterable[Slot]) -> str:
@@ -206,32 +206,34 @@ def ways_in(slots: Iterable[Slot]) -> str:
     for slot in slots:
         match slot.kind:
             case "file":
-                ways.append(f"mount or put back {slot.source}")
+                ways.append(f"mount or restore {slot.source}")
             case "credential":
-                ways.append(f"start it by systemd with the credential {slot.source}")
+                ways.append(f"start it with systemd and the credential {slot.source}")
             case _:
-                ways.append("give the passphrase")
+                ways.append("type the passphrase")
     several = list(dict.fromkeys(ways))
-    rest = "without it" if len(several) == 1 else "without any of them"
-    return f"{'; or '.join(several)}; {rest} only the paper opens the vault"
+    lost = "that is" if len(several) == 1 else "all of these are"
+    return f"{'; or '.join(several)}; if {lost} lost, the recovery sheet still opens the vault"
 
 
-def _given(key: UnlockKey) -> str:
-    return "that passphrase" if key.kind == "passphrase" else f"what {key.source} holds"
+def _given(key: UnlockKey, where: Path) -> str:
+    if key.kind == "passphrase":
+        return f"wrong passphrase for the vault in {where}"
+    return f"the key in {key.source} does not open the vault in {where}"
 
 
 def _tried(slot: Slot, *, was_read: bool) -> str:
-    """Why a slot stayed shut, where nobody gave a key."""
+    """Why a slot did not open, where no key was given."""
     if slot.kind == "passphrase":
-        return "a passphrase, and nobody is there to type it"
+        return "it needs its passphrase, and there is no terminal to ask on"
     if slot.kind == "file":
         what = f"the file {slot.source}"
     else:
         folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
         if not folder:
-            return f"the credential {slot.source}, and systemd has given this process none"
+            return f"systemd gave this process no credential {slot.source}"
         what = f"the credential {Path(folder) / slot.source}"
-    return f"{what}, which holds another key" if was_read else f"{what}, which is not there"
+    return f"{what} holds another key" if was_read else f"{what} is missing"
 
 
 def check_closed(slot: Slot) -> None:
@@ -247,9 +249,9 @@ def check_slot(slot: Slot) -> None:
     if not known or (slot.work is None) == (slot.kind == "passphrase"):
         raise VaultDamaged("slots.json has a slot of an unknown kind")
     if slot.kind == "file" and not os.path.isabs(slot.source):
-        raise VaultDamaged("slots.json has a slot whose file has no whole path")
+        raise VaultDamaged("slots.json has a slot whose file path is not absolute")
     if slot.kind == "credential" and not _NAME.fullmatch(slot.source):
-        raise VaultDamaged("slots.json has a slot whose credential has no proper name")
+        raise VaultDamaged("slots.json has a slot whose credential name is invalid")
     for text, size in ((slot.salt, SALT_BYTES), (slot.nonce, NONCE_BYTES)):
         if len(_raw(text)) != size:
             raise VaultDamaged("slots.json has a slot with a salt or nonce of another length")
@@ -299,7 +301,10 @@ def _unlock_secret(text: bytes, where: str) -> SecretBytes:
     except ValueError:
         raw = b""
     if len(bare) != 2 * KEY_BYTES or len(raw) != KEY_BYTES:
-        raise VaultLocked(f"{where} holds no unlock key", hint="it holds 64 hex digits; a passphrase is typed")
+        raise VaultLocked(
+            f"{where} does not hold an unlock key",
+            hint="it must hold 64 hex digits; a passphrase is typed, not stored in a file",
+        )
     return SecretBytes(raw)
 
 

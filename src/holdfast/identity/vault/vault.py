@@ -4,13 +4,13 @@
     NAME.age     a JSON object, sealed for {that identity, the paper's escrow key}
 
 Each file is replaced atomically (host/private_files.py), and a write counts only after it was
-read back, opened and compared: whoever gets an answer from `write` may rely on it. Contents name
+read back, opened and compared: anyone who gets an answer from `write` may rely on it. Contents name
 the vault and the file they belong to, so that a file of another vault, or another file of this
-one, is refused. What is not noticed: an older file of the same name, put back by somebody who
+one, is refused. What is not noticed: an older file of the same name, put back by someone who
 may write here; the key log tells which keys are the current ones.
 
 A vault comes into being by one rename: it is built in `.NAME.new` beside its place, synced, and
-renamed. A set-up that was killed leaves such a folder, which nobody has ever used; the next
+renamed. A set-up that was killed leaves such a folder, which no one has ever used; the next
 set-up removes it.
 """
 
@@ -47,7 +47,7 @@ SLOTS = "slots.json"
 LOCK = "lock"
 SLOTS_BYTES_MAX = 64 * 1024
 
-Contents = dict[str, Any]  # Any: JSON; whoever owns a file parses it
+Contents = dict[str, Any]  # Any: JSON; the owner of a file parses it
 
 
 class _SlotFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class _SlotFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every slot seals. The recipient is in here so that nobody can exchange it."""
+    """What every slot seals. The recipient is in here so that no one can exchange it."""
 
     identity: str
     escrow: str
@@ -109,7 +109,7 @@ class Vault:
         path = (folder or self.folder) / f"{name}.age"
         write_atomically(path, raw)
         if self.unsealed(name, read_mounted(path, bytes_max=FILE_BYTES_MAX)) != contents:
-            raise VaultDamaged(f"{path} does not hold what was just written to it")
+            raise VaultDamaged(f"{path} does not hold the bytes that were just written to it")
 
     @contextmanager
     def turn(self) -> Generator[None]:
@@ -149,7 +149,7 @@ class Vault:
             VaultLocked: a slot does not open; nothing was changed.
         """
         if not is_recipient(recipient):
-            raise BadInput("the escrow recipient is no X25519 recipient of age (age1...)")
+            raise BadInput("the escrow recipient is not an X25519 recipient of age (age1...)")
         with self.turn():
             ways = [(slot, self._way(slot, keys)) for slot in self.list_slots()]
             before, self.escrow = self.escrow, recipient
@@ -173,7 +173,7 @@ class Vault:
                 return replace(key, source=slot.source, work=slot.work)
         raise VaultLocked(
             f"slot {slot.id} ({slot.kind}) of {self.folder} does not open",
-            hint="every slot must open for this; give its passphrase, mount its file, or remove it",
+            hint="every slot must open for this: type its passphrase, mount its file, or remove the slot",
         )
 
     def remove_slot(self, slot_id: str) -> None:
@@ -227,7 +227,7 @@ def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: Unl
     try:
         payload = msgspec.json.decode(raw, type=_Payload)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise VaultDamaged(f"a slot of {folder} holds something else than a key") from None
+        raise VaultDamaged(f"a slot of {folder} holds something other than a key") from None
     identity = AgeIdentity.from_text(payload.identity)
     return Vault(folder, vault_id=found.vault, identity=identity, escrow=payload.escrow)
 
@@ -258,7 +258,7 @@ def building(
     if not keys:
         raise BadInput("a vault needs a slot")
     if not is_recipient(escrow):
-        raise BadInput("the escrow recipient is no X25519 recipient of age (age1...)")
+        raise BadInput("the escrow recipient is not an X25519 recipient of age (age1...)")
     check_free(folder)
     place = unfinished(folder)
     if not folder.parent.is_dir():
@@ -289,7 +289,7 @@ def building(
 def check_free(folder: Path) -> None:
     check_place(folder)
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise VaultExists(f"{folder} is there already, and not empty")
+        raise VaultExists(f"{folder} already exists and is not empty")
 
 
 def unfinished(folder: Path) -> Path:
@@ -313,7 +313,7 @@ def parse_contents(plain: bytes, *, vault_id: str | None, name: str) -> Contents
             raise ValueError("another vault")
         return {key: found[key] for key in found if key not in ("format", "vault", "file")}
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise VaultDamaged(f"{name}.age holds something else than it should") from None
+        raise VaultDamaged(f"{name}.age has unexpected contents") from None
 
 
 def _read_slots(folder: Path) -> _SlotFile:

@@ -1,7 +1,7 @@
 """Looking at an agent from outside: several sources are asked, and the odd one out is named.
 
-Nobody is believed alone. What every source served is put into one log; final beats first, a
-higher generation beats a lower one, and whoever served less or something else is named. One honest
+No one is believed alone. What every source served is put into one log; final beats first, a
+higher generation beats a lower one, and anyone who served less or something else is named. One honest
 source is enough to see that the others are behind or lie. An observer that knew the log before
 starts from what it knew, so a source that serves an old copy rolls nothing back.
 """
@@ -78,10 +78,10 @@ def observe(
     alone = {answer.source: merge_copies(None, (answer.copy,), id=id, port=port, asked=asked) for answer in answers}
     log = merge_copies(known, [answer.copy for answer in answers], id=id, port=port, asked=asked)
     if log is None:
-        return Refusal(Reason.NOBODY_ANSWERED, "no source served a log of this agent")
+        return Refusal(Reason.NOBODY_ANSWERED, "no source returned a log of this agent")
     operators = {answer.operator for answer in answers if alone[answer.source] is not None}
     if known is None and len(operators) < OPERATORS_MIN:
-        return Refusal(Reason.ONE_OPERATOR, f"a first sight needs sources of {OPERATORS_MIN} operators")
+        return Refusal(Reason.ONE_OPERATOR, f"the first look at an agent needs sources of {OPERATORS_MIN} operators")
     return _seen(log, alone)
 
 
@@ -96,7 +96,7 @@ def merge_copies(
     """The log with all of the copies that is valid; what is not is left out.
 
     Receipts of all copies count together. Recoveries that the old witnesses vouch for come before
-    those that only a caller who asked may take, whoever served them first; and each copy is read
+    those that only a caller who asked may take, no matter which source served them first; and each copy is read
     twice, because what one served may stand on what a later one brought.
     """
     receipts: dict[Digest, list[Signed[Receipt]]] = {}

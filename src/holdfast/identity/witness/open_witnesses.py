@@ -25,7 +25,7 @@ from holdfast.identity.witness.witness_folder import SEED, FolderLogStore, witne
 from holdfast.identity.witness.witness_service import Clock, WitnessService
 from holdfast.layout.witness_address import WitnessAddress
 
-AGENTS_MAX = 64  # logs that one witness is asked for, when nobody says which agent
+AGENTS_MAX = 64  # logs that one witness is asked for, when no one says which agent
 
 
 @dataclass(frozen=True, slots=True)

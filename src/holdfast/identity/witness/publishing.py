@@ -4,10 +4,10 @@ Nothing here decides whether the record is good: the caller has put it into its 
 every witness judges for itself. Everything may be repeated: a witness answers the same record with
 the same receipt. Rounds go on while there is something that a witness has not been told: one that
 only the new record names signs after it has seen the receipts of the old ones, and at the end each
-of them holds all receipts, so that whoever asks one of them sees that the record is final.
+of them holds all receipts, so that anyone who asks one of them sees that the record is final.
 
 A witness that lacks earlier records is given them first. One that holds another record instead is
-asked for its copy, which goes into the log: so the owner learns that somebody else was there.
+asked for its copy, which goes into the log: so the owner learns that someone else was there.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ restarts too. It knows what it signed from the receipts in its own copy of the l
 record that it ever held is kept, so there is no second list that could disagree.
 
 Order of acts, and why: decide (`judge`, pure); sign; write record and receipt durably; answer. A
-crash before the write forgets a receipt that nobody got; a crash after it answers the same
+crash before the write forgets a receipt that no one got; a crash after it answers the same
 receipt when asked again.
 
 A witness that only the new record names signs after the old witnesses have vouched for it. One
@@ -116,9 +116,9 @@ def _answer(log: KeyLog, signed: Signed[Record], key: PublicKey, now: int) -> Si
     if own is not None and own.record.d == signed.digest:
         return own
     if held is None or held.digest != signed.digest:
-        return Refusal(Reason.CONTESTED, "kept as evidence: another record was here first")
+        return Refusal(Reason.CONTESTED, "kept as evidence: the witness saw another record at this position first")
     if own is not None:
-        return Refusal(Reason.CONTESTED, "held, but this witness vouched for another record here")
+        return Refusal(Reason.CONTESTED, "kept, but this witness vouched for another record at this position")
     if position.g < log.position.g:
         return Refusal(Reason.OLD_KEYS, "a recovery has replaced its generation")
     return _vouch(log, held, key, now)
@@ -126,10 +126,10 @@ def _answer(log: KeyLog, signed: Signed[Record], key: PublicKey, now: int) -> Si
 
 def _vouch(log: KeyLog, held: LogEntry, key: PublicKey, now: int) -> Receipt | Refusal:
     if not rules.may_vouch(held, key):
-        return Refusal(Reason.NOT_A_WITNESS, "held; this witness is not named for it")
+        return Refusal(Reason.NOT_A_WITNESS, "kept, but this record does not name this witness")
     first = held.needs[:-1]  # of a rotation that names witnesses: those before it
     if first and key not in first[0].members and not rules.enough(first, held.receipts):
-        return Refusal(Reason.PREVIOUS_NOT_FINAL, "held; the old witnesses have to vouch for it first")
+        return Refusal(Reason.PREVIOUS_NOT_FINAL, "kept; the old witnesses must vouch for it first")
     g, s = held.position
     return Receipt(id=log.id, g=g, s=s, d=held.digest, wit=key, at=now)
 

@@ -79,7 +79,7 @@ class FolderLogStore:
             if known is not None and known[0] == size:
                 return known
             if size > FILE_BYTES_MAX:
-                raise WitnessDamaged(f"{path}: {size:,} bytes are more than a witness writes")
+                raise WitnessDamaged(f"{path}: {size:,} bytes is more than a witness writes")
             with os.fdopen(os.dup(fd), "rb") as file:
                 raw = file.read(size)
         finally:
