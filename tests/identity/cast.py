@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import NOBODY, accept, add_receipt
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import SeedSigner, Signer, Sodium
+from holdfast.identity.records.ed25519 import Signer, Sodium
 from holdfast.identity.records.encodings import AgentId, PublicKey, digest_of
 from holdfast.identity.records.records import (
     Keys,
@@ -21,6 +21,7 @@ from holdfast.identity.records.records import (
     RotationReason,
     sign_receipt,
 )
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.certificate import Certificate, Role
 
@@ -29,8 +30,8 @@ NOW = 1_800_000_000
 NONCE = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
-def key(name: str) -> SeedSigner:
-    return SeedSigner(hashlib.sha256(name.encode()).digest())
+def key(name: str) -> KeyPair:
+    return KeyPair(SecretBytes(hashlib.sha256(name.encode()).digest()))
 
 
 def witnesses(*names: str, needed: int) -> Keys:
@@ -80,16 +81,16 @@ class Owner:
     name: str = "owner"
     wit: Keys = field(default_factory=lambda: witnesses("w1", "w2", "w3", needed=2))
 
-    def op(self, number: int) -> SeedSigner:
+    def op(self, number: int) -> KeyPair:
         return key(f"{self.name} op {number}")
 
-    def next(self, number: int) -> SeedSigner:
+    def next(self, number: int) -> KeyPair:
         return key(f"{self.name} next {number}")
 
-    def paper(self, g: int) -> SeedSigner:
+    def paper(self, g: int) -> KeyPair:
         return key(f"{self.name} paper {g}")
 
-    def paper_next(self, g: int) -> SeedSigner:
+    def paper_next(self, g: int) -> KeyPair:
         return key(f"{self.name} paper next {g}")
 
     def inception(self) -> Signed[Record]:

@@ -10,8 +10,9 @@ from holdfast.identity.files.own_log import extend_own_log, read_own_log
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import SeedSigner, Sodium
+from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import Keys, RotationReason
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.vault.age import AgeIdentity
 from holdfast.identity.vault.keyset import KeySet
@@ -20,9 +21,9 @@ from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault, open_vault
 
 PORT = Sodium()
-PAPER = SeedSigner(bytes(range(32)))
-WITNESS = SeedSigner(bytes(range(1, 33)))
-NEXT_KEYS = SeedSigner(bytes(range(2, 34)))
+PAPER = KeyPair(SecretBytes(bytes(range(32))))
+WITNESS = KeyPair(SecretBytes(bytes(range(1, 33))))
+NEXT_KEYS = KeyPair(SecretBytes(bytes(range(2, 34))))
 
 
 @dataclass

@@ -235,6 +235,6 @@ def test_row_26_a_typed_text_is_taken_or_refused_never_guessed(phrase: Phrase) -
     for place in range(24):
         wrong = [*words]
         wrong[place] = "qqqq"
-        with pytest.raises(BadPhrase, match=f"word {place + 1} is not in the list") as caught:
+        with pytest.raises(BadPhrase, match=f"word {place + 1} is not in the word list") as caught:
             read_phrase(" ".join(wrong))
         assert isinstance(caught.value, HoldfastError)

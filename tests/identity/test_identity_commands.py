@@ -66,13 +66,13 @@ def test_an_agent_is_made_shown_and_not_made_twice(hf: Commands) -> None:
 
 def test_nothing_is_made_where_something_is_missing(hf: Commands) -> None:
     assert "--words-fd" in hf("init", "ada", "--second", "s", "--unlock-file", "u", code=2).err
-    assert "no name" in hf("init", "Ada Lovelace", code=2).err
+    assert "not a valid name" in hf("init", "Ada Lovelace", code=2).err
     assert "--second" in init("ada", code=2).stderr
     given = ("ada", "--second", "s", "--unlock-file", "u")
     assert "--second-passphrase-fd" in init(*given, code=2).stderr
     assert "the same key" in init(*given, "--second-unlock-file", "u", code=2).stderr
     inside = init("ada", "--second", "ada/s", "--unlock-file", "u", code=2)
-    assert "lies in" in inside.stderr
+    assert "is inside" in inside.stderr
     assert "Never put a secret on the command line" in init("ada", "my passphrase", code=2).stderr
     assert not Path("ada").exists()
     assert not Path(".config/holdfast/vault").exists()
@@ -113,7 +113,7 @@ def test_rotate_evict_and_retire_by_command(hf: Commands) -> None:
         stdin=" ".join(["zoo"] * 24),
         code=2,
     )
-    assert "not the ones" in wrong.err
+    assert "not the words of this agent" in wrong.err
     assert head("retire", *paper, stdin=words) == (2, 0, "retired")
 
 

@@ -228,7 +228,7 @@ def test_a_third_machine_does_not_evict_the_second_by_mistake(world: World) -> N
     world.make()
     back, third = elsewhere(world), elsewhere(world, "third")
     assert back.recover(world.words[0]).lost
-    with pytest.raises(NotNow, match="recovered already"):
+    with pytest.raises(NotNow, match="already recovered"):
         third.recover(world.words[0])
     assert not third.vault.exists()
     third.recover(world.words[0], again=True)

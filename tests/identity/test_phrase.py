@@ -53,7 +53,7 @@ def test_what_is_no_phrase_is_refused_by_place_and_never_shown(phrase: Phrase) -
     for typed, said in (
         (words[:23], "23 were given"),
         ([*words, "zoo"], "25 were given"),
-        ([*words[:4], "qqqq", *words[5:]], "word 5 is not in the list"),
+        ([*words[:4], "qqqq", *words[5:]], "word 5 is not in the word list"),
         ([words[0][:3] + "zz", *words[1:22], "?", "xyzzy"], "words 1, 23, 24 are not"),
         ([words[0], *words[:0:-1]], "one is wrong, or two are swapped"),
     ):
@@ -109,7 +109,7 @@ def test_two_wrong_words_are_refused_never_another_phrase(places: tuple[int, int
     words = list(phrase.words)
     for place in places:
         words[place] = "zoo"
-    with pytest.raises(BadPhrase, match="nor within one mistake"):
+    with pytest.raises(BadPhrase, match="not even with one mistake"):
         repair(" ".join(words), lambda one: _recovery_key(one) == public)
 
 
@@ -120,7 +120,7 @@ def test_a_repair_that_fits_twice_is_refused(phrase: Phrase) -> None:
 
 
 def test_two_unreadable_words_are_refused(phrase: Phrase) -> None:
-    with pytest.raises(BadPhrase, match="2 words cannot be read"):
+    with pytest.raises(BadPhrase, match="2 words are unreadable"):
         repair(" ".join(["?", "?", *phrase.words[2:]]), lambda _: True)
 
 

@@ -69,7 +69,7 @@ def test_a_damaged_share_is_named_by_its_place_and_never_shown(shares: list[Shar
         with pytest.raises(BadShare, match="share 2: a word is wrong") as caught:
             combine([*texts(shares[0]), damaged])
         assert caught.value.reason == "damaged"
-    with pytest.raises(BadShare, match=r"share 1: word 3 is not in the list"):
+    with pytest.raises(BadShare, match=r"share 1: word 3 is not in the word list"):
         combine([" ".join([*words[:2], "qqqq", *words[3:]])])
     with pytest.raises(BadShare, match="it has 32 words"):
         combine([" ".join(words[:-1])])

@@ -112,7 +112,7 @@ def test_a_passphrase_opens_however_it_is_composed_and_another_does_not(
     assert str(tmp_path / "vault") in locked.value.message
     assert f"the file {tmp_path / 'unlock'} is missing" in locked.value.message
     assert "it needs its passphrase, and there is no terminal to ask on" in locked.value.message
-    assert f"put back {tmp_path / 'unlock'}; or give the passphrase" in locked.value.hint
+    assert f"mount or restore {tmp_path / 'unlock'}; or type the passphrase" in locked.value.hint
 
 
 def test_work_outside_the_limits_is_refused_before_any_is_done(tmp_path: Path, phrase: Phrase) -> None:
@@ -331,7 +331,7 @@ def test_a_rotation_is_staged_found_again_and_settled(tmp_path: Path, phrase: Ph
     for gone in (lambda: keys.get_op(old.op), lambda: keys.get_next(old.next)):
         with pytest.raises(VaultDamaged):
             gone()
-    with pytest.raises(VaultDamaged, match="does not hold"):
+    with pytest.raises(VaultDamaged, match="is not in this vault"):
         keys.settle(op=bytes(32))
     keys.stage(ENTROPY)
     keys.abandon()

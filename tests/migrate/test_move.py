@@ -70,7 +70,7 @@ def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:
     assert there.take(tmp_path, code=2)["code"] == "bad-input"
     there.take(package)
     assert not package.exists()
-    assert "taken already" in there.take(package, code=2)["hint"]
+    assert "already imported" in there.take(package, code=2)["hint"]
     _leave_ready(there.root / ".ada.moving", out)
     assert there.take(package.with_name("ada.move.taken"))["incarnation"] == 2
     assert not (there.root / ".ada.moving").exists()

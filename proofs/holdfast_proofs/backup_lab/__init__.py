@@ -18,9 +18,10 @@ from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import SeedSigner, Sodium
+from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import Keys
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head, JournalMark, sign_head
 
@@ -50,7 +51,7 @@ class Owner:
         self.log_ = log
 
     @property
-    def op(self) -> SeedSigner:
+    def op(self) -> KeyPair:
         return _key(f"{self.name} op")
 
     @property
@@ -64,8 +65,8 @@ class Owner:
         return sign_head(head, self.op)
 
 
-def _key(name: str) -> SeedSigner:
-    return SeedSigner(hashlib.sha256(f"backup lab: {name}".encode()).digest())
+def _key(name: str) -> KeyPair:
+    return KeyPair(SecretBytes(hashlib.sha256(f"backup lab: {name}".encode()).digest()))
 
 
 def head_of(owner: Owner, staged: Staged, *, before: Signed[Head] | None = None) -> Signed[Head]:

@@ -52,10 +52,9 @@ from holdfast.errors import (
 from holdfast.host.mounts import find_network_fs
 from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
 from holdfast.identity.files.own_log import find_own_log
-from holdfast.identity.journal_keys.vault_keys import terminal_prompt
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
-from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved

@@ -22,17 +22,8 @@ from holdfast.identity.paper.derive import PaperKeys, PaperState, paper_fit
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.paper.repair import repair
 from holdfast.identity.paper.shares import combine
-from holdfast.identity.records.encodings import AgentId, key_digest, key_text
-from holdfast.identity.records.records import (
-    Inception,
-    Keys,
-    LogPosition,
-    Record,
-    Recovery,
-    Retirement,
-    Rotation,
-    RotationReason,
-)
+from holdfast.identity.records.encodings import AgentId, key_text
+from holdfast.identity.records.records import Keys, LogPosition, Record, Recovery, Retirement, Rotation, RotationReason
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.vault.keyset import NEXT, OP, KeySet
 from holdfast.identity.vault.ring import read_escrow, store
@@ -43,29 +34,20 @@ from holdfast.identity.witness.publishing import is_settled
 
 def matches(log: KeyLog, paper: PaperKeys) -> bool:
     """Whether this paper is, or once was, the one behind the log."""
-    return find_generation(log, paper) is not None
-
-
-def find_generation(log: KeyLog, paper: PaperKeys) -> int | None:
-    """The newest generation whose recovery this paper signs; None where it is another's paper."""
-    for g in range(len(log.generations), 0, -1):
-        tier = log.generations[g - 1].tier.record
-        if isinstance(tier, Inception | Recovery):
-            with paper.recovery(g) as key:
-                if key_digest(key.public) in tier.rec.members:
-                    return g
-    return None
+    return paper_fit(paper, log).fit is not PaperState.OTHER
 
 
 def check_paper(log: KeyLog, paper: PaperKeys) -> None:
     """Refuse a paper that cannot act for this log now, and say why."""
     if log.standing is LogStanding.RETIRED:
         raise NotNow(f"{log.id} is retired", hint="a retired identity cannot be restored")
-    newest = find_generation(log, paper)
-    if newest is None:
+    found = paper_fit(paper, log)
+    if found.fit is PaperState.OTHER:
         raise BadPhrase(f"these words do not belong to {log.id}", hint="is it the sheet of another agent?")
-    if newest < len(log.generations):
-        raise BadPhrase(f"these words were replaced in the recovery of generation {newest}", hint="use the newer sheet")
+    if found.fit is PaperState.REPLACED:
+        raise BadPhrase(
+            f"these words were replaced in the recovery of generation {found.generation}", hint="use the newer sheet"
+        )
 
 
 def recovery_of(

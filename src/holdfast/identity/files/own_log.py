@@ -25,15 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.errors import BadRecord, LogDamaged, LogMissing
-from holdfast.host.private_files import (
-    explained,
-    open_private,
-    remove_durably,
-    sync,
-    sync_folder,
-    write_all,
-    write_atomically,
-)
+from holdfast.host.private_files import explained, open_private, remove_durably, write_atomically
 from holdfast.identity.log.log import Numbered, replay
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
@@ -41,6 +33,7 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.records import Record, parse_record
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.witness.witness import LogCopy, copy_of
+from holdfast.identity.witness.witness_folder import append_at
 
 LOG = "kel.jsonl"
 RECEIPTS = "receipts.jsonl"
@@ -119,21 +112,8 @@ def _append(path: Path, lines: tuple[bytes, ...]) -> None:
     size, stored = _whole(path)
     known = {line for _, line in stored}
     data = b"".join(line + b"\n" for line in lines if line not in known)
-    if not data:
-        return
-    fresh = not path.exists()
-    fd = open_private(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        os.ftruncate(fd, size)  # a line that a crash left without its end
-        os.lseek(fd, size, os.SEEK_SET)
-        write_all(fd, data)
-        sync(fd)
-    except OSError as error:
-        raise explained(error, path) from error
-    finally:
-        os.close(fd)
-    if fresh:
-        sync_folder(path.parent)
+    if data:
+        append_at(path, size, data)
 
 
 def _whole(path: Path) -> tuple[int, list[Numbered]]:

@@ -13,10 +13,8 @@ do not trust are not made safe by the move.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -26,7 +24,7 @@ from holdfast.host.private_files import create_durably, sync, write_all, write_a
 from holdfast.identity.journal_keys.keyfile import POINTER, is_pointer, parse, read
 from holdfast.identity.journal_keys.secret_file import lock_keys
 from holdfast.identity.vault.ring import JournalKeys, VaultRing, read_escrow
-from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 
 
 def read_keys(path: Path) -> JournalKeys:
@@ -98,15 +96,6 @@ def open_ring(raw: bytes, *, where: Path, ask: Callable[[], str] | None = None) 
     if vault.vault_id != vault_id:
         raise KeysWrong(f"{folder} is not the vault that {where} names")
     return VaultRing(vault)
-
-
-def terminal_prompt() -> Callable[[], str] | None:
-    """How a person is asked for the vault's passphrase; None without a terminal."""
-    return _prompt if sys.stdin.isatty() else None
-
-
-def _prompt() -> str:
-    return getpass.getpass("passphrase of the vault: ", sys.stderr)
 
 
 def _pointer(raw: bytes, where: Path) -> tuple[Path, str]:

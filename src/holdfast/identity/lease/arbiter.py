@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from holdfast.core.clock import Clock
@@ -27,7 +30,7 @@ from holdfast.identity.lease.arbiter_state import (
     view_lease,
 )
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import AgentId, PublicKey
 from holdfast.identity.records.records import Refusal
 from holdfast.identity.statements.claim import LEASE_MS
@@ -64,31 +67,22 @@ class LeaseArbiter(Protocol):
         ...
 
 
-class MemoryArbiter:
-    """LeaseArbiter in this process; gone with it, and then everything is granted again."""
+class StoredArbiter(ABC):
+    """LeaseArbiter over states that a subclass keeps."""
 
-    def __init__(self, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
+    def __init__(self, *, clock: Clock, life_ms: int, secret: bytes) -> None:
         self._clock = clock
         self._life_ms = life_ms
-        self._secret = os.urandom(SECRET_BYTES)
+        self._secret = secret
         self._port = Sodium()
-        self._logs: dict[AgentId, KeyLog] = {}
-        self._states: dict[AgentId, ArbiterState] = {}
-        self._alone = threading.Lock()
-
-    def learn(self, copy: LogCopy, id: AgentId) -> None:
-        with self._alone:
-            log = learn_log(self._logs.get(id), copy, id, self._port)
-            if log is not None:
-                self._logs[id] = log
 
     def look(self, id: AgentId) -> LeaseView | None:
-        with self._alone:
-            return view_lease(self._states.get(id, ArbiterState()), self._hearing())
+        with self._alone() as hearing:
+            return view_lease(self._load(id), hearing)
 
     def challenge(self, id: AgentId, inst: PublicKey) -> str:
-        with self._alone:
-            return challenge_for(self._states.get(id, ArbiterState()), id, inst, self._hearing())
+        with self._alone() as hearing:
+            return challenge_for(self._load(id), id, inst, hearing)
 
     def grant(self, claim: bytes, certificate: bytes) -> LeaseGrant | Refusal:
         return self._judge(claim, certificate, renewal=False)
@@ -97,40 +91,76 @@ class MemoryArbiter:
         return self._judge(claim, certificate, renewal=True)
 
     def yield_to(self, said: bytes) -> Refusal | None:
-        with self._alone:
-            id_ = id_of_yield(said)
-            if isinstance(id_, Refusal):
-                return id_
-            state, answer = after_yield(self._states.get(id_, ArbiterState()), said, self._hearing())
-            self._states[id_] = state
+        id_ = id_of_yield(said)
+        if isinstance(id_, Refusal):
+            return id_
+        with self._alone() as hearing:
+            before = self._load(id_)
+            after, answer = after_yield(before, said, hearing)
+            self._keep(id_, before, after)
             return answer
 
     def _judge(self, claim: bytes, certificate: bytes, *, renewal: bool) -> LeaseGrant | Refusal:
-        with self._alone:
-            id_ = id_of_claim(claim)
-            if isinstance(id_, Refusal):
-                return id_
-            state, answer = after_claim(
-                self._states.get(id_, ArbiterState()),
-                claim,
-                certificate,
-                self._logs.get(id_),
-                self._hearing(),
-                renewal=renewal,
-            )
-            self._states[id_] = state
+        id_ = id_of_claim(claim)
+        if isinstance(id_, Refusal):
+            return id_
+        log = self._find_log(id_)
+        with self._alone() as hearing:
+            before = self._load(id_)
+            after, answer = after_claim(before, claim, certificate, log, hearing, renewal=renewal)
+            self._keep(id_, before, after)
             return answer
 
     def _hearing(self) -> Hearing:
-        return hearing_at(self._clock, self._life_ms, self._secret, self._port)
+        return Hearing(
+            boot=self._clock.boot_id,
+            clock_ms=self._clock.boot_ms(),
+            wall_s=self._clock.wall_ms() // 1000,
+            life_ms=self._life_ms,
+            secret=self._secret,
+            port=self._port,
+        )
+
+    @abstractmethod
+    def _alone(self) -> AbstractContextManager[Hearing]:
+        """The right to read and change the states. The clock is read inside: later means later."""
+
+    @abstractmethod
+    def _find_log(self, id_: AgentId) -> KeyLog | None: ...
+
+    @abstractmethod
+    def _load(self, id_: AgentId) -> ArbiterState: ...
+
+    @abstractmethod
+    def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
+        """Durable on return."""
 
 
-def hearing_at(clock: Clock, life_ms: int, secret: bytes, port: Signatures) -> Hearing:
-    return Hearing(
-        boot=clock.boot_id,
-        clock_ms=clock.boot_ms(),
-        wall_s=clock.wall_ms() // 1000,
-        life_ms=life_ms,
-        secret=secret,
-        port=port,
-    )
+class MemoryArbiter(StoredArbiter):
+    """Keeps its states in this process; after a restart everything is granted again."""
+
+    def __init__(self, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
+        super().__init__(clock=clock, life_ms=life_ms, secret=os.urandom(SECRET_BYTES))
+        self._logs: dict[AgentId, KeyLog] = {}
+        self._states: dict[AgentId, ArbiterState] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, copy: LogCopy, id: AgentId) -> None:
+        with self._lock:
+            log = learn_log(self._logs.get(id), copy, id, self._port)
+            if log is not None:
+                self._logs[id] = log
+
+    @contextmanager
+    def _alone(self) -> Generator[Hearing]:
+        with self._lock:
+            yield self._hearing()
+
+    def _find_log(self, id_: AgentId) -> KeyLog | None:
+        return self._logs.get(id_)
+
+    def _load(self, id_: AgentId) -> ArbiterState:
+        return self._states.get(id_, ArbiterState())
+
+    def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
+        self._states[id_] = after

@@ -32,24 +32,10 @@ from holdfast.host.private_files import (
     open_private,
     write_atomically,
 )
-from holdfast.identity.lease.arbiter import SECRET_BYTES, hearing_at
-from holdfast.identity.lease.arbiter_state import (
-    ArbiterState,
-    Contender,
-    Hearing,
-    LeaseGrant,
-    LeaseView,
-    after_claim,
-    after_yield,
-    challenge_for,
-    id_of_claim,
-    id_of_yield,
-    learn_log,
-    view_lease,
-)
+from holdfast.identity.lease.arbiter import SECRET_BYTES, StoredArbiter
+from holdfast.identity.lease.arbiter_state import ArbiterState, Contender, Hearing, learn_log
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes, parse_agent_id, parse_digest
+from holdfast.identity.records.encodings import AgentId, Digest, parse_agent_id, parse_digest, parse_key
 from holdfast.identity.records.records import LogPosition, Reason, Refusal
 from holdfast.identity.statements.claim import LEASE_MS, WINDOW, AgentLease, ClaimBasis, MessageChain
 from holdfast.identity.witness.witness import LogCopy, WitnessVerdict
@@ -97,19 +83,16 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     contender: _Contender | None = None
 
 
-class FolderArbiter:
+class FolderArbiter(StoredArbiter):
     """arbiter.LeaseArbiter over a folder."""
 
     def __init__(self, folder: Path, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
         check_place(folder)
         ensure_private_folder(folder)
+        super().__init__(clock=clock, life_ms=life_ms, secret=_secret(folder))
         self._folder = folder
-        self._clock = clock
-        self._life_ms = life_ms
-        self._port = Sodium()
         self._logs = FolderLogStore(folder / _LOGS, port=self._port)
         self._threads = threading.Lock()
-        self._secret = _secret(folder)
 
     def learn(self, copy: LogCopy, id: AgentId) -> None:
         def change(log: KeyLog | None) -> WitnessVerdict | Refusal:
@@ -119,40 +102,8 @@ class FolderArbiter:
 
         self._logs.change(id, change)
 
-    def look(self, id: AgentId) -> LeaseView | None:
-        with self._alone() as hearing:
-            return view_lease(self._load(id), hearing)
-
-    def challenge(self, id: AgentId, inst: PublicKey) -> str:
-        with self._alone() as hearing:
-            return challenge_for(self._load(id), id, inst, hearing)
-
-    def grant(self, claim: bytes, certificate: bytes) -> LeaseGrant | Refusal:
-        return self._judge(claim, certificate, renewal=False)
-
-    def renew(self, claim: bytes, certificate: bytes) -> LeaseGrant | Refusal:
-        return self._judge(claim, certificate, renewal=True)
-
-    def yield_to(self, said: bytes) -> Refusal | None:
-        id_ = id_of_yield(said)
-        if isinstance(id_, Refusal):
-            return id_
-        with self._alone() as hearing:
-            before = self._load(id_)
-            after, answer = after_yield(before, said, hearing)
-            self._keep(id_, before, after)
-            return answer
-
-    def _judge(self, claim: bytes, certificate: bytes, *, renewal: bool) -> LeaseGrant | Refusal:
-        id_ = id_of_claim(claim)
-        if isinstance(id_, Refusal):
-            return id_
-        log = self._logs.find(id_)
-        with self._alone() as hearing:
-            before = self._load(id_)
-            after, answer = after_claim(before, claim, certificate, log, hearing, renewal=renewal)
-            self._keep(id_, before, after)
-            return answer
+    def _find_log(self, id_: AgentId) -> KeyLog | None:
+        return self._logs.find(id_)
 
     def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
         if after != before:
@@ -176,11 +127,10 @@ class FolderArbiter:
 
     @contextmanager
     def _alone(self) -> Generator[Hearing]:
-        """The clock is read under the lock: what comes later is judged later."""
         with self._threads:
             check_private_folder(self._folder)
             with locked(self._folder / _LOCK):
-                yield hearing_at(self._clock, self._life_ms, self._secret, self._port)
+                yield self._hearing()
 
 
 def _secret(folder: Path) -> bytes:
@@ -235,17 +185,17 @@ def _unpacked(found: _File, id_: AgentId) -> ArbiterState:
         else AgentLease(
             id=id_,
             e=lease.e,
-            inst=_key(lease.inst),
+            inst=parse_key(lease.inst),
             position=LogPosition(lease.g, lease.s),
             until_ms=lease.until_boot_ms,
             state_root=parse_digest(lease.state_root),
-            yielded_to=_key(lease.yielded_to) if lease.yielded_to else None,
+            yielded_to=parse_key(lease.yielded_to) if lease.yielded_to else None,
             frozen=lease.frozen,
         ),
-        chains={_key(one.inst): MessageChain(seen=_seen(one.seen), frozen=one.frozen) for one in found.chains},
+        chains={parse_key(one.inst): MessageChain(seen=_seen(one.seen), frozen=one.frozen) for one in found.chains},
         contender=None
         if contender is None
-        else Contender(inst=_key(contender.inst), e=contender.e, how=ClaimBasis(contender.how), at=contender.at),
+        else Contender(inst=parse_key(contender.inst), e=contender.e, how=ClaimBasis(contender.how), at=contender.at),
         head=parse_digest(found.head) if found.head else None,
         head_seen_at=found.head_seen_at,
     )
@@ -255,8 +205,3 @@ def _seen(pairs: tuple[tuple[int, str], ...]) -> tuple[tuple[int, Digest], ...]:
     if len(pairs) > WINDOW or list(pairs) != sorted(pairs):
         raise ValueError("a chain that is too long or out of order")
     return tuple((number, parse_digest(digest)) for number, digest in pairs)
-
-
-def _key(text: str) -> PublicKey:
-    key_bytes(text)
-    return PublicKey(text)

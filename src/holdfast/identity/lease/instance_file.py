@@ -35,9 +35,9 @@ from holdfast.identity.records.encodings import (
     Digest,
     PublicKey,
     digest_of,
-    key_bytes,
     parse_agent_id,
     parse_digest,
+    parse_key,
 )
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
@@ -226,11 +226,6 @@ def _parsed(found: _File) -> tuple[Instance, SecretBytes]:
         counter=found.counter,
         last=parse_digest(found.last) if found.last else None,
         frozen=None if found.frozen is None else LogPosition(*found.frozen),
-        before=tuple((_key(key), number) for key, number in found.before[:BEFORE_MAX]),
+        before=tuple((parse_key(key), number) for key, number in found.before[:BEFORE_MAX]),
     )
     return instance, seed
-
-
-def _key(text: str) -> PublicKey:
-    key_bytes(text)
-    return PublicKey(text)

@@ -25,6 +25,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.errors import BadSheet
 from holdfast.identity.paper.phrase import Phrase, read_phrase
@@ -102,54 +103,15 @@ class ScannedSecret:
     share: Share | None = None
 
 
-def phrase_sheet(
-    phrase: Phrase,
-    *,
-    name: str,
-    agent_id: str,
-    number: int,
-    date: str,
-    generation: int,
-    has_passphrase: bool = False,
-    holder: str = "",
-) -> Sheet:
-    return Sheet(
-        name=name,
-        agent_id=agent_id,
-        number=number,
-        date=date,
-        generation=generation,
-        words=phrase.words,
-        has_passphrase=has_passphrase,
-        holder=holder,
-    )
+def phrase_sheet(phrase: Phrase, **shown: Any) -> Sheet:  # Any: the other fields of a Sheet
+    return Sheet(words=phrase.words, **shown)
 
 
-def share_sheets(
-    shares: Sequence[Share],
-    *,
-    name: str,
-    agent_id: str,
-    number: int,
-    date: str,
-    generation: int,
-    holders: Sequence[str] = (),
-    has_passphrase: bool = False,
-) -> list[Sheet]:
+def share_sheets(shares: Sequence[Share], *, number: int, holders: Sequence[str] = (), **shown: Any) -> list[Sheet]:
     """One page for each share, numbered from `number` on. Never two in one envelope."""
+    names = [*holders, *[""] * len(shares)]
     return [
-        Sheet(
-            name=name,
-            agent_id=agent_id,
-            number=number + at,
-            date=date,
-            generation=generation,
-            words=share.words,
-            share=share,
-            total=len(shares),
-            has_passphrase=has_passphrase,
-            holder=holders[at] if at < len(holders) else "",
-        )
+        Sheet(words=share.words, share=share, total=len(shares), number=number + at, holder=names[at], **shown)
         for at, share in enumerate(shares)
     ]
 

@@ -14,10 +14,14 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadPhrase
 from holdfast.identity.records.secret_bytes import SecretBytes
+
+if TYPE_CHECKING:
+    from mnemonic import Mnemonic
 
 PREFIX_CHARS = 4
 TEXT_CHARS_MAX = 4_096  # 33 words of 8 letters are 300; a page that was pasted whole fits
@@ -61,7 +65,6 @@ def split(text: str) -> list[str]:
 SECRET_BYTES = 32
 WORDS = 24
 WORD_BITS = 11
-SEED_ROUNDS = 2_048  # BIP-39
 
 
 class Phrase:
@@ -124,14 +127,10 @@ def read_phrase(text: str) -> Phrase:
 
 def words_of(secret: bytes) -> list[str]:
     """BIP-39's words of 16 to 32 bytes."""
-    if len(secret) not in range(16, 33, 4):
-        raise BadPhrase(f"BIP-39 knows no phrase of {len(secret)} bytes")
-    check_bits = len(secret) // 4
-    check = hashlib.sha256(secret).digest()[0] >> (8 - check_bits)
-    whole = int.from_bytes(secret, "big") << check_bits | check
-    count = (len(secret) * 8 + check_bits) // WORD_BITS
-    listed = english().words
-    return [listed[whole >> WORD_BITS * at & 2047] for at in reversed(range(count))]
+    try:
+        return _bip39().to_mnemonic(secret).split()
+    except ValueError:
+        raise BadPhrase(f"BIP-39 knows no phrase of {len(secret)} bytes") from None
 
 
 def find_secret(numbers: Sequence[int]) -> bytes | None:
@@ -148,17 +147,19 @@ def find_secret(numbers: Sequence[int]) -> bytes | None:
 
 
 def seed_of(words: Sequence[str], passphrase: str = "") -> bytes:
-    import unicodedata
-
-    salt = "mnemonic" + unicodedata.normalize("NFKD", passphrase)
-    return hashlib.pbkdf2_hmac("sha512", " ".join(words).encode(), salt.encode(), SEED_ROUNDS)
+    return _bip39().to_seed(" ".join(words), passphrase)
 
 
 @functools.cache
 def english() -> WordList:
+    return WordList(_bip39().wordlist)
+
+
+@functools.cache
+def _bip39() -> Mnemonic:
     from mnemonic import Mnemonic
 
-    return WordList(Mnemonic("english").wordlist)
+    return Mnemonic("english")
 
 
 def places_text(places: Sequence[int]) -> str:

@@ -21,10 +21,7 @@ from typing import Protocol
 import nacl.bindings
 import nacl.exceptions
 
-from holdfast.errors import BadRecord
-from holdfast.identity.records.encodings import KEY_BYTES, SIGNATURE_BYTES, PublicKey, key_text
-
-SEED_BYTES = 32
+from holdfast.identity.records.encodings import KEY_BYTES, SIGNATURE_BYTES, PublicKey
 
 
 class Signatures(Protocol):
@@ -64,28 +61,6 @@ class Sodium:
 
     def is_good_key(self, key: bytes) -> bool:
         return len(key) == KEY_BYTES and _is_main_subgroup(key)
-
-
-class SeedSigner:
-    """Signs with a key that is in this process's memory."""
-
-    __slots__ = ("_public", "_secret")
-
-    def __init__(self, seed: bytes) -> None:
-        if len(seed) != SEED_BYTES:
-            raise BadRecord(f"the seed of a key has {SEED_BYTES} bytes")
-        public, self._secret = nacl.bindings.crypto_sign_seed_keypair(seed)
-        self._public = key_text(public)
-
-    @property
-    def public(self) -> PublicKey:
-        return self._public
-
-    def sign(self, message: bytes) -> bytes:
-        return nacl.bindings.crypto_sign(message, self._secret)[:SIGNATURE_BYTES]
-
-    def __repr__(self) -> str:  # never the secret
-        return f"SeedSigner({self._public})"
 
 
 @lru_cache(maxsize=1024)  # witnesses come again in every record

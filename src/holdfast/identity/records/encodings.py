@@ -91,6 +91,11 @@ def key_bytes(text: str) -> bytes:
     return raw[2:]
 
 
+def parse_key(text: str) -> PublicKey:
+    key_bytes(text)
+    return PublicKey(text)
+
+
 @lru_cache(maxsize=4096)
 def key_digest(key: PublicKey) -> Digest:
     """What is committed to before a key is shown: the digest of the multikey's characters."""

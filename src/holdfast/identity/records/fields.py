@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast, dataclass_transform
 
 from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import INT_MAX, Json
-from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes, parse_agent_id, parse_digest
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_digest, parse_key
 
 LIST_MAX = 8  # keys, commitments, witnesses, relays: more is no safer and slower to judge
 TEXT_CHARS_MAX = 256
@@ -84,10 +84,10 @@ class Fields:
         return read
 
     def key(self, name: str) -> PublicKey:
-        return self._read(name, _key, self.any(name))
+        return self._read(name, parse_key, self.any(name))
 
     def keys(self, name: str) -> tuple[PublicKey, ...]:
-        return self.distinct(name, _key)
+        return self.distinct(name, parse_key)
 
     def digests(self, name: str) -> tuple[Digest, ...]:
         return self.distinct(name, parse_digest)
@@ -117,11 +117,6 @@ class Fields:
             return read(value)
         except BadRecord as error:
             raise self.bad(name, error.message) from None
-
-
-def _key(text: str) -> PublicKey:
-    key_bytes(text)
-    return PublicKey(text)
 
 
 Reader = Callable[[Fields, str], T]

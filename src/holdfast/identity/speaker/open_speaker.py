@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import sys
 from collections.abc import Callable
 
 from holdfast.core.clock import Clock
@@ -13,7 +11,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.vault.vault import open_vault
+from holdfast.identity.vault.vault import open_vault, terminal_prompt
 from holdfast.layout.agent_home import AgentHome
 
 
@@ -29,13 +27,10 @@ def open_speaker(home: AgentHome, clock: Clock, *, ask: Callable[[], str] | None
             f"{home.settings_file} names neither a signer nor a vault",
             hint="`holdfast init` makes an identity; see docs/reference/settings.md",
         )
-    if ask is None and sys.stdin.isatty():
-        ask = _prompt
     port = Sodium()
     return VaultSpeaker(
-        open_vault(home.vault, ask=ask), read_log=lambda: read_own_log(home.folder, port), clock=clock, port=port
+        open_vault(home.vault, ask=ask or terminal_prompt()),
+        read_log=lambda: read_own_log(home.folder, port),
+        clock=clock,
+        port=port,
     )
-
-
-def _prompt() -> str:
-    return getpass.getpass("passphrase of the vault: ", sys.stderr)

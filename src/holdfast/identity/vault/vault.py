@@ -17,9 +17,11 @@ set-up removes it.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -230,6 +232,15 @@ def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: Unl
         raise VaultDamaged(f"a slot of {folder} holds something other than a key") from None
     identity = AgeIdentity.from_text(payload.identity)
     return Vault(folder, vault_id=found.vault, identity=identity, escrow=payload.escrow)
+
+
+def terminal_prompt() -> Callable[[], str] | None:
+    """How a person is asked for the vault's passphrase; None without a terminal."""
+    return _prompt if sys.stdin.isatty() else None
+
+
+def _prompt() -> str:
+    return getpass.getpass("passphrase of the vault: ", sys.stderr)
 
 
 def exists(folder: Path) -> bool:

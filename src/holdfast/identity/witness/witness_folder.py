@@ -19,7 +19,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.errors import BadRecord, WitnessDamaged
+from holdfast.errors import BadRecord, HoldfastError, WitnessDamaged
 from holdfast.host.private_files import (
     check_private_folder,
     create_durably,
@@ -34,9 +34,10 @@ from holdfast.host.private_files import (
 from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
-from holdfast.identity.records.ed25519 import SEED_BYTES, SeedSigner, Signatures
+from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, parse_agent_id
 from holdfast.identity.records.records import Refusal
+from holdfast.identity.records.secret_bytes import SEED_BYTES, KeyPair, SecretBytes
 from holdfast.identity.witness.witness import WitnessVerdict, copy_of
 from holdfast.identity.witness.witness_service import Change
 
@@ -92,22 +93,12 @@ class FolderLogStore:
         return len(whole), log
 
     def _append(self, id: AgentId, size: int, lines: list[bytes]) -> int:
-        path = self._path(id)
         data = b"".join(line + b"\n" for line in lines)
-        fresh = not path.exists()
-        fd = open_private(path, os.O_WRONLY | os.O_CREAT)
         try:
-            os.ftruncate(fd, size)  # a line that a crash left without its end
-            os.lseek(fd, size, os.SEEK_SET)
-            write_all(fd, data)
-            sync(fd)
-        except OSError as error:
+            append_at(self._path(id), size, data)
+        except (HoldfastError, OSError):
             self._read.pop(id, None)
-            raise explained(error, path) from error
-        finally:
-            os.close(fd)
-        if fresh:
-            sync_folder(self._folder)
+            raise
         return size + len(data)
 
     def _path(self, id: AgentId) -> Path:
@@ -121,7 +112,24 @@ class FolderLogStore:
                 yield
 
 
-def witness_signer(folder: Path) -> SeedSigner:
+def append_at(path: Path, size: int, data: bytes) -> None:
+    """Write behind the whole lines, which have this size; a line that a crash cut short goes."""
+    fresh = not path.exists()
+    fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.ftruncate(fd, size)
+        os.lseek(fd, size, os.SEEK_SET)
+        write_all(fd, data)
+        sync(fd)
+    except OSError as error:
+        raise explained(error, path) from error
+    finally:
+        os.close(fd)
+    if fresh:
+        sync_folder(path.parent)
+
+
+def witness_signer(folder: Path) -> KeyPair:
     """The witness's own key, made on first use; it signs receipts and nothing else."""
     ensure_private_folder(folder)
     path = folder / SEED
@@ -133,7 +141,7 @@ def witness_signer(folder: Path) -> SeedSigner:
         os.close(fd)
     if len(seed) != SEED_BYTES:
         raise WitnessDamaged(f"{path}: not a key of {SEED_BYTES} bytes")
-    return SeedSigner(seed)
+    return KeyPair(SecretBytes(seed))
 
 
 def _replayed(raw: bytes, path: Path, port: Signatures) -> KeyLog:
