@@ -1,0 +1,42 @@
+"""ARCHITECTURE.md names files and rooms that exist, and every room there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "src" / "holdfast"
+PAGE = (PROJECT / "ARCHITECTURE.md").read_text()
+_PATH = re.compile(r"`([a-z_]+/[a-z_/0-9-]*(?:\.py|\.md)?)`|(?<=  )([a-z_]+/[a-z_/]+\.py)")
+
+
+def named_paths(page: str) -> set[str]:
+    return {one or two for one, two in _PATH.findall(page)}
+
+
+def exists(path: str) -> bool:
+    return (PACKAGE / path).exists() or (PROJECT / path).exists()
+
+
+def test_every_file_it_names_is_there() -> None:
+    named = named_paths(PAGE)
+    assert len(named) > 100
+    assert sorted(path for path in named if not exists(path)) == []
+    assert not exists("runtime/no_such_file.py")
+
+
+def test_every_room_is_in_its_table() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert sorted(room for room in rooms if f"| `{room}/` |" not in PAGE) == []
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    """The `__init__.py` of each folder has a docstring of one or more sentences."""
+    silent = [
+        str(path.relative_to(PROJECT))
+        for root in (PACKAGE, PROJECT / "proofs" / "holdfast_proofs")
+        for path in root.rglob("__init__.py")
+        if len(path.read_text().split('"""')) < 3
+    ]
+    assert silent == []
