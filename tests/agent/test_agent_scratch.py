@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.core.rest import NeedsPerson
-from holdfast.errors import Suspended
+from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.agent.loop import Loop
 from holdfast.runtime.task.ask_record import request_of

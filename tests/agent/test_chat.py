@@ -9,13 +9,12 @@ import pytest
 
 import holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.rest import NeedsPerson
+from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.errors import (
     BadInput,
     MessageConflict,
     Misuse,
     SecretInInput,
-    Suspended,
     TaskCancelled,
     TaskFailed,
     TaskParked,

@@ -8,18 +8,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.core.rest import Parked
+from holdfast.core.rest import Parked, Suspended
 from holdfast.core.step import StepState
-from holdfast.errors import (
-    BadInput,
-    Cancelled,
-    JournalGone,
-    RunFenced,
-    Suspended,
-    TaskCancelled,
-    TaskFailed,
-    TaskParked,
-)
+from holdfast.errors import BadInput, Cancelled, JournalGone, RunFenced, TaskCancelled, TaskFailed, TaskParked
 from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, Scripted
 

@@ -14,11 +14,11 @@ from holdfast.core.rest import (
     Rest,
     Sleep,
     Stopping,
+    Suspended,
     WaitsForApproval,
     WaitsForMessage,
     read_rest,
 )
-from holdfast.errors import Suspended
 
 STORED: tuple[tuple[Rest, str], ...] = (
     (Sleep(1_731_000_000_000), "sleeping 1731000000000"),

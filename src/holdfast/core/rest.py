@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.errors import Signal
+
 
 class Sleep(msgspec.Struct, frozen=True):
     """Nothing to do before this moment."""
@@ -78,3 +80,11 @@ def read_rest(text: str) -> Rest:
     if word == "diverged:":
         return Diverged(rest)
     return _FIXED.get(text) or NeedsPerson(text)
+
+
+class Suspended(Signal):
+    """The run ends here for now; `rest` says why (sleeping, waiting, parked)."""
+
+    def __init__(self, rest: Rest) -> None:
+        super().__init__(rest.text)
+        self.rest = rest

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.errors.base import EXIT_FAILED, EXIT_RETRY, BadInput, BadUsage, Conflict, NotFound, Terminal, Unresolved
-
-if TYPE_CHECKING:
-    from holdfast.core.rest import Rest
 
 
 class BadApp(BadUsage):
@@ -295,14 +290,6 @@ class Signal(BaseException):
 
 class RunFenced(Signal):
     """This run's epoch is stale or its session is over; it may not act any more."""
-
-
-class Suspended(Signal):
-    """The run ends here for now; `rest` says why (sleeping, waiting, parked)."""
-
-    def __init__(self, rest: Rest) -> None:
-        super().__init__(rest.text)
-        self.rest = rest
 
 
 class Cancelled(Signal):

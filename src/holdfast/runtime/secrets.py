@@ -28,11 +28,11 @@ import msgspec
 from holdfast.core.effect import CLASSES
 from holdfast.core.notices import Notice
 from holdfast.core.ports import SecretStore
-from holdfast.core.rest import NeedsPerson
+from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.core.secret_handles import Matcher, find_whole, handle, names_in, register, resolved
 from holdfast.core.step import Event
 from holdfast.core.values import Json, canonical
-from holdfast.errors import NotSent, SecretInInput, SecretNotFound, Suspended
+from holdfast.errors import NotSent, SecretInInput, SecretNotFound
 from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, Entry, StepView
 

@@ -24,10 +24,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.content import content_bytes
-from holdfast.core.rest import Diverged, NeedsPerson, WaitsForMessage
+from holdfast.core.rest import Diverged, NeedsPerson, Suspended, WaitsForMessage
 from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
-from holdfast.errors import Cancelled, JournalDamaged, ModelRefused, Suspended
+from holdfast.errors import Cancelled, JournalDamaged, ModelRefused
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.agent.calls import Told, carry_out, last_slot

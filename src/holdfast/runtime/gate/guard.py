@@ -30,10 +30,10 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any, cast
 
-from holdfast.core.rest import Diverged
+from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.step import CLOSED, Event, StepState
 from holdfast.core.values import checked
-from holdfast.errors import Misuse, NoSchema, Suspended
+from holdfast.errors import Misuse, NoSchema
 from holdfast.journal.records import Attempt, Body, StepView
 from holdfast.runtime.gate.gate import NOTHING, Gate, GateVerdict, Past, Spent, amount_of
 from holdfast.runtime.session.task_writer import TaskWriter

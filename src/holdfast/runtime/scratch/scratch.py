@@ -35,7 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from holdfast.core.rest import NeedsPerson, Sleep
+from holdfast.core.rest import NeedsPerson, Sleep, Suspended
 from holdfast.errors import (
     BlobNotFound,
     CommitUnknown,
@@ -47,7 +47,6 @@ from holdfast.errors import (
     ScratchNotKept,
     ScratchRefused,
     ScratchTooLarge,
-    Suspended,
 )
 from holdfast.host.tree import Limits
 from holdfast.journal.records import Body, Entry, Files, Kept, Kind, StepView

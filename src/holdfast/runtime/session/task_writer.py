@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Clock
 from holdfast.core.effect import CLASSES
-from holdfast.core.rest import Stopping
+from holdfast.core.rest import Stopping, Suspended
 from holdfast.core.step import Event
 from holdfast.core.waiting import Turn
 from holdfast.errors import (
@@ -32,7 +32,6 @@ from holdfast.errors import (
     JournalFull,
     LeaseLost,
     RunFenced,
-    Suspended,
 )
 from holdfast.journal.contract import Change, Hold, InboxItem, InboxKind, Journal, Outcome, Statement
 from holdfast.journal.records import Body, Entry, StepView, TaskView, fold_own

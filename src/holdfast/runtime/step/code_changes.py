@@ -19,8 +19,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.core.rest import NeedsPerson
-from holdfast.errors import Suspended
+from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.journal.contract import InboxKind
 from holdfast.journal.records import Body, Entry, Kind
 from holdfast.runtime.session.task_writer import TaskWriter

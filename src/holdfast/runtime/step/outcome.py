@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.effect import CLASSES
 from holdfast.core.ids import effect_key_from_bytes
-from holdfast.core.rest import Diverged
+from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.step import StepState
 from holdfast.core.values import copied
 from holdfast.errors import (
@@ -17,7 +17,6 @@ from holdfast.errors import (
     Refused,
     ResultNotKept,
     StepSkipped,
-    Suspended,
     ToolFailed,
 )
 from holdfast.journal.contract import InboxItem, InboxKind

@@ -15,12 +15,12 @@ from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed, Unrepeatable
 from holdfast.core.ids import fingerprint
 from holdfast.core.notices import step_parked_notice
-from holdfast.core.rest import Parked, Sleep, WaitsForApproval
+from holdfast.core.rest import Parked, Sleep, Suspended, WaitsForApproval
 from holdfast.core.resume import QUESTIONS, Move, decide, question
 from holdfast.core.step import Event, Facts, Lookup, Step, StepState, is_suspect, next_step
 from holdfast.core.values import canonical_within, checked, encode
 from holdfast.core.waiting import wait_event
-from holdfast.errors import BadValue, Cancelled, InvariantViolated, Suspended, TooLarge
+from holdfast.errors import BadValue, Cancelled, InvariantViolated, TooLarge
 from holdfast.journal.contract import Change, InboxItem, InboxKind
 from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
 from holdfast.runtime.secrets import pinned_fingerprint

@@ -21,19 +21,10 @@ from holdfast.core.effect import Keyed
 from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.ports import Memory
-from holdfast.core.rest import BrokenOff, Diverged
+from holdfast.core.rest import BrokenOff, Diverged, Suspended
 from holdfast.core.step import Event, Facts, Step, StepState, next_step
 from holdfast.core.values import checked
-from holdfast.errors import (
-    Cancelled,
-    InvariantViolated,
-    JournalDamaged,
-    JournalStopped,
-    Misuse,
-    ReadOnly,
-    Signal,
-    Suspended,
-)
+from holdfast.errors import Cancelled, InvariantViolated, JournalDamaged, JournalStopped, Misuse, ReadOnly, Signal
 from holdfast.journal.records import Body, Entry, Kind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.secrets import pinned_fingerprint

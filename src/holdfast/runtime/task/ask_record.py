@@ -20,9 +20,9 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.core.ordinal import sort_key
-from holdfast.core.rest import NeedsPerson
+from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.core.step import StepState
-from holdfast.errors import JournalDamaged, Suspended
+from holdfast.errors import JournalDamaged
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Object, Request

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.core.content import content_bytes
 from holdfast.core.effect import Read
-from holdfast.core.rest import Diverged
+from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.values import checked, encode
 from holdfast.errors import (
     BadInput,
@@ -39,7 +39,6 @@ from holdfast.errors import (
     ModelUnavailable,
     ReplyGarbled,
     StateHeldElsewhere,
-    Suspended,
     TooLarge,
     ToolFailed,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.rest import Parked, Rest, Sleep, WaitsForApproval
-from holdfast.errors import Cancelled, RunFenced, Signal, Suspended
+from holdfast.core.rest import Parked, Rest, Sleep, Suspended, WaitsForApproval
+from holdfast.errors import Cancelled, RunFenced, Signal
 
 
 def joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:

@@ -21,6 +21,7 @@ from holdfast.core.rest import (
     Rest,
     Sleep,
     Stopping,
+    Suspended,
     WaitsForApproval,
     WaitsForMessage,
 )
@@ -36,7 +37,6 @@ from holdfast.errors import (
     JournalStopped,
     ReadOnly,
     RunFenced,
-    Suspended,
     TooLarge,
     text_of,
 )

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
-from holdfast.core.rest import BrokenOff, Diverged, Sleep, WaitsForApproval
+from holdfast.core.rest import BrokenOff, Diverged, Sleep, Suspended, WaitsForApproval
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
-from holdfast.errors import Cancelled, Misuse, Signal, StepOpen, Suspended
+from holdfast.errors import Cancelled, Misuse, Signal, StepOpen
 from holdfast.journal.contract import InboxKind, Remark
 from holdfast.journal.records import REMARK, Body, Entry, Kind, Note
 from holdfast.journal.rules import check_remark, remark_to

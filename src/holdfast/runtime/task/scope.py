@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from holdfast.core.notices import step_parked_notice
 from holdfast.core.ordinal import slot_ordinal
-from holdfast.core.rest import Diverged, WaitsForApproval
+from holdfast.core.rest import Diverged, Suspended, WaitsForApproval
 from holdfast.core.step import StepState
 from holdfast.errors import (
     Cancelled,
@@ -24,7 +24,6 @@ from holdfast.errors import (
     RunFenced,
     SessionLost,
     Signal,
-    Suspended,
     TaskCancelled,
     TaskParked,
 )
