@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records
-from holdfast.journal.records import Entry
+from holdfast.journal.records import NewRecord
 from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.verbs import tasks
 from holdfast.journal.sqlite.writer import Txn
@@ -51,7 +51,7 @@ def _no_intent() -> None:
     defer, flush_soon = _original(TaskWriter, "defer"), _original(TaskWriter, "_flush_soon")
     beginning = False
 
-    async def begin(self: TaskWriter, entries: Sequence[Entry]) -> None:
+    async def begin(self: TaskWriter, entries: Sequence[NewRecord]) -> None:
         nonlocal beginning
         beginning = True
         for entry in entries:

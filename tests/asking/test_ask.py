@@ -26,7 +26,7 @@ from holdfast.errors import (
     TaskParked,
     TooLarge,
 )
-from holdfast.journal.records import Kind, TaskState
+from holdfast.journal.records import RecordKind, TaskState
 from holdfast.runtime.models.openai import OpenAIWire
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Request
@@ -475,7 +475,7 @@ async def test_one_commit_holds_the_messages_and_the_step(lab: Lab, model: MakeM
             await run.ask(chat, talk)
         return talk.prefix
 
-    commits: list[list[Kind]] = []
+    commits: list[list[RecordKind]] = []
     async with lab.open(asks) as hf:
         append = hf.journal.append
 
@@ -485,8 +485,8 @@ async def test_one_commit_holds_the_messages_and_the_step(lab: Lab, model: MakeM
 
         hf.journal.append = counted
         await (await hf.submit(asks)).result(10)
-    begins = [kinds for kinds in commits if Kind.CONTENT in kinds]
-    assert all(kinds[-1] is Kind.STEP for kinds in begins)
+    begins = [kinds for kinds in commits if RecordKind.CONTENT in kinds]
+    assert all(kinds[-1] is RecordKind.STEP for kinds in begins)
     assert len(begins) <= 2  # the same words are kept once
 
 

@@ -17,7 +17,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import HoldfastError
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.journal.bind import journal_at
-from holdfast.journal.records import Kind, TaskState
+from holdfast.journal.records import RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, unpacked
 from holdfast.testing.lab import Lab, Scripted, wait_state
 
@@ -42,7 +42,7 @@ async def test_every_kind_of_record_is_stored_as_ever(
     def watch(self: DataKeySealer, plain: bytes, place: bytes) -> bytes:
         if place.startswith(b"record\0"):
             _, _, _, kind, ordinal, _ = place.split(b"\0")
-            stored.append(f"{Kind(int(kind)).name} {ordinal.decode()} {_steady(unpacked(plain))}")
+            stored.append(f"{RecordKind(int(kind)).name} {ordinal.decode()} {_steady(unpacked(plain))}")
         return seal(self, plain, place)
 
     monkeypatch.setattr(DataKeySealer, "seal", watch)
@@ -94,7 +94,7 @@ async def test_every_kind_of_record_is_stored_as_ever(
     keys = load_or_create(lab.folder / "keys.json", journal_exists=True, entropy=SystemEntropy())
     await journal_at(lab.journal).restore(keys=keys, clock=SystemClock())
     kinds = {line.split()[0] for line in stored}
-    assert kinds == {kind.name for kind in Kind}
+    assert kinds == {kind.name for kind in RecordKind}
     assert sorted(stored) == GOLDEN.read_text().splitlines()  # sorted: branches of a gather overtake each other
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.downstream.idempotency import App, IdempotencyKeys, Message, Receive, Repeated, Scope
 from holdfast.downstream.idempotency import Send as AsgiSend
-from holdfast.downstream.key_store import Answer, Asked, Finding, KeyStore
+from holdfast.downstream.key_store import Asked, KeyState, KeyStore, StoredAnswer
 from holdfast_proofs.support.asgi import Reply, post
 
 
@@ -253,9 +253,9 @@ async def test_a_service_may_promise_that_errors_change_nothing(service: Service
 async def test_the_services_own_books_decide_a_doubt(service: Service, guarded: Guard) -> None:
     asked: list[tuple[str, bytes]] = []
 
-    async def recover(repeated: Repeated) -> Answer | None:
+    async def recover(repeated: Repeated) -> StoredAnswer | None:
         asked.append((repeated.key, repeated.body))
-        return Answer(status=201, headers=(), body=b'{"number": 7}')
+        return StoredAnswer(status=201, headers=(), body=b'{"number": 7}')
 
     app = guarded(recover=recover)
     await _fail(service, app, "raises")
@@ -267,7 +267,7 @@ async def test_the_services_own_books_decide_a_doubt(service: Service, guarded: 
 
 
 async def test_books_that_say_nothing_was_done_let_it_begin_anew(service: Service, guarded: Guard) -> None:
-    async def recover(_repeated: Repeated) -> Answer | None:
+    async def recover(_repeated: Repeated) -> StoredAnswer | None:
         return None
 
     app = guarded(recover=recover)
@@ -277,7 +277,7 @@ async def test_books_that_say_nothing_was_done_let_it_begin_anew(service: Servic
 
 
 async def test_books_that_cannot_be_read_leave_the_doubt(service: Service, guarded: Guard) -> None:
-    async def recover(_repeated: Repeated) -> Answer | None:
+    async def recover(_repeated: Repeated) -> StoredAnswer | None:
         raise ConnectionError("the books are closed")
 
     app = guarded(recover=recover)
@@ -354,15 +354,15 @@ def test_keys_are_forgotten_after_their_retention_but_never_in_doubt(tmp_path: P
     store = KeyStore(tmp_path / "s" / "keys.db", retention_s=10, wall_ms=lambda: now[0])
     done, doubtful = (Asked(scope=b"s", key=key, fingerprint=b"f") for key in ("done", "doubt"))
     for one in (done, doubtful):
-        assert store.ask(one)[0] is Finding.NEW
-    store.answer(done, Answer(status=200, headers=((b"a", b"\xff"),), body=b"yes"))
+        assert store.ask(one)[0] is KeyState.NEW
+    store.answer(done, StoredAnswer(status=200, headers=((b"a", b"\xff"),), body=b"yes"))
     store.doubt(doubtful)
     now[0] += 10_000
     finding, answer = store.ask(done)
-    assert (finding, answer) == (Finding.ANSWERED, Answer(status=200, headers=((b"a", b"\xff"),), body=b"yes"))
+    assert (finding, answer) == (KeyState.ANSWERED, StoredAnswer(status=200, headers=((b"a", b"\xff"),), body=b"yes"))
     now[0] += 1
-    assert store.ask(done)[0] is Finding.NEW
-    assert store.ask(doubtful)[0] is Finding.IN_DOUBT
+    assert store.ask(done)[0] is KeyState.NEW
+    assert store.ask(doubtful)[0] is KeyState.IN_DOUBT
     store.close()
 
 
@@ -411,7 +411,7 @@ async def test_a_service_killed_inside_its_work_leaves_a_doubt(
     assert (await post(guarded())).json["title"] == "outcome-unknown"
     assert service.done == 0
 
-    async def recover(_repeated: Repeated) -> Answer | None:
-        return Answer(status=200, headers=(), body=books.read_bytes())
+    async def recover(_repeated: Repeated) -> StoredAnswer | None:
+        return StoredAnswer(status=200, headers=(), body=books.read_bytes())
 
     assert (await post(guarded(recover=recover))).body == b"done\n"

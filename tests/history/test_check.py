@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.core.step import Event
-from holdfast.journal.records import Kind
+from holdfast.journal.records import RecordKind
 from holdfast_proofs.history.check import check, told
 from holdfast_proofs.history.story import Asked, Held, Landed, Story, Told, in_one_order
 
@@ -17,7 +17,7 @@ BEGUN = (Event.PLAN, Event.START)
 
 def step(number: int, ordinal: str, *events: Event, **rest: object) -> Told:
     record = Told(
-        number=number, seq=number - 1, kind=Kind.STEP, events=events, ordinal=ordinal, epoch=1, at_ms=number * 100
+        number=number, seq=number - 1, kind=RecordKind.STEP, events=events, ordinal=ordinal, epoch=1, at_ms=number * 100
     )
     return msgspec.structs.replace(record, **rest)
 
@@ -31,13 +31,13 @@ SOUND = Story(
     task_id="T",
     letters={"1": "K", "2": "K"},
     records=(
-        Told(number=1, seq=0, kind=Kind.ACCEPTED, at_ms=100),
-        Told(number=2, seq=1, kind=Kind.CLAIMED, epoch=1, at_ms=200),
+        Told(number=1, seq=0, kind=RecordKind.ACCEPTED, at_ms=100),
+        Told(number=2, seq=1, kind=RecordKind.CLAIMED, epoch=1, at_ms=200),
         begun(3, "1"),
         step(4, "1", Event.SUCCEED),
         begun(5, "2"),
         step(6, "2", Event.SUCCEED),
-        Told(number=7, seq=6, kind=Kind.FINISHED, epoch=1, at_ms=700),
+        Told(number=7, seq=6, kind=RecordKind.FINISHED, epoch=1, at_ms=700),
     ),
     effects=(
         Landed(n=1, step="1", at_ms=350, key="k1", resource="r"),
@@ -106,9 +106,9 @@ BAD: dict[str, tuple[str, Callable[[], Story]]] = {
     "a record is missing": ("I7", lambda: records(without=(4,))),
     "an older epoch writes": (
         "I8",
-        lambda: records(Told(number=5, seq=4, kind=Kind.CLAIMED, epoch=2), step(6, "1", epoch=1)),
+        lambda: records(Told(number=5, seq=4, kind=RecordKind.CLAIMED, epoch=2), step(6, "1", epoch=1)),
     ),
-    "an epoch is claimed twice": ("I8", lambda: records(Told(number=7, seq=6, kind=Kind.CLAIMED, epoch=1))),
+    "an epoch is claimed twice": ("I8", lambda: records(Told(number=7, seq=6, kind=RecordKind.CLAIMED, epoch=1))),
     "an epoch that nobody claimed": ("I8", lambda: records(step(6, "2", Event.SUCCEED, epoch=2))),
     "two workers hold one epoch": ("I8", lambda: holders(Held(epoch=1, worker="x"))),
     "a worker holds what is not recorded": ("I8", lambda: holders(Held(epoch=9, worker="w"))),

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.downstream.process import start_blocking
-from holdfast.journal.records import Kind
+from holdfast.journal.records import RecordKind
 from holdfast_proofs.crash.payer import work
 from holdfast_proofs.history.__main__ import main, read_stories
 
@@ -51,7 +51,7 @@ def test_what_a_worker_says_of_its_runs(tmp_path: Path, capsys: pytest.CaptureFi
     with start_blocking("unrepeatable") as far_end:
         asyncio.run(work(folder, f"http://127.0.0.1:{far_end.port}"))
     stories = asyncio.run(read_stories(Path(journal), (), ()))
-    (claim,) = [one.epoch for one in stories[0].records if one.kind is Kind.CLAIMED]
+    (claim,) = [one.epoch for one in stories[0].records if one.kind is RecordKind.CLAIMED]
 
     def log(session: str, epoch: int) -> str:
         path = tmp_path / f"{session}.log"

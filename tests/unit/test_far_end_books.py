@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.downstream.faults import BadFault, Fault, FaultKind, Faults, parse_fault
-from holdfast.downstream.keys import BadKey, Entry, InFlight, KeyTable, Replay, Reused, parse_key
+from holdfast.downstream.keys import BadKey, InFlight, KeyEntry, KeyTable, Replay, Reused, parse_key
 from holdfast.downstream.ledger import Ledger, Page, base_ordinal
 
 
@@ -13,9 +13,9 @@ def table(*, window_s: float = 10.0) -> KeyTable[str]:
     return KeyTable[str](window_s=window_s, fingerprint="checked")
 
 
-def begun(keys: KeyTable[str], *, now_s: float = 0.0) -> Entry[str]:
+def begun(keys: KeyTable[str], *, now_s: float = 0.0) -> KeyEntry[str]:
     entry = keys.begin("k", fingerprint="a", now_s=now_s)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, KeyEntry)
     return entry
 
 

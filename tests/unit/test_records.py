@@ -14,7 +14,7 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Facts, Step, StepState, next_step
 from holdfast.errors import InvariantViolated, JournalDamaged
-from holdfast.journal.records import Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.records import Record, RecordKind, TaskState, TaskView, fold
 from holdfast.testing.journal_contract.world import folded, shown
 
 TASK = TaskId("01J9ZK3V5T8Q2M4N6P7R8S9T0V")
@@ -45,10 +45,10 @@ class History:
         self.records: list[Record] = []
         self.steps: dict[str, Step] = {}
         self.epoch = 0
-        self.add(Kind.ACCEPTED, body={"name": "trip", "request_id": "o-77", "args": {}})
+        self.add(RecordKind.ACCEPTED, body={"name": "trip", "request_id": "o-77", "args": {}})
         self.claim()
 
-    def add(self, kind: Kind, **more: Any) -> None:
+    def add(self, kind: RecordKind, **more: Any) -> None:
         n = len(self.records)
         values: dict[str, Any] = {
             "number": 10 + 3 * n,
@@ -70,18 +70,18 @@ class History:
 
     def claim(self) -> None:
         self.epoch = (self.epoch or 1 << 32) + 1
-        self.add(Kind.CLAIMED, body={"session": "s", "boot": "b", "worker": "w"})
+        self.add(RecordKind.CLAIMED, body={"session": "s", "boot": "b", "worker": "w"})
 
     def move(self, choice: int) -> None:
         choice, what = divmod(choice, 8)
         if what == 0:
             self.claim()
         elif what == 1:
-            self.add(Kind.NOTE, ordinal=f"n{choice % 3}", body={"what": "now", "value": choice})
+            self.add(RecordKind.NOTE, ordinal=f"n{choice % 3}", body={"what": "now", "value": choice})
         elif what == 2:
-            self.add(Kind.RESTED, body={"state": "sleeping", "why": "asked"})
+            self.add(RecordKind.RESTED, body={"state": "sleeping", "why": "asked"})
         elif what == 3:
-            self.add(Kind.FINISHED, body={"state": "failed", "error": {"kind": "x"}})
+            self.add(RecordKind.FINISHED, body={"state": "failed", "error": {"kind": "x"}})
             self.claim()  # a person's retry
         else:
             self.step(choice)
@@ -109,7 +109,7 @@ class History:
             event, after = legal[choice % len(legal)]
             self.steps[ordinal] = after
             self.add(
-                Kind.STEP,
+                RecordKind.STEP,
                 ordinal=ordinal,
                 events=(event,),
                 body={**FULL, "letter": letter},
@@ -182,14 +182,14 @@ def test_an_event_that_cannot_follow_is_refused(history: History, event: Event, 
     before = history.steps.get(ordinal)
     letter = "K" if before is None else before.letter
     view = folded(TaskView(TASK), history.records)
-    history.add(Kind.STEP, ordinal=ordinal, events=(event,), body={**FULL, "letter": letter})
+    history.add(RecordKind.STEP, ordinal=ordinal, events=(event,), body={**FULL, "letter": letter})
     closed = before is not None and before.state in CLOSED
     if closed or (before is None and event not in (Event.PLAN, Event.RESTORE)):
         with pytest.raises(InvariantViolated):
             fold(view, history.records[-1])
 
 
-def last_of(kind: Kind, **more: Any) -> tuple[TaskView, Record]:
+def last_of(kind: RecordKind, **more: Any) -> tuple[TaskView, Record]:
     """A claimed task's view and one record to fold into it."""
     history = History()
     view = folded(TaskView(TASK), history.records)
@@ -200,21 +200,21 @@ def last_of(kind: Kind, **more: Any) -> tuple[TaskView, Record]:
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
-        (Kind.STEP, {"ordinal": "1", "events": (Event.PLAN,), "body": {}}),
-        (Kind.STEP, {"ordinal": "1", "events": (Event.PLAN,), "body": {"letter": "K"}}),
-        (Kind.NOTE, {"ordinal": "n1", "body": {}}),
-        (Kind.ANSWER, {"ordinal": "n1", "body": {}}),
-        (Kind.CLAIMED, {"body": {}, "epoch": EPOCH + 1}),
-        (Kind.FINISHED, {"body": {}}),
-        (Kind.FINISHED, {"body": {"state": "unheard of"}}),
-        (Kind.RESTORED, {"body": {}}),
-        (Kind.ACCEPTED, {"body": {"name": "again"}}),
-        (Kind.RESTED, {"body": {}, "epoch": EPOCH + 1}),
-        (Kind.NOTE, {"ordinal": "n1", "body": {"what": "now"}, "epoch": EPOCH - 1}),
-        (Kind.CLAIMED, {"body": {"session": "s", "boot": "b", "worker": "w"}, "epoch": EPOCH}),
+        (RecordKind.STEP, {"ordinal": "1", "events": (Event.PLAN,), "body": {}}),
+        (RecordKind.STEP, {"ordinal": "1", "events": (Event.PLAN,), "body": {"letter": "K"}}),
+        (RecordKind.NOTE, {"ordinal": "n1", "body": {}}),
+        (RecordKind.ANSWER, {"ordinal": "n1", "body": {}}),
+        (RecordKind.CLAIMED, {"body": {}, "epoch": EPOCH + 1}),
+        (RecordKind.FINISHED, {"body": {}}),
+        (RecordKind.FINISHED, {"body": {"state": "unheard of"}}),
+        (RecordKind.RESTORED, {"body": {}}),
+        (RecordKind.ACCEPTED, {"body": {"name": "again"}}),
+        (RecordKind.RESTED, {"body": {}, "epoch": EPOCH + 1}),
+        (RecordKind.NOTE, {"ordinal": "n1", "body": {"what": "now"}, "epoch": EPOCH - 1}),
+        (RecordKind.CLAIMED, {"body": {"session": "s", "boot": "b", "worker": "w"}, "epoch": EPOCH}),
     ],
 )
-def test_what_no_owner_can_have_written_is_damage(kind: Kind, more: dict[str, Any]) -> None:
+def test_what_no_owner_can_have_written_is_damage(kind: RecordKind, more: dict[str, Any]) -> None:
     view, record = last_of(kind, **more)
     with pytest.raises(JournalDamaged):
         fold(view, record)
@@ -222,7 +222,7 @@ def test_what_no_owner_can_have_written_is_damage(kind: Kind, more: dict[str, An
 
 def plan_and_start(history: History, ordinal: str = "1") -> None:
     history.add(
-        Kind.STEP,
+        RecordKind.STEP,
         ordinal=ordinal,
         events=(Event.PLAN, Event.START),
         body={**FULL, "letter": "K"},
@@ -249,7 +249,7 @@ def test_fences_rise_with_the_incarnation() -> None:
     history.epoch = 2 << 32
     history.claim()
     body = {**FULL, "letter": "K"}
-    history.add(Kind.STEP, ordinal="1", events=(Event.START,), body=body, number=11)
+    history.add(RecordKind.STEP, ordinal="1", events=(Event.START,), body=body, number=11)
     one, two = folded(TaskView(TASK), history.records).steps["1"].attempts
     assert two.fence > one.fence
 
@@ -259,22 +259,22 @@ def test_progress_is_where_a_step_was_last_closed() -> None:
     plan_and_start(history)
     view = folded(TaskView(TASK), history.records)
     assert view.progress_epoch == 0
-    history.add(Kind.STEP, ordinal="1", events=(Event.SUCCEED,), body=FULL)
+    history.add(RecordKind.STEP, ordinal="1", events=(Event.SUCCEED,), body=FULL)
     fold(view, history.records[-1])
     assert view.progress_epoch == EPOCH
 
 
 def test_an_answer_belongs_to_its_note() -> None:
     history = History()
-    history.add(Kind.NOTE, ordinal="2", body={"what": "sleep", "until_ms": 9})
-    history.add(Kind.ANSWER, ordinal="2", body={"woken": True})
+    history.add(RecordKind.NOTE, ordinal="2", body={"what": "sleep", "until_ms": 9})
+    history.add(RecordKind.ANSWER, ordinal="2", body={"woken": True})
     note = folded(TaskView(TASK), history.records).notes["2"]
     assert (note.what, note.body["until_ms"], note.answer) == ("sleep", 9, {"woken": True})
 
 
 def test_a_claim_opens_what_rested_or_failed() -> None:
     history = History()
-    history.add(Kind.FINISHED, body={"state": "failed", "text": "no"})
+    history.add(RecordKind.FINISHED, body={"state": "failed", "text": "no"})
     view = folded(TaskView(TASK), history.records)
     assert (view.finished, view.outcome["text"]) == (TaskState.FAILED, "no")
     history.claim()
@@ -286,9 +286,9 @@ def test_a_restore_puts_every_open_step_in_doubt() -> None:
     history = History()
     plan_and_start(history, "1")
     plan_and_start(history, "2")
-    history.add(Kind.STEP, ordinal="1", events=(Event.SUCCEED,), body=FULL)
-    history.add(Kind.STEP, ordinal="2", events=(Event.DOUBT,), body=FULL)
-    history.add(Kind.RESTORED, body={"lost_after_ms": 5})
+    history.add(RecordKind.STEP, ordinal="1", events=(Event.SUCCEED,), body=FULL)
+    history.add(RecordKind.STEP, ordinal="2", events=(Event.DOUBT,), body=FULL)
+    history.add(RecordKind.RESTORED, body={"lost_after_ms": 5})
     view = folded(TaskView(TASK), history.records)
     assert view.restored_ms == 5
     assert view.steps["1"].state is StepState.SUCCEEDED
@@ -301,7 +301,7 @@ def test_a_persons_run_forgets_the_attempts_before() -> None:
     history = History()
     plan_and_start(history)
     for event in (Event.DOUBT, Event.PARK, Event.SETTLE_RUN):
-        history.add(Kind.STEP, ordinal="1", events=(event,), body={**FULL, "reason": "busy"})
+        history.add(RecordKind.STEP, ordinal="1", events=(event,), body={**FULL, "reason": "busy"})
     step = folded(TaskView(TASK), history.records).steps["1"]
     assert step.state is StepState.PLANNED
     assert (step.attempts, step.spared) == ((), 0)

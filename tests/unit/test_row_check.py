@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.ids import TaskId
 from holdfast.core.step import Event
 from holdfast.journal.contract import InboxItem, InboxKind
-from holdfast.journal.records import Body, Kind, Record, TaskView, fold
+from holdfast.journal.records import Body, Record, RecordKind, TaskView, fold
 from holdfast.journal.rules import NEVER_MS
 from holdfast.journal.sqlite.opening.check import Row, find_odd, find_odd_item
 
@@ -17,7 +17,7 @@ TASK = TaskId("00000000000000000000000001")
 SOUND = Row(name="pay", state="running", due_ms=10, created_ms=10, changed_ms=30, crashes=0, cancel_asked=0, session=1)
 
 
-def record(seq: int, kind: Kind, body: Body, **rest: Any) -> Record:  # Any: fields of a record
+def record(seq: int, kind: RecordKind, body: Body, **rest: Any) -> Record:  # Any: fields of a record
     fields: dict[str, Any] = {
         "number": seq + 1,
         "seq": seq,
@@ -39,8 +39,8 @@ def record(seq: int, kind: Kind, body: Body, **rest: Any) -> Record:  # Any: fie
 def story(*later: Record) -> tuple[TaskView, Record]:
     """Accepted, claimed, and what came then."""
     records = [
-        record(0, Kind.ACCEPTED, {"name": "pay"}, epoch=0),
-        record(1, Kind.CLAIMED, {"session": "s", "boot": "b", "worker": "w"}),
+        record(0, RecordKind.ACCEPTED, {"name": "pay"}, epoch=0),
+        record(1, RecordKind.CLAIMED, {"session": "s", "boot": "b", "worker": "w"}),
         *later,
     ]
     view = TaskView(TASK)
@@ -50,7 +50,7 @@ def story(*later: Record) -> tuple[TaskView, Record]:
 
 
 def rested(why: str, state: str) -> Record:
-    return record(2, Kind.RESTED, {"why": why, "state": state})
+    return record(2, RecordKind.RESTED, {"why": why, "state": state})
 
 
 def test_a_sound_row_is_not_complained_about() -> None:
@@ -109,10 +109,12 @@ def test_a_cancel_that_was_asked_for() -> None:
 
 
 def parked_step() -> TaskView:
-    plan = record(2, Kind.STEP, {"tool": "t", "letter": "N", "args": {}}, ordinal="1", events=(Event.PLAN, Event.START))
-    doubt = record(3, Kind.STEP, {"reason": "timeout"}, ordinal="1", events=(Event.DOUBT,))
+    plan = record(
+        2, RecordKind.STEP, {"tool": "t", "letter": "N", "args": {}}, ordinal="1", events=(Event.PLAN, Event.START)
+    )
+    doubt = record(3, RecordKind.STEP, {"reason": "timeout"}, ordinal="1", events=(Event.DOUBT,))
     park = record(
-        4, Kind.STEP, {"question": "?", "evidence": [], "not_before_ms": 0}, ordinal="1", events=(Event.PARK,)
+        4, RecordKind.STEP, {"question": "?", "evidence": [], "not_before_ms": 0}, ordinal="1", events=(Event.PARK,)
     )
     return story(plan, doubt, park)[0]
 
@@ -138,7 +140,7 @@ def test_a_decision_that_only_looks_applied() -> None:
 
 
 def test_an_approval_that_only_looks_applied() -> None:
-    view, _ = story(record(2, Kind.NOTE, {"what": "approve"}, ordinal="1"))
+    view, _ = story(record(2, RecordKind.NOTE, {"what": "approve"}, ordinal="1"))
     approval = decision(kind=InboxKind.APPROVAL, body={"granted": True})
     assert list(find_odd_item(approval, view)) == []
     applied = decision(kind=InboxKind.APPROVAL, body={"granted": True}, applied=True)

@@ -13,7 +13,7 @@ from holdfast.core.notices import poison_notice, task_damaged_notice
 from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal import rules
 from holdfast.journal.contract import Change, InboxKind
-from holdfast.journal.records import ENDED, Kind, TaskState
+from holdfast.journal.records import ENDED, RecordKind, TaskState
 from holdfast.journal.rules import NEVER_MS, Claimable
 
 TASK = TaskId("01J9ZK3V5T8Q2M4N6P7R8S9T0V")
@@ -148,7 +148,7 @@ def test_only_the_holder_of_a_running_task_writes(state: TaskState) -> None:
 
 def test_poison_is_told_with_a_question() -> None:
     entry = rules.poison_entry()
-    assert entry.kind is Kind.RESTED
+    assert entry.kind is RecordKind.RESTED
     assert (entry.body["state"], entry.body["why"]) == ("parked", "poison")
     assert entry.body["question"]
     one = poison_notice(TASK, rules.POISON_QUESTION, epoch=5, now_ms=NOW)

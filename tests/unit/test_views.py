@@ -16,12 +16,12 @@ from holdfast.journal.records import (
     ENDED,
     Attempt,
     Claim,
-    Entry,
     Files,
-    Kept,
-    Kind,
+    KeptFiles,
+    NewRecord,
     Note,
     Record,
+    RecordKind,
     StepView,
     TaskState,
     TaskView,
@@ -39,7 +39,7 @@ class Told:
     def __init__(self) -> None:
         self.view = TaskView(TASK)
 
-    def add(self, kind: Kind, body: dict[str, Any], **more: Any) -> None:
+    def add(self, kind: RecordKind, body: dict[str, Any], **more: Any) -> None:
         seq = self.view.seq + 1
         values: dict[str, Any] = {
             "number": 100 + seq,
@@ -60,15 +60,15 @@ class Told:
         fold(self.view, Record(**values))
 
     def accept(self) -> Told:
-        self.add(Kind.ACCEPTED, {"name": "trip", "request_id": "o-77", "args": {}})
+        self.add(RecordKind.ACCEPTED, {"name": "trip", "request_id": "o-77", "args": {}})
         return self
 
     def claim(self, epoch: int = EPOCH) -> Told:
-        self.add(Kind.CLAIMED, {"session": "s", "boot": "b", "worker": "w"}, epoch=epoch)
+        self.add(RecordKind.CLAIMED, {"session": "s", "boot": "b", "worker": "w"}, epoch=epoch)
         return self
 
     def step(self, *events: Event, ordinal: str = "1", **body: Any) -> StepView:
-        self.add(Kind.STEP, body, ordinal=ordinal, events=events, slot=7, quiet=True)
+        self.add(RecordKind.STEP, body, ordinal=ordinal, events=events, slot=7, quiet=True)
         return self.view.steps[ordinal]
 
 
@@ -76,7 +76,7 @@ def started(letter: Letter = "K") -> Told:
     """Accepted (0), claimed (1), planned and started (2)."""
     told = Told().accept().claim()
     told.add(
-        Kind.STEP,
+        RecordKind.STEP,
         {**PLAN, "letter": letter},
         ordinal="1",
         events=(Event.PLAN, Event.START),
@@ -96,7 +96,7 @@ def parked() -> Told:
 
 
 def test_the_numbers_of_kinds_are_stored_and_never_change() -> None:
-    names = [(kind.name, int(kind)) for kind in Kind]
+    names = [(kind.name, int(kind)) for kind in RecordKind]
     assert names == [
         ("ACCEPTED", 1),
         ("CLAIMED", 2),
@@ -116,7 +116,7 @@ def test_the_numbers_of_kinds_are_stored_and_never_change() -> None:
 
 
 def test_an_entry_says_nothing_that_it_is_not_told() -> None:
-    entry = Entry(kind=Kind.NOTE, body={})
+    entry = NewRecord(kind=RecordKind.NOTE, body={})
     assert (entry.ordinal, entry.events, entry.effect_key, entry.fingerprint) == ("", (), b"", b"")
     assert entry.slot == -1
     assert entry.quiet is False
@@ -195,7 +195,7 @@ def test_accepting_and_claiming() -> None:
 @pytest.mark.parametrize("request_id", [None, ""])
 def test_a_task_without_a_request_id(request_id: str | None) -> None:
     told = Told()
-    told.add(Kind.ACCEPTED, {"name": "trip", "request_id": request_id})
+    told.add(RecordKind.ACCEPTED, {"name": "trip", "request_id": request_id})
     assert told.view.request_id == ""
 
 
@@ -320,25 +320,25 @@ def test_a_skip_is_a_settlement() -> None:
 
 def test_notes_and_answers() -> None:
     told = Told().accept().claim()
-    told.add(Kind.NOTE, {"what": "sleep", "until": 5}, ordinal="2")
+    told.add(RecordKind.NOTE, {"what": "sleep", "until": 5}, ordinal="2")
     assert told.view.notes == {"2": Note("sleep", {"what": "sleep", "until": 5}, None, 1_002)}
-    told.add(Kind.ANSWER, {"woken": True}, ordinal="2")
+    told.add(RecordKind.ANSWER, {"woken": True}, ordinal="2")
     assert told.view.notes["2"].answer == {"woken": True}
     assert told.view.notes["2"].what == "sleep"
 
 
 def test_a_version_note_changes_the_plan_alone() -> None:
     told = started()
-    told.add(Kind.NOTE, {"what": "version", "v": "v2"}, ordinal="1")
+    told.add(RecordKind.NOTE, {"what": "version", "v": "v2"}, ordinal="1")
     assert told.view.steps["1"].body == {**PLAN, "v": "v2"}
     assert told.view.notes == {}
 
 
 def test_resting_and_finishing_and_a_new_claim() -> None:
     told = Told().accept().claim()
-    told.add(Kind.RESTED, {"state": "parked", "question": "?"})
+    told.add(RecordKind.RESTED, {"state": "parked", "question": "?"})
     assert told.view.rested == {"state": "parked", "question": "?"}
-    told.add(Kind.FINISHED, {"state": "failed", "text": "x"})
+    told.add(RecordKind.FINISHED, {"state": "failed", "text": "x"})
     assert told.view.finished is TaskState.FAILED
     assert told.view.outcome == {"state": "failed", "text": "x"}
     assert told.view.ended_ms == 1_003
@@ -352,7 +352,7 @@ def test_a_restore_puts_every_open_step_in_doubt() -> None:
     told.step(Event.SUCCEED, result=1)
     told.step(Event.PLAN, Event.START, ordinal="2", **PLAN)
     told.step(Event.DOUBT, ordinal="2", reason="busy")
-    told.add(Kind.RESTORED, {"lost_after_ms": 77})
+    told.add(RecordKind.RESTORED, {"lost_after_ms": 77})
     view = told.view
     assert view.restored_ms == 77
     assert view.steps["1"].state is StepState.SUCCEEDED
@@ -377,7 +377,7 @@ def test_a_step_without_events_has_no_state_and_is_left_alone_by_a_restore() -> 
     step = told.step(letter="K")
     assert step.step is None
     assert not step.closed
-    told.add(Kind.RESTORED, {"lost_after_ms": 77})
+    told.add(RecordKind.RESTORED, {"lost_after_ms": 77})
     assert step.step is None
     assert told.view.restored_ms == 77
 
@@ -386,7 +386,7 @@ def test_records_come_one_after_the_other() -> None:
     told = Told().accept().claim()
     for seq in (1, 3):
         with pytest.raises(JournalDamaged, match="one is missing"):
-            told.add(Kind.NOTE, {"what": "now"}, ordinal="1", seq=seq)
+            told.add(RecordKind.NOTE, {"what": "now"}, ordinal="1", seq=seq)
 
 
 def test_a_task_is_accepted_once() -> None:
@@ -401,8 +401,11 @@ def test_epochs_of_claims_rise(epoch: int) -> None:
 
 
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
-@pytest.mark.parametrize("kind", [Kind.STEP, Kind.NOTE, Kind.RESTED, Kind.FINISHED, Kind.RESTORED, Kind.ANSWER])
-def test_nobody_writes_under_another_epoch(kind: Kind, epoch: int) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [RecordKind.STEP, RecordKind.NOTE, RecordKind.RESTED, RecordKind.FINISHED, RecordKind.RESTORED, RecordKind.ANSWER],
+)
+def test_nobody_writes_under_another_epoch(kind: RecordKind, epoch: int) -> None:
     told = Told().accept().claim()
     with pytest.raises(JournalDamaged, match="was written under epoch"):
         told.add(kind, {}, ordinal="1", epoch=epoch)
@@ -411,17 +414,17 @@ def test_nobody_writes_under_another_epoch(kind: Kind, epoch: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (Kind.STEP, {}),
-        (Kind.NOTE, {}),
-        (Kind.ANSWER, {}),
-        (Kind.FINISHED, {"state": "odd"}),
-        (Kind.RESTORED, {}),
-        (Kind.CLAIMED, {}),
+        (RecordKind.STEP, {}),
+        (RecordKind.NOTE, {}),
+        (RecordKind.ANSWER, {}),
+        (RecordKind.FINISHED, {"state": "odd"}),
+        (RecordKind.RESTORED, {}),
+        (RecordKind.CLAIMED, {}),
     ],
 )
-def test_a_record_that_says_too_little_is_damage(kind: Kind, body: dict[str, Any]) -> None:
+def test_a_record_that_says_too_little_is_damage(kind: RecordKind, body: dict[str, Any]) -> None:
     told = Told().accept().claim()
-    epoch = EPOCH + (kind is Kind.CLAIMED)
+    epoch = EPOCH + (kind is RecordKind.CLAIMED)
     with pytest.raises(JournalDamaged, match="cannot be understood"):
         told.add(kind, body, ordinal="9", events=(Event.PLAN,), epoch=epoch)
 
@@ -430,7 +433,7 @@ def test_a_record_that_says_too_little_is_damage(kind: Kind, body: dict[str, Any
 
 
 def _files(told: Told, at: str, ordinal: str = "", **said: str) -> Files:
-    told.add(Kind.FILES, {"at": at, **said}, ordinal=ordinal)
+    told.add(RecordKind.FILES, {"at": at, **said}, ordinal=ordinal)
     assert told.view.files is not None
     return told.view.files
 
@@ -439,12 +442,12 @@ def test_what_the_scratch_folder_held_is_kept_by_step_and_side() -> None:
     told = Told().accept().claim()
     assert told.view.files is None
     files = _files(told, "before", "1", manifest="aa")
-    assert (files.before, files.after, files.end) == ({"1": Kept(2, "aa", "")}, {}, None)
+    assert (files.before, files.after, files.end) == ({"1": KeptFiles(2, "aa", "")}, {}, None)
     again = _files(told, "after", "1", unkept="a socket")
     assert again is files
-    assert files.after == {"1": Kept(3, "", "a socket")}
+    assert files.after == {"1": KeptFiles(3, "", "a socket")}
     _files(told, "end", manifest="cc")
-    assert files.end == Kept(4, "cc", "")
+    assert files.end == KeptFiles(4, "cc", "")
     with pytest.raises(JournalDamaged, match="files at"):
         _files(told, "beside", "1", manifest="dd")
 
@@ -468,14 +471,14 @@ def test_the_newest_manifest_is_the_one_recorded_last() -> None:
 def test_the_newest_below_a_gather_is_of_its_branches_alone() -> None:
     told = Told().accept().claim()
     files = _files(told, "before", "4.1.1", manifest="aa")
-    assert files.newest_below("4.") == Kept(2, "aa", "")
+    assert files.newest_below("4.") == KeptFiles(2, "aa", "")
     assert files.newest_below("5.") is None
     _files(told, "after", "4.2.1", manifest="bb")
     _files(told, "before", "5", manifest="cc")
     _files(told, "after", "4.1.1", unkept="too large")
-    assert files.newest_below("4.") == Kept(3, "bb", "")
+    assert files.newest_below("4.") == KeptFiles(3, "bb", "")
     _files(told, "before", "4.3.1", manifest="ab")
-    assert files.newest_below("4.") == Kept(6, "ab", "")
+    assert files.newest_below("4.") == KeptFiles(6, "ab", "")
 
 
 # claims and doubts
@@ -486,10 +489,10 @@ def test_a_claim_over_one_that_did_not_end_says_that_it_was_lost() -> None:
     assert told.view.lost == {}
     told.claim(EPOCH + 1)
     assert told.view.lost == {EPOCH: EPOCH + 1}
-    told.add(Kind.RESTED, {"why": "sleeping"})
+    told.add(RecordKind.RESTED, {"why": "sleeping"})
     told.claim(EPOCH + 2)
     assert told.view.lost == {EPOCH: EPOCH + 1}
-    told.add(Kind.FINISHED, {"state": "failed"})
+    told.add(RecordKind.FINISHED, {"state": "failed"})
     told.claim(EPOCH + 3)
     assert told.view.lost == {EPOCH: EPOCH + 1}
 
@@ -510,8 +513,8 @@ def test_an_attempt_that_met_a_busy_model_is_spared() -> None:
 def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
     read, own = Told().accept().claim(), Told().accept().claim()
     entries = [
-        Entry(
-            kind=Kind.STEP,
+        NewRecord(
+            kind=RecordKind.STEP,
             ordinal="1",
             events=(Event.PLAN, Event.START),
             body=PLAN,
@@ -520,8 +523,8 @@ def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
             slot=5,
             quiet=True,
         ),
-        Entry(kind=Kind.NOTE, ordinal="2", body={"what": "now", "value": 7}),
-        Entry(kind=Kind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1}),
+        NewRecord(kind=RecordKind.NOTE, ordinal="2", body={"what": "now", "value": 7}),
+        NewRecord(kind=RecordKind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1}),
     ]
     for entry in entries:
         seq = own.view.seq + 1
@@ -547,14 +550,14 @@ def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
 
 def test_the_owner_cannot_write_under_another_epoch() -> None:
     told = started()
-    entry = Entry(kind=Kind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1})
+    entry = NewRecord(kind=RecordKind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1})
     with pytest.raises(JournalDamaged):
         records.fold_own(told.view, entry, number=9, epoch=EPOCH + 1, at_ms=1, boot_ms=1)
 
 
 def test_a_content_is_kept_by_its_digest() -> None:
     told = Told().accept().claim()
-    told.add(Kind.CONTENT, {"digest": "d1", "value": {"role": "user"}})
+    told.add(RecordKind.CONTENT, {"digest": "d1", "value": {"role": "user"}})
     assert told.view.contents == {"d1": {"role": "user"}}
 
 

@@ -29,7 +29,7 @@ from holdfast.core.effect import Letter
 from holdfast.core.ordinal import sort_key
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply
 from holdfast.errors import InvariantViolated
-from holdfast.journal.records import Kind
+from holdfast.journal.records import RecordKind
 from holdfast_proofs.history.story import Story, Told, base_of, find_cause, in_one_order
 
 _ONCE: frozenset[Letter] = frozenset(("T", "F", "K", "Q", "N"))
@@ -75,7 +75,7 @@ def _fold(story: Story, slots: dict[str, _Slot]) -> Iterator[Breach]:
         if record.seq != before + 1:
             yield Breach("I7", f"record {record.seq} follows {before}")
         before = record.seq
-        if record.kind is Kind.STEP:
+        if record.kind is RecordKind.STEP:
             letter = story.letters.get(record.ordinal, "N")
             yield from _fold_step(slots.setdefault(record.ordinal, _Slot(letter)), record)
 
@@ -106,7 +106,7 @@ def _epochs(story: Story) -> Iterator[Breach]:
     for record in sorted(story.records, key=lambda one: one.number):
         if record.epoch < epoch:
             yield Breach("I8", f"record {record.seq} of epoch {record.epoch} follows {epoch}")
-        if record.kind is Kind.CLAIMED:
+        if record.kind is RecordKind.CLAIMED:
             claims[record.epoch] += 1
             if record.epoch == epoch:
                 yield Breach("I8", f"epoch {epoch} was claimed again by record {record.seq}")
@@ -148,7 +148,7 @@ def _keys(story: Story) -> Iterator[Breach]:
 
 def _chains(story: Story, slots: dict[str, _Slot]) -> Iterator[Breach]:
     """I5: within one chain a step starts behind the end of the one before."""
-    if any(record.kind is Kind.RESTORED for record in story.records):
+    if any(record.kind is RecordKind.RESTORED for record in story.records):
         return
     chains: dict[str, list[str]] = {}
     for ordinal in sorted(slots, key=sort_key):

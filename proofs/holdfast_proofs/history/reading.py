@@ -13,7 +13,7 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId, effect_key_from_bytes, task_id_bytes
 from holdfast.downstream.ledger import Done, Page, Seen
 from holdfast.host.sqlite import Db
-from holdfast.journal.records import Kind
+from holdfast.journal.records import RecordKind
 from holdfast.journal.sqlite.rows import unpack_events
 from holdfast_proofs.history.story import Asked, Landed, Story, Told
 
@@ -30,7 +30,7 @@ def read_records(db: Db, task_id: TaskId) -> tuple[Told, ...]:
         Told(
             number=n,
             seq=seq,
-            kind=Kind(kind),
+            kind=RecordKind(kind),
             events=unpack_events(what),
             ordinal=ordinal,
             epoch=epoch,

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core.effect import Letter
 from holdfast.core.step import Event
-from holdfast.journal.records import Kind
+from holdfast.journal.records import RecordKind
 
 CLOCK_GRAIN_MS = 2  # two programs round one instant to different milliseconds
 FENCE_NUMBER = (1 << 40) - 1  # the part of a fence that is the record's number
@@ -24,7 +24,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     seq: int
-    kind: Kind
+    kind: RecordKind
     events: tuple[Event, ...] = ()
     ordinal: str = ""
     epoch: int = 0

@@ -22,7 +22,7 @@ from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records, rules
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.journal.records import Entry, StepView
+from holdfast.journal.records import NewRecord, StepView
 from holdfast.journal.steady import SteadyTime
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.gate.gate import Past
@@ -137,7 +137,7 @@ def _window_ignored(replace: Replace) -> None:
 
 
 def _no_intent(replace: Replace) -> None:
-    async def begin(self: TaskWriter, entries: Sequence[Entry]) -> None:
+    async def begin(self: TaskWriter, entries: Sequence[NewRecord]) -> None:
         for entry in entries:
             self.defer(entry)
 
@@ -186,7 +186,7 @@ class _Stopped:
 def _unapplied_result_as_evidence(replace: Replace) -> None:
     original = _get(TaskWriter, "_leave_evidence")
 
-    async def leave_evidence(self: TaskWriter, entries: Sequence[Entry]) -> None:
+    async def leave_evidence(self: TaskWriter, entries: Sequence[NewRecord]) -> None:
         view = self.view
         for entry in entries:
             step = view.steps.get(entry.ordinal)

@@ -36,7 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.downstream.key_store import Answer, Asked, Finding, KeyStore
+from holdfast.downstream.key_store import Asked, KeyState, KeyStore, StoredAnswer
 from holdfast.downstream.keys import BadKey, parse_key
 
 # Any in this file: ASGI's own messages and scopes are dictionaries of mixed values.
@@ -45,7 +45,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Recover = Callable[["Repeated"], Awaitable[Answer | None]]
+Recover = Callable[["Repeated"], Awaitable[StoredAnswer | None]]
 T = TypeVar("T")
 
 RETENTION_S = 30 * 86_400.0
@@ -126,7 +126,7 @@ class IdempotencyKeys:
         self._store: KeyStore | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._pid = 0
-        self._working: set[asyncio.Task[Answer]] = set()
+        self._working: set[asyncio.Task[StoredAnswer]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         effectful = scope["type"] == "http" and scope["method"] in self._methods
@@ -144,21 +144,21 @@ class IdempotencyKeys:
             return
         await _send(send, answer, replayed=replayed)
 
-    async def _answer(self, scope: Scope, asked: Asked, body: bytes) -> tuple[Answer, bool]:
+    async def _answer(self, scope: Scope, asked: Asked, body: bytes) -> tuple[StoredAnswer, bool]:
         finding, answer = await self._on_store(lambda store: store.ask(asked))
         match finding:
-            case Finding.NEW:
+            case KeyState.NEW:
                 return await self._work(scope, asked, body), False
-            case Finding.ANSWERED if answer is not None:
+            case KeyState.ANSWERED if answer is not None:
                 return answer, True
-            case Finding.OTHER_BODY:
+            case KeyState.OTHER_BODY:
                 raise _Wrong(422, "key-reused", "this Idempotency-Key was used with another request")
-            case Finding.IN_DOUBT:
+            case KeyState.IN_DOUBT:
                 return await self._settle(scope, asked, body)
             case _:
                 raise _Wrong(409, "in-flight", "the first request is still at work", 1)
 
-    async def _settle(self, scope: Scope, asked: Asked, body: bytes) -> tuple[Answer, bool]:
+    async def _settle(self, scope: Scope, asked: Asked, body: bytes) -> tuple[StoredAnswer, bool]:
         """The first try is gone and its outcome unknown: the service's own books decide."""
         if self._recover is None:
             raise _Wrong(
@@ -176,14 +176,14 @@ class IdempotencyKeys:
         await self._on_store(lambda store: store.answer(asked, known))
         return known, True
 
-    async def _work(self, scope: Scope, asked: Asked, body: bytes) -> Answer:
+    async def _work(self, scope: Scope, asked: Asked, body: bytes) -> StoredAnswer:
         """Let the app do it, to its end, also where the caller has gone."""
         task = asyncio.ensure_future(self._work_out(scope, asked, body))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         return await asyncio.shield(task)
 
-    async def _work_out(self, scope: Scope, asked: Asked, body: bytes) -> Answer:
+    async def _work_out(self, scope: Scope, asked: Asked, body: bytes) -> StoredAnswer:
         try:
             answer = await _call(self._app, scope, body, body_bytes_max=self._body_bytes_max)
         except BaseException:
@@ -262,7 +262,7 @@ class _Gone(Exception):
     """The caller went away before the request was complete: nothing was asked."""
 
 
-async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> Answer:
+async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> StoredAnswer:
     """The app's whole answer to the whole request."""
     unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     over = asyncio.Event()
@@ -293,10 +293,10 @@ async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> 
         for name, value in started[0].get("headers", ())
         if bytes(name).lower() not in _HOP_BY_HOP
     )
-    return Answer(status=started[0]["status"], headers=headers, body=b"".join(chunks))
+    return StoredAnswer(status=started[0]["status"], headers=headers, body=b"".join(chunks))
 
 
-async def _send(send: Send, answer: Answer, *, replayed: bool = False) -> None:
+async def _send(send: Send, answer: StoredAnswer, *, replayed: bool = False) -> None:
     headers = list(answer.headers)
     if replayed:
         headers.append((b"idempotency-replayed", b"true"))
@@ -304,14 +304,14 @@ async def _send(send: Send, answer: Answer, *, replayed: bool = False) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _problem(wrong: _Wrong) -> Answer:
+def _problem(wrong: _Wrong) -> StoredAnswer:
     """RFC 9457 problem details."""
     shown = {"title": wrong.title, "status": wrong.status, "detail": wrong.detail}
     body = json.dumps(shown).encode()
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
     if wrong.retry_after_s:
         headers.append((b"retry-after", str(wrong.retry_after_s).encode()))
-    return Answer(status=wrong.status, headers=tuple(headers), body=body)
+    return StoredAnswer(status=wrong.status, headers=tuple(headers), body=body)
 
 
 def _all_of(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:

@@ -58,13 +58,13 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class StoredAnswer:
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
 
 
-class Finding(Enum):
+class KeyState(Enum):
     """What a key is, for a request that asks under it."""
 
     NEW = auto()  # this request does the work
@@ -97,7 +97,7 @@ class KeyStore:
         os.close(self._lock_fd)
         (self._owners / self.owner).unlink(missing_ok=True)
 
-    def ask(self, asked: Asked) -> tuple[Finding, Answer | None]:
+    def ask(self, asked: Asked) -> tuple[KeyState, StoredAnswer | None]:
         """Take the key, or find what became of it."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
@@ -118,14 +118,14 @@ class KeyStore:
         if found is not None:
             return found
         self._mine.add((asked.scope, asked.key))
-        return Finding.NEW, None
+        return KeyState.NEW, None
 
-    def answer(self, asked: Asked, answer: Answer) -> None:
+    def answer(self, asked: Asked, answer: StoredAnswer) -> None:
         """Keep the answer; only then may it be sent."""
         self._mine.discard((asked.scope, asked.key))  # also where this fails: then it is in doubt
         self._keep(asked, answer)
 
-    def _keep(self, asked: Asked, answer: Answer) -> None:
+    def _keep(self, asked: Asked, answer: StoredAnswer) -> None:
         headers = json.dumps([[name.hex(), value.hex()] for name, value in answer.headers])
         self._db.execute(
             "UPDATE asked SET owner = '', status = ?, headers = ?, body = ? "
@@ -156,7 +156,7 @@ class KeyStore:
         self._mine.add((asked.scope, asked.key))
         return True
 
-    def _find(self, asked: Asked) -> tuple[Finding, Answer | None] | None:
+    def _find(self, asked: Asked) -> tuple[KeyState, StoredAnswer | None] | None:
         row = self._db.execute(
             "SELECT key, fingerprint, owner, status, headers, body FROM asked WHERE scope = ? "
             "AND (key = ? OR (task != '' AND task = ? AND step = ?)) ORDER BY key = ? DESC",
@@ -166,14 +166,16 @@ class KeyStore:
             return None
         key, fingerprint, owner, status, headers, body = row
         if fingerprint != asked.fingerprint:
-            return Finding.OTHER_BODY, None
+            return KeyState.OTHER_BODY, None
         if status is not None:
-            return Finding.ANSWERED, Answer(status=cast(int, status), headers=_headers(headers), body=cast(bytes, body))
+            return KeyState.ANSWERED, StoredAnswer(
+                status=cast(int, status), headers=_headers(headers), body=cast(bytes, body)
+            )
         if owner and self._is_alive(str(owner), (asked.scope, str(key))):
-            return Finding.IN_FLIGHT, None
+            return KeyState.IN_FLIGHT, None
         if owner:
             self._db.execute("UPDATE asked SET owner = '' WHERE scope = ? AND key = ?", (asked.scope, key))
-        return Finding.IN_DOUBT, None
+        return KeyState.IN_DOUBT, None
 
     def _is_alive(self, owner: str, row: tuple[bytes, str]) -> bool:
         if owner == self.owner:

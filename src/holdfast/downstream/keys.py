@@ -44,7 +44,7 @@ def parse_key(values: list[str]) -> str | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Entry(Generic[Stored]):
+class KeyEntry(Generic[Stored]):
     """One use of a key, held by the request that does the work."""
 
     key: str
@@ -72,29 +72,31 @@ class KeyTable(Generic[Stored]):
     def __init__(self, *, window_s: float, fingerprint: Fingerprint) -> None:
         self._window_s = window_s
         self._checked = fingerprint == "checked"
-        self._entries: dict[str, Entry[Stored]] = {}
+        self._entries: dict[str, KeyEntry[Stored]] = {}
 
-    def begin(self, key: str, *, fingerprint: str, now_s: float) -> Entry[Stored] | Replay[Stored] | InFlight | Reused:
+    def begin(
+        self, key: str, *, fingerprint: str, now_s: float
+    ) -> KeyEntry[Stored] | Replay[Stored] | InFlight | Reused:
         """Take the key for this request, or say what became of the one that has it.
 
-        Whoever gets an Entry ends it with `finish` or `forget`.
+        Whoever gets an KeyEntry ends it with `finish` or `forget`.
         """
         entry = self._entries.get(key)
         if entry is None or self._expired(entry, now_s):
-            entry = Entry[Stored](key=key, fingerprint=fingerprint, first_s=now_s)
+            entry = KeyEntry[Stored](key=key, fingerprint=fingerprint, first_s=now_s)
             self._entries[key] = entry
             return entry
         if self._checked and entry.fingerprint != fingerprint:
             return Reused()
         return InFlight() if entry.answer is None else Replay(answer=entry.answer)
 
-    def finish(self, entry: Entry[Stored], answer: Stored) -> None:
+    def finish(self, entry: KeyEntry[Stored], answer: Stored) -> None:
         entry.answer = answer
 
-    def forget(self, entry: Entry[Stored]) -> None:
+    def forget(self, entry: KeyEntry[Stored]) -> None:
         """The work was not done and its answer is not kept: the key is free again."""
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
 
-    def _expired(self, entry: Entry[Stored], now_s: float) -> bool:
+    def _expired(self, entry: KeyEntry[Stored], now_s: float) -> bool:
         return entry.answer is not None and now_s >= entry.first_s + self._window_s

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.downstream.faults import Fault, FaultKind, Faults
-from holdfast.downstream.keys import Entry, Fingerprint, InFlight, KeyTable, Replay, Reused
+from holdfast.downstream.keys import Fingerprint, InFlight, KeyEntry, KeyTable, Replay, Reused
 from holdfast.downstream.ledger import Ledger, Page, Seen
 from holdfast.downstream.order import Ask, BadOrder, Order, Reply, parse_order, problem
 from holdfast.downstream.profiles import Body, Profile
@@ -191,7 +191,7 @@ class Service:
         await self._stay(seen, fault, "after")
         return reply
 
-    def _take_key(self, order: Order, seen: Seen) -> Entry[Reply] | Reply | None:
+    def _take_key(self, order: Order, seen: Seen) -> KeyEntry[Reply] | Reply | None:
         if order.key is None or self._profile.key == "ignored":
             return None
         found = self._keys.begin(order.key, fingerprint=order.fingerprint, now_s=time.monotonic() + self._skew_s)
@@ -205,10 +205,10 @@ class Service:
             case Reused():
                 seen.outcome = "reused"
                 return problem(422, "this Idempotency-Key was used with another body")
-            case Entry():
+            case KeyEntry():
                 return found
 
-    def _work(self, order: Order, seen: Seen, fault: Fault | None, entry: Entry[Reply] | None) -> Reply:
+    def _work(self, order: Order, seen: Seen, fault: Fault | None, entry: KeyEntry[Reply] | None) -> Reply:
         """Decide, do and store; nothing is awaited here."""
         kind = fault.kind if fault else None
         refusal = self._profile.refusal(order.body)

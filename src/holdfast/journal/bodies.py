@@ -40,7 +40,7 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
     gate: GateSaid | None = None
 
 
-class Failure(msgspec.Struct, frozen=True, gc=False):
+class StepFailure(msgspec.Struct, frozen=True, gc=False):
     """STEP, with an event by which an attempt ended without a result."""
 
     kind: str | None = None
@@ -74,7 +74,7 @@ class Rested(msgspec.Struct, frozen=True, gc=False):
     question: str = ""
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class TaskEnd(msgspec.Struct, frozen=True, gc=False):
     """FINISHED: what a task gave, or why it failed."""
 
     result: Any = None  # Any: JSON

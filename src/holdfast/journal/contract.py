@@ -31,7 +31,7 @@ import msgspec
 from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.core.ports import Sealer
-from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView
+from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView
 
 __all__ = [
     "Capabilities",
@@ -43,7 +43,7 @@ __all__ = [
     "InboxKind",
     "Journal",
     "KeptRemark",
-    "Outcome",
+    "CommitOutcome",
     "Remark",
     "RemarkTo",
     "Session",
@@ -64,12 +64,15 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     administered: bool  # outlives its processes: `admin.JournalAdmin` serves it
 
 
-class Outcome(StrEnum):
+class CommitOutcome(StrEnum):
     """What became of a commit in doubt."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
+
+
+Outcome = CommitOutcome  # its name in 0.1
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,7 +314,7 @@ class Journal(Protocol):
     async def append(
         self,
         hold: Hold,
-        entries: Sequence[Entry],
+        entries: Sequence[NewRecord],
         *,
         change: Change | None = None,
         applied: Sequence[int] = (),
@@ -342,7 +345,7 @@ class Journal(Protocol):
         """
         ...
 
-    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+    async def confirm(self, hold: Hold, *, seq: int) -> CommitOutcome:
         """After CommitUnknown: read under a lock whether the record `seq` is there to stay."""
         ...
 

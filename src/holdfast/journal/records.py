@@ -1,9 +1,9 @@
 """What a journal keeps about a task: records, and the view that folding them gives.
 
-A task's life is a list of records, each appended once and never changed. The view (steps with
-their payloads and times) is what reading them in order gives; a worker that owns the task keeps
-its view by folding the same records as it writes them, so memory and journal cannot tell two
-stories. Bodies are kept as they were read, for showing; properties give their reading (`bodies.py`).
+A task's life is a list of records, each appended once and never changed. The view (steps with their payloads and
+times) is what reading them in order gives; a worker that owns the task keeps its view by folding the same records as it
+writes them, so memory and journal cannot differ. Bodies are kept as they
+were read, for showing; properties give their reading (`bodies.py`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
 from holdfast.errors import InvariantViolated, JournalDamaged
-from holdfast.journal.bodies import Body, Ended, Failure, FoundAt, Planned, Rested
+from holdfast.journal.bodies import Body, FoundAt, Planned, Rested, StepFailure, TaskEnd
 
 FORMAT = 1
 REMARK = "remark"  # what a note in the view is that came from a record of that kind
 RECORDS_MAX = 1_000_000  # per task; below the 2^20 rows that one data key may seal
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record is about. The numbers are stored: they never change meaning."""
 
     ACCEPTED = 1
@@ -55,10 +55,10 @@ class TaskState(StrEnum):
 ENDED = frozenset((TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED))
 
 
-class Entry(msgspec.Struct, kw_only=True, gc=False):
+class NewRecord(msgspec.Struct, kw_only=True, gc=False):
     """A record about to be appended. The journal adds number, sequence, times and hash."""
 
-    kind: Kind
+    kind: RecordKind
     ordinal: str = ""
     events: tuple[Event, ...] = ()
     body: Body
@@ -73,7 +73,7 @@ class Record(msgspec.Struct, gc=False):
 
     number: int  # journal-wide, only rises; an attempt's fence is made from it
     seq: int
-    kind: Kind
+    kind: RecordKind
     ordinal: str
     events: tuple[Event, ...]
     epoch: int
@@ -90,11 +90,11 @@ class Record(msgspec.Struct, gc=False):
         return msgspec.convert(self.body, Rested)
 
     @property
-    def end(self) -> Ended:
-        return msgspec.convert(self.body, Ended)
+    def end(self) -> TaskEnd:
+        return msgspec.convert(self.body, TaskEnd)
 
 
-def as_kept(entry: Entry, *, number: int, seq: int, epoch: int, at_ms: int, boot_ms: int) -> Record:
+def as_kept(entry: NewRecord, *, number: int, seq: int, epoch: int, at_ms: int, boot_ms: int) -> Record:
     """The record that an entry becomes."""
     return Record(
         number,
@@ -136,9 +136,7 @@ class Attempt(NamedTuple):
 class StepView(msgspec.Struct, gc=False, eq=False):
     """One step with everything the journal knows of it.
 
-    A task keeps one for each of its steps. They hold JSON, which has no cycles: the garbage
-    collector need not walk over them again and again.
-    """
+    It holds JSON, which has no cycles: the garbage collector need not walk over it."""
 
     ordinal: str
     letter: Letter
@@ -182,8 +180,8 @@ class StepView(msgspec.Struct, gc=False, eq=False):
         return msgspec.convert(self.body, Planned)
 
     @property
-    def failure(self) -> Failure:
-        return msgspec.convert(self.error, Failure)
+    def failure(self) -> StepFailure:
+        return msgspec.convert(self.error, StepFailure)
 
     @property
     def found_at(self) -> FoundAt | None:
@@ -198,7 +196,7 @@ class Note(NamedTuple):
     answered_ms: int = 0
 
 
-class Kept(NamedTuple):
+class KeptFiles(NamedTuple):
     """FILES: what the scratch folder held, by the manifest; or why there is none."""
 
     seq: int
@@ -212,17 +210,17 @@ class Files:
     __slots__ = ("after", "before", "end")
 
     def __init__(self) -> None:
-        self.before: dict[str, Kept] = {}
-        self.after: dict[str, Kept] = {}
-        self.end: Kept | None = None
+        self.before: dict[str, KeptFiles] = {}
+        self.after: dict[str, KeptFiles] = {}
+        self.end: KeptFiles | None = None
 
     @property
     def newest(self) -> str:
         """The digest of the newest manifest; empty where none was kept."""
         every = (*self.before.values(), *self.after.values(), *((self.end,) if self.end else ()))
-        return max((one for one in every if one.manifest), default=Kept(-1, "")).manifest
+        return max((one for one in every if one.manifest), default=KeptFiles(-1, "")).manifest
 
-    def newest_below(self, prefix: str) -> Kept | None:
+    def newest_below(self, prefix: str) -> KeptFiles | None:
         """The newest manifest of a step whose ordinal begins so."""
         every = (*self.before.items(), *self.after.items())
         found = [one for at, one in every if at.startswith(prefix) and one.manifest]
@@ -284,8 +282,8 @@ class TaskView:
         return msgspec.convert(self.rested, Rested)
 
     @property
-    def end(self) -> Ended:
-        return msgspec.convert(self.outcome, Ended)
+    def end(self) -> TaskEnd:
+        return msgspec.convert(self.outcome, TaskEnd)
 
 
 def fold(view: TaskView, record: Record) -> None:
@@ -298,7 +296,7 @@ def fold(view: TaskView, record: Record) -> None:
         raise JournalDamaged(f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing")
     view.seq = record.seq
     try:
-        if record.kind is Kind.STEP and record.epoch == view.epoch:
+        if record.kind is RecordKind.STEP and record.epoch == view.epoch:
             _fold_step(view, record)
         else:
             _fold(view, record)
@@ -306,10 +304,10 @@ def fold(view: TaskView, record: Record) -> None:
         raise JournalDamaged(f"task {view.task_id}: record {record.seq} cannot be understood: {error!r}") from error
 
 
-def fold_own(view: TaskView, entry: Entry, *, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
+def fold_own(view: TaskView, entry: NewRecord, *, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
     """Take into the owner's view what it has written itself."""
     record = as_kept(entry, number=number, seq=view.seq + 1, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
-    if entry.kind is Kind.STEP and epoch == view.epoch:
+    if entry.kind is RecordKind.STEP and epoch == view.epoch:
         view.seq = record.seq
         _fold_step(view, record)
     else:
@@ -317,37 +315,37 @@ def fold_own(view: TaskView, entry: Entry, *, number: int, epoch: int, at_ms: in
 
 
 def _fold(view: TaskView, record: Record) -> None:
-    if record.kind is not Kind.CLAIMED and record.epoch != view.epoch:
+    if record.kind is not RecordKind.CLAIMED and record.epoch != view.epoch:
         raise JournalDamaged(
             f"task {view.task_id}: record {record.seq} was written under epoch {record.epoch}, not {view.epoch}"
         )
     match record.kind:
-        case Kind.STEP:
+        case RecordKind.STEP:
             _fold_step(view, record)
-        case Kind.NOTE:
+        case RecordKind.NOTE:
             _fold_note(view, record)
-        case Kind.ANSWER:
+        case RecordKind.ANSWER:
             note = view.notes[record.ordinal]
             view.notes[record.ordinal] = note._replace(answer=record.body, answered_ms=record.at_ms)
-        case Kind.CLAIMED:
+        case RecordKind.CLAIMED:
             _fold_claim(view, record)
-        case Kind.ACCEPTED:
+        case RecordKind.ACCEPTED:
             if record.seq:
                 raise JournalDamaged(f"task {view.task_id}: it was accepted twice")
             view.accepted, view.accepted_ms = record.body, record.at_ms
             view.name, view.request_id = record.body["name"], record.body.get("request_id") or ""
-        case Kind.RESTED:
+        case RecordKind.RESTED:
             view.rested = record.body
-        case Kind.FINISHED:
+        case RecordKind.FINISHED:
             view.finished = TaskState(record.body["state"])
             view.outcome, view.ended_ms = record.body, record.at_ms
-        case Kind.RESTORED:
+        case RecordKind.RESTORED:
             _fold_restore(view, record)
-        case Kind.FILES:
+        case RecordKind.FILES:
             _fold_files(view, record)
-        case Kind.CONTENT:
+        case RecordKind.CONTENT:
             view.contents[str(record.body["digest"])] = record.body["value"]
-        case Kind.REMARK:
+        case RecordKind.REMARK:
             view.notes[record.ordinal] = Note(REMARK, record.body, None, record.at_ms)
 
 
@@ -384,7 +382,7 @@ def _fold_restore(view: TaskView, record: Record) -> None:
 
 def _fold_files(view: TaskView, record: Record) -> None:
     body = record.body
-    kept = Kept(record.seq, str(body.get("manifest", "")), str(body.get("unkept", "")))
+    kept = KeptFiles(record.seq, str(body.get("manifest", "")), str(body.get("unkept", "")))
     files = view.files = view.files or Files()
     match body["at"]:
         case "before":
@@ -498,3 +496,5 @@ _TAKE = {
     Event.SKIP: _take_settlement,
     Event.RESTORE: _take_restore,
 }
+
+Kind, Entry = RecordKind, NewRecord  # their names in 0.1

@@ -26,7 +26,7 @@ import msgspec
 from holdfast.core.ids import TaskId
 from holdfast.errors import BadInput, InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal.contract import Change, InboxKind, Remark, RemarkTo
-from holdfast.journal.records import ENDED, Entry, Kind, TaskState
+from holdfast.journal.records import ENDED, NewRecord, RecordKind, TaskState
 
 NEVER_MS = 2**63 - 1  # a due time that no clock reaches; the largest whole number SQLite keeps
 CRASHES_ALONE = 2
@@ -169,10 +169,10 @@ POISON_QUESTION = (
 )
 
 
-def poison_entry() -> Entry:
+def poison_entry() -> NewRecord:
     """The record that says why the task rests."""
     body = {"state": TaskState.PARKED.value, "why": "poison", "question": POISON_QUESTION}
-    return Entry(kind=Kind.RESTED, body=body)
+    return NewRecord(kind=RecordKind.RESTED, body=body)
 
 
 # Rests and drops
@@ -267,7 +267,7 @@ def remark_to(name: str) -> RemarkTo:
         raise BadInput(f"a note goes to 'MEMORY' or to the 'day', not to {name!r}") from None
 
 
-def remark_of(task_id: TaskId, entry: Entry) -> Remark:
+def remark_of(task_id: TaskId, entry: NewRecord) -> Remark:
     """What a task's record adds to the remarks; its id is the same on every replay."""
     body = entry.body
     return Remark(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 from holdfast.core.effect import CLASSES
 from holdfast.core.rest import WaitsForApproval, read_rest
 from holdfast.core.step import Event, StepState
-from holdfast.journal.bodies import Ended
+from holdfast.journal.bodies import TaskEnd
 from holdfast.journal.contract import InboxItem, InboxKind, TaskRow
 from holdfast.journal.records import ENDED, Body, Note, Record, StepView, TaskState, TaskView
 from holdfast.memory.handoff import Fact, counted, moment, quoted
@@ -335,7 +335,7 @@ def _closed_words(step: StepView) -> str:
     return f"was skipped: {quoted(step.note)}"
 
 
-def _end_words(row: TaskRow, end: Ended) -> str:
+def _end_words(row: TaskRow, end: TaskEnd) -> str:
     if row.state is TaskState.SUCCEEDED:
         return f"succeeded: {quoted(end.result)}"
     if row.state is TaskState.FAILED:

@@ -34,7 +34,7 @@ from holdfast.core.step import Event
 from holdfast.core.values import Json, canonical
 from holdfast.errors import NotSent, SecretInInput, SecretNotFound
 from holdfast.journal.contract import Change
-from holdfast.journal.records import Body, Entry, StepView
+from holdfast.journal.records import Body, NewRecord, StepView
 
 if TYPE_CHECKING:
     from holdfast.runtime.tool.tool import Tool
@@ -109,7 +109,7 @@ class Secrets:
     def body(self, body: Body) -> Body:
         return cast(Body, self._matcher.value(body))
 
-    def entry(self, entry: Entry) -> Entry:
+    def entry(self, entry: NewRecord) -> NewRecord:
         """The record as it may be written. Arguments were checked when the step was planned."""
         if not _PLANS.isdisjoint(entry.events):
             return entry

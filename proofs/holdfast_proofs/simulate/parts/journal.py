@@ -15,16 +15,16 @@ from holdfast.errors import CommitUnknown, JournalFull
 from holdfast.journal.contract import (
     Change,
     Claimed,
+    CommitOutcome,
     Hold,
     InboxItem,
-    Outcome,
     Session,
     Statement,
     Submission,
     Submitted,
 )
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.journal.records import Entry
+from holdfast.journal.records import NewRecord
 
 if TYPE_CHECKING:
     from holdfast_proofs.simulate.parts.process import Process
@@ -86,7 +86,7 @@ class SimJournal(ClientJournal):
     async def append(
         self,
         hold: Hold,
-        entries: Sequence[Entry],
+        entries: Sequence[NewRecord],
         *,
         change: Change | None = None,
         applied: Sequence[int] = (),
@@ -110,10 +110,10 @@ class SimJournal(ClientJournal):
         await self._process.point("after a commit", delay_s=self._delay(), sends=begins)
         return numbers
 
-    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+    async def confirm(self, hold: Hold, *, seq: int) -> CommitOutcome:
         await self._process.point("before a confirmation", delay_s=self._delay())
         if self._world.dice.hits(STILL_UNKNOWN):
-            return Outcome.UNKNOWN
+            return CommitOutcome.UNKNOWN
         return await super().confirm(hold, seq=seq)
 
     async def drop(self, item: InboxItem) -> int:

@@ -14,7 +14,7 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, apply
 from holdfast.errors import InvariantViolated
-from holdfast.journal.records import Body, Kind, Record
+from holdfast.journal.records import Body, Record, RecordKind
 
 
 class Row:
@@ -47,11 +47,11 @@ class Ledger:
     def take(self, task_id: str, record: Record, body: Body) -> None:
         """Look at one record right after its commit."""
         self._check_epoch(task_id, record)
-        if record.kind is Kind.RESTORED:
+        if record.kind is RecordKind.RESTORED:
             for row in self.rows.get(task_id, {}).values():
                 if not row.closed:
                     self._take_event(task_id, row, Event.RESTORE, record)
-        if record.kind is not Kind.STEP:
+        if record.kind is not RecordKind.STEP:
             return
         rows = self.rows.setdefault(task_id, {})
         row = rows.get(record.ordinal)
@@ -85,13 +85,13 @@ class Ledger:
 
     def _check_epoch(self, task_id: str, record: Record) -> None:
         epoch = self._epochs.get(task_id, 0)
-        claims = record.kind is Kind.CLAIMED
+        claims = record.kind is RecordKind.CLAIMED
         claim = (task_id, record.epoch)
         if claims and self._claims.setdefault(claim, record.number) != record.number:
             self.breaches.append(f"I8: {task_id}: epoch {record.epoch} was claimed twice")
         if record.epoch < epoch or (claims and record.epoch == epoch):
             self.breaches.append(f"I8: {task_id}: epoch {record.epoch} was written after {epoch}")
-        if record.epoch != epoch and not claims and record.kind is not Kind.RESTORED:
+        if record.epoch != epoch and not claims and record.kind is not RecordKind.RESTORED:
             self.breaches.append(f"I8: {task_id}: epoch {record.epoch} was never claimed")
         self._epochs[task_id] = max(epoch, record.epoch)
 

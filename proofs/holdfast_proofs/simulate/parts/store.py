@@ -16,7 +16,7 @@ from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.journal.memory.contents import InboxCell, TaskCell, encode_body
 from holdfast.journal.memory.journal import MemoryStore
-from holdfast.journal.records import ENDED, Entry, Kind, Record, TaskState
+from holdfast.journal.records import ENDED, NewRecord, Record, RecordKind, TaskState
 from holdfast_proofs.simulate.parts.ledger import Ledger
 from holdfast_proofs.simulate.trace import Trace
 
@@ -48,7 +48,7 @@ class SimStore(MemoryStore):
         self._table.execute("CREATE TABLE effect (task TEXT, ordinal TEXT)")
         self._lost_after_ms: int | None = None
 
-    def keep(self, cell: TaskCell, entry: Entry, raw: bytes, *, epoch: int, at_ms: int, boot_ms: int) -> Record:
+    def keep(self, cell: TaskCell, entry: NewRecord, raw: bytes, *, epoch: int, at_ms: int, boot_ms: int) -> Record:
         record = super().keep(cell, entry, raw, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
         what = "+".join(event.name for event in entry.events) or entry.kind.name
         why = entry.body.get("why") or entry.body.get("reason") or entry.body.get("state") or ""
@@ -101,7 +101,7 @@ class SimStore(MemoryStore):
         if self._lost_after_ms is None:
             return
         cell = self.tasks[task_id]
-        entry = Entry(kind=Kind.RESTORED, body={"lost_after_ms": self._lost_after_ms})
+        entry = NewRecord(kind=RecordKind.RESTORED, body={"lost_after_ms": self._lost_after_ms})
         raw, boot_ms = encode_body(entry.body), self._clock.boot_ms()
         self.keep(cell, entry, raw, epoch=cell.epoch, at_ms=now_ms, boot_ms=boot_ms)
 

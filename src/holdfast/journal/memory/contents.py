@@ -22,7 +22,7 @@ from holdfast.host.sqlite import open_in_memory
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link, first_remark_link, next_link, next_remark_link
 from holdfast.journal.contract import InboxItem, InboxKind, KeptRemark, Remark, Statement, TaskRow
-from holdfast.journal.records import Body, Entry, Record, TaskState, TaskView, as_kept, fold
+from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView, as_kept, fold
 from holdfast.journal.sqlite.statements import apply_statements
 
 SLOTS_MAX = 992  # of this many and with tags this long: as in a session page
@@ -47,7 +47,7 @@ class TaskCell:
         self.erased_ms: int | None = None
         self.crashes = 0
         self.cancel_asked = False
-        self.kept: list[Kept] = []
+        self.kept: list[KeptRecord] = []
 
     @property
     def seq(self) -> int:
@@ -78,7 +78,7 @@ class TaskCell:
         )
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptRecord(msgspec.Struct, frozen=True):
     """A record without its body, the body's bytes, and the hash over both and the one before."""
 
     record: Record
@@ -230,11 +230,11 @@ class MemoryContents:
             raise TaskNotFound(task_id)
         return cell
 
-    def keep(self, cell: TaskCell, entry: Entry, raw: bytes, *, epoch: int, at_ms: int, boot_ms: int) -> Record:
+    def keep(self, cell: TaskCell, entry: NewRecord, raw: bytes, *, epoch: int, at_ms: int, boot_ms: int) -> Record:
         """Append one record whose body is already encoded. Cannot fail half-way."""
         record = as_kept(entry, number=self.sequence + 1, seq=cell.seq + 1, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
         record.body = {}
-        cell.kept.append(Kept(record, raw, _link(cell.head, record, raw)))
+        cell.kept.append(KeptRecord(record, raw, _link(cell.head, record, raw)))
         self.sequence = record.number
         self.newest_ms, self.newest_boot_ms = at_ms, boot_ms
         if entry.effect_key:

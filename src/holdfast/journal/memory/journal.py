@@ -25,10 +25,10 @@ from holdfast.journal.contract import (
     Capabilities,
     Change,
     Claimed,
+    CommitOutcome,
     Filter,
     Hold,
     InboxItem,
-    Outcome,
     Session,
     SessionRow,
     Statement,
@@ -45,7 +45,7 @@ from holdfast.journal.memory.contents import (
     encode_body,
 )
 from holdfast.journal.memory.upkeep import MemoryUpkeep
-from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, fold
 
 
 class MemoryJournal(MemoryUpkeep):
@@ -123,8 +123,8 @@ class MemoryJournal(MemoryUpkeep):
             if (known.name, known.fingerprint) != (submission.name, submission.args_fingerprint):
                 raise RequestConflict(task_id=task_id, request_id=submission.request_id, name=submission.name)
             return Submitted(task_id=task_id, created=False, state=known.state)
-        entry = Entry(
-            kind=Kind.ACCEPTED,
+        entry = NewRecord(
+            kind=RecordKind.ACCEPTED,
             body={
                 **submission.body,
                 "name": submission.name,
@@ -204,7 +204,7 @@ class MemoryJournal(MemoryUpkeep):
         task.epoch = rules.next_epoch(task.epoch, incarnation=session.incarnation)
         task.crashes = decision.crashes
         body = {"session": session.session_id, "boot": session.boot_id, "worker": holder.worker}
-        self._write(task, [Entry(kind=Kind.CLAIMED, body=body)], view)
+        self._write(task, [NewRecord(kind=RecordKind.CLAIMED, body=body)], view)
         if decision.verdict is rules.Claimable.POISON:
             self._write(task, [rules.poison_entry()], view)
             self._rest(task, TaskState.PARKED, rules.NEVER_MS, now_ms)
@@ -234,7 +234,7 @@ class MemoryJournal(MemoryUpkeep):
     async def append(
         self,
         hold: Hold,
-        entries: Sequence[Entry],
+        entries: Sequence[NewRecord],
         *,
         change: Change | None = None,
         applied: Sequence[int] = (),
@@ -262,7 +262,7 @@ class MemoryJournal(MemoryUpkeep):
         ]
         hold.seq, hold.head, hold.last = task.seq, task.head, task.last
         for entry in entries:
-            if entry.kind is Kind.REMARK:
+            if entry.kind is RecordKind.REMARK:
                 store.add_remark(rules.remark_of(hold.task_id, entry), now_ms=now_ms)
         for item in self._inbox_cells(hold.task_id):
             item.applied = item.applied or item.number in applied
@@ -291,7 +291,7 @@ class MemoryJournal(MemoryUpkeep):
         task.state, task.due_ms, task.changed_ms, task.session_id = state, due_ms, now_ms, ""
         self._changed()
 
-    def _write(self, task: TaskCell, entries: Sequence[Entry], view: TaskView) -> None:
+    def _write(self, task: TaskCell, entries: Sequence[NewRecord], view: TaskView) -> None:
         """Keep records of the journal's own and take them into the view."""
         now_ms, boot_ms = self.now_ms(), self._clock.boot_ms()
         for entry in entries:
@@ -306,15 +306,15 @@ class MemoryJournal(MemoryUpkeep):
             task.state, task.session_id, task.changed_ms = TaskState.QUEUED, "", self.now_ms()
             self._changed()
 
-    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+    async def confirm(self, hold: Hold, *, seq: int) -> CommitOutcome:
         task = self._store.tasks.get(hold.task_id)
         if task is None or not 0 <= seq <= task.seq:
-            return Outcome.ABORTED
+            return CommitOutcome.ABORTED
         if task.kept[seq].record.epoch != hold.epoch:
-            return Outcome.ABORTED
+            return CommitOutcome.ABORTED
         if task.epoch == hold.epoch:
             hold.seq, hold.head, hold.last = task.seq, task.head, task.last
-        return Outcome.COMMITTED
+        return CommitOutcome.COMMITTED
 
     async def drop(self, item: InboxItem) -> int:
         store, now_ms = self._store, self.now_ms()

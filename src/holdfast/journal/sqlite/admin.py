@@ -40,7 +40,7 @@ from holdfast.host.private_files import check_place, check_private_file, ensure_
 from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
-from holdfast.journal.records import Entry, Kind
+from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
 from holdfast.journal.sqlite.host.reserve import Reserve
@@ -300,7 +300,7 @@ def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
         add_records(
             txn,
             tail,
-            (Entry(kind=Kind.RESTORED, body={"lost_after_ms": lost_after_ms}),),
+            (NewRecord(kind=RecordKind.RESTORED, body={"lost_after_ms": lost_after_ms}),),
             row=t,
             task_id=raw,
             epoch=epoch,

@@ -30,11 +30,11 @@ from holdfast.journal.contract import (
     Capabilities,
     Change,
     Claimed,
+    CommitOutcome,
     Filter,
     Hold,
     InboxItem,
     KeptRemark,
-    Outcome,
     Remark,
     Session,
     SessionRow,
@@ -43,7 +43,7 @@ from holdfast.journal.contract import (
     Submitted,
     TaskRow,
 )
-from holdfast.journal.records import Entry, Record, TaskState, TaskView, fold
+from holdfast.journal.records import NewRecord, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.opening import check
@@ -184,7 +184,7 @@ class SqliteJournal:
     def append(
         self,
         hold: Hold,
-        entries: Sequence[Entry],
+        entries: Sequence[NewRecord],
         *,
         change: Change | None = None,
         applied: Sequence[int] = (),
@@ -212,14 +212,14 @@ class SqliteJournal:
             self._set_holds(self._holds - 1)
             self._changed.set()
 
-    async def confirm(self, hold: Hold, *, seq: int) -> Outcome:
+    async def confirm(self, hold: Hold, *, seq: int) -> CommitOutcome:
         try:
             found = await self._writer.write(lambda txn: tasks.confirm(txn, hold, seq))
         except LeaseLost:
-            return Outcome.ABORTED
+            return CommitOutcome.ABORTED
         except HoldfastError:
-            return Outcome.UNKNOWN
-        return Outcome.COMMITTED if found else Outcome.ABORTED
+            return CommitOutcome.UNKNOWN
+        return CommitOutcome.COMMITTED if found else CommitOutcome.ABORTED
 
     async def drop(self, item: InboxItem) -> int:
         number = await self._writer.write(lambda txn: inbox.drop(txn, item, self._wraps))

@@ -15,7 +15,7 @@ from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.host.sqlite import Db, Row
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.contract import TaskRow
-from holdfast.journal.records import RECORDS_MAX, Body, Entry, Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.records import RECORDS_MAX, Body, NewRecord, Record, RecordKind, TaskState, TaskView, fold
 from holdfast.journal.seal import packed, unpacked
 from holdfast.journal.sqlite.writer import Txn
 
@@ -41,7 +41,7 @@ class Tail:
 
 
 def add_records(
-    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
+    txn: Txn, tail: Tail, entries: Sequence[NewRecord], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
 ) -> list[int]:
     """Insert the entries behind the tail and move it along; returns their numbers."""
     rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
@@ -51,7 +51,7 @@ def add_records(
 
 
 def make_rows(
-    txn: Txn, tail: Tail, entries: Sequence[Entry], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
+    txn: Txn, tail: Tail, entries: Sequence[NewRecord], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
 ) -> list[Row]:
     """The entries as rows behind the tail, which moves along; nothing is written yet."""
     rows: list[Row] = []
@@ -176,7 +176,7 @@ def open_record(row: Row, task_id: bytes, sealer: Sealer) -> Record:
         return Record(
             number=row[0],
             seq=row[1],
-            kind=Kind(row[3]),
+            kind=RecordKind(row[3]),
             events=unpack_events(row[4]),
             ordinal=row[5],
             epoch=row[6],

@@ -36,7 +36,7 @@ from holdfast.errors import (
     ToolFailed,
     ToolNotImportable,
 )
-from holdfast.journal.records import Body, Entry, Kind, StepView, TaskView
+from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskView
 from holdfast.runtime.models.reply import ToolCall
 from holdfast.runtime.step.missing_tool import MissingTool
 from holdfast.runtime.step.outcome import outcome_of
@@ -227,7 +227,7 @@ def _refusal(call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated
 
 def _refuse(run: Run, ordinal: str, why: str) -> Told:
     body: Body = {"what": TOLD, "text": why, "failed": True}
-    run.steps.writer.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    run.steps.writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body=body))
     return _told_before(run.steps.writer.view, run.steps.writer.view.notes[ordinal].body)
 
 
@@ -242,7 +242,7 @@ def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
     except BadInput as error:
         return _refuse(run, ordinal, error.message)
     body: Body = {"what": PLAN, "items": [item.to_json() for item in items]}
-    writer.defer(Entry(kind=Kind.NOTE, ordinal=ordinal, body=body))
+    writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body=body))
     run.steps.plan.update({item.number: item for item in items})
     run.steps.plan_changes += 1
     return Told(text=shown(run.steps.plan[number] for number in sorted(run.steps.plan)))

@@ -24,7 +24,7 @@ from holdfast.errors import (
     TaskUnfinished,
 )
 from holdfast.journal.contract import InboxItem, InboxKind
-from holdfast.journal.records import ENDED, Body, Kind, TaskState, TaskView
+from holdfast.journal.records import ENDED, Body, RecordKind, TaskState, TaskView
 
 if TYPE_CHECKING:
     from holdfast.runtime.agent.agent import Agent, Home
@@ -156,7 +156,7 @@ class Conversation:
 
     async def _find_newest(self, task_id: TaskId, message_id: str) -> Answer | None:
         newest = await self._home.journal.read_newest(task_id)
-        if newest is None or newest.kind is not Kind.ANSWER:
+        if newest is None or newest.kind is not RecordKind.ANSWER:
             return None
         return _answer(newest.body) if newest.body.get("id") == message_id else None
 

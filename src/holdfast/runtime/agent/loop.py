@@ -29,7 +29,7 @@ from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
 from holdfast.errors import Cancelled, JournalDamaged, ModelRefused
 from holdfast.journal.contract import InboxItem, InboxKind
-from holdfast.journal.records import Body, Entry, Kind, StepView
+from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.agent.calls import Told, carry_out, last_slot
 from holdfast.runtime.agent.resume_message import resume_message
 from holdfast.runtime.agent.spending import MOST, counted, find_usage, most_tokens
@@ -320,7 +320,7 @@ class Loop:
         self._turns = 0
         self._ids.add(item.body.get("id"))
         note: Body = {"what": SAID, "id": item.body.get("id"), "digest": digest}
-        entry = Entry(kind=Kind.NOTE, ordinal=said_at(self._said), body=note)
+        entry = NewRecord(kind=RecordKind.NOTE, ordinal=said_at(self._said), body=note)
         await self._writer.write([entry], applied=[item.number])
         await self._tell_memory()
         self._tell_resumed()
@@ -349,7 +349,7 @@ class Loop:
         body: Body = {"text": reply.text, "id": note.body.get("id"), "step": self._talk.after}
         if reply.refusal is not None:
             body |= {"text": reply.refusal or reply.text, "refused": True}
-        await self._writer.write([Entry(kind=Kind.ANSWER, ordinal=said_at(self._said), body=body)])
+        await self._writer.write([NewRecord(kind=RecordKind.ANSWER, ordinal=said_at(self._said), body=body)])
 
 
 def _unmade(reply: Reply) -> str:

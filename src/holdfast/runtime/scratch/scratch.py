@@ -49,7 +49,7 @@ from holdfast.errors import (
     ScratchTooLarge,
 )
 from holdfast.host.tree import Limits
-from holdfast.journal.records import Body, Entry, Files, Kept, Kind, StepView
+from holdfast.journal.records import Body, Files, KeptFiles, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.folders import Folder, ScratchFolders
 from holdfast.runtime.scratch.store import Store
 from holdfast.runtime.session.task_writer import RETRY_S, TaskWriter
@@ -172,7 +172,7 @@ class Scratch:
                     raise self._rest(error) from error  # the next run has a folder of its own
                 await self._restore(kept, "of the newest step")
 
-    def _newest(self) -> Kept | None:
+    def _newest(self) -> KeptFiles | None:
         files = self._writer.view.files
         return None if files is None else files.newest_below("")
 
@@ -243,13 +243,13 @@ class Scratch:
         if kept is not None and not in_gather(ordinal):
             await self._restore(kept, f"of step {ordinal}")
 
-    async def _set(self, kept: Kept, what: str) -> None:
+    async def _set(self, kept: KeptFiles, what: str) -> None:
         async with self._turn:
             if kept.seq > self._at:
                 await self._restore(kept, what)
                 self._at = kept.seq
 
-    async def _restore(self, kept: Kept, what: str) -> None:
+    async def _restore(self, kept: KeptFiles, what: str) -> None:
         try:
             await self._store.restore(kept.manifest)
         except (JournalDamaged, BlobNotFound, ScratchRefused) as error:
@@ -266,7 +266,7 @@ class Scratch:
 
     def _note(self, at: When, ordinal: str, said: Body) -> None:
         """With the next commit: that of the start, the outcome or the end, which comes now."""
-        self._writer.defer(Entry(kind=Kind.FILES, ordinal=ordinal, body={"at": at, **said}))
+        self._writer.defer(NewRecord(kind=RecordKind.FILES, ordinal=ordinal, body={"at": at, **said}))
 
 
 def in_gather(ordinal: str) -> bool:

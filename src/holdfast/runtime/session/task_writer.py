@@ -33,8 +33,8 @@ from holdfast.errors import (
     LeaseLost,
     RunFenced,
 )
-from holdfast.journal.contract import Change, Hold, InboxItem, InboxKind, Journal, Outcome, Statement
-from holdfast.journal.records import Body, Entry, StepView, TaskView, fold_own
+from holdfast.journal.contract import Change, CommitOutcome, Hold, InboxItem, InboxKind, Journal, Statement
+from holdfast.journal.records import Body, NewRecord, StepView, TaskView, fold_own
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class TaskWriter:
         self.may_rest = True  # whether a long wait may end the run for now
         self.calls = 0  # attempts under way whose outcome is not yet recorded
         self.scratch: Scratch | None = None  # of a task that uses it
-        self._pending: list[Entry] = []
+        self._pending: list[NewRecord] = []
         self._slots: list[int] = []
         self._turn = Turn()
         self._flusher = flusher
@@ -152,7 +152,7 @@ class TaskWriter:
 
     # writing
 
-    def defer(self, entry: Entry, *, slot: int = -1) -> None:
+    def defer(self, entry: NewRecord, *, slot: int = -1) -> None:
         """Take the record into the view now and into the journal with the next commit."""
         if self.secrets.active:
             entry = self.secrets.entry(entry)
@@ -162,7 +162,7 @@ class TaskWriter:
             self._slots.append(slot)
         self._flush_soon()
 
-    def begin(self, entries: Sequence[Entry]) -> Awaitable[None]:
+    def begin(self, entries: Sequence[NewRecord]) -> Awaitable[None]:
         """Write records on whose strength an effect will be sent.
 
         Raises JournalFull, JournalBusy: nothing was written, nothing may be sent.
@@ -171,7 +171,7 @@ class TaskWriter:
 
     async def write(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[NewRecord],
         *,
         change: Change | None = None,
         applied: Sequence[int] = (),
@@ -198,7 +198,7 @@ class TaskWriter:
 
     async def _write(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[NewRecord],
         *,
         change: Change | None = None,
         applied: Sequence[int] = (),
@@ -244,12 +244,12 @@ class TaskWriter:
         finally:
             self._turn.give()
 
-    def _written(self, entries: Sequence[Entry], numbers: Sequence[int], slots: Sequence[int]) -> None:
+    def _written(self, entries: Sequence[NewRecord], numbers: Sequence[int], slots: Sequence[int]) -> None:
         self._fold(entries, numbers)
         for slot in slots:
             self.hold.session.free_slot(slot)
 
-    def _put_back(self, pending: list[Entry], slots: list[int]) -> None:
+    def _put_back(self, pending: list[NewRecord], slots: list[int]) -> None:
         if self.fenced:
             return  # left as evidence
         self._pending, self._slots = [*pending, *self._pending], [*slots, *self._slots]
@@ -259,7 +259,7 @@ class TaskWriter:
     async def _append_again(
         self,
         error: HoldfastError,
-        entries: Sequence[Entry],
+        entries: Sequence[NewRecord],
         *,
         change: Change | None,
         applied: Sequence[int],
@@ -271,7 +271,7 @@ class TaskWriter:
             if isinstance(error, LeaseLost):
                 break
             self.on_trouble(error)
-            if await self._confirm(self.hold.seq + len(entries)) is not Outcome.ABORTED:
+            if await self._confirm(self.hold.seq + len(entries)) is not CommitOutcome.ABORTED:
                 # Committed or not, this run cannot know its hold's head any more: a fresh
                 # claim reads it from the journal.
                 break
@@ -285,14 +285,14 @@ class TaskWriter:
         await self._leave_evidence(entries)
         raise RunFenced from error
 
-    async def _confirm(self, seq: int) -> Outcome:
+    async def _confirm(self, seq: int) -> CommitOutcome:
         try:
             return await self.journal.confirm(self.hold, seq=seq)
         except BaseException:
             self.fenced = True  # broken off before the answer: this run will not know it
             raise
 
-    async def _leave_evidence(self, entries: Sequence[Entry]) -> None:
+    async def _leave_evidence(self, entries: Sequence[NewRecord]) -> None:
         """A stale worker may not close a step, but what it saw succeed must not be lost.
 
         Not for Read, whose answer is simply asked for again, nor for Transactional, whose
@@ -316,7 +316,7 @@ class TaskWriter:
             except HoldfastError as error:
                 self.on_trouble(error)
 
-    def _fold(self, entries: Sequence[Entry], numbers: Sequence[int]) -> None:
+    def _fold(self, entries: Sequence[NewRecord], numbers: Sequence[int]) -> None:
         at_ms, boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
         for entry, number in zip(entries, numbers, strict=True):
             fold_own(self.view, entry, number=number, epoch=self.hold.epoch, at_ms=at_ms, boot_ms=boot_ms)

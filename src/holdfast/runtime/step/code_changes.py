@@ -21,7 +21,7 @@ from typing import Any
 
 from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.journal.contract import InboxKind
-from holdfast.journal.records import Body, Entry, Kind
+from holdfast.journal.records import Body, NewRecord, RecordKind
 from holdfast.runtime.session.task_writer import TaskWriter
 
 MARKS = "@marks"
@@ -94,7 +94,7 @@ class HeadChanges:
         if self._park and not accepted:
             raise Suspended(_changed(changed))
         body: Body = {"what": "asked", "passed": {**passed, was: digest}, "changed": changed}
-        self._writer.defer(Entry(kind=Kind.NOTE, ordinal=ASKED, body=body))
+        self._writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ASKED, body=body))
 
 
 def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
@@ -118,8 +118,8 @@ def _changed(names: list[str]) -> NeedsPerson:
     return NeedsPerson(f"changed: its {' and '.join(names)} changed since it was begun")
 
 
-def _entry(digests: Mapping[str, str], *, changed: list[str]) -> Entry:
+def _entry(digests: Mapping[str, str], *, changed: list[str]) -> NewRecord:
     body: Body = {"what": "marks", "marks": dict(digests)}
     if changed:
         body["changed"] = changed
-    return Entry(kind=Kind.NOTE, ordinal=MARKS, body=body)
+    return NewRecord(kind=RecordKind.NOTE, ordinal=MARKS, body=body)

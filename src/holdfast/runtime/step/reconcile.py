@@ -22,7 +22,7 @@ from holdfast.core.values import canonical_within, checked, encode
 from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, Cancelled, InvariantViolated, TooLarge
 from holdfast.journal.contract import Change, InboxItem, InboxKind
-from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
+from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.secrets import pinned_fingerprint
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import Caller
@@ -126,8 +126,8 @@ class Reconciler:
             return
         check_allowed(next_step(step.step, Event.START, facts, letter=step.letter), step.ordinal)
         slot = self._sender.take_slot(tool, step.effect_key, _row(step).attempts + 1)
-        entry = Entry(
-            kind=Kind.STEP, ordinal=step.ordinal, events=(Event.START,), body={}, slot=slot, quiet=facts.quiet
+        entry = NewRecord(
+            kind=RecordKind.STEP, ordinal=step.ordinal, events=(Event.START,), body={}, slot=slot, quiet=facts.quiet
         )
         by_window = step.letter == "K" and step.state is not StepState.PLANNED and facts.in_window
 
@@ -152,7 +152,7 @@ class Reconciler:
         if step.planned.version != tool.version:
             # The code has changed since the question: what was granted for the old is void.
             note: Body = {"what": "version", "v": tool.version}
-            await self._writer.write([Entry(kind=Kind.NOTE, ordinal=step.ordinal, body=note)])
+            await self._writer.write([NewRecord(kind=RecordKind.NOTE, ordinal=step.ordinal, body=note)])
         item = self._approval(tool, step)
         if item is None:
             raise Suspended(WaitsForApproval())

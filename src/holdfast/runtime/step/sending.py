@@ -16,7 +16,7 @@ from holdfast.core.effect import CLASSES, Keyed
 from holdfast.core.step import Event, Facts, NotAllowed, StepState, next_step
 from holdfast.errors import InvariantViolated, JournalBusy, JournalFull, RunFenced, StatementFailed
 from holdfast.journal.contract import Change
-from holdfast.journal.records import Body, Entry, Kind, StepView
+from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.session.task_writer import TaskWriter
@@ -64,7 +64,7 @@ class Sender:
         own time, and a pause that its lease outlasts."""
         return int(tool.timeout_s * 1000) + self._lease.session.ttl_ms
 
-    async def begin(self, entry: Entry, slot: int, *, allowed: Callable[[], bool] = _always) -> bool:
+    async def begin(self, entry: NewRecord, slot: int, *, allowed: Callable[[], bool] = _always) -> bool:
         """Make the start durable. No space: wait here, nothing has been sent.
 
         False where it stopped being allowed before it was written.
@@ -282,6 +282,6 @@ def args_of(step: StepView) -> Args:
     return args  # pyright: ignore[reportUnknownVariableType] - JSON object, keys are text
 
 
-def _entry(step: StepView, event: Event, facts: Facts, body: Body) -> Entry:
+def _entry(step: StepView, event: Event, facts: Facts, body: Body) -> NewRecord:
     check_allowed(next_step(step.step, event, facts, letter=step.letter), step.ordinal)
-    return Entry(kind=Kind.STEP, ordinal=step.ordinal, events=(event,), body=body, quiet=facts.quiet)
+    return NewRecord(kind=RecordKind.STEP, ordinal=step.ordinal, events=(event,), body=body, quiet=facts.quiet)

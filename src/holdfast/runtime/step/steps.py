@@ -25,7 +25,7 @@ from holdfast.core.rest import BrokenOff, Diverged, Suspended
 from holdfast.core.step import Event, Facts, Step, StepState, next_step
 from holdfast.core.values import checked
 from holdfast.errors import Cancelled, InvariantViolated, JournalDamaged, JournalStopped, Misuse, ReadOnly, Signal
-from holdfast.journal.records import Body, Entry, Kind, StepView
+from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.secrets import pinned_fingerprint
 from holdfast.runtime.session.lease import SessionLease
@@ -240,8 +240,8 @@ class Steps:
         key = self._key(ordinal)
         check_allowed(next_step(None, Event.PLAN, self._new_facts, letter=tool.letter), ordinal)
         slot = self._sender.take_slot(tool, key, 1)
-        entry = Entry(
-            kind=Kind.STEP,
+        entry = NewRecord(
+            kind=RecordKind.STEP,
             ordinal=ordinal,
             events=(Event.PLAN, Event.START),
             body=body,
@@ -264,8 +264,13 @@ class Steps:
             row = cast(Step, following)
         if Event.SKIP in events and self.writer.scratch is not None:
             await self.writer.scratch.after_late(ordinal)
-        entry = Entry(
-            kind=Kind.STEP, ordinal=ordinal, events=events, body=body, effect_key=self._key(ordinal), fingerprint=mark
+        entry = NewRecord(
+            kind=RecordKind.STEP,
+            ordinal=ordinal,
+            events=events,
+            body=body,
+            effect_key=self._key(ordinal),
+            fingerprint=mark,
         )
         await self.writer.write([entry])
         return await self._reconciler.drive(tool, self.writer.get_step(ordinal), body["args"])

@@ -41,7 +41,7 @@ from holdfast.errors import (
     text_of,
 )
 from holdfast.journal.contract import Change, InboxKind
-from holdfast.journal.records import ENDED, Body, Entry, Kind, StepView, TaskState
+from holdfast.journal.records import ENDED, Body, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.gate.guard import Guard, OnRefused, silent
 from holdfast.runtime.scratch.scratch import CANNOT_KEEP
 from holdfast.runtime.session.task_writer import TaskWriter
@@ -146,7 +146,7 @@ async def _finish(writer: TaskWriter, state: TaskState, body: Body) -> TaskState
         return await _rest(writer, Parked() if step.state is StepState.PARKED else BrokenOff())
     if writer.scratch is not None:
         await writer.scratch.end(strict=state is TaskState.SUCCEEDED)
-    entry = Entry(kind=Kind.FINISHED, body={"state": state.value, **body})
+    entry = NewRecord(kind=RecordKind.FINISHED, body={"state": state.value, **body})
     change = Change(state=state, keep_until_ms=keep_until_ms(writer))
     return await _end(writer, entry, change)
 
@@ -180,7 +180,7 @@ async def _rest(writer: TaskWriter, rest: Rest) -> TaskState | None:
         case _:
             assert_never(rest)
     body["state"] = state.value
-    entry = Entry(kind=Kind.RESTED, body=body)
+    entry = NewRecord(kind=RecordKind.RESTED, body=body)
     return await _end(writer, entry, Change(state=state, due_ms=due_ms, notice=notice))
 
 
@@ -190,11 +190,11 @@ async def _give_back(writer: TaskWriter) -> None:
         with contextlib.suppress(RunFenced):
             await writer.flush()  # leaves what is known as evidence
         return
-    entry = Entry(kind=Kind.RESTED, body={"state": "queued", "why": Stopping().text})
+    entry = NewRecord(kind=RecordKind.RESTED, body={"state": "queued", "why": Stopping().text})
     await _end(writer, entry, Change(state=TaskState.QUEUED))
 
 
-async def _end(writer: TaskWriter, entry: Entry, change: Change) -> TaskState | None:
+async def _end(writer: TaskWriter, entry: NewRecord, change: Change) -> TaskState | None:
     # Cancels and retries are answered by the run having ended; the rest stays for the next one.
     answered = {InboxKind.RETRY, *((InboxKind.CANCEL,) if change.state in ENDED else ())}
     applied = tuple(item.number for item in writer.inbox if item.kind in answered)

@@ -29,7 +29,7 @@ from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
 from holdfast.errors import Cancelled, Misuse, Signal, StepOpen
 from holdfast.journal.contract import InboxKind, Remark
-from holdfast.journal.records import REMARK, Body, Entry, Kind, Note
+from holdfast.journal.records import REMARK, Body, NewRecord, Note, RecordKind
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
@@ -285,7 +285,7 @@ class Run:
                 raise Suspended(WaitsForApproval())
             # The newest one: until it is acted on, a person may think again.
             answer = {key: items[-1].body.get(key) for key in ("granted", "by", "note")}
-            entry = Entry(kind=Kind.ANSWER, ordinal=ordinal, body=answer)
+            entry = NewRecord(kind=RecordKind.ANSWER, ordinal=ordinal, body=answer)
             await self._writer.write([entry], applied=[item.number for item in items])
         return Approval(answer)
 
@@ -331,7 +331,7 @@ class Run:
         check_remark(remark)
         body: Body = {"to": remark.to.value, "text": remark.text, "origin": remark.origin}
         with self.open_step(ordinal):
-            await self._writer.write([Entry(kind=Kind.REMARK, ordinal=ordinal, body=body)])
+            await self._writer.write([NewRecord(kind=RecordKind.REMARK, ordinal=ordinal, body=body)])
 
     def now(self) -> datetime:
         """The time, recorded: a replay sees the same."""
@@ -423,7 +423,7 @@ class Run:
         if note is None:
             if ordinal in self._writer.view.steps:
                 raise self._diverged(f"step {ordinal} was a call, now it is {what}")
-            entry = Entry(kind=Kind.NOTE, ordinal=ordinal, body={"what": what, **make()})
+            entry = NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body={"what": what, **make()})
             self._writer.defer(entry)
             note = self._writer.view.notes[ordinal]
         if note.what != what:
@@ -443,7 +443,7 @@ class Run:
         return signal
 
     def _answer(self, ordinal: str, body: Body) -> None:
-        self._writer.defer(Entry(kind=Kind.ANSWER, ordinal=ordinal, body=body))
+        self._writer.defer(NewRecord(kind=RecordKind.ANSWER, ordinal=ordinal, body=body))
 
     def set_open(self, ordinal: str) -> None:
         self._open = ordinal

@@ -28,7 +28,7 @@ from holdfast.errors import (
     TaskParked,
 )
 from holdfast.journal.contract import Change, InboxKind
-from holdfast.journal.records import Body, Entry, Kind, StepView, TaskState
+from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.steps import Steps
 from holdfast.runtime.task.execute import waits_for_approval
@@ -155,7 +155,7 @@ async def _rest(writer: TaskWriter, state: TaskState | None, strange: StepView |
     retries = [item.number for item in writer.inbox if item.kind is InboxKind.RETRY]
     change = Change(state=state, notice=notice)
     try:
-        await writer.write([Entry(kind=Kind.RESTED, body=body)], change=change, applied=retries)
+        await writer.write([NewRecord(kind=RecordKind.RESTED, body=body)], change=change, applied=retries)
     except RunFenced:
         return None
     return state

@@ -21,7 +21,7 @@ from typing import cast
 from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
 from holdfast.core.values import PAYLOAD_BYTES_MAX, Json, checked, encode_unchecked
 from holdfast.errors import BadInput, Misuse, TooLarge
-from holdfast.journal.records import Entry, Kind
+from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.runtime.models.reply import Reply, ToolCall, ref_of
 from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, check_message
 from holdfast.runtime.session.task_writer import TaskWriter
@@ -57,7 +57,7 @@ class Contents:
         """Have it in the journal with the next commit, if it is not there."""
         if digest not in self._writer.view.contents:
             body = {"digest": digest, "value": value}
-            self._writer.defer(Entry(kind=Kind.CONTENT, body=body))
+            self._writer.defer(NewRecord(kind=RecordKind.CONTENT, body=body))
 
 
 class Talk:

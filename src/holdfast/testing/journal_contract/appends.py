@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.notices import Notice
 from holdfast.core.step import StepState
 from holdfast.errors import InvariantViolated, JournalDamaged, LeaseLost, StatementFailed, StepFailed, TaskNotFound
-from holdfast.journal.contract import Change, Outcome, Statement
+from holdfast.journal.contract import Change, CommitOutcome, Statement
 from holdfast.journal.records import TaskState, as_kept
 from holdfast.testing.journal_contract.world import (
     TTL_MS,
@@ -342,13 +342,13 @@ class Appends:
         claimed = await worker.start_task()
         in_doubt = copied(claimed.hold)
         confirm = worker.journal.confirm
-        assert await confirm(in_doubt, seq=in_doubt.seq + 1) is Outcome.ABORTED
+        assert await confirm(in_doubt, seq=in_doubt.seq + 1) is CommitOutcome.ABORTED
         await worker.journal.append(claimed.hold, [noted("n1")])
-        assert await confirm(in_doubt, seq=claimed.hold.seq) is Outcome.COMMITTED
-        assert await confirm(claimed.hold, seq=claimed.hold.seq + 1) is Outcome.ABORTED
+        assert await confirm(in_doubt, seq=claimed.hold.seq) is CommitOutcome.COMMITTED
+        assert await confirm(claimed.hold, seq=claimed.hold.seq + 1) is CommitOutcome.ABORTED
 
         lost_seq = claimed.hold.seq + 1
         world.clock.advance(TTL_MS)
         newer = await other.take(claimed.hold.task_id)
         assert newer.hold.seq == lost_seq
-        assert await confirm(claimed.hold, seq=lost_seq) is Outcome.ABORTED
+        assert await confirm(claimed.hold, seq=lost_seq) is CommitOutcome.ABORTED

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import BadInput, LeaseLost, TooLarge
 from holdfast.journal.contract import Journal, Remark, RemarkTo
-from holdfast.journal.records import Entry, Kind
+from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.rules import REMARK_CHARS_MAX
 from holdfast.testing.journal_contract.world import DAY_MS, World, copied, planned, shown
 
@@ -17,9 +17,9 @@ def remark(name: str, text: str = "the text", *, to: RemarkTo = RemarkTo.DAY) ->
     return Remark(remark_id=name, to=to, text=text, origin="user")
 
 
-def remarked(ordinal: str = "1", text: str = "of a task") -> Entry:
+def remarked(ordinal: str = "1", text: str = "of a task") -> NewRecord:
     body = {"to": "MEMORY", "text": text, "origin": "task trip"}
-    return Entry(kind=Kind.REMARK, ordinal=ordinal, body=body)
+    return NewRecord(kind=RecordKind.REMARK, ordinal=ordinal, body=body)
 
 
 async def texts(journal: Journal, after: int = 0) -> list[str]:

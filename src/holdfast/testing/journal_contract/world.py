@@ -14,7 +14,7 @@ from holdfast.core.ports import KeyRing
 from holdfast.core.step import Event
 from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.contract import Change, Claimed, Hold, InboxItem, InboxKind, Journal, Session, Submission
-from holdfast.journal.records import Entry, Kind, Record, StepView, TaskState, TaskView, fold
+from holdfast.journal.records import NewRecord, Record, RecordKind, StepView, TaskState, TaskView, fold
 from holdfast.testing.clocks import ManualClock
 
 TTL_MS = 10_000
@@ -125,9 +125,9 @@ ENDINGS = (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED)
 # Entries
 
 
-def planned(ordinal: str = "1", *, effect_key: bytes = b"") -> Entry:
-    return Entry(
-        kind=Kind.STEP,
+def planned(ordinal: str = "1", *, effect_key: bytes = b"") -> NewRecord:
+    return NewRecord(
+        kind=RecordKind.STEP,
         ordinal=ordinal,
         events=(Event.PLAN, Event.START),
         body={"letter": "K", "tool": "charge", "args": {"cents": 42}},
@@ -138,20 +138,20 @@ def planned(ordinal: str = "1", *, effect_key: bytes = b"") -> Entry:
     )
 
 
-def succeeded(ordinal: str = "1", result: object = "ok") -> Entry:
-    return Entry(kind=Kind.STEP, ordinal=ordinal, events=(Event.SUCCEED,), body={"result": result})
+def succeeded(ordinal: str = "1", result: object = "ok") -> NewRecord:
+    return NewRecord(kind=RecordKind.STEP, ordinal=ordinal, events=(Event.SUCCEED,), body={"result": result})
 
 
-def noted(ordinal: str = "n1", value: object = 7) -> Entry:
-    return Entry(kind=Kind.NOTE, ordinal=ordinal, body={"what": "now", "value": value})
+def noted(ordinal: str = "n1", value: object = 7) -> NewRecord:
+    return NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body={"what": "now", "value": value})
 
 
-def rested(state: TaskState) -> Entry:
-    return Entry(kind=Kind.RESTED, body={"state": state.value, "why": "test"})
+def rested(state: TaskState) -> NewRecord:
+    return NewRecord(kind=RecordKind.RESTED, body={"state": state.value, "why": "test"})
 
 
-def finished(state: TaskState = TaskState.SUCCEEDED) -> Entry:
-    return Entry(kind=Kind.FINISHED, body={"state": state.value, "result": "done"})
+def finished(state: TaskState = TaskState.SUCCEEDED) -> NewRecord:
+    return NewRecord(kind=RecordKind.FINISHED, body={"state": state.value, "result": "done"})
 
 
 def fact(task_id: TaskId, kind: InboxKind = InboxKind.EVIDENCE, *, body: dict[str, Any] | None = None) -> InboxItem:

@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, JournalDamaged
 from holdfast.host.sqlite import Db, open_to_read
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import InboxItem, InboxKind
-from holdfast.journal.records import ENDED, Kind, Record, TaskState, TaskView, fold
+from holdfast.journal.records import ENDED, Record, RecordKind, TaskState, TaskView, fold
 from holdfast.journal.rules import CRASHES_MAX, NEVER_MS, RESTING
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import COLUMNS, open_record, verify_link
@@ -215,17 +215,25 @@ def find_odd_item(item: InboxItem, view: TaskView) -> Iterator[str]:
 def _possible(view: TaskView, last: Record) -> frozenset[TaskState]:
     """The states that a row may have behind this newest record."""
     match last.kind:
-        case Kind.FINISHED:
+        case RecordKind.FINISHED:
             ended = view.finished or TaskState.FAILED
             again = (TaskState.QUEUED,) if ended is TaskState.FAILED else ()  # a person's retry
             return frozenset((ended, *again))
-        case Kind.RESTED:
+        case RecordKind.RESTED:
             told = view.rest.state
             rests = (TaskState(told),) if told else RESTING
             return frozenset((*rests, TaskState.QUEUED))
-        case Kind.ACCEPTED | Kind.RESTORED:
+        case RecordKind.ACCEPTED | RecordKind.RESTORED:
             return frozenset((TaskState.QUEUED, *(ENDED if view.finished else ())))
-        case Kind.CLAIMED | Kind.STEP | Kind.NOTE | Kind.ANSWER | Kind.FILES | Kind.CONTENT | Kind.REMARK:
+        case (
+            RecordKind.CLAIMED
+            | RecordKind.STEP
+            | RecordKind.NOTE
+            | RecordKind.ANSWER
+            | RecordKind.FILES
+            | RecordKind.CONTENT
+            | RecordKind.REMARK
+        ):
             return frozenset((TaskState.RUNNING, TaskState.QUEUED))
 
 

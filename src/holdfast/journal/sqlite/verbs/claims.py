@@ -12,7 +12,7 @@ from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.contract import Claimed, Hold
-from holdfast.journal.records import Entry, Kind, Record, TaskState, TaskView, as_kept
+from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, read_view, task_row
 from holdfast.journal.sqlite.verbs import upkeep
@@ -200,7 +200,7 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
         return None
     epoch = rules.next_epoch(candidate.epoch, incarnation=session.incarnation)
     body = {"session": session.session_id, "boot": session.boot_id, "worker": str(os.getpid())}
-    entries = [Entry(kind=Kind.CLAIMED, body=body)]
+    entries = [NewRecord(kind=RecordKind.CLAIMED, body=body)]
     poison = decision.verdict is rules.Claimable.POISON
     if poison:
         entries.append(rules.poison_entry())

@@ -21,7 +21,7 @@ from holdfast.host.sqlite import Db, Row
 from holdfast.journal import rules
 from holdfast.journal.chain import first_remark_link, next_remark_link
 from holdfast.journal.contract import KeptRemark, Remark
-from holdfast.journal.records import Entry
+from holdfast.journal.records import NewRecord
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.rows import BAD_COLUMN
 from holdfast.journal.sqlite.writer import Txn
@@ -42,7 +42,7 @@ def add(txn: Txn, remarks: Sequence[Remark], wraps: KeyWraps) -> list[int]:
     return [_add(txn, remark, wraps) for remark in remarks]
 
 
-def add_of_task(txn: Txn, task_id: TaskId, entry: Entry, wraps: KeyWraps) -> None:
+def add_of_task(txn: Txn, task_id: TaskId, entry: NewRecord, wraps: KeyWraps) -> None:
     _add(txn, rules.remark_of(task_id, entry), wraps)
 
 

@@ -15,7 +15,7 @@ from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, Filter, Hold, Statement, Submission, Submitted, TaskRow
-from holdfast.journal.records import Entry, Kind, TaskState
+from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, make_rows, task_row
 from holdfast.journal.sqlite.statements import apply_statements
@@ -61,7 +61,7 @@ def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeyS
     number = txn.db.last_insert_rowid()
     tail = Tail(seq=-1, head=first_link(raw), last=0)
     body = {"name": submission.name, "args": submission.args, "request_id": submission.request_id, **submission.body}
-    entries = [Entry(kind=Kind.ACCEPTED, body=body)]
+    entries = [NewRecord(kind=RecordKind.ACCEPTED, body=body)]
     if submission.request_id:
         entries.extend(_suspicion(txn))
     add_records(txn, tail, entries, row=number, task_id=raw, epoch=0, sealer=sealer)
@@ -69,14 +69,14 @@ def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeyS
     return Submitted(task_id=submission.task_id, created=True, state=TaskState.QUEUED)
 
 
-def _suspicion(txn: Txn) -> list[Entry]:
+def _suspicion(txn: Txn) -> list[NewRecord]:
     """After a restore a task with a request id may have run in the timeline that is lost."""
     rows = txn.db.execute("SELECT key, value FROM meta WHERE key IN ('lost_after_ms', 'restored_ms')").fetchall()
     found = {str(key): int(value) for key, value in rows}
     restored_ms = found.get("restored_ms")
     if restored_ms is None or txn.at_ms - restored_ms > SUSPECT_MS:
         return []
-    return [Entry(kind=Kind.RESTORED, body={"lost_after_ms": max(found["lost_after_ms"], 1)})]
+    return [NewRecord(kind=RecordKind.RESTORED, body={"lost_after_ms": max(found["lost_after_ms"], 1)})]
 
 
 HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"
@@ -86,7 +86,7 @@ class Addition(msgspec.Struct, eq=False):
     """Records to be appended under a hold, and what changes with them."""
 
     hold: Hold
-    entries: Sequence[Entry]
+    entries: Sequence[NewRecord]
     change: Change | None
     applied: Sequence[int]
     statements: Sequence[Statement]
@@ -115,7 +115,7 @@ class Addition(msgspec.Struct, eq=False):
         progress = remarked = False
         for entry in self.entries:
             progress = progress or _closes(entry.events)
-            remarked = remarked or entry.kind is Kind.REMARK
+            remarked = remarked or entry.kind is RecordKind.REMARK
         moved = txn.move(
             (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
             at_once=not self.adds_only,
@@ -125,7 +125,7 @@ class Addition(msgspec.Struct, eq=False):
         txn.add_rows(rows)
         if remarked:
             for entry in self.entries:
-                if entry.kind is Kind.REMARK:
+                if entry.kind is RecordKind.REMARK:
                     remarks.add_of_task(txn, hold.task_id, entry, self.wraps)
         for number in self.applied:
             db.execute("UPDATE inbox SET applied = 1 WHERE n = ? AND t = ?", (number, hold.row))
