@@ -27,7 +27,7 @@ from holdfast.backup.archive import reader
 from holdfast.backup.archive.reader import read_snapshot
 from holdfast.backup.chain.chain import valid_heads
 from holdfast.backup.chain.heads import parse_lines
-from holdfast.backup.engine import Engine
+from holdfast.backup.engine import BackupEngine
 from holdfast.backup.snapshot.verify import fetch
 from holdfast.errors import HoldfastError
 from holdfast.host.folder_swap import remove_tree
@@ -165,7 +165,7 @@ async def _flip_repositories(root: Path, count: int, chance: random.Random, figu
         shutil.copytree(root / "whole", world.repository())
 
 
-async def _fetched(world: World, engine: Engine, head: Signed[Head]) -> Tree:
+async def _fetched(world: World, engine: BackupEngine, head: Signed[Head]) -> Tree:
     from holdfast.backup.places.places import read_places, repository_of
     from holdfast.identity.vault.ring import read_escrow
     from holdfast.identity.vault.vault import open_vault

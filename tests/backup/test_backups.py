@@ -186,7 +186,7 @@ async def test_two_heads_with_one_number_are_named_and_damaged_lines_hide_no_oth
     (fork,) = found.chain.forks
     assert fork.seq == 1
     assert not fork.after_restore
-    assert any("alive twice" in text for text in found.findings)
+    assert any("two copies of the agent were running" in text for text in found.findings)
     assert any("line 1" in text for text in found.places[0].findings)
     assert len(found.places[0].held) == 2
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.backup.borg import verbs as borg_module
-from holdfast.backup.places.address import Kind
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import read_places, write_places
 from holdfast.backup.upkeep.prune import prune
 from holdfast_proofs.backup_lab.hanging import end_it, hanging_rsh, left_of
@@ -22,7 +22,9 @@ def hanging(world: World, tmp_path: Path) -> Path:
     """The second place is on a host that hangs now."""
     rsh = hanging_rsh(tmp_path)
     first, second = read_places(world.home.places_file)
-    host = msgspec.structs.replace(second, kind=Kind.SSH, address="ssh://a@far.example/ada", place_id="", rsh=str(rsh))
+    host = msgspec.structs.replace(
+        second, kind=PlaceKind.SSH, address="ssh://a@far.example/ada", place_id="", rsh=str(rsh)
+    )
     write_places(world.home.places_file, [first, host])
     return rsh
 

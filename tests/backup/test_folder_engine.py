@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from folder_engine import FolderEngine
 
-from holdfast.backup.engine import Engine, Repository
+from holdfast.backup.engine import BackupEngine, Repository
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.testing.backup_contract import FIRST, SECRET, BackupEngineContract, EngineWorld, write_source
 
@@ -22,7 +22,7 @@ class FolderWorld(EngineWorld):
         for path in (self.folder, self.source, folder / "base"):
             path.mkdir()
         write_source(self.source)
-        self.engine: Engine = FolderEngine(folder / "base")
+        self.engine: BackupEngine = FolderEngine(folder / "base")
         self.path = folder / "repository"
         self.repository = Repository(name="nas", address=str(self.path), passphrase=SecretBytes(SECRET))
 

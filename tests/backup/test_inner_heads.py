@@ -51,7 +51,7 @@ async def test_a_lost_file_of_heads_loses_no_snapshot(world: World) -> None:
     report = await restore_to(world.root / "new", await bare(world), dry_run=True)
     assert report.seq == 2
     said = "; ".join(report.findings)
-    assert "heads.jsonl is missing beside the repository" in said
+    assert "heads.jsonl is missing from the companion files" in said
     assert "snapshots 2, 1 were read" in said
 
 
@@ -107,7 +107,7 @@ async def test_how_many_archives_are_read_is_bounded_and_said(world: World, monk
     means = await bare(world)
     report = await restore_to(world.root / "new", means, dry_run=True)
     assert report.seq == 2, "the newest first"
-    assert any("1 older archives were left unread: ada-1-1-" in text for text in report.findings)
+    assert any("1 older archives were not read: ada-1-1-" in text for text in report.findings)
     monkeypatch.setattr(inner_heads, "READ_MAX", 0)
     with pytest.raises(SnapshotNotFound):
         await restore_to(world.root / "new", replace(means), dry_run=True)

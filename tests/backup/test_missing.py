@@ -123,7 +123,7 @@ async def test_place_check_names_what_is_wrong_beside(world: World, capfd: pytes
     assert await run("place", "check", "place-1", "--json", *home) == 6
     beside = json.loads(capfd.readouterr().out)["beside"]
     assert beside == [
-        "place.json is not what it should be",
+        "place.json differs from what it should be",
         "escrow.age is missing",
         "heads.jsonl: the last line has no end: the file was cut off",
         "kel.jsonl is missing",

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.backup.archive import contained_writer as contained
-from holdfast.backup.archive.manifest import DEPTH_MAX, About, Entry, ManifestWriter
+from holdfast.backup.archive.manifest import DEPTH_MAX, ManifestEntry, ManifestWriter, SnapshotAbout
 from holdfast.backup.archive.reader import read_snapshot
 from holdfast.backup.snapshot import staging
 from holdfast.errors import ArchiveRefused, BackupDamaged
@@ -92,13 +92,13 @@ def test_a_snapshot_of_the_first_format_is_read_as_it_was(
     os.utime(agent / "MEMORY.md", (1_600_000_000, 1_600_000_000))
     real = ManifestWriter.add
 
-    def add(self: ManifestWriter, entry: Entry) -> None:
+    def add(self: ManifestWriter, entry: ManifestEntry) -> None:
         real(self, structs.replace(entry, mtime_us=-1))
 
     monkeypatch.setattr(ManifestWriter, "add", add)
 
-    def about(**fields: Any) -> About:
-        return structs.replace(About(**fields), mode=-1, format=1)
+    def about(**fields: Any) -> SnapshotAbout:
+        return structs.replace(SnapshotAbout(**fields), mode=-1, format=1)
 
     monkeypatch.setattr(staging, "About", about)
     taken = Taken(agent, tmp_path)

@@ -73,7 +73,7 @@ async def test_one_damaged_chunk_takes_no_other_file_with_it(world: World) -> No
     name = lost.path.removeprefix("memory/")
     assert came == {path: raw for path, raw in was.items() if path != name}
     assert (some.seq, some.files, set(some.paths)) == (2, len(came), {f"memory/{n}" for n in came})
-    with pytest.raises(RepositoryDamaged, match="nor could be used") as caught:
+    with pytest.raises(RepositoryDamaged, match="these could not be used either") as caught:
         await restore_to(world.root / "whole", means, Wish(places=there))
     assert "--file PATH --to FOLDER" in caught.value.hint
 
@@ -100,7 +100,7 @@ async def test_where_nothing_of_it_is_whole_an_older_one_is_taken_and_told(world
     report = await restore_to(world.root / "some", means, Wish(files=("image.bin",)))
     assert (report.seq, report.place) == (3, "place-2")
     assert report.behind is not None
-    assert any("nothing that is wanted is whole" in one.message for one in report.passed)
+    assert any("no wanted file is whole" in one.message for one in report.passed)
     assert (world.root / "some" / "image.bin").read_bytes() == b"older"
     alone = Wish(files=("image.bin",), archive=newest.snapshot.archive)
     with pytest.raises(BackupDamaged, match=r"image\.bin"):
@@ -118,7 +118,7 @@ async def test_a_newest_snapshot_that_is_damaged_in_one_place_comes_from_the_oth
     report = await restore_to(world.home.folder, means)
     assert (report.seq, report.place, report.behind) == (3, "place-2", None)
     assert [one.place for one in report.passed] == ["place-1"]
-    assert [text[:24] for text in heard.said] == ["passed over: snapshot 3 "]
+    assert [text[:20] for text in heard.said] == ["skipped: snapshot 3 "]
     assert tree_of(world.home.folder) == before
     wholes = [one for what, one in heard.amounts if what == "place place-2: fetching"]
     assert wholes[-1].bytes >= wholes[-1].bytes_all > 0

@@ -15,15 +15,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.backup.archive.manifest import Entry, Kind, ManifestReader, Note
+from holdfast.backup.archive.manifest import EntryKind, ManifestEntry, ManifestReader, SnapshotNote
 from holdfast.backup.snapshot import staging as module
 from holdfast.backup.snapshot.databases import copy_database
 from holdfast.backup.snapshot.staging import Staged, Subject, stage
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.host.sqlite import Db, open_alone, open_db
-from holdfast.host.tree import Found as Seen
-from holdfast.host.tree import Mark, may_hide_a_change
+from holdfast.host.tree import FileMark, may_hide_a_change
+from holdfast.host.tree import FoundFile as Seen
 
 
 def staged(folder: Path, staging: Path, *, journal: Path | None = None) -> Staged:
@@ -32,7 +32,7 @@ def staged(folder: Path, staging: Path, *, journal: Path | None = None) -> Stage
     return stage(subject, staging)
 
 
-def entries(staging: Path) -> dict[str, Entry]:
+def entries(staging: Path) -> dict[str, ManifestEntry]:
     with open(staging / "MANIFEST.json", "rb") as file:
         return {one.path: one for one in ManifestReader(file).entries()}
 
@@ -90,7 +90,7 @@ def test_links_are_recorded_and_not_followed(agent: Path, tmp_path: Path) -> Non
     (agent / "link").symlink_to("/etc/passwd")
     made = staged(agent, tmp_path / "s")
     found = entries(made.folder)["link"]
-    assert (found.kind, found.target) == (Kind.LINK, "/etc/passwd")
+    assert (found.kind, found.target) == (EntryKind.LINK, "/etc/passwd")
     assert not os.path.lexists(made.folder / "state" / "link")
     assert "not covered" in notes(made)["link"]
 
@@ -189,7 +189,7 @@ def test_a_change_that_no_time_shows_is_found_by_a_second_copy(
         found = real_seen(path, status)
         return found._replace(mark=found.mark._replace(changed_ns=still, status_ns=still))
 
-    def always(_mark: Mark, *, began_ns: int, ended_ns: int) -> bool:
+    def always(_mark: FileMark, *, began_ns: int, ended_ns: int) -> bool:
         return began_ns <= ended_ns
 
     os.utime(fresh, ns=(still, still))
@@ -218,7 +218,7 @@ BEGAN, ENDED = 1_700_000_000 * SECOND + 5, 1_700_000_003 * SECOND + 5
     ],
 )
 def test_only_a_time_of_about_now_can_hide_a_change(status_ns: int, hides: bool) -> None:
-    ahead = Mark(1, 1, 1, BEGAN + 10**18, status_ns)  # what a program sets hides nothing
+    ahead = FileMark(1, 1, 1, BEGAN + 10**18, status_ns)  # what a program sets hides nothing
     assert may_hide_a_change(ahead, began_ns=BEGAN, ended_ns=ENDED) is hides
     assert may_hide_a_change(ahead, began_ns=ENDED, ended_ns=BEGAN) is hides
 
@@ -282,7 +282,7 @@ def test_a_live_database_is_copied_with_what_is_in_its_log(agent: Path, tmp_path
     found = open_alone(copy)
     assert found.execute("SELECT count(*) FROM t").fetchall() == [(500,)]
     found.close()
-    assert entries(made.folder)["facts.db"].kind is Kind.DATABASE
+    assert entries(made.folder)["facts.db"].kind is EntryKind.DATABASE
     beside = [path.name for path in copy.parent.iterdir() if path.name.startswith("facts.db-")]
     assert beside == []
     db.close()
@@ -400,7 +400,7 @@ def test_notes_are_kept_in_the_manifest(agent: Path, tmp_path: Path) -> None:
         reader = ManifestReader(file)
         list(reader.entries())
     assert reader.notes == made.notes
-    assert reader.notes[0] == Note(path=".env", text=notes(made)[".env"])
+    assert reader.notes[0] == SnapshotNote(path=".env", text=notes(made)[".env"])
     assert reader.digest == made.manifest
 
 

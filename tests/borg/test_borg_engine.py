@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backup.borg.verbs import Borg
-from holdfast.backup.engine import Engine, Repository
+from holdfast.backup.engine import BackupEngine, Repository
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.testing.backup_contract import FIRST, SECRET, BackupEngineContract, EngineWorld, write_source
 
@@ -17,7 +17,7 @@ from holdfast.testing.backup_contract import FIRST, SECRET, BackupEngineContract
 class BorgWorld(EngineWorld):
     def __init__(self, folder: Path, program: Path) -> None:
         self.folder, self.source = folder / "more", folder / "source"
-        self.engine: Engine = Borg(program, base=folder / "base", version=(1, 4, 0))
+        self.engine: BackupEngine = Borg(program, base=folder / "base", version=(1, 4, 0))
         self.path = folder / "repository"
         self.repository = Repository(name="nas", address=str(self.path), passphrase=SecretBytes(SECRET))
 

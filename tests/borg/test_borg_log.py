@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from holdfast.backup.borg.log import Line, Said, Verb, find_trouble, parse_line
+from holdfast.backup.borg.log import LogLine, Said, Verb, find_trouble, parse_line
 from holdfast.errors import HoldfastError
 
 ERROR = "error"
 
 
-def line(msgid: str = "", message: str = "it says", level: str = ERROR) -> Line:
-    return Line(type="log_message", levelname=level, msgid=msgid, message=message)
+def line(msgid: str = "", message: str = "it says", level: str = ERROR) -> LogLine:
+    return LogLine(type="log_message", levelname=level, msgid=msgid, message=message)
 
 
 def code(said: Said, verb: Verb = Verb.CREATE) -> str:
@@ -85,4 +85,6 @@ def test_lines_that_are_not_json_are_kept_as_text() -> None:
     assert isinstance(parse_line(b"\xff\xfe"), str)
     assert isinstance(parse_line(b"[1, 2]"), str)
     raw = {"type": "log_message", "levelname": "ERROR", "message": "m", "msgid": "X", "new": [1]}
-    assert parse_line(json.dumps(raw).encode()) == Line(type="log_message", levelname="ERROR", message="m", msgid="X")
+    assert parse_line(json.dumps(raw).encode()) == LogLine(
+        type="log_message", levelname="ERROR", message="m", msgid="X"
+    )

@@ -89,7 +89,7 @@ def test_each_change_is_told_once(happenings: list[str]) -> None:
             new = unreported(state, trouble, place="a")
             if new is not None:
                 told.append(new.kind)
-                state = msgspec.structs.replace(state, told=new.kind)
+                state = msgspec.structs.replace(state, notified=new.kind)
     assert all(one != other for one, other in pairwise(told))
     assert not told or told[0] != ""
 

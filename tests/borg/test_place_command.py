@@ -67,7 +67,7 @@ def test_a_place_is_added_listed_checked_and_removed(
     (tmp_path / "usb" / "holdfast-place.json").unlink()
     assert main(["place", "check", "usb", "--home", home]) == 7
     said = capfd.readouterr().err
-    assert "is the disk not mounted?" in said
+    assert "is the disk mounted?" in said
     assert "hint: mount the disk at" in said
     assert main(["place", "remove", "usb", "--home", home]) == 2
     assert main(["place", "remove", "usb", "--yes", "--home", home]) == 0

@@ -18,7 +18,7 @@ from holdfast.backup.backups import run_jobs
 from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.engine import Repository
 from holdfast.backup.places import place_state
-from holdfast.backup.places.address import Kind, parse_address
+from holdfast.backup.places.address import PlaceKind, parse_address
 from holdfast.backup.places.backup_places import BackupPlaces, PlaceRequest, open_places
 from holdfast.backup.places.companion_files import read_companions, read_folder
 from holdfast.backup.places.places import SENTINEL, Place, check_there, read_places, shared_domains, write_places
@@ -169,7 +169,7 @@ async def test_a_far_host_that_only_speaks_borg(
     far.mkdir()
     rsh = serve(tmp_path, program, f"--restrict-to-path {far}", "--append-only")
     place = await places.add(PlaceRequest(name="host", address=f"ada@far.example:{far}/ada", rsh=rsh, append_only=True))
-    assert (place.kind, place.domain) == (Kind.SSH, "far.example")
+    assert (place.kind, place.domain) == (PlaceKind.SSH, "far.example")
     assert place.address == f"ssh://ada@far.example{far}/ada"
     source = tmp_path / "staged"
     source.mkdir()
@@ -207,7 +207,13 @@ async def test_one_place_that_fails_stops_no_other(places: BackupPlaces, tmp_pat
         root.mkdir()
         (root / SENTINEL).write_text('{"format": 1, "place_id": "p"}')
         return Place(
-            name=name, kind=Kind.FOLDER, address=str(root), place_id="p", repository_id="r", agent="ada", added_ms=0
+            name=name,
+            kind=PlaceKind.FOLDER,
+            address=str(root),
+            place_id="p",
+            repository_id="r",
+            agent="ada",
+            added_ms=0,
         )
 
     async def job(place: Place) -> None:
@@ -243,7 +249,7 @@ def test_a_places_file_is_read_strictly(tmp_path: Path) -> None:
     path = tmp_path / "places.json"
     assert read_places(path) == ()
     good = Place(
-        name="nas", kind=Kind.FOLDER, address="/mnt/nas", place_id="p", repository_id="r", agent="ada", added_ms=1
+        name="nas", kind=PlaceKind.FOLDER, address="/mnt/nas", place_id="p", repository_id="r", agent="ada", added_ms=1
     )
     write_places(path, [good])
     assert read_places(path) == (good,)
@@ -273,7 +279,7 @@ def test_places_that_fail_together_are_named() -> None:
     def at(name: str, domain: str) -> Place:
         return Place(
             name=name,
-            kind=Kind.FOLDER,
+            kind=PlaceKind.FOLDER,
             address="/x",
             place_id="",
             repository_id="",

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backup.upkeep.retention import Named, Plan, Rules, check_plan, plan
+from holdfast.backup.upkeep.retention import Named, PrunePlan, RetentionRules, check_plan, plan
 from holdfast.errors import PruneRefused
 
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
-RULES = Rules()
+RULES = RetentionRules()
 
 
 def named(seq: int, at: datetime, *, incarnation: int = 1) -> Named:
@@ -31,8 +31,8 @@ def decide(
     listed: list[str] | None = None,
     now: datetime = NOW,
     made: list[str] | None = None,
-    rules: Rules = RULES,
-) -> Plan:
+    rules: RetentionRules = RULES,
+) -> PrunePlan:
     names = [one.archive for one in heads]
     return plan(
         heads,
@@ -75,7 +75,7 @@ def test_a_missing_snapshot_stops_the_prune() -> None:
     names = [one.archive for one in heads]
     decided = decide(heads, verified=names[-1], listed=names[:-3] + names[-2:])
     assert decided.missing == (names[-3],)
-    with pytest.raises(PruneRefused, match=f"1 snapshots that must exist are gone: {names[-3]}") as e:
+    with pytest.raises(PruneRefused, match=f"1 snapshots that must exist are missing: {names[-3]}") as e:
         check_plan(decided, place="nas")
     assert "an append-only repository still holds them" in e.value.hint
     check_plan(decided, place="nas", accept_missing=True)

@@ -118,7 +118,7 @@ async def test_pruning_keeps_the_last_verified_and_stops_at_a_missing_one(
     later = datetime.now(UTC) + timedelta(days=800)
     (refused,) = await prune(places, now=later)
     assert isinstance(refused.error, PruneRefused)
-    assert "no snapshot there was verified" in refused.error.message
+    assert "has not verified any snapshot there" in refused.error.message
     second = await backups.now()
     home = str(world.home.folder)
     words = ["backup", "prune", "--dry-run", "--json", "--home", home]
@@ -157,7 +157,7 @@ async def test_a_worker_backs_up_beside_its_tasks(tmp_path: Path) -> None:
         while not states_of(world.home).of("place-1").verified:
             assert time.monotonic() < ends, said.getvalue()
             await asyncio.sleep(0.1)
-    with pytest.raises(BadInput, match="no interval"):
+    with pytest.raises(BadInput, match="not an interval"):
         async with kept_backups(world.home, every="often", clock=SystemClock(), log=Log()):
             pass
 

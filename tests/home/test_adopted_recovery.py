@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.app.handoff import read_answer
-from holdfast.backup.archive.manifest import Note
+from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.restore.restore_home import RestoreReport
 from holdfast.cli.recover.show import show_loss
 from holdfast.demo.machine import AGENT, Machine, back_up, bring_back, give_identity, lose
@@ -129,7 +129,7 @@ def test_of_a_long_list_the_first_are_named_and_the_rest_counted(capsys: pytest.
         behind=None,
         links_left=tuple(f"l{n}" for n in range(100)),
         links_left_count=5_000,
-        notes=tuple(Note(path=f"n{n}", text="left out: a cache") for n in range(100)),
+        notes=tuple(SnapshotNote(path=f"n{n}", text="left out: a cache") for n in range(100)),
         notes_count=7_000,
     )
     show_loss(left, said=True)

@@ -14,15 +14,15 @@ import apsw
 import pytest
 
 from holdfast.errors import TooLarge
-from holdfast.layout.covered import Entry, Kind, Reason, Rules, covered_files, look
+from holdfast.layout.covered import CoveredKind, CoveringRules, FolderEntry, Reason, covered_files, look
 from holdfast.layout.covering import judge_name
 
 
-def covered(folder: Path, rules: Rules | None = None) -> dict[str, Kind]:
+def covered(folder: Path, rules: CoveringRules | None = None) -> dict[str, CoveredKind]:
     return dict(covered_files(folder, rules))
 
 
-def left_out(folder: Path, rules: Rules | None = None) -> dict[str, Reason]:
+def left_out(folder: Path, rules: CoveringRules | None = None) -> dict[str, Reason]:
     return {e.path: e.left_out.reason for e in look(folder, rules) if e.left_out is not None}
 
 
@@ -33,11 +33,11 @@ def test_every_ordinary_file_and_folder_is_covered_parents_first(tmp_path: Path)
     (tmp_path / "empty").mkdir()
     found = list(covered_files(tmp_path))
     assert found == [
-        ("SOUL.md", Kind.FILE),
-        ("empty", Kind.FOLDER),
-        ("memory", Kind.FOLDER),
-        ("memory/deep", Kind.FOLDER),
-        ("memory/deep/a.md", Kind.FILE),
+        ("SOUL.md", CoveredKind.FILE),
+        ("empty", CoveredKind.FOLDER),
+        ("memory", CoveredKind.FOLDER),
+        ("memory/deep", CoveredKind.FOLDER),
+        ("memory/deep/a.md", CoveredKind.FILE),
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_vault_and_places_inside_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "slots.json").write_text("{}")
     (tmp_path / "repository").mkdir()
-    rules = Rules(apart=(str(tmp_path / "repository"),))
+    rules = CoveringRules(apart=(str(tmp_path / "repository"),))
     assert left_out(tmp_path, rules) == {"v": Reason.SECRET, "repository": Reason.SECRET}
 
 
@@ -93,7 +93,7 @@ def test_a_database_is_named_as_one_and_its_side_files_go_with_it(tmp_path: Path
     db.pragma("journal_mode", "wal")
     db.pragma("user_version", 7)
     (tmp_path / "notes-wal").write_text("not a database's")
-    assert covered(tmp_path) == {"agent.state": Kind.DATABASE, "notes-wal": Kind.FILE}
+    assert covered(tmp_path) == {"agent.state": CoveredKind.DATABASE, "notes-wal": CoveredKind.FILE}
     assert left_out(tmp_path)["agent.state-wal"] is Reason.MADE_AGAIN
     db.close()
 
@@ -105,7 +105,7 @@ def test_looking_drops_no_lock_of_a_database_that_this_process_has_open(tmp_path
     db.pragma("user_version", 1)
     locked = "import sys, apsw; c = apsw.Connection(sys.argv[1]); c.pragma('user_version', 2)"
     db.execute("begin immediate")
-    assert covered(tmp_path) == {"agent.db": Kind.DATABASE}
+    assert covered(tmp_path) == {"agent.db": CoveredKind.DATABASE}
     other = subprocess.run([sys.executable, "-c", locked, str(path)], capture_output=True, timeout=30)
     db.execute("commit")
     assert b"BusyError" in other.stderr
@@ -122,10 +122,10 @@ def test_links_are_kept_as_links_and_those_that_lead_outside_are_named(tmp_path:
     (home / "etc").symlink_to("/etc")
     (home / "loop").symlink_to("loop")
     found = {entry.path: entry for entry in look(home)}
-    assert found["inside"] == Entry("inside", Kind.LINK)
+    assert found["inside"] == FolderEntry("inside", CoveredKind.LINK)
     assert "not covered" in found["outside"].remark
     assert "/etc" in found["etc"].remark
-    assert found["loop"].kind is Kind.LINK
+    assert found["loop"].kind is CoveredKind.LINK
     assert not any(path.startswith("etc/") for path in found)
 
 
@@ -149,7 +149,7 @@ def test_large_files_and_names_that_are_no_text_are_left_out(tmp_path: Path) -> 
     (tmp_path / "small").write_bytes(b"x" * 10)
     with open(os.fsencode(tmp_path) + b"/\xff", "wb"):
         pass
-    assert left_out(tmp_path, Rules(file_bytes_max=10)) == {"large": Reason.LARGE, "\\udcff": Reason.UNKEEPABLE}
+    assert left_out(tmp_path, CoveringRules(file_bytes_max=10)) == {"large": Reason.LARGE, "\\udcff": Reason.UNKEEPABLE}
 
 
 def test_ten_thousand_files_are_listed_once_each_and_a_limit_holds(tmp_path: Path) -> None:
@@ -161,4 +161,4 @@ def test_ten_thousand_files_are_listed_once_each_and_a_limit_holds(tmp_path: Pat
     found = list(covered_files(tmp_path))
     assert len(found) == len(set(found)) == 10_100
     with pytest.raises(TooLarge):
-        list(covered_files(tmp_path, Rules(entries_max=10_000)))
+        list(covered_files(tmp_path, CoveringRules(entries_max=10_000)))

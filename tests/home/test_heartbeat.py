@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.memory import handoff_writer
 from holdfast.memory.handoff_writer import write_heartbeat
-from holdfast.memory.heartbeat import BEGIN, END, Damaged, merged
+from holdfast.memory.heartbeat import BEGIN, END, DamagedMarks, merged
 
 FREE = st.binary(max_size=200).filter(lambda raw: b"<!-- holdfast:tasks" not in raw)
 BLOCK = b"- [ ] one\n"
@@ -57,7 +57,7 @@ def test_there_is_a_file_where_there_was_none() -> None:
     ],
 )
 def test_damaged_marks_are_reported_and_nothing_is_written(raw: bytes, tmp_path: Path) -> None:
-    assert isinstance(merged(raw, BLOCK), Damaged)
+    assert isinstance(merged(raw, BLOCK), DamagedMarks)
     path = tmp_path / "HEARTBEAT.md"
     path.write_bytes(raw)
     assert "mark" in write_heartbeat(path, BLOCK, asides=tmp_path / "aside")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.eviction import check_speaks
-from holdfast.backup.places.address import Kind
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.errors import EXIT_CONFLICT, KeysReplaced
@@ -88,7 +88,7 @@ def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
         (world.root / name).rename(world.root / f"{name}-gone")
     place = Place(
         name="disk",
-        kind=Kind.FOLDER,
+        kind=PlaceKind.FOLDER,
         address=str(world.root / "disk"),
         place_id="",
         added_ms=0,

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from homes import Home, with_relays
 
-from holdfast.backup.places.address import Kind
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.errors import BadSheet, ModeTooWide
@@ -215,7 +215,7 @@ def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: P
 def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Commands) -> None:
     with_relays(home.folder, "https://relay.example.org")
     usb = Place(
-        name="usb", kind=Kind.FOLDER, address="/mnt/usb", place_id="1", repository_id="2", agent="ada", added_ms=1
+        name="usb", kind=PlaceKind.FOLDER, address="/mnt/usb", place_id="1", repository_id="2", agent="ada", added_ms=1
     )
     write_places(home.folder / "places.json", [usb])
     text = hf("paper", "card", "--text", "--contact", "keeper@example.org").out

@@ -115,7 +115,7 @@ def test_a_place_without_its_file_of_heads_is_recovered_from(lost: Lost, machine
     seen = json.loads(done.stdout)
     assert (seen["newest"], seen["would"]["snapshot"]["seq"]) == (1, 1)
     (place,) = seen["places"]
-    assert place["findings"][0] == "heads.jsonl is missing beside the repository"
+    assert place["findings"][0] == "heads.jsonl is missing from the companion files"
     assert "read out of the archives" in place["findings"][1]
 
 

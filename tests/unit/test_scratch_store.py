@@ -150,7 +150,7 @@ async def test_a_change_in_the_tick_of_the_checkpoint_is_seen(
     """Same size, inode and times, as on a kernel with slow ticks: not taken for what was read."""
     whole = tree.seen
 
-    def coarse(path: str, status: os.stat_result) -> tree.Found:
+    def coarse(path: str, status: os.stat_result) -> tree.FoundFile:
         found = whole(path, status)
         changed_ns = found.mark.changed_ns // 10_000_000 * 10_000_000 + 1
         return found._replace(mark=found.mark._replace(changed_ns=changed_ns, status_ns=changed_ns))
@@ -238,7 +238,7 @@ async def test_a_file_that_is_never_there_when_it_is_read_is_left_out(
     box.fill({"kept": (b"2", False)})
     scan, batch = tree.scan, scratch_store.tree_io.Reader.batch
 
-    def with_it(root: int, *, limits: Limits | None) -> list[tree.Found]:
+    def with_it(root: int, *, limits: Limits | None) -> list[tree.FoundFile]:
         (box.folder / "now and then").write_text("1")
         return scan(root, limits=limits)
 
@@ -260,7 +260,7 @@ async def test_a_file_that_is_never_there_when_it_is_read_is_left_out(
 async def test_a_folder_that_cannot_be_looked_at(
     box: Box, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
 ) -> None:
-    def fail(_root: int, *, limits: Limits | None) -> list[tree.Found]:
+    def fail(_root: int, *, limits: Limits | None) -> list[tree.FoundFile]:
         raise error
 
     monkeypatch.setattr(tree, "scan", fail)
@@ -289,7 +289,7 @@ async def test_no_thread_outlives_a_cancelled_checkpoint(box: Box, monkeypatch: 
     """The folder's descriptor may be closed after it."""
     entered, leave = threading.Event(), threading.Event()
 
-    def slow(_root: int, *, limits: Limits | None) -> list[tree.Found]:
+    def slow(_root: int, *, limits: Limits | None) -> list[tree.FoundFile]:
         entered.set()
         leave.wait(10)
         raise OSError("not seen: the cancel goes before it")

@@ -47,7 +47,7 @@ def test_a_lease_is_renewed_at_least_three_times(lease_ttl_s: float) -> None:
         ("[worker]\nconcurrency = true", "a whole number"),
         ("[worker]\nconcurrency = '3'", "a whole number"),
         ("[worker]\ncheck_after_crash = 1", "true or false"),
-        ("[worker]\nlease_ttl_s = nan", "lease_ttl_s must lie between"),
+        ("[worker]\nlease_ttl_s = nan", "lease_ttl_s must be between"),
         ("[worker]\nlease_ttl_s = 5\nrenew_every_s = 5", "shorter than"),
         ("[worker]\ngrace_s = -1", "grace_s"),
         ("[notices]\ncommand = 'rm'", "a list of words"),

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import ScratchRefused, ScratchTooLarge
 from holdfast.host import tree, tree_io
-from holdfast.host.tree import Found, Kind, Limits, Mark
+from holdfast.host.tree import FileKind, FileMark, FoundFile, Limits
 
 SMALL = Limits(files=5, bytes=100, file_bytes=60, depth=3, name_bytes=20)
 
@@ -31,7 +31,7 @@ def root(folder: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def look(root: int, limits: Limits = SMALL) -> list[Found]:
+def look(root: int, limits: Limits = SMALL) -> list[FoundFile]:
     found = tree.scan(root, limits=limits)
     tree.check(found, limits, device=tree.device_of(root))
     return found
@@ -43,13 +43,13 @@ def test_files_and_folders_are_found_each_before_what_it_holds(folder: Path, roo
     (folder / "run").write_text("")
     (folder / "run").chmod(0o700)
     assert [(one.path, one.kind) for one in look(root)] == [
-        ("a", Kind.FOLDER),
-        ("a/b", Kind.FOLDER),
-        ("a/c", Kind.FILE),
-        ("run", Kind.FILE),
+        ("a", FileKind.FOLDER),
+        ("a/b", FileKind.FOLDER),
+        ("a/c", FileKind.FILE),
+        ("run", FileKind.FILE),
     ]
-    assert [one.mark.size for one in look(root) if one.kind is Kind.FILE] == [5, 0]
-    assert [one.path for one in look(root) if one.executable and one.kind is Kind.FILE] == ["run"]
+    assert [one.mark.size for one in look(root) if one.kind is FileKind.FILE] == [5, 0]
+    assert [one.path for one in look(root) if one.executable and one.kind is FileKind.FILE] == ["run"]
 
 
 def _socket(path: Path) -> None:
@@ -165,8 +165,8 @@ def test_a_second_name_inside_is_a_file_of_its_own(folder: Path, root: int) -> N
 
 
 def test_another_file_system_is_refused() -> None:
-    found = Found("mounted", Kind.FOLDER, Mark(2, 1, 0, 0, 0), True, 1)
-    with pytest.raises(ScratchRefused, match="'mounted' lies on another file system"):
+    found = FoundFile("mounted", FileKind.FOLDER, FileMark(2, 1, 0, 0, 0), True, 1)
+    with pytest.raises(ScratchRefused, match="'mounted' is on another file system"):
         tree.check([found], SMALL, device=1)
 
 
@@ -181,7 +181,7 @@ def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(folder: Path, root: i
     (folder / "d" / "secret").unlink()
     (folder / "d").rmdir()
     (folder / "d").symlink_to(outside)
-    pieces = tree_io.Reader(root, [one for one in found if one.kind is Kind.FILE]).batch()
+    pieces = tree_io.Reader(root, [one for one in found if one.kind is FileKind.FILE]).batch()
     assert [(piece.content, piece.torn) for piece in pieces] == [(b"", True)]
     with pytest.raises(OSError, match=r"[Nn]ot a directory|[Tt]oo many"):
         tree_io.NewFile(root, "d/new")
@@ -229,7 +229,7 @@ def test_a_folder_that_nothing_can_be_taken_out_of_is_removed(folder: Path, root
     ],
 )
 def test_a_mark_counts_only_a_grain_after_its_times(changed_ns: int, read_ns: int, settled: bool) -> None:
-    mark = Mark(1, 1, 1, changed_ns, changed_ns)
+    mark = FileMark(1, 1, 1, changed_ns, changed_ns)
     assert tree.is_settled(mark, read_ns=read_ns) is settled
 
 
@@ -261,7 +261,7 @@ def test_a_folder_that_cannot_be_entered(
 
 
 def test_a_path_that_is_too_long_is_refused() -> None:
-    found = Found("/".join(["x" * 200] * 21), Kind.FILE, Mark(1, 1, 0, 0, 0), False, 1)
+    found = FoundFile("/".join(["x" * 200] * 21), FileKind.FILE, FileMark(1, 1, 0, 0, 0), False, 1)
     with pytest.raises(ScratchTooLarge, match="a path has at most 4,000 bytes"):
         tree.check([found], Limits(), device=1)
 

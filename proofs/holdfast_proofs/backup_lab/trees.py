@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from holdfast.host.sqlite import Db
-from holdfast.layout.covered import Kind, covered_files
+from holdfast.layout.covered import CoveredKind, covered_files
 
 Tree = dict[str, str]
 
@@ -23,7 +23,7 @@ def tree_of(folder: Path, *, everything: bool = False) -> Tree:
         found = ((path.relative_to(folder).as_posix(), None) for path in folder.rglob("*"))
         return {path: _digest(folder / path) for path, _ in sorted(found)}
     return {
-        path: _rows(folder / path) if kind is Kind.DATABASE else _digest(folder / path)
+        path: _rows(folder / path) if kind is CoveredKind.DATABASE else _digest(folder / path)
         for path, kind in covered_files(folder)
         if path != "heads.jsonl"
     }

@@ -27,7 +27,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from holdfast.backup.places.address import Kind
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.companion_files import read_folder
 from holdfast.backup.places.found_places import log_in_companions
 from holdfast.backup.places.places import read_places
@@ -152,7 +152,7 @@ async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[
     except HoldfastError:
         places = ()  # `holdfast doctor` and backups report a damaged file
     for place in places:
-        if place.kind is Kind.FOLDER:
+        if place.kind is PlaceKind.FOLDER:
             try:
                 found[f"place {place.name}"] = log_in_companions(read_folder(place.own))
             except (HoldfastError, OSError):

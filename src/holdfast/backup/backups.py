@@ -24,8 +24,7 @@ from pathlib import Path
 from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.chain.chain import Chain, joined, valid_heads
-from holdfast.backup.chain.heads import NAME as HEADS
-from holdfast.backup.chain.heads import HeadFile, Held, parse_copy
+from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
 from holdfast.backup.chain.inner_heads import survey
 from holdfast.backup.chain.sources import HOME, Overview, look_around, witness_file
 from holdfast.backup.places import place_state
@@ -36,7 +35,7 @@ from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import Place, check_there, get_place, place_error
 from holdfast.backup.progress import SILENT, Amount, Progress
 from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
-from holdfast.backup.report import Made, NowReport, PlaceResult, VerifyReport, result_of
+from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyReport, result_of
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, PlaceSnapshots
 from holdfast.backup.snapshot.staging import Staged, Subject, stage
 from holdfast.backup.snapshot.verify import Check, projection_check
@@ -106,7 +105,7 @@ class Backups:
             named = [one.record.archive for one in (*chain.heads, head)]
             results = await self._to_places(chosen, staged, head, named, check=check)
             return NowReport(
-                snapshot=Made.of(head, staged),
+                snapshot=MadeSnapshot.of(head, staged),
                 staging_s=round(staged_s, 3),
                 places=tuple(results),
                 seconds=round(time.monotonic() - began, 3),
@@ -172,9 +171,9 @@ class Backups:
         about = staged.about
         if newest is not None and about.e < newest.record.e:
             raise SnapshotFailed(
-                f"this agent is of incarnation {about.e}; incarnation {newest.record.e} has made "
-                "snapshots since: this copy of the agent was replaced by another one",
-                hint="stop this one; `holdfast recover` makes it the agent again",
+                f"this agent has incarnation {about.e}; incarnation {newest.record.e} has made "
+                "snapshots since: another copy of the agent replaced this one",
+                hint="stop this copy; `holdfast recover` makes it the agent again",
             )
         mark = about.journal
         journal = None
@@ -200,7 +199,7 @@ class Backups:
 
         def on_file(files: int, size: int) -> None:
             if over.is_set():
-                raise BackupInterrupted("the snapshot was given up")
+                raise BackupInterrupted("the snapshot was cancelled")
             self._progress.reached("staging", Amount(files=files, bytes=size))
 
         try:
@@ -289,7 +288,7 @@ class Backups:
         return found
 
     def _findings(self, found: Overview) -> tuple[str, ...]:
-        gaps = tuple(f"head {seq} is known by the next one only" for seq in found.chain.gaps)
+        gaps = tuple(f"head {seq} is missing; only the next head mentions it" for seq in found.chain.gaps)
         places = tuple(f"place {one.place.name}: {text}" for one in found.places for text in one.findings)
         return (*found.findings, *gaps, *places)
 
@@ -297,7 +296,7 @@ class Backups:
         places = self.places.read()
         if not places:
             raise PlaceNotFound(
-                f"agent {self.home.name} has no place for backups", hint="`holdfast place add NAME FOLDER` makes one"
+                f"agent {self.home.name} has no place for backups", hint="add one: `holdfast place add NAME FOLDER`"
             )
         return tuple(get_place(places, name) for name in only) if only else places
 
@@ -327,7 +326,7 @@ def alone(folder: Path) -> Generator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BackupBusy("another process makes or restores a snapshot of this agent") from None
+            raise BackupBusy("another process is making or restoring a snapshot of this agent") from None
         yield
     finally:
         os.close(fd)

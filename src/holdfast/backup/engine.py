@@ -93,7 +93,7 @@ class Created:
     seconds: float
 
 
-class Engine(Protocol):
+class BackupEngine(Protocol):
     """One engine with a base folder of its own: caches, and what it remembers about repositories."""
 
     progress: Progress  # told about verbs that take long
@@ -113,7 +113,7 @@ class Engine(Protocol):
         """What a person types to put a key block back without Holdfast."""
         ...
 
-    def fresh(self, base: Path) -> Engine:
+    def fresh(self, base: Path) -> BackupEngine:
         """The same engine with an empty memory: it trusts nothing that this machine saw before."""
         ...
 

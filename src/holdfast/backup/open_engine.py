@@ -6,14 +6,16 @@ from pathlib import Path
 
 from holdfast.backup.borg.program import ask_version, check_version, find_program
 from holdfast.backup.borg.verbs import Borg
-from holdfast.backup.engine import Engine
+from holdfast.backup.engine import BackupEngine
 from holdfast.backup.progress import SILENT, Progress
 from holdfast.layout.settings import BackupSettings
 
 BASE = "borg"  # the engine's folder in an agent's instance folder
 
 
-async def open_engine(settings: BackupSettings | None = None, *, base: Path, progress: Progress = SILENT) -> Engine:
+async def open_engine(
+    settings: BackupSettings | None = None, *, base: Path, progress: Progress = SILENT
+) -> BackupEngine:
     """The engine of this machine, if its version is one we rely on.
 
     Raises EngineMissing, EngineTooOld.

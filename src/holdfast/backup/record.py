@@ -35,8 +35,8 @@ from holdfast.identity.statements.head import Head
 SPARE_DAYS = 30
 DAY_MS = 86_400_000
 OLDER_HINT = (
-    "`holdfast recover --keep-keys --place ADDRESS --to FOLDER` gives the files of the newest "
-    "snapshot in a folder beside, --file PATH single ones, --at TIME those of another moment"
+    "`holdfast recover --keep-keys --place ADDRESS --to FOLDER` puts the files of the newest "
+    "snapshot into another folder; --file PATH takes single files, --at TIME those of another moment"
 )
 
 
@@ -93,8 +93,8 @@ def find_older(own: Sequence[Signed[Head]], chain: Chain) -> Warned | None:
         code="older-folder",
         message=f"{known}, and its places know of {newest.record.seq}: an older copy of the "
         "folder may have been put back, or its heads.jsonl was cut, or another copy of the agent "
-        "backs up too. What was written in between may be in those snapshots alone; they stay, "
-        f"and are not pruned for {SPARE_DAYS} days",
+        "makes backups too. Work done in between may be in those snapshots only; Holdfast keeps "
+        f"them and does not prune them for {SPARE_DAYS} days",
         hint=OLDER_HINT,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.backup.archive.manifest import Note
+from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.chain.chain import Lag
 from holdfast.backup.chain.sources import Overview, Standing
 from holdfast.backup.places.place_state import PlaceState, shown
@@ -33,17 +33,17 @@ class PlaceResult(msgspec.Struct, kw_only=True):
     exit_code: int = 0
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class MadeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     archive: str
     incarnation: int
     files: int
     bytes: int
     journal_sequence: int | None
-    notes: tuple[Note, ...]
+    notes: tuple[SnapshotNote, ...]
 
     @classmethod
-    def of(cls, head: Signed[Head], staged: Staged) -> Made:
+    def of(cls, head: Signed[Head], staged: Staged) -> MadeSnapshot:
         one = head.record
         return cls(
             seq=one.seq,
@@ -57,7 +57,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NowReport(msgspec.Struct, frozen=True, kw_only=True):
-    snapshot: Made
+    snapshot: MadeSnapshot
     places: tuple[PlaceResult, ...]
     staging_s: float
     seconds: float

@@ -15,27 +15,8 @@ from holdfast.host.private_files import explained
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # What a disk, a mount or a limit says, and no mistake in the code can cause.
-_FAILED = frozenset(
-    code
-    for name in (
-        "EIO",
-        "EROFS",
-        "EACCES",
-        "EPERM",
-        "EFBIG",
-        "ESTALE",
-        "ENODEV",
-        "EREMOTEIO",
-        "EUCLEAN",
-        "EBADMSG",
-        "ENOTCONN",
-        "EHOSTDOWN",
-        "ENOMEDIUM",
-        "ELOOP",
-        "ENXIO",
-    )
-    if (code := getattr(errno, name, None)) is not None
-)
+_NAMES = "EIO EROFS EACCES EPERM EFBIG ESTALE ENODEV EREMOTEIO EUCLEAN EBADMSG ENOTCONN EHOSTDOWN ENOMEDIUM ELOOP ENXIO"
+_FAILED = frozenset(code for name in _NAMES.split() if (code := getattr(errno, name, None)) is not None)
 
 
 def disk_error(error: OSError, path: Path) -> HoldfastError:

@@ -44,7 +44,7 @@ def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
     All three on one file system, `aside` free. True where there was something to keep.
     """
     if os.path.lexists(aside):
-        raise BackupFailed(f"{aside} is there already")
+        raise BackupFailed(f"{aside} already exists")
     note = _Note(fresh=str(fresh), inode=fresh.stat().st_ino, aside=str(aside))
     try:
         write_atomically(_note_path(home), msgspec.json.encode(note))

@@ -13,38 +13,12 @@ from pathlib import Path
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 # On these a lock may vanish with the connection, or a sync return before the far disk has it.
-NETWORK = frozenset(
-    (
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "fuse.ceph",
-        "fuse.davfs",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.goofys",
-        "fuse.grpcfuse",
-        "fuse.mount-s3",
-        "fuse.nfs",
-        "fuse.osxfs",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.smbnetfs",
-        "fuse.sshfs",
-    )
-)
+_NETWORK_TEXT = """
+    9p afs beegfs ceph cifs coda gpfs lustre ncpfs nfs nfs4 orangefs pvfs2 smb3 smbfs fuse.ceph fuse.davfs
+    fuse.gcsfuse fuse.glusterfs fuse.goofys fuse.grpcfuse fuse.mount-s3 fuse.nfs fuse.osxfs fuse.rclone fuse.s3fs
+    fuse.smbnetfs fuse.sshfs
+"""
+NETWORK = frozenset(_NETWORK_TEXT.split())
 
 
 def find_network_fs(path: Path) -> str | None:

@@ -64,7 +64,7 @@ def check_place(path: Path, *, allow_network_fs: bool = False) -> None:
         raise explained(error, path) from error
     kind = None if allow_network_fs else find_network_fs(real)
     if kind is not None:
-        raise NetworkFileSystem(f"{path} lies on a network file system ({kind})")
+        raise NetworkFileSystem(f"{path} is on a network file system ({kind})")
 
 
 def check_private_folder(path: Path) -> None:
@@ -331,7 +331,7 @@ def _check_parent(folder: Path) -> None:
         return
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise OpenParent(
-            f"every user may rename what lies in {folder} (mode {stat.S_IMODE(mode):04o})",
+            f"every user may rename files in {folder} (mode {stat.S_IMODE(mode):04o})",
             hint=f"`chmod o-w {_quoted(folder)}`, or choose another folder",
         )
 

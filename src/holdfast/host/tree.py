@@ -30,7 +30,7 @@ DEPTH_FOLLOWED = 200  # without limits; each level keeps a descriptor open
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     FILE = "file"
     FOLDER = "folder"
     LINK = "symbolic link"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
     DEVICE = "device"
 
 
-class Mark(NamedTuple):
+class FileMark(NamedTuple):
     device: int
     inode: int
     size: int
@@ -47,10 +47,10 @@ class Mark(NamedTuple):
     status_ns: int
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     path: str
-    kind: Kind
-    mark: Mark
+    kind: FileKind
+    mark: FileMark
     executable: bool
     links: int
 
@@ -78,12 +78,12 @@ def device_of(folder: int) -> int:
     return os.fstat(folder).st_dev
 
 
-def scan(root: int, *, limits: Limits | None) -> list[Found]:
+def scan(root: int, *, limits: Limits | None) -> list[FoundFile]:
     """Everything below the folder, each before what it holds. Raises ScratchTooLarge, Gone.
 
     Without limits as deep as they are; what lies deeper than this can follow is one folder.
     """
-    found: list[Found] = []
+    found: list[FoundFile] = []
     for one in _walk(root, "", 1, limits):
         found.append(one)
         if limits is not None and len(found) > limits.files:
@@ -91,7 +91,7 @@ def scan(root: int, *, limits: Limits | None) -> list[Found]:
     return found
 
 
-def _walk(folder: int, above: str, depth: int, limits: Limits | None) -> Iterator[Found]:
+def _walk(folder: int, above: str, depth: int, limits: Limits | None) -> Iterator[FoundFile]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
     for name in sorted(names):
@@ -101,7 +101,7 @@ def _walk(folder: int, above: str, depth: int, limits: Limits | None) -> Iterato
         except FileNotFoundError:
             continue  # gone since: it is not part of what is there
         yield one
-        if one.kind is not Kind.FOLDER or (limits is None and depth >= DEPTH_FOLLOWED):
+        if one.kind is not FileKind.FOLDER or (limits is None and depth >= DEPTH_FOLLOWED):
             continue
         if limits is not None and depth > limits.depth:
             raise ScratchTooLarge(f"scratch folder {path[:200]!r}: deeper than {limits.depth} folders")
@@ -117,17 +117,17 @@ def _walk(folder: int, above: str, depth: int, limits: Limits | None) -> Iterato
             os.close(inner)
 
 
-def check(found: Sequence[Found], limits: Limits, *, device: int) -> None:
+def check(found: Sequence[FoundFile], limits: Limits, *, device: int) -> None:
     """Refuse what cannot be restored exactly elsewhere. Raises ScratchRefused, ScratchTooLarge."""
     total = 0
     names: dict[tuple[int, int], int] = {}
     for one in found:
         _check_name(one.path, limits)
-        if one.kind not in (Kind.FILE, Kind.FOLDER):
+        if one.kind not in (FileKind.FILE, FileKind.FOLDER):
             raise ScratchRefused(f"scratch file {one.path!r} is a {one.kind}")
         if one.mark.device != device:
-            raise ScratchRefused(f"scratch {one.kind} {one.path!r} lies on another file system")
-        if one.kind is Kind.FILE:
+            raise ScratchRefused(f"scratch {one.kind} {one.path!r} is on another file system")
+        if one.kind is FileKind.FILE:
             total += one.mark.size
             if one.mark.size > limits.file_bytes:
                 raise ScratchTooLarge(
@@ -139,7 +139,7 @@ def check(found: Sequence[Found], limits: Limits, *, device: int) -> None:
         raise ScratchTooLarge(f"the scratch folder holds {total:,} bytes; the limit is {limits.bytes:,}")
     for one in found:
         inode = (one.mark.device, one.mark.inode)
-        if one.kind is Kind.FILE and one.links > names[inode]:
+        if one.kind is FileKind.FILE and one.links > names[inode]:
             raise ScratchRefused(f"scratch file {one.path!r} is a hard link to a file outside")
     twin = find_twin(one.path for one in found)
     if twin is not None:
@@ -154,14 +154,14 @@ def _check_name(path: str, limits: Limits) -> None:
         raise ScratchTooLarge(f"scratch file {path[:200]!r}...: a path has at most {PATH_BYTES_MAX:,} bytes")
 
 
-def is_settled(mark: Mark, *, read_ns: int) -> bool:
+def is_settled(mark: FileMark, *, read_ns: int) -> bool:
     """Whether a file with this mark cannot have changed since it was read at `read_ns`."""
     newest = max(mark.changed_ns, mark.status_ns)
     coarse = mark.status_ns % 1_000_000_000 == 0
     return newest + (COARSE_GRAIN_NS if coarse else GRAIN_NS) < read_ns
 
 
-def may_hide_a_change(mark: Mark, *, began_ns: int, ended_ns: int) -> bool:
+def may_hide_a_change(mark: FileMark, *, began_ns: int, ended_ns: int) -> bool:
     """Whether a write between these two moments can have left this mark as it was.
 
     A write sets the time of status to that of the clock, and nothing else can set it: only a mark
@@ -173,16 +173,16 @@ def may_hide_a_change(mark: Mark, *, began_ns: int, ended_ns: int) -> bool:
     return first - grain_ns <= mark.status_ns <= last + grain_ns
 
 
-def seen(path: str, status: os.stat_result) -> Found:
-    kind = next((kind for test, kind in _KINDS if test(status.st_mode)), Kind.DEVICE)
-    mark = Mark(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return Found(path, kind, mark, bool(status.st_mode & stat.S_IXUSR), status.st_nlink)
+def seen(path: str, status: os.stat_result) -> FoundFile:
+    kind = next((kind for test, kind in _KINDS if test(status.st_mode)), FileKind.DEVICE)
+    mark = FileMark(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FoundFile(path, kind, mark, bool(status.st_mode & stat.S_IXUSR), status.st_nlink)
 
 
 _KINDS = (
-    (stat.S_ISREG, Kind.FILE),
-    (stat.S_ISDIR, Kind.FOLDER),
-    (stat.S_ISLNK, Kind.LINK),
-    (stat.S_ISFIFO, Kind.PIPE),
-    (stat.S_ISSOCK, Kind.SOCKET),
+    (stat.S_ISREG, FileKind.FILE),
+    (stat.S_ISDIR, FileKind.FOLDER),
+    (stat.S_ISLNK, FileKind.LINK),
+    (stat.S_ISFIFO, FileKind.PIPE),
+    (stat.S_ISSOCK, FileKind.SOCKET),
 )

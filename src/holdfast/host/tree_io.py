@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from holdfast.errors import ScratchRefused
 from holdfast.host.manifest import CHUNK_BYTES
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, write_all
-from holdfast.host.tree import Found, Kind, open_folder, seen
+from holdfast.host.tree import FileKind, FoundFile, open_folder, seen
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Reader:
     """Reads files one after another, a batch of chunks at a time, so that none is ever whole in
     memory. One thread at a time may use it."""
 
-    def __init__(self, root: int, files: Sequence[Found]) -> None:
+    def __init__(self, root: int, files: Sequence[FoundFile]) -> None:
         self._pieces = _pieces(root, files)
 
     def batch(self) -> list[Piece]:
@@ -57,7 +57,7 @@ class Reader:
         self._pieces.close()
 
 
-def _pieces(root: int, files: Sequence[Found]) -> Generator[Piece, None, None]:
+def _pieces(root: int, files: Sequence[FoundFile]) -> Generator[Piece, None, None]:
     for number, file in enumerate(files):
         try:
             with _opened(root, file.path, _READ) as fd:
@@ -68,10 +68,10 @@ def _pieces(root: int, files: Sequence[Found]) -> Generator[Piece, None, None]:
             yield Piece(number, ends=True, torn=True)
 
 
-def _pieces_of(number: int, file: Found, fd: int) -> Generator[Piece, None, None]:
+def _pieces_of(number: int, file: FoundFile, fd: int) -> Generator[Piece, None, None]:
     """At most as much as it had when it was found: a file that grows would never end."""
     left = file.mark.size
-    if seen(file.path, os.fstat(fd)).kind is not Kind.FILE:
+    if seen(file.path, os.fstat(fd)).kind is not FileKind.FILE:
         left = 0
     while left > 0 and (content := _read(fd, min(left, CHUNK_BYTES))):
         left -= len(content)
@@ -99,7 +99,7 @@ class NewFile:
     def write(self, content: bytes) -> None:
         write_all(self._fd, content)
 
-    def done(self, *, executable: bool) -> Found:
+    def done(self, *, executable: bool) -> FoundFile:
         if executable:
             os.fchmod(self._fd, _EXECUTABLE_MODE)
         return seen(self._path, os.fstat(self._fd))
@@ -108,13 +108,13 @@ class NewFile:
         os.close(self._fd)
 
 
-def set_executable(root: int, path: str, *, executable: bool) -> Found:
+def set_executable(root: int, path: str, *, executable: bool) -> FoundFile:
     with _opened(root, path, _READ) as fd:
         os.fchmod(fd, _EXECUTABLE_MODE if executable else FILE_MODE)
         return seen(path, os.fstat(fd))
 
 
-def find_at(root: int, path: str) -> Found | None:
+def find_at(root: int, path: str) -> FoundFile | None:
     """What lies at this path; None where nothing does."""
     try:
         return seen(path, _at(root, path, lambda at, name: os.stat(name, dir_fd=at, follow_symlinks=False)))
@@ -126,11 +126,11 @@ def make_folder(root: int, path: str) -> None:
     _at(root, path, lambda folder, name: os.mkdir(name, FOLDER_MODE, dir_fd=folder))
 
 
-def remove(root: int, paths: Iterable[Found]) -> None:
+def remove(root: int, paths: Iterable[FoundFile]) -> None:
     """Remove these, folders with all they hold; what is gone already is no matter."""
     for one in paths:
         with contextlib.suppress(FileNotFoundError):
-            _at(root, one.path, _remove_folder if one.kind is Kind.FOLDER else _remove_file)
+            _at(root, one.path, _remove_folder if one.kind is FileKind.FOLDER else _remove_file)
 
 
 def empty(root: int) -> None:

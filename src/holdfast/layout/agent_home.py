@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import BadSettings, NotAnAgent
 from holdfast.host.private_files import check_place, check_private_folder
-from holdfast.layout.covering import Rules
+from holdfast.layout.covering import CoveringRules
 from holdfast.layout.settings import NAME, AgentSettings, read_agent_settings, read_fields
 from holdfast.layout.witness_address import WitnessAddress, folders_of, parse_witness_address
 
@@ -30,11 +30,11 @@ class AgentHome:
         """What a backup covers: this folder, or that of an adopted agent, which holds this one."""
         return self._path(self.settings.adopted.folder) or self.folder
 
-    def covering(self) -> Rules:
+    def covering(self) -> CoveringRules:
         """What of it is left out: keys, wherever they lie, and what is this host's own."""
         given = (self.vault, self.second, *folders_of(self.witnesses), self.arbiter, self.signer)
         own = "" if self.state == self.folder else self.folder.relative_to(self.state).as_posix()
-        return Rules(apart=tuple(str(path) for path in given if path is not None), own=own)
+        return CoveringRules(apart=tuple(str(path) for path in given if path is not None), own=own)
 
     @property
     def settings_file(self) -> Path:
@@ -168,12 +168,12 @@ def load_home(folder: Path) -> AgentHome:
     check_private_folder(folder)
     name = str(read_fields(path).get("agent", ""))
     if not name:
-        raise NotAnAgent(f"{path} names no agent", hint='it says `agent = "ada"`, for example')
+        raise NotAnAgent(f"{path} names no agent", hint='add a line such as `agent = "ada"`')
     home = AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
     if home.state not in (folder, folder.parent):
         raise BadSettings(
             f"{path}: [adopted] folder is {home.state}, which does not hold {folder}",
-            hint='of an adopted agent it is ".."',
+            hint='for an adopted agent it is ".."',
         )
     return home
 

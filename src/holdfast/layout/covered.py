@@ -23,40 +23,38 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.errors import TooLarge
-from holdfast.host.tree import DEPTH_FOLLOWED, open_folder, seen
-from holdfast.host.tree import Found as Seen
-from holdfast.host.tree import Kind as Found
+from holdfast.host.tree import DEPTH_FOLLOWED, FileKind, FoundFile, open_folder, seen
 from holdfast.layout.covering import (
     CACHE_TAG,
     HEAD_BYTES,
     SQLITE_HEAD,
     VAULT_NAME,
-    Kind,
+    CoveredKind,
+    CoveringRules,
     LeftOut,
     Reason,
-    Rules,
     find_database,
     judge_head,
     judge_name,
 )
 
-__all__ = ["Entry", "Kind", "Reason", "Rules", "covered_files", "look"]
+__all__ = ["CoveredKind", "CoveringRules", "FolderEntry", "Reason", "covered_files", "look"]
 
 _GONE = ", and a restore does not make the link again"
 _CACHE_TAG_NAME = "CACHEDIR.TAG"
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """One thing in the folder: covered where `kind` is set, else left out for `left_out`."""
 
     path: str  # relative, names separated by /
-    kind: Kind | None
+    kind: CoveredKind | None
     size: int = 0
     left_out: LeftOut | None = None
     remark: str = ""  # of a covered one: what a person should know
 
 
-def covered_files(folder: Path, rules: Rules | None = None) -> Iterator[tuple[str, Kind]]:
+def covered_files(folder: Path, rules: CoveringRules | None = None) -> Iterator[tuple[str, CoveredKind]]:
     """Every covered entry below the folder, as relative path and kind; a folder before its files.
 
     Raises TooLarge where there are more entries than the rules allow.
@@ -66,9 +64,9 @@ def covered_files(folder: Path, rules: Rules | None = None) -> Iterator[tuple[st
             yield entry.path, entry.kind
 
 
-def look(folder: Path, rules: Rules | None = None) -> Iterator[Entry]:
+def look(folder: Path, rules: CoveringRules | None = None) -> Iterator[FolderEntry]:
     """Everything below the folder, what is left out with its reason. Raises TooLarge."""
-    rules = rules or Rules()
+    rules = rules or CoveringRules()
     root = os.path.abspath(folder)
     fd = open_folder(root)
     try:
@@ -77,7 +75,7 @@ def look(folder: Path, rules: Rules | None = None) -> Iterator[Entry]:
             if count > rules.entries_max:
                 raise TooLarge(
                     f"{folder} holds more than {rules.entries_max:,} files and folders",
-                    hint="move what is not the agent's elsewhere",
+                    hint="move files that are not the agent's to another folder",
                 )
             yield entry
     finally:
@@ -87,13 +85,13 @@ def look(folder: Path, rules: Rules | None = None) -> Iterator[Entry]:
 class _Walk:
     """One way through the folder."""
 
-    def __init__(self, *, root: str, device: int, rules: Rules, ours: dict[tuple[int, int], int]) -> None:
+    def __init__(self, *, root: str, device: int, rules: CoveringRules, ours: dict[tuple[int, int], int]) -> None:
         self._root = root
         self._device = device
         self._rules = rules
         self._ours = ours
 
-    def entries(self, at: int, above: str, depth: int) -> Iterator[Entry]:
+    def entries(self, at: int, above: str, depth: int) -> Iterator[FolderEntry]:
         with os.scandir(at) as entries:
             names = sorted(entry.name for entry in entries)
         there = frozenset(names)
@@ -106,16 +104,16 @@ class _Walk:
                 found = seen(path, os.stat(name, dir_fd=at, follow_symlinks=False))
             except FileNotFoundError:
                 continue  # gone since: it is not part of what is there
-            judged = self._judge(path, folder=found.kind is Found.FOLDER)
+            judged = self._judge(path, folder=found.kind is FileKind.FOLDER)
             if judged is not None:
-                yield Entry(path, None, found.mark.size, judged)
+                yield FolderEntry(path, None, found.mark.size, judged)
                 continue
             match found.kind:
-                case Found.FILE:
+                case FileKind.FILE:
                     yield self._file(at, name, found, there)
-                case Found.LINK:
+                case FileKind.LINK:
                     yield _link(at, name, path, self._root)
-                case Found.FOLDER:
+                case FileKind.FOLDER:
                     yield from self._folder(at, name, found, depth)
                 case _:
                     yield _out(path, Reason.UNKEEPABLE, f"a {found.kind}")
@@ -126,7 +124,7 @@ class _Walk:
             judged = LeftOut(reason=Reason.SECRET, text="kept apart: a vault, place or witness")
         return judged
 
-    def _folder(self, at: int, name: str, found: Seen, depth: int) -> Iterator[Entry]:
+    def _folder(self, at: int, name: str, found: FoundFile, depth: int) -> Iterator[FolderEntry]:
         if found.mark.device != self._device:
             yield _out(found.path, Reason.UNKEEPABLE, "another file system is mounted here")
             return
@@ -146,28 +144,28 @@ class _Walk:
             elif _exists(inner, VAULT_NAME):
                 yield _out(found.path, Reason.SECRET, "a vault")
             else:
-                yield Entry(found.path, Kind.FOLDER)
+                yield FolderEntry(found.path, CoveredKind.FOLDER)
                 yield from self.entries(inner, f"{found.path}/", depth + 1)
         finally:
             os.close(inner)
 
-    def _file(self, at: int, name: str, found: Seen, there: frozenset[str]) -> Entry:
+    def _file(self, at: int, name: str, found: FoundFile, there: frozenset[str]) -> FolderEntry:
         path, size = found.path, found.mark.size
         owner = find_database(name)
         if owner is not None and owner in there and self._head(at, owner).startswith(SQLITE_HEAD):
             taken = LeftOut(reason=Reason.MADE_AGAIN, text=f"taken with {owner}")
-            return Entry(path, None, size, taken)
+            return FolderEntry(path, None, size, taken)
         try:
             head = self._read_head(at, name)
         except OSError as error:
             return _out(path, Reason.UNREADABLE, f"cannot be read: {error.strerror}", size=size)
         judged = judge_head(head)
         if judged is not None:
-            return Entry(path, None, size, judged)
+            return FolderEntry(path, None, size, judged)
         if size > self._rules.file_bytes_max:
             text = f"{size:,} bytes; at most {self._rules.file_bytes_max:,} are kept"
             return _out(path, Reason.LARGE, text, size=size)
-        return Entry(path, Kind.DATABASE if head.startswith(SQLITE_HEAD) else Kind.FILE, size)
+        return FolderEntry(path, CoveredKind.DATABASE if head.startswith(SQLITE_HEAD) else CoveredKind.FILE, size)
 
     def _head(self, at: int, name: str) -> bytes:
         try:
@@ -204,7 +202,7 @@ def _open_here() -> dict[tuple[int, int], int]:
     return found
 
 
-def _link(at: int, name: str, path: str, root: str) -> Entry:
+def _link(at: int, name: str, path: str, root: str) -> FolderEntry:
     try:
         target = os.readlink(name, dir_fd=at)
     except OSError:
@@ -215,7 +213,7 @@ def _link(at: int, name: str, path: str, root: str) -> Entry:
     leads = os.path.normpath(os.path.join(root, os.path.dirname(path), target))
     inside = leads == root or leads.startswith(root + os.sep)
     remark = "" if inside else f"leads outside, to {target}: what is there is not covered{_GONE}"
-    return Entry(path, Kind.LINK, remark=remark)
+    return FolderEntry(path, CoveredKind.LINK, remark=remark)
 
 
 def _exists(at: int, name: str) -> bool:
@@ -226,8 +224,8 @@ def _exists(at: int, name: str) -> bool:
     return True
 
 
-def _out(path: str, reason: Reason, text: str, *, size: int = 0) -> Entry:
-    return Entry(path, None, size, LeftOut(reason=reason, text=text))
+def _out(path: str, reason: Reason, text: str, *, size: int = 0) -> FolderEntry:
+    return FolderEntry(path, None, size, LeftOut(reason=reason, text=text))
 
 
 def _is_text(name: str) -> bool:

@@ -16,7 +16,7 @@ FILE_BYTES_MAX = 4 << 30
 ENTRIES_MAX = 1_000_000
 
 
-class Kind(StrEnum):
+class CoveredKind(StrEnum):
     """What a covered entry is."""
 
     FILE = "file"
@@ -38,7 +38,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class CoveringRules:
     """What is left out beside the names below.
 
     `apart` holds absolute paths: the vault, repositories and witnesses, should they lie inside.
@@ -66,55 +66,19 @@ _OWN: dict[str, LeftOut] = {
 _CUT_OFF = "what a write that was cut off left behind"
 _NO_LOSS = frozenset((_CUT_OFF, *(one.text for one in _OWN.values())))
 # By name, in any folder.
-_SECRET_NAMES = (
-    ".env",
-    ".env.*",
-    "*.env",
-    "*.pem",
-    "*.key",
-    "*.p12",
-    "*.pfx",
-    "*.jks",
-    "*.keystore",
-    "*.kdbx",
-    "id_rsa",
-    "id_dsa",
-    "id_ecdsa",
-    "id_ecdsa_sk",
-    "id_ed25519",
-    "id_ed25519_sk",
-    ".netrc",
-    ".pgpass",
-    ".git-credentials",
-    ".npmrc",
-    ".pypirc",
-    ".credentials.json",
-    "credentials.json",
-    "auth-profiles.json",
-    "secrets.json",
-    "secrets.yaml",
-    "secrets.yml",
-    "secrets.toml",
-    "service-account*.json",
-)
+_SECRET_NAMES_TEXT = """
+    .env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519
+    id_ed25519_sk .netrc .pgpass .git-credentials .npmrc .pypirc .credentials.json credentials.json
+    auth-profiles.json secrets.json secrets.yaml secrets.yml secrets.toml service-account*.json
+"""
+_SECRET_NAMES = tuple(_SECRET_NAMES_TEXT.split())
 _SECRET_FOLDERS = (".ssh", ".gnupg", ".aws")
 _NOT_SECRET = ("*.example", "*.sample", "*.template", "*.pub", "*.dist")
-_CACHE_FOLDERS = (
-    "node_modules",
-    "__pycache__",
-    ".venv",
-    "venv",
-    ".cache",
-    ".pytest_cache",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".tox",
-    ".nox",
-    ".gradle",
-    ".next",
-    ".turbo",
-    ".parcel-cache",
-)
+_CACHE_FOLDERS_TEXT = """
+    node_modules __pycache__ .venv venv .cache .pytest_cache .mypy_cache .ruff_cache .tox .nox .gradle .next .turbo
+    .parcel-cache
+"""
+_CACHE_FOLDERS = tuple(_CACHE_FOLDERS_TEXT.split())
 _SQLITE_BESIDE = ("-wal", "-shm", "-journal")
 _PRIVATE_KEY = (b"-----BEGIN ", b"PRIVATE KEY")
 SQLITE_HEAD = b"SQLite format 3\0"

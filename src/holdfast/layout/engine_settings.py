@@ -58,16 +58,16 @@ class Settings:
         positive = ("lease_ttl_s", "renew_every_s", "sweep_every_s", "pace")
         for name in positive:
             if not 0.001 <= getattr(self, name) <= 86_400:
-                raise BadSettings(f"{name} must lie between 0.001 and 86400")
+                raise BadSettings(f"{name} must be between 0.001 and 86400")
         for name in ("concurrency", "claim_batch"):
             if not 1 <= getattr(self, name) <= 100_000:
-                raise BadSettings(f"{name} must lie between 1 and 100000")
+                raise BadSettings(f"{name} must be between 1 and 100000")
         for name in ("grace_s", "keep_days", "tombstone_days"):
             if not 0 <= getattr(self, name) <= 100_000:
-                raise BadSettings(f"{name} must lie between 0 and 100000")
+                raise BadSettings(f"{name} must be between 0 and 100000")
         for name, highest in _SCRATCH_MAX.items():
             if not 1 <= getattr(self, name) <= highest:
-                raise BadSettings(f"{name} must lie between 1 and {highest}")
+                raise BadSettings(f"{name} must be between 1 and {highest}")
         if self.scratch_folder and not self.scratch_folder.startswith("/"):
             raise BadSettings("scratch_folder must be an absolute path")
         for name in ("worker_name", "agent"):

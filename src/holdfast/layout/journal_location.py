@@ -20,7 +20,7 @@ def journal_path(text: str | os.PathLike[str]) -> Path:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise BadInput("the path holds a lone surrogate") from None
+        raise BadInput("the path is not valid text (a lone surrogate)") from None
     path = Path(os.path.abspath(name))
     if path.is_dir():
         path = path / "journal.db"

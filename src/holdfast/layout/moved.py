@@ -36,7 +36,7 @@ MOVING, MOVED = "moving", "moved"
 STAGING = "moving"  # in instance/backup: what is packed, until it is sealed
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class MovedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     format: int = FORMAT
     state: str
     package: str  # where it is, or will be
@@ -48,7 +48,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     yielded: str = ""  # the line that gives the lease away; sent as often as needed
 
 
-def find_mark(instance: Path) -> Mark | None:
+def find_mark(instance: Path) -> MovedMark | None:
     """Raises MovedAway for a mark that nobody can read: that is the careful side."""
     try:
         fd = open_private(instance / NAME, os.O_RDONLY)
@@ -58,18 +58,18 @@ def find_mark(instance: Path) -> Mark | None:
         return parse_mark(file.read(FILE_BYTES_MAX), where=instance / NAME)
 
 
-def parse_mark(raw: bytes, *, where: Path) -> Mark:
+def parse_mark(raw: bytes, *, where: Path) -> MovedMark:
     """Raises MovedAway."""
     try:
-        mark = msgspec.json.decode(raw, type=Mark)
+        mark = msgspec.json.decode(raw, type=MovedMark)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise MovedAway(f"{where} cannot be read: {error}") from None
     if mark.format != FORMAT or mark.state not in (MOVING, MOVED):
-        raise MovedAway(f"{where} is of another format")
+        raise MovedAway(f"{where} has another format")
     return mark
 
 
-def write_mark(instance: Path, mark: Mark) -> None:
+def write_mark(instance: Path, mark: MovedMark) -> None:
     """Durable on return."""
     write_atomically(instance / NAME, msgspec.json.encode(mark) + b"\n")
 
@@ -104,10 +104,10 @@ def check_not_moved(instance: Path) -> None:
         return
     if mark.state == MOVING:
         raise MovedAway(
-            f"the agent in {instance.parent} is being moved to another host",
-            hint="`holdfast migrate export` goes on with it, `holdfast migrate cancel` gives it up",
+            f"this agent is being moved to another host: {instance.parent}",
+            hint="`holdfast migrate export` continues, `holdfast migrate cancel` stops the move",
         )
     raise MovedAway(
         f"the agent in {instance.parent} was moved to another host; its package is {mark.package}",
-        hint="`holdfast migrate import` there; `holdfast migrate cancel` takes it back, where nobody has imported it",
+        hint="run `holdfast migrate import` there; `holdfast migrate cancel` takes it back if no host has imported it",
     )

@@ -253,7 +253,7 @@ def write_identity_settings(path: Path, *, name: str, identity: IdentitySettings
     if os.path.lexists(path):
         known = read_fields(path).get("agent", name)
         if known != name:
-            raise BadSettings(f"{path} is of the agent {known!r}, not {name!r}")
+            raise BadSettings(f"{path} belongs to the agent {known!r}, not {name!r}")
         if read_agent_settings(path).identity == identity and "agent" in read_fields(path):
             return
         old = path.read_text()

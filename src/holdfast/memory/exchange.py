@@ -164,7 +164,7 @@ def _swap(path: Path, aside: Path, ours: int) -> bool:
                 continue  # somebody made it meanwhile: that one is displaced instead
             aside.unlink()
             return False
-    raise OSError(errno.EBUSY, "the file is made and removed all the time", str(path))
+    raise OSError(errno.EBUSY, "the file is created and removed again and again", str(path))
 
 
 def _replace_linked(path: Path, aside: Path) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.layout.covered import Kind, Rules, look
+from holdfast.layout.covered import CoveredKind, CoveringRules, look
 from holdfast.memory.handoff import FILES, LINES_MAX, Fact, Handoff, bounded, moment, quoted
 
 TAIL_BYTES = 64 * 1024
@@ -28,12 +28,12 @@ _SESSION = re.compile(r"(?:.*/)?sessions/[^/]+\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenFile:
     path: str
     at_ms: int
 
 
-def foreign_handoff(folder: Path, rules: Rules, *, agent: str, agent_id: str, at_ms: int) -> Handoff:
+def foreign_handoff(folder: Path, rules: CoveringRules, *, agent: str, agent_id: str, at_ms: int) -> Handoff:
     """What the files of the folder say now."""
     files = list(_files(folder, rules))
     days = sorted((one for one in files if _DAY.fullmatch(one.path)), key=lambda one: one.path)
@@ -52,13 +52,13 @@ def foreign_handoff(folder: Path, rules: Rules, *, agent: str, agent_id: str, at
     )
 
 
-def _where(folder: Path, one: Seen) -> str:
+def _where(folder: Path, one: SeenFile) -> str:
     last = next((line for line in reversed(_tail(folder, one.path).splitlines()) if line), "")
     return f"{quoted(one.path)}, written {moment(one.at_ms)[:19]}, ends with {quoted(last.strip())}"
 
 
 def _lines(
-    folder: Path, paths: Iterable[str], pattern: re.Pattern[str], section: str, files: list[Seen]
+    folder: Path, paths: Iterable[str], pattern: re.Pattern[str], section: str, files: list[SeenFile]
 ) -> tuple[str, ...]:
     times = {one.path: one.at_ms for one in files}
     found: list[Fact] = []
@@ -71,7 +71,7 @@ def _lines(
     return bounded(found, section)
 
 
-def _changed(files: list[Seen]) -> tuple[str, ...]:
+def _changed(files: list[SeenFile]) -> tuple[str, ...]:
     newest = sorted(files, key=lambda one: (-one.at_ms, one.path))[: LINES_MAX["changed"]]
     return bounded(
         [Fact(at_ms=one.at_ms, text=f"{moment(one.at_ms)[:19]} {quoted(one.path)} was written") for one in newest],
@@ -79,15 +79,15 @@ def _changed(files: list[Seen]) -> tuple[str, ...]:
     )
 
 
-def _files(folder: Path, rules: Rules) -> Iterable[Seen]:
+def _files(folder: Path, rules: CoveringRules) -> Iterable[SeenFile]:
     for entry in look(folder, rules):
         ours = rules.own and (entry.path == rules.own or entry.path.startswith(f"{rules.own}/"))
-        if entry.kind is Kind.FILE and not ours and not entry.path.startswith(".git/"):
+        if entry.kind is CoveredKind.FILE and not ours and not entry.path.startswith(".git/"):
             try:
                 at_ms = os.lstat(folder / entry.path).st_mtime_ns // 1_000_000
             except OSError:
                 continue
-            yield Seen(entry.path, max(0, at_ms))
+            yield SeenFile(entry.path, max(0, at_ms))
 
 
 def _tail(folder: Path, path: str) -> str:

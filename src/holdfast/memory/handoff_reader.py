@@ -65,7 +65,7 @@ class HandoffReader:
         tasks = self.open_tasks
         every = (*tasks, *self._ended.values())
         pending = [fact for task in tasks for fact in task.pending]
-        pending += [Fact(at_ms=at_ms, text=f"mend {why}", rank=RANK_DECIDE) for why in self.troubles]
+        pending += [Fact(at_ms=at_ms, text=f"fix {why}", rank=RANK_DECIDE) for why in self.troubles]
         return Handoff(
             agent=self._agent,
             agent_id=self._agent_id(),

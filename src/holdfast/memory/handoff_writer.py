@@ -40,7 +40,7 @@ from holdfast.layout.memory_place import PRIVATE
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
 from holdfast.memory.handoff import Handoff, render
 from holdfast.memory.handoff_reader import HandoffReader
-from holdfast.memory.heartbeat import Damaged, block_of, merged
+from holdfast.memory.heartbeat import DamagedMarks, block_of, merged
 
 LOOK_S = 0.2
 LOCK_AGAIN_S = 0.5
@@ -192,7 +192,7 @@ def find_heartbeat_trouble(path: Path) -> str:
         after = merged(read_quiet(path), b"")
     except (HoldfastError, OSError) as error:
         return _told(error, path)
-    return after.why if isinstance(after, Damaged) else ""
+    return after.why if isinstance(after, DamagedMarks) else ""
 
 
 def _told(error: HoldfastError | OSError, path: Path) -> str:
@@ -209,7 +209,7 @@ def write_heartbeat(path: Path, block: bytes, *, asides: Path) -> str:
     block = safe(block.decode()).encode()
     expected = read_quiet(path)
     after = merged(expected, block)
-    if isinstance(after, Damaged):
+    if isinstance(after, DamagedMarks):
         return after.why
     if after == expected:
         return _left_aside(path, asides)
@@ -226,10 +226,10 @@ def write_heartbeat(path: Path, block: bytes, *, asides: Path) -> str:
         # Somebody's save came out: it goes back in, with the block, and ours comes out next. Until
         # then it stays aside under a name that says that its words are not taken.
         theirs = merged(found, block)
-        expected, after = after, found if isinstance(theirs, Damaged) else theirs
+        expected, after = after, found if isinstance(theirs, DamagedMarks) else theirs
         saved.append((displaced, found))
     else:
-        return f"{path.name} is saved again and again; the block waits"
+        return f"{path.name} is being saved again and again; Holdfast tries later"
     for displaced, found in saved:
         put_down(displaced, found)
     return _left_aside(path, asides)
@@ -240,6 +240,6 @@ def _left_aside(path: Path, asides: Path) -> str:
     for aside in left_asides(path, asides):
         content = read_quiet(aside)
         if content is not None and not is_taken(aside, content):
-            return f"{path.name}: somebody's words lie in {aside}; take them over and remove it"
+            return f"{path.name}: {aside} holds text that an editor saved; copy what you need and remove it"
         aside.unlink(missing_ok=True)
     return ""

@@ -26,7 +26,7 @@ NEW = b"# Heartbeat\n\nWhat is active. Write what you like outside of the marks 
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedMarks:
     """The marks are not a pair: nothing may be written."""
 
     why: str
@@ -41,7 +41,7 @@ def block_of(tasks: Sequence[TaskFacts], *, more: int = 0) -> bytes:
     return ("".join(lines) or "No task is open.\n").encode()
 
 
-def merged(before: bytes | None, block: bytes) -> bytes | Damaged:
+def merged(before: bytes | None, block: bytes) -> bytes | DamagedMarks:
     """The file with the block in its place; None where there is no file yet."""
     if before is None:
         before = NEW
@@ -51,12 +51,12 @@ def merged(before: bytes | None, block: bytes) -> bytes | Damaged:
         gap = gap if before.endswith(b"\n") or not before else b"\n\n"
         return before + gap + BEGIN + b"\n" + block + END + b"\n"
     if len(begins) != 1 or len(ends) != 1:
-        return Damaged(
-            f"HEARTBEAT.md has {len(begins)} marks of a beginning and {len(ends)} of an end; keep one of each, or none"
+        return DamagedMarks(
+            f"HEARTBEAT.md has {len(begins)} begin marks and {len(ends)} end marks; keep one of each, or none"
         )
     begin, end = begins[0], ends[0]
     if end.start() < begin.end():
-        return Damaged("HEARTBEAT.md has the mark of the end before that of the beginning")
+        return DamagedMarks("HEARTBEAT.md has its end mark before its begin mark")
     return before[: begin.end()] + b"\n" + block + before[end.start() :]
 
 

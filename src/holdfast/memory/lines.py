@@ -48,7 +48,7 @@ _CLOCK = re.compile(r"\d\d:\d\d:\d\d +")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class MemoryLine:
     """What is read of a line; `id` is empty for a line that is not ours."""
 
     text: str  # without bullet, time and mark
@@ -76,12 +76,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split()).replace("<!--", "&lt;!--").replace("-->", "--&gt;")
 
 
-def read(line: str) -> Line:
+def read(line: str) -> MemoryLine:
     """What a line says, whoever wrote it."""
     if MARK in line and (found := _MARKED.fullmatch(line)) is not None:
         text = _CLOCK.sub("", _ITEM.sub("", found["text"], count=1), count=1)
-        return Line(text=text.strip(), id=found["id"], day=found["at"][:10], origin=found["origin"].strip())
-    return Line(text=_ITEM.sub("", line, count=1).strip())
+        return MemoryLine(text=text.strip(), id=found["id"], day=found["at"][:10], origin=found["origin"].strip())
+    return MemoryLine(text=_ITEM.sub("", line, count=1).strip())
 
 
 def key_of(line: str) -> str:
@@ -234,10 +234,10 @@ _DAY = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class DayLog:
     """A file's lines as they are read, numbered from 1."""
 
-    lines: tuple[tuple[int, Line], ...]
+    lines: tuple[tuple[int, MemoryLine], ...]
     torn: bool
 
 
@@ -261,12 +261,12 @@ def heading(day: str) -> list[str]:
     return [f"# {day}", ""]
 
 
-def parsed(text: str, *, day: str = "") -> Log:
+def parsed(text: str, *, day: str = "") -> DayLog:
     """What a file says: lines that say nothing and headings left out."""
     lines, torn = split(text)
-    found: list[tuple[int, Line]] = []
+    found: list[tuple[int, MemoryLine]] = []
     for number, line in enumerate(lines, start=1):
         one = read(line)
         if one.text and not one.text.startswith("#"):
-            found.append((number, one if one.day else Line(text=one.text, id=one.id, day=day, origin=one.origin)))
-    return Log(lines=tuple(found), torn=torn)
+            found.append((number, one if one.day else MemoryLine(text=one.text, id=one.id, day=day, origin=one.origin)))
+    return DayLog(lines=tuple(found), torn=torn)

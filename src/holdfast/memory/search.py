@@ -59,7 +59,7 @@ def _remembered(place: MemoryPlace, since: str, unread: list[Unread]) -> Iterabl
             if day < since:
                 return
             if number >= FILES_MAX:
-                unread.append(Unread(file=DAYS, why=f"the days before {day} are not looked at"))
+                unread.append(Unread(file=DAYS, why=f"days before {day} are not searched"))
                 return
             yield from _of_file(place, f"{DAYS}/{day}.md", day, since, unread)
     except OSError as error:

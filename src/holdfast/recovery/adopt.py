@@ -29,8 +29,8 @@ from holdfast.errors import AgentExists, BadInput, NotAnAgent, WrongKind, WrongO
 from holdfast.host.private_files import check_place, check_private_folder, ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import check_name
 from holdfast.layout.agent_home import ADOPTED, AgentHome, load_home
-from holdfast.layout.covered import Entry, Kind, Reason, look
-from holdfast.layout.covering import Rules
+from holdfast.layout.covered import CoveredKind, FolderEntry, Reason, look
+from holdfast.layout.covering import CoveringRules
 from holdfast.layout.known_parts import Part, known_parts
 from holdfast.layout.settings import NAME
 
@@ -51,16 +51,16 @@ class FolderSurvey:
     folders: int
     links: int
     bytes: int
-    databases: tuple[Entry, ...]
-    left_out: tuple[Entry, ...]
-    remarks: tuple[Entry, ...]  # covered, with something to know
+    databases: tuple[FolderEntry, ...]
+    left_out: tuple[FolderEntry, ...]
+    remarks: tuple[FolderEntry, ...]  # covered, with something to know
 
     @property
     def home(self) -> Path:
         return self.folder / ADOPTED
 
     @property
-    def secrets(self) -> tuple[Entry, ...]:
+    def secrets(self) -> tuple[FolderEntry, ...]:
         return tuple(one for one in self.left_out if _reason(one) is Reason.SECRET)
 
 
@@ -79,7 +79,7 @@ def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
     known = load_home(home).name if adopted else ""
     if name and known and name != known:
         raise AgentExists(f"{folder} was adopted as {known!r}", hint="leave --name out")
-    rules = Rules(own=ADOPTED)
+    rules = CoveringRules(own=ADOPTED)
     entries = [one for one in look(folder, rules) if not _is_ours(one.path)]
     covered = [one for one in entries if one.kind is not None]
     return FolderSurvey(
@@ -87,12 +87,12 @@ def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
         name=check_name(name or known or _name_of(folder)),
         adopted=adopted,
         mode=mode,
-        parts=tuple(known_parts((one.path, one.kind is Kind.FOLDER) for one in covered)),
-        files=_count(covered, Kind.FILE),
-        folders=_count(covered, Kind.FOLDER),
-        links=_count(covered, Kind.LINK),
+        parts=tuple(known_parts((one.path, one.kind is CoveredKind.FOLDER) for one in covered)),
+        files=_count(covered, CoveredKind.FILE),
+        folders=_count(covered, CoveredKind.FOLDER),
+        links=_count(covered, CoveredKind.LINK),
         bytes=sum(one.size for one in covered),
-        databases=tuple(one for one in covered if one.kind is Kind.DATABASE),
+        databases=tuple(one for one in covered if one.kind is CoveredKind.DATABASE),
         left_out=tuple(one for one in entries if one.kind is None),
         remarks=tuple(one for one in covered if one.remark),
     )
@@ -158,9 +158,9 @@ def _is_ours(path: str) -> bool:
     return path == ADOPTED or path.startswith(f"{ADOPTED}/")
 
 
-def _count(entries: list[Entry], kind: Kind) -> int:
+def _count(entries: list[FolderEntry], kind: CoveredKind) -> int:
     return sum(one.kind is kind for one in entries)
 
 
-def _reason(entry: Entry) -> Reason | None:
+def _reason(entry: FolderEntry) -> Reason | None:
     return None if entry.left_out is None else entry.left_out.reason

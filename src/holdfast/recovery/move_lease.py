@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.app.agent_lease import LOCK
-from holdfast.backup.chain.heads import NAME as HEADS
+from holdfast.backup.chain.heads import HEADS
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, MoveRefused

@@ -54,7 +54,7 @@ from holdfast.identity.statements.head import Head, JournalMark
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.moved import MOVED, MOVING, STAGING, Mark, find_mark, write_mark
+from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, write_mark
 from holdfast.layout.witness_address import folders_of
 from holdfast.recovery.move_lease import MoveLease
 from holdfast.recovery.move_package import Cover, archive_of, digest_of_file, part_of, write_package
@@ -129,12 +129,12 @@ class MoveOut:
                 return self._finished(mark, package)
             if os.path.lexists(package):
                 raise BadInput(f"{package} already exists", hint="choose another name: existing files are kept")
-            write_mark(home.instance, Mark(state=MOVING, package=str(package), at=self._now()))
+            write_mark(home.instance, MovedMark(state=MOVING, package=str(package), at=self._now()))
             done, mark = await self._leave(package)
             self._finish(mark)
         return msgspec.structs.replace(done, yielded=bool(mark.yielded), seconds=round(time.monotonic() - began, 3))
 
-    async def _leave(self, package: Path) -> tuple[MovedOut, Mark]:
+    async def _leave(self, package: Path) -> tuple[MovedOut, MovedMark]:
         home = self._home
         self._say("waiting for other processes to close the journal")
         with await self._exclusive():
@@ -145,7 +145,7 @@ class MoveOut:
                 await stack.enter_async_context(lease)
             return await self._leave_holding(package, lease)
 
-    async def _leave_holding(self, package: Path, lease: MoveLease | None) -> tuple[MovedOut, Mark]:
+    async def _leave_holding(self, package: Path, lease: MoveLease | None) -> tuple[MovedOut, MovedMark]:
         home = self._home
         if lease is not None:
             await lease.hold(lambda: load_or_create(home.keys_file, journal_exists=True, entropy=self._entropy))
@@ -159,7 +159,7 @@ class MoveOut:
         finally:
             await asyncio.to_thread(remove_tree, folder)
 
-    def _pack(self, folder: Path, package: Path, key: KeyPair, lease: MoveLease | None) -> tuple[MovedOut, Mark]:
+    def _pack(self, folder: Path, package: Path, key: KeyPair, lease: MoveLease | None) -> tuple[MovedOut, MovedMark]:
         home = self._home
         staged = stage(self._subject(), folder)
         head = self._sealed(staged, key)
@@ -177,7 +177,7 @@ class MoveOut:
         sha256 = write_package(folder, cover, part, self._vault.recipients)
         sync_folder(part.parent)
         self._say(f"packed {staged.files:,} files, {staged.bytes:,} bytes")
-        mark = Mark(
+        mark = MovedMark(
             state=MOVED,
             package=str(package),
             to=key.public,
@@ -202,7 +202,7 @@ class MoveOut:
             bytes=staged.bytes,
         ), mark
 
-    def _finished(self, mark: Mark, package: Path) -> MovedOut:
+    def _finished(self, mark: MovedMark, package: Path) -> MovedOut:
         """The move that was made already; an agent leaves in one package."""
         done = self._finish(mark)
         if str(package) != mark.package:
@@ -212,7 +212,7 @@ class MoveOut:
             )
         return done
 
-    def _finish(self, mark: Mark) -> MovedOut:
+    def _finish(self, mark: MovedMark) -> MovedOut:
         """From the moment on: yield, then give the package its name. Safe to repeat."""
         package = Path(mark.package)
         part = part_of(package)
@@ -240,7 +240,7 @@ class MoveOut:
             yielded=bool(mark.yielded),
         )
 
-    def _snapshot(self, mark: Mark) -> int:
+    def _snapshot(self, mark: MovedMark) -> int:
         archive = archive_of(self._home.name, mark.to)
         heads = HeadFile(self._home.heads_file).read().heads
         return next((one.record.seq for one in heads if one.record.archive == archive), 0)

@@ -26,12 +26,11 @@ import msgspec
 
 from holdfast.app.binder import INSTANCE, KEYS
 from holdfast.backup.backups import ring_of
-from holdfast.backup.chain.heads import NAME as HEADS
-from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.chain.heads import HEADS, HeadFile
 from holdfast.backup.places.places import Place, read_places, write_places
 from holdfast.backup.restore.restore_choice import Wish, none_to_restore
 from holdfast.backup.restore.restore_home import RestoreReport, restore_to
-from holdfast.backup.restore.restored_mark import Mark, find_mark, write_mark
+from holdfast.backup.restore.restored_mark import RestoredMark, find_mark, write_mark
 from holdfast.backup.snapshot.verify import JOURNAL
 from holdfast.core.clock import Clock, Entropy
 from holdfast.errors import HoldfastError, LogMissing, NotNow, VaultLocked
@@ -289,9 +288,9 @@ class _Restoring:
             )
         write_mark(folder / INSTANCE, self._mark(folder))
 
-    def _mark(self, folder: Path) -> Mark:
+    def _mark(self, folder: Path) -> RestoredMark:
         held = HeadFile(folder / HEADS).read().heads
-        return Mark(
+        return RestoredMark(
             heads=tuple(one.digest for one in held[-HEADS_MARKED:]),
             restored_ms=self._clock.wall_ms(),
             incarnation=None if self.rewound is None else self.rewound.incarnation,

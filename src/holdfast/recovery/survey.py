@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.backup.backups import ring_of
-from holdfast.backup.chain.heads import NAME as HEADS
-from holdfast.backup.chain.heads import HeadFile, Held, parse_copy
+from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
 from holdfast.backup.chain.inner_heads import with_inner_heads
 from holdfast.backup.chain.sources import HOME, Listed, Overview, overview
-from holdfast.backup.engine import Engine
+from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.companion_files import read_companions
-from holdfast.backup.places.found_places import Source, Sources, find_sources
+from holdfast.backup.places.found_places import FoundPlace, FoundPlaces, find_sources
 from holdfast.backup.places.places import Place, read_places, repository_of
 from holdfast.backup.restore.restore_home import Means
 from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
@@ -74,7 +73,7 @@ class Survey:
     chosen: Signed[Head] | None  # the newest that some place holds
     failed: dict[str, str]  # places that could not be read
     unplaced: tuple[str, ...]  # heads of later positions than the log at hand has
-    engine: Engine
+    engine: BackupEngine
     at: int | None = None
 
     def means(self, port: Signatures) -> Means:
@@ -101,7 +100,7 @@ class Survey:
 
 
 async def survey_evidence(
-    evidence: Evidence, folder: Path, *, engine: Engine, port: Signatures, at: int | None = None
+    evidence: Evidence, folder: Path, *, engine: BackupEngine, port: Signatures, at: int | None = None
 ) -> Survey:
     """Everything that can be known before anything is changed.
 
@@ -178,7 +177,7 @@ def _chosen(seen: Overview, *, at: int | None) -> Signed[Head] | None:
     return None
 
 
-def _open_escrow(sources: Sources, log: KeyLog, paper: PaperKeys) -> tuple[Escrow, bytes]:
+def _open_escrow(sources: FoundPlaces, log: KeyLog, paper: PaperKeys) -> tuple[Escrow, bytes]:
     """The escrow that knows most, of those that this paper opens."""
     opened: list[tuple[int, int, Escrow, bytes]] = []
     with paper.escrow() as identity:
@@ -216,7 +215,7 @@ def _log_of_vault(vault: Vault, logs: Sequence[KeyLog]) -> KeyLog:
     raise BadInput("the vault does not hold the keys of any of these agents", hint="give the right place or vault")
 
 
-def _agent_of(source: Source) -> str | None:
+def _agent_of(source: FoundPlace) -> str | None:
     """The agent whose log lies beside; None where none does."""
     for line in source.log.records:
         try:
@@ -228,7 +227,7 @@ def _agent_of(source: Source) -> str | None:
     return None
 
 
-async def _listed(engine: Engine, source: Source, escrow: Escrow) -> Listed:
+async def _listed(engine: BackupEngine, source: FoundPlace, escrow: Escrow) -> Listed:
     known = parse_copy(source.files.get(HEADS))
     try:
         listing = await engine.list_archives(repository_of(source.place, escrow), rescue=True)
@@ -238,7 +237,7 @@ async def _listed(engine: Engine, source: Source, escrow: Escrow) -> Listed:
     return Listed(place=source.place, known=known, archives=archives)
 
 
-async def _with_own_places(sources: Sources, folder: Path, engine: Engine) -> Sources:
+async def _with_own_places(sources: FoundPlaces, folder: Path, engine: BackupEngine) -> FoundPlaces:
     """Also the places that a folder which survived still names."""
     if not os.path.lexists(folder / "places.json"):
         return sources
@@ -250,11 +249,11 @@ async def _with_own_places(sources: Sources, folder: Path, engine: Engine) -> So
         if isinstance(answer, HoldfastError):
             failed[place.name] = answer
         else:
-            found.append(Source(place=place, files=answer))
+            found.append(FoundPlace(place=place, files=answer))
     return replace(sources, found=tuple(found), failed=failed)
 
 
-async def _read_beside(engine: Engine, place: Place) -> dict[str, bytes] | HoldfastError:
+async def _read_beside(engine: BackupEngine, place: Place) -> dict[str, bytes] | HoldfastError:
     try:
         return await read_companions(engine, place)
     except HoldfastError as error:

@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
-from holdfast.backup.engine import Engine, Repository
+from holdfast.backup.engine import BackupEngine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.errors import (
     BackupFailed,
@@ -59,7 +59,7 @@ Tree = dict[str, tuple[int, str]]  # mode and SHA-256 by path; no digest for fol
 class EngineWorld(ABC):
     """One engine with one repository, which holds FIRST."""
 
-    engine: Engine
+    engine: BackupEngine
     repository: Repository
     source: Path  # what FIRST was made of
     folder: Path  # empty otherwise: for more repositories and engines
@@ -76,7 +76,7 @@ class EngineWorld(ABC):
     def hold_lock(self) -> None:
         """Leave the lock of another machine, as if it had died while it wrote."""
 
-    def fresh(self) -> Engine:
+    def fresh(self) -> BackupEngine:
         return self.engine.fresh(self.folder / "another machine")
 
 
@@ -111,7 +111,12 @@ def tree_of(folder: Path) -> Tree:
 
 
 async def exported(
-    engine: Engine, repository: Repository, archive: str = FIRST, *, paths: Sequence[str] = (), rescue: bool = True
+    engine: BackupEngine,
+    repository: Repository,
+    archive: str = FIRST,
+    *,
+    paths: Sequence[str] = (),
+    rescue: bool = True,
 ) -> Tree:
     """What comes out, by the same strict reader that restores use."""
 
@@ -128,7 +133,7 @@ async def exported(
         return await read_through(pieces, read)
 
 
-async def names(engine: Engine, repository: Repository, *, prefix: str = "", rescue: bool = False) -> list[str]:
+async def names(engine: BackupEngine, repository: Repository, *, prefix: str = "", rescue: bool = False) -> list[str]:
     listing = await engine.list_archives(repository, prefix=prefix, rescue=rescue)
     return [one.name for one in listing.archives]
 

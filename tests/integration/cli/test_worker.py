@@ -137,7 +137,7 @@ def test_a_task_that_exits_fails_alone(hf: Commands, start_worker: Start) -> Non
         ("app.py", (), 2, "is not an app"),
         ("no.such.module:tasks", (), 2, "cannot be found"),
         ("exits.py:tasks", (), 2, "failed on import: SystemExit"),
-        ("app.py:tasks", ("--lease-ttl", "0"), 2, "lease_ttl_s must lie between"),
+        ("app.py:tasks", ("--lease-ttl", "0"), 2, "lease_ttl_s must be between"),
         ("app.py:tasks", ("--config", "none.toml"), 2, "there is no settings file"),
         ("app.py:tasks", ("--journal", "missing/journal.db"), 6, "does not exist"),
     ],

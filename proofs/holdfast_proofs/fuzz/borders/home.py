@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.memory.handoff import Handoff, parse, render
-from holdfast.memory.heartbeat import ANY_BEGIN, ANY_END, BEGIN, END, NEW, Damaged, merged
+from holdfast.memory.heartbeat import ANY_BEGIN, ANY_END, BEGIN, END, NEW, DamagedMarks, merged
 from holdfast.memory.lines import joined, key_of, merge, parsed, rendered, split
 from holdfast_proofs.fuzz.feed import Feed, as_text, law
 
@@ -46,7 +46,7 @@ def handoff(raw: bytes) -> None:
 def heartbeat(raw: bytes) -> None:
     """Nothing outside of the block changes, and a second writing changes nothing."""
     after = merged(raw, BLOCK)
-    if isinstance(after, Damaged):
+    if isinstance(after, DamagedMarks):
         return
     begin, end = ANY_BEGIN.search(after), ANY_END.search(after)
     law(begin is not None and end is not None, "a block without its marks")

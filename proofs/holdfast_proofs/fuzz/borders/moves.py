@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.identity.records.encodings import key_bytes
-from holdfast.layout.moved import MOVED, MOVING, Mark, parse_mark
+from holdfast.layout.moved import MOVED, MOVING, MovedMark, parse_mark
 from holdfast.recovery.move_package import INTRO, Cover, head_of, key_of, read_cover
 from holdfast_proofs.fuzz.borders.snapshots import HEADS
 from holdfast_proofs.fuzz.feed import law
@@ -16,8 +16,8 @@ from holdfast_proofs.fuzz.feed import law
 WHERE = Path("ada.move")
 COVERS = (INTRO + msgspec.json.encode(Cover(head=HEADS[0].decode(), seed="07" * 32)) + b"\n",)
 MARKS = (
-    msgspec.json.encode(Mark(state=MOVING, package="/mnt/ada.move")),
-    msgspec.json.encode(Mark(state=MOVED, package="a", to="k", part_sha256="0" * 64, at=1)),
+    msgspec.json.encode(MovedMark(state=MOVING, package="/mnt/ada.move")),
+    msgspec.json.encode(MovedMark(state=MOVED, package="a", to="k", part_sha256="0" * 64, at=1)),
 )
 WORDS = (
     b"holdfast move 2\n",

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.borg.log import Line, Said, Verb, find_trouble, parse_line
+from holdfast.backup.borg.log import LogLine, Said, Verb, find_trouble, parse_line
 from holdfast.backup.borg.process import amount_of
-from holdfast.backup.places.address import Kind
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.companion_files import files_of
 from holdfast.backup.places.places import FORMAT, Place, parse_places
 from holdfast_proofs.fuzz.feed import law
 
 WHERE = Path("places.json")
 _PLACE = Place(
-    name="nas", kind=Kind.FOLDER, address="/mnt/nas", place_id="p", repository_id="r", agent="ada", added_ms=0
+    name="nas", kind=PlaceKind.FOLDER, address="/mnt/nas", place_id="p", repository_id="r", agent="ada", added_ms=0
 )
 PLACES = (msgspec.json.encode({"format": FORMAT, "places": [_PLACE]}),)
 LOGS = (
@@ -72,7 +72,7 @@ def beside(raw: bytes) -> None:
 def said(raw: bytes) -> None:
     """Whatever Borg writes, it ends in an error of ours or in progress."""
     parsed = [parse_line(line) for line in raw.split(b"\n")]
-    lines = tuple(line for line in parsed if isinstance(line, Line))
+    lines = tuple(line for line in parsed if isinstance(line, LogLine))
     for line in lines:
         amount_of(line)
     plain = tuple(line for line in parsed if isinstance(line, str))

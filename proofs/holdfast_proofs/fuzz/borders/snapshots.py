@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import io
 
-from holdfast.backup.archive.manifest import About, Entry, Kind, Made, ManifestReader, ManifestWriter
+from holdfast.backup.archive.manifest import (
+    EntryKind,
+    MadeBy,
+    ManifestEntry,
+    ManifestReader,
+    ManifestWriter,
+    SnapshotAbout,
+)
 from holdfast.backup.archive.tar_stream import TarStream
 from holdfast.backup.chain.heads import parse_lines
 from holdfast.host.manifest import find_bad_name
@@ -35,11 +42,11 @@ _HEAD = _OWNER.seal_head(
 
 def _manifest() -> bytes:
     file = io.BytesIO()
-    about = About(at=AT, e=1, id=_OWNER.id, made=Made(holdfast="0"), mode=0o755, name="ada", seq=1)
+    about = SnapshotAbout(at=AT, e=1, id=_OWNER.id, made=MadeBy(holdfast="0"), mode=0o755, name="ada", seq=1)
     writer = ManifestWriter(file, about)
-    writer.add(Entry(kind=Kind.LINK, path="a", target="m/b"))
-    writer.add(Entry(kind=Kind.FOLDER, mode=0o700, path="m"))
-    writer.add(Entry(kind=Kind.FILE, mode=0o600, mtime_us=AT * 10**6, path="m/b", sha256="0" * 64, size=5))
+    writer.add(ManifestEntry(kind=EntryKind.LINK, path="a", target="m/b"))
+    writer.add(ManifestEntry(kind=EntryKind.FOLDER, mode=0o700, path="m"))
+    writer.add(ManifestEntry(kind=EntryKind.FILE, mode=0o600, mtime_us=AT * 10**6, path="m/b", sha256="0" * 64, size=5))
     writer.note("instance", "left out")
     writer.close()
     return file.getvalue()

@@ -43,7 +43,7 @@ _SHA256_HEX = 64
 T = TypeVar("T")
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     FILE = "file"
     FOLDER = "folder"
     LINK = "link"  # recorded, not followed; it is not in the archive
@@ -53,8 +53,8 @@ class Kind(StrEnum):
 # Fields in the order of the alphabet, so that the encoder's order is RFC 8785's.
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    kind: Kind
+class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    kind: EntryKind
     mode: int = -1  # of all but links
     mtime_us: int = -1  # when it was changed, unix microseconds; of all but links
     path: str
@@ -64,36 +64,36 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def is_content(self) -> bool:
-        return self.kind in (Kind.FILE, Kind.DATABASE)
+        return self.kind in (EntryKind.FILE, EntryKind.DATABASE)
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SnapshotNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something about a path that a person should know: left out, changed while it was copied."""
 
     path: str
     text: str
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SnapshotJournal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: str
     incarnation: int
     sequence: int
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MadeBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """By which programs."""
 
     engine: str = ""
     holdfast: str
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SnapshotAbout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     at: int  # unix seconds, when the snapshot began
     e: int  # incarnation of the agent
     format: int = msgspec.field(default=FORMAT)
     id: str  # of the agent
-    journal: Journal | None = None
-    made: Made
+    journal: SnapshotJournal | None = None
+    made: MadeBy
     mode: int = -1  # of the folder itself
     name: str  # of the agent
     seq: int
@@ -109,7 +109,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class _FirstLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`{"about":{...},"files":[` with its brackets closed."""
 
-    about: About
+    about: SnapshotAbout
     files: list[int]
 
 
@@ -120,18 +120,18 @@ _ABOUT, _FILES, _NOTES, _SUMS, _END = (b'{"about":', b',"files":[', b'],"notes":
 class ManifestWriter:
     """Writes entries as they come; `close` gives the digest of what was written."""
 
-    def __init__(self, file: BinaryIO, about: About) -> None:
+    def __init__(self, file: BinaryIO, about: SnapshotAbout) -> None:
         self._file = file
         self._hash = hashlib.sha256()
         self._source, self._lock = hashlib.sha256(), hashlib.sha256()
         self._sources = self._locks = 0
-        self._notes: list[Note] = []
+        self._notes: list[SnapshotNote] = []
         self._more_notes = 0
         self._first = True
         self.entries = self.files = self.bytes = 0
         self._write(_ABOUT + _encoded_about(about) + _FILES)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ManifestEntry) -> None:
         self._item(_encode(entry))
         self.entries += 1
         if entry.is_content:
@@ -141,18 +141,18 @@ class ManifestWriter:
 
     def note(self, path: str, text: str) -> None:
         if len(self._notes) < NOTES_MAX:
-            self._notes.append(Note(path=path, text=text))
+            self._notes.append(SnapshotNote(path=path, text=text))
         else:
             self._more_notes += 1
 
     @property
-    def notes(self) -> tuple[Note, ...]:
+    def notes(self) -> tuple[SnapshotNote, ...]:
         return tuple(self._notes)
 
     def close(self) -> Digest:
         """The digest of the bytes. The file itself is the caller's."""
         if self._more_notes:
-            self._notes.append(Note(path="", text=f"and {self._more_notes:,} notes more"))
+            self._notes.append(SnapshotNote(path="", text=f"and {self._more_notes:,} notes more"))
         self._write(b"\n" + _NOTES)
         self._first = True
         for note in self._notes:
@@ -166,7 +166,7 @@ class ManifestWriter:
         self._write(b"\n" + _SUMS + _encode(sums) + _END)
         return digest_text(self._hash.digest())
 
-    def _sum_up(self, entry: Entry) -> None:
+    def _sum_up(self, entry: ManifestEntry) -> None:
         line = f"{entry.sha256}  {entry.path}\n".encode()  # as sha256sum prints it
         if is_lock(entry.path):
             self._lock.update(line)
@@ -195,7 +195,7 @@ class ManifestReader:
         self._file = file
         self._hash = hashlib.sha256()
         self._rest = b""
-        self.notes: tuple[Note, ...] = ()
+        self.notes: tuple[SnapshotNote, ...] = ()
         self.sums: Sums | None = None
         line = self._line()
         if not line.endswith(_FILES):
@@ -212,11 +212,11 @@ class ManifestReader:
         if not -1 <= self.about.mode <= MODE_MAX:
             raise _damaged("no mode that a folder may have")
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ManifestEntry]:
         """Every entry, checked against those before it."""
         walk, files, size = _Walk(), 0, 0
         for count, raw in enumerate(self._items(_NOTES)):
-            entry = _parsed_one(raw, Entry)
+            entry = _parsed_one(raw, ManifestEntry)
             why = _find_wrong(entry) or walk.find_wrong(entry)
             if why:
                 raise _damaged(f"{entry.path[:200]!r}: {why}")
@@ -232,7 +232,7 @@ class ManifestReader:
         return digest_text(self._hash.digest())
 
     def _end(self, *, files: int, size: int) -> None:
-        self.notes = tuple(_parsed_one(raw, Note) for raw in self._items(_SUMS))
+        self.notes = tuple(_parsed_one(raw, SnapshotNote) for raw in self._items(_SUMS))
         if len(self.notes) > NOTES_MAX + 1:
             raise _damaged("too many notes")
         raw = self._rest
@@ -291,7 +291,7 @@ class _Walk:
         self._open: list[str] = []  # names, from the top
         self._last: list[str] = [""]  # for each open folder and the root: the newest name in it
 
-    def find_wrong(self, entry: Entry) -> str:
+    def find_wrong(self, entry: ManifestEntry) -> str:
         *above, name = entry.path.split("/")
         if len(above) >= DEPTH_MAX:
             return f"deeper than {DEPTH_MAX} folders"
@@ -301,33 +301,33 @@ class _Walk:
         if name <= self._last[-1]:
             return "out of order, or there twice"
         self._last[-1] = name
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             self._open.append(name)
             self._last.append("")
         return ""
 
 
-def _find_wrong(entry: Entry) -> str:
+def _find_wrong(entry: ManifestEntry) -> str:
     """What no entry of its kind can say; empty where nothing is wrong."""
     if len(entry.path.encode(errors="surrogatepass")) > PATH_BYTES_MAX:
         return "its path is too long"
     for name in entry.path.split("/"):
         if why := find_bad_name(name):
             return why
-    if entry.kind is Kind.LINK:
+    if entry.kind is EntryKind.LINK:
         bare = entry.mode == entry.size == entry.mtime_us == -1
         return "" if entry.target and bare else "not a link's fields"
     if not 0 <= entry.mode <= MODE_MAX or entry.target:
         return "no mode that a file here may have"
     if not -1 <= entry.mtime_us <= MTIME_US_MAX:
         return "no time at which a file can have changed"
-    if entry.kind is Kind.FOLDER:
+    if entry.kind is EntryKind.FOLDER:
         return "" if entry.size == -1 and not entry.sha256 else "not a folder's fields"
     hexadecimal = len(entry.sha256) == _SHA256_HEX and not entry.sha256.strip("0123456789abcdef")
     return "" if entry.size >= 0 and hexadecimal else "not a file's fields"
 
 
-def _encoded_about(about: About) -> bytes:
+def _encoded_about(about: SnapshotAbout) -> bytes:
     # `format` is always written, though it has a default.
     fields = {**msgspec.to_builtins(about), "format": about.format}
     return msgspec.json.encode(fields, order="sorted")

@@ -30,7 +30,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.backup.archive.contained_writer import ContainedWriter
-from holdfast.backup.archive.manifest import DEPTH_MAX, ENTRIES_MAX, NAME, About, Entry, Kind, ManifestReader, Note
+from holdfast.backup.archive.manifest import (
+    DEPTH_MAX,
+    ENTRIES_MAX,
+    NAME,
+    EntryKind,
+    ManifestEntry,
+    ManifestReader,
+    SnapshotAbout,
+    SnapshotNote,
+)
 from holdfast.backup.archive.tar_stream import Member, Readable, TarStream
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, write_all
@@ -50,11 +59,11 @@ class Snapshot:
     """What was read and found to be what its head says."""
 
     state: Path
-    about: About
+    about: SnapshotAbout
     files: int
     bytes: int
-    notes: tuple[Note, ...]
-    links: tuple[Entry, ...]  # recorded; those that stay inside were made
+    notes: tuple[SnapshotNote, ...]
+    links: tuple[ManifestEntry, ...]  # recorded; those that stay inside were made
 
     @property
     def links_left(self) -> tuple[str, ...]:
@@ -94,7 +103,7 @@ def read_snapshot(
     return found
 
 
-def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[Entry, ...]:
+def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[ManifestEntry, ...]:
     """The entries of this head's manifest, out of an archive stream of HEAD and manifest alone.
 
     Raises ArchiveRefused, BackupDamaged: nothing of it counts.
@@ -123,7 +132,7 @@ class SomeFiles:
 
 
 def read_files(
-    stream: Readable, wanted: Mapping[str, Entry], work: Path, *, on_bytes: OnBytes | None = None
+    stream: Readable, wanted: Mapping[str, ManifestEntry], work: Path, *, on_bytes: OnBytes | None = None
 ) -> SomeFiles:
     """These files out of a stream of them alone, into the empty folder `work`; each is judged by
     itself. `wanted`: entries of a manifest that is known to be right. Raises OSError."""
@@ -191,7 +200,7 @@ def _check_place(member: Member) -> None:
     if path in _BESIDE and not member.is_folder:
         return
     if path.partition("/")[0] != STATE or (path == STATE and not member.is_folder):
-        raise ArchiveRefused(f"{path!r} does not belong into a snapshot")
+        raise ArchiveRefused(f"{path!r} does not belong in a snapshot")
 
 
 def _folder(contained: ContainedWriter, member: Member, came: dict[str, _Came]) -> None:
@@ -251,17 +260,17 @@ def _compare(contained: ContainedWriter, came: dict[str, _Came], head: Head, sta
     """Every entry of the manifest against what came, in one pass over both."""
     came.pop(STATE, None)
     contained.make_folder(STATE)
-    links: list[Entry] = []
-    folders: list[Entry] = []
+    links: list[ManifestEntry] = []
+    folders: list[ManifestEntry] = []
     now_ns = time.time_ns()
     with open(contained.read(NAME), "rb") as file:
         manifest = ManifestReader(file)
         for entry in manifest.entries():
-            if entry.kind is Kind.LINK:
+            if entry.kind is EntryKind.LINK:
                 links.append(entry)
                 continue
             _compare_one(entry, came.pop(f"{STATE}/{entry.path}", None))
-            if entry.kind is Kind.FOLDER:
+            if entry.kind is EntryKind.FOLDER:
                 folders.append(entry)
             else:
                 _finish(contained, entry, now_ns=now_ns)
@@ -280,26 +289,26 @@ def _compare(contained: ContainedWriter, came: dict[str, _Came], head: Head, sta
     )
 
 
-def _finish(contained: ContainedWriter, entry: Entry, *, now_ns: int) -> None:
+def _finish(contained: ContainedWriter, entry: ManifestEntry, *, now_ns: int) -> None:
     """Time and mode of what has its whole content; the mode last: it may forbid the rest."""
     path = f"{STATE}/{entry.path}"
     mtime_ns = find_mtime_ns(entry, now_ns=now_ns)
     if mtime_ns is not None:
         contained.set_mtime(path, mtime_ns)
-    if entry.mode != (FOLDER_MODE if entry.kind is Kind.FOLDER else FILE_MODE):
+    if entry.mode != (FOLDER_MODE if entry.kind is EntryKind.FOLDER else FILE_MODE):
         contained.set_mode(path, entry.mode)
 
 
-def find_mtime_ns(entry: Entry, *, now_ns: int) -> int | None:
+def find_mtime_ns(entry: ManifestEntry, *, now_ns: int) -> int | None:
     """The time of change that the restored entry gets; None where its snapshot does not say."""
     return None if entry.mtime_us < 0 else min(entry.mtime_us * 1000, now_ns)
 
 
-def _compare_one(entry: Entry, came: _Came | None) -> None:
+def _compare_one(entry: ManifestEntry, came: _Came | None) -> None:
     if came is None:
         raise BackupDamaged(f"{entry.path!r} is missing from the archive")
-    if (entry.kind is Kind.FOLDER) == bool(came.sha256):
-        raise ArchiveRefused(f"{entry.path!r} is another kind of thing than its manifest says")
+    if (entry.kind is EntryKind.FOLDER) == bool(came.sha256):
+        raise ArchiveRefused(f"{entry.path!r} is not of the kind that its manifest says")
     if came.mode != entry.mode:
         raise ArchiveRefused(f"{entry.path!r} has the mode {came.mode:o}; its manifest says {entry.mode:o}")
     if entry.is_content and (came.size, came.sha256.hex()) != (entry.size, entry.sha256):
@@ -321,10 +330,10 @@ def _check_about(manifest: ManifestReader, head: Head) -> None:
         )
     )
     if not same:
-        raise BackupDamaged("the manifest is about another snapshot than its head")
+        raise BackupDamaged("the manifest describes another snapshot than its head")
 
 
-def leads_inside(link: Entry) -> bool:
+def leads_inside(link: ManifestEntry) -> bool:
     """Whether the link, by its text alone, stays inside the agent's folder."""
     if link.target.startswith("/") or "\0" in link.target:
         return False

@@ -105,7 +105,7 @@ class TarStream:
 
     def _pad(self) -> None:
         if self._padding and self._read(self._padding).strip(b"\0"):
-            raise ArchiveRefused("something lies between two members of the archive")
+            raise ArchiveRefused("unexpected bytes between two members of the archive")
 
     def _member(self, header: bytes) -> Member:
         name: bytes | None = None

@@ -58,7 +58,7 @@ class Verb(StrEnum):
     CONFIG = "config"
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the JSON log; fields that a kind lacks are empty."""
 
     type: str
@@ -75,15 +75,15 @@ class Said:
     """The exit code and the first lines of a run."""
 
     rc: int  # negative: the signal that ended it
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     dropped: int = 0  # lines beyond those that were kept
     plain: tuple[str, ...] = field(default=())  # lines that are no JSON: ssh, a shell, Python
 
 
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(LogLine).decode
 
 
-def parse_line(raw: bytes) -> Line | str:
+def parse_line(raw: bytes) -> LogLine | str:
     """A line of the log; its bare text where it is not JSON."""
     try:
         return _decode(raw)
@@ -102,90 +102,52 @@ def find_trouble(said: Said, *, verb: Verb, where: str) -> HoldfastError | None:
 Kind = type[HoldfastError]
 
 _MSGIDS: dict[str, Kind] = {
-    "Repository.DoesNotExist": PlaceMissing,
-    "Repository.ParentPathDoesNotExist": PlaceMissing,
-    "Repository.AlreadyExists": PlaceTaken,
-    "Repository.PathAlreadyExists": PlaceTaken,
-    "Repository.AtticRepository": PlaceTaken,
-    "Repository.InvalidRepository": RepositoryDamaged,
-    "Repository.InvalidRepositoryConfig": RepositoryDamaged,
-    "Repository.CheckNeeded": RepositoryDamaged,
-    "Repository.ObjectNotFound": RepositoryDamaged,
-    "Repository.InsufficientFreeSpaceError": PlaceFull,
-    "Repository.StorageQuotaExceeded": PlaceFull,
-    "Repository.PathPermissionDenied": PlaceRefused,
-    "Archive.AlreadyExists": SnapshotExists,
-    "Archive.DoesNotExist": SnapshotNotFound,
-    "Archive.IncompatibleFilesystemEncodingError": SnapshotIncomplete,
-    "PassphraseWrong": PassphraseRefused,
-    "PasscommandFailure": PassphraseRefused,
-    "NoPassphraseFailure": PassphraseRefused,
-    "PasswordRetriesExceeded": PassphraseRefused,
-    "RepoKeyNotFoundError": RepositoryKeyMissing,
-    "KeyfileInvalidError": RepositoryKeyMissing,
-    "Cache.RepositoryAccessAborted": RepositoryMoved,
-    "Cache.CacheInitAbortedError": RepositoryMoved,
-    "Cache.RepositoryReplay": RepositoryRolledBack,
-    "Cache.RepositoryIDNotUnique": RepositoryRolledBack,
-    "Cache.EncryptionMethodMismatch": RepositoryRolledBack,
-    "LockTimeout": RepositoryLocked,
-    "LockError": RepositoryLocked,
-    "LockErrorT": RepositoryLocked,
-    "ConnectionClosed": PlaceUnreachable,
-    "ConnectionClosedWithHint": PlaceUnreachable,
-    "ConnectionBrokenWithHint": PlaceUnreachable,
-    "UnexpectedRPCDataFormatFromServer": PlaceUnreachable,
-    "PathNotAllowed": PlaceRefused,
-    "IntegrityError": RepositoryDamaged,
-    "DecompressionError": RepositoryDamaged,
-    "FileIntegrityError": RepositoryDamaged,
-    "TAMInvalid": RepositoryDamaged,
-    "ArchiveTAMInvalid": RepositoryDamaged,
-    "TAMRequiredError": RepositoryDamaged,
-    "ArchiveTAMRequiredError": RepositoryDamaged,
+    msgid: kind
+    for kind, msgids in (
+        (PlaceMissing, "Repository.DoesNotExist Repository.ParentPathDoesNotExist"),
+        (PlaceTaken, "Repository.AlreadyExists Repository.PathAlreadyExists Repository.AtticRepository"),
+        (
+            RepositoryDamaged,
+            "Repository.InvalidRepository Repository.InvalidRepositoryConfig Repository.CheckNeeded"
+            " Repository.ObjectNotFound IntegrityError DecompressionError FileIntegrityError TAMInvalid"
+            " ArchiveTAMInvalid TAMRequiredError ArchiveTAMRequiredError",
+        ),
+        (PlaceFull, "Repository.InsufficientFreeSpaceError Repository.StorageQuotaExceeded"),
+        (PlaceRefused, "Repository.PathPermissionDenied PathNotAllowed"),
+        (SnapshotExists, "Archive.AlreadyExists"),
+        (SnapshotNotFound, "Archive.DoesNotExist"),
+        (SnapshotIncomplete, "Archive.IncompatibleFilesystemEncodingError"),
+        (PassphraseRefused, "PassphraseWrong PasscommandFailure NoPassphraseFailure PasswordRetriesExceeded"),
+        (RepositoryKeyMissing, "RepoKeyNotFoundError KeyfileInvalidError"),
+        (RepositoryMoved, "Cache.RepositoryAccessAborted Cache.CacheInitAbortedError"),
+        (RepositoryRolledBack, "Cache.RepositoryReplay Cache.RepositoryIDNotUnique Cache.EncryptionMethodMismatch"),
+        (RepositoryLocked, "LockTimeout LockError LockErrorT"),
+        (
+            PlaceUnreachable,
+            "ConnectionClosed ConnectionClosedWithHint ConnectionBrokenWithHint UnexpectedRPCDataFormatFromServer",
+        ),
+    )
+    for msgid in msgids.split()
 }
 
 _RCS: dict[int, Kind] = {
-    10: PlaceTaken,
-    12: RepositoryDamaged,
-    13: PlaceMissing,
-    14: PlaceFull,
-    15: RepositoryDamaged,
-    16: RepositoryDamaged,
-    17: RepositoryDamaged,
-    18: PlaceMissing,
-    19: PlaceTaken,
-    20: PlaceFull,
-    21: PlaceRefused,
-    30: SnapshotExists,
-    31: SnapshotNotFound,
-    40: RepositoryKeyMissing,
-    44: RepositoryKeyMissing,
-    50: PassphraseRefused,
-    51: PassphraseRefused,
-    52: PassphraseRefused,
-    53: PassphraseRefused,
-    60: RepositoryMoved,
-    61: RepositoryRolledBack,
-    62: RepositoryMoved,
-    63: RepositoryRolledBack,
-    64: RepositoryRolledBack,
-    70: RepositoryLocked,
-    71: RepositoryLocked,
-    73: RepositoryLocked,
-    80: PlaceUnreachable,
-    81: PlaceUnreachable,
-    83: PlaceRefused,
-    86: PlaceUnreachable,
-    87: PlaceUnreachable,
-    90: RepositoryDamaged,
-    91: RepositoryDamaged,
-    92: RepositoryDamaged,
-    95: RepositoryDamaged,
-    96: RepositoryDamaged,
-    97: RepositoryDamaged,
-    98: RepositoryDamaged,
-    99: RepositoryDamaged,
+    rc: kind
+    for kind, rcs in (
+        (PlaceTaken, (10, 19)),
+        (RepositoryDamaged, (12, 15, 16, 17, 90, 91, 92, 95, 96, 97, 98, 99)),
+        (PlaceMissing, (13, 18)),
+        (PlaceFull, (14, 20)),
+        (PlaceRefused, (21, 83)),
+        (SnapshotExists, (30,)),
+        (SnapshotNotFound, (31,)),
+        (RepositoryKeyMissing, (40, 44)),
+        (PassphraseRefused, (50, 51, 52, 53)),
+        (RepositoryMoved, (60, 62)),
+        (RepositoryRolledBack, (61, 63, 64)),
+        (RepositoryLocked, (70, 71, 73)),
+        (PlaceUnreachable, (80, 81, 86, 87)),
+    )
+    for rc in rcs
 }
 
 # Borg gives these neither a msgid nor an exit code of their own: the words of the system itself,
@@ -201,7 +163,7 @@ _TEXTS: tuple[tuple[str, Kind], ...] = (
 )
 
 
-def _by_msgid(lines: Sequence[Line]) -> Kind | None:
+def _by_msgid(lines: Sequence[LogLine]) -> Kind | None:
     # The last is what ended the run; those before it may be steps on the way.
     return next((_MSGIDS[line.msgid] for line in reversed(lines) if line.msgid in _MSGIDS), None)
 
@@ -242,6 +204,6 @@ def _summary(said: Said) -> str:
     return f"{loud[-1]} (exit code {said.rc})" if loud else f"exit code {said.rc}"
 
 
-def is_talk(line: Line) -> bool:
+def is_talk(line: LogLine) -> bool:
     """Nothing that explains a failure: not kept."""
     return line.type != "log_message" or line.levelname.lower() in _QUIET

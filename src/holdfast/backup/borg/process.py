@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.backup.borg.log import LINES_MAX, Line, Said, Verb, find_trouble, is_talk, parse_line
+from holdfast.backup.borg.log import LINES_MAX, LogLine, Said, Verb, find_trouble, is_talk, parse_line
 from holdfast.backup.engine import OnAmount
 from holdfast.backup.progress import Amount
 from holdfast.errors import BackupInterrupted, EngineMissing, HoldfastError, TooLarge
@@ -85,7 +85,7 @@ class Run:
         async for piece in self.pieces():
             size += len(piece)
             if size > OUTPUT_BYTES_MAX:
-                raise TooLarge(f"{self._where}: borg {self._verb} answered more than it may")
+                raise TooLarge(f"{self._where}: borg {self._verb} answered more than expected")
             parts.append(piece)
         await self.wait()
         return b"".join(parts)
@@ -169,7 +169,7 @@ async def running(
         if late is not BackupInterrupted:
             raise late(f"{where}: no answer within {timeout_s:g} s") from None
         raise BackupInterrupted(
-            f"{where}: borg {verb} was ended after {timeout_s:g} s", hint="is the place very slow?"
+            f"{where}: borg {verb} took longer than {timeout_s:g} s and was stopped", hint="is the place very slow?"
         ) from None
     finally:
         await asyncio.shield(run.end())
@@ -193,7 +193,7 @@ def _secret_pipe(passphrase: SecretBytes | None) -> Generator[tuple[tuple[int, .
 
 
 async def _read_log(process: asyncio.subprocess.Process, on_progress: OnAmount | None) -> Said:
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     plain: list[str] = []
     dropped = 0
     assert process.stderr is not None
@@ -206,7 +206,7 @@ async def _read_log(process: asyncio.subprocess.Process, on_progress: OnAmount |
         if not raw:
             return Said(rc=0, lines=tuple(lines), plain=tuple(plain), dropped=dropped)
         line = parse_line(raw)
-        if isinstance(line, Line):
+        if isinstance(line, LogLine):
             amount = amount_of(line)
             if amount is not None and on_progress is not None:
                 on_progress(amount)
@@ -214,13 +214,13 @@ async def _read_log(process: asyncio.subprocess.Process, on_progress: OnAmount |
                 continue
         if len(lines) + len(plain) >= LINES_MAX:
             dropped += 1
-        elif isinstance(line, Line):
+        elif isinstance(line, LogLine):
             lines.append(line)
         else:
             plain.append(line)
 
 
-def amount_of(line: Line) -> Amount | None:
+def amount_of(line: LogLine) -> Amount | None:
     if line.type != "archive_progress":
         return None
     return Amount(bytes=line.original_size, files=line.nfiles)

@@ -27,7 +27,7 @@ def find_program(given: str = "") -> Path:
     if given:
         path = Path(given).expanduser()
         if not os.access(path, os.X_OK):
-            raise EngineMissing(f"`borg` under [backup] names {path}, which is no program")
+            raise EngineMissing(f"`borg` under [backup] names {path}, which is not a program")
         return path
     beside = Path(sys.executable).parent / NAME
     if os.access(beside, os.X_OK):

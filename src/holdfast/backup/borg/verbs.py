@@ -98,22 +98,10 @@ class Borg:
         on_progress: OnAmount | None = None,
         timeout_s: float = LONG_S,
     ) -> Created:
-        arguments = [
-            "--json",
-            "--chunker-params",
-            CHUNKER,
-            "--compression",
-            COMPRESSION,
-            "--numeric-ids",
-            "--noflags",
-            "--noacls",
-            "--noxattrs",
-            "--files-cache",
-            "disabled",
-            *(["--progress"] if on_progress else []),
-            _target(repository, archive),
-            ".",
-        ]
+        fixed = f"--json --chunker-params {CHUNKER} --compression {COMPRESSION} --files-cache disabled"
+        bare = "--numeric-ids --noflags --noacls --noxattrs"
+        progress = ["--progress"] if on_progress else []
+        arguments = [*fixed.split(), *bare.split(), *progress, _target(repository, archive), "."]
         raw = await self._run_writing(
             Verb.CREATE, repository, arguments, cwd=folder, on_progress=on_progress, timeout_s=timeout_s
         )
@@ -419,4 +407,4 @@ def _parsed(raw: bytes, verb: Verb, repository: Repository) -> dict[str, Any]:
 
 
 def _odd(verb: Verb, repository: Repository) -> BackupFailed:
-    return BackupFailed(f"{repository.name}: borg {verb} answered something else than it should")
+    return BackupFailed(f"{repository.name}: borg {verb} gave an unexpected answer")

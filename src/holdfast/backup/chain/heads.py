@@ -39,7 +39,7 @@ from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head, parse_head
 
-NAME = "heads.jsonl"
+HEADS = "heads.jsonl"
 FILE_BYTES_MAX = 256 << 20
 FINDINGS_MAX = 20
 
@@ -123,9 +123,9 @@ def parse_copy(raw: bytes | None) -> Held:
     """The heads beside a repository. That file is put whole: a torn last line is damage."""
     if raw is None:
         return Held(absent=True)
-    held = parse_lines(raw, where=NAME)
+    held = parse_lines(raw, where=HEADS)
     if raw and not raw.endswith(b"\n"):
-        torn = f"{NAME}: the last line has no end: the file was cut off"
+        torn = f"{HEADS}: the last line has no end: the file was cut off"
         held = replace(held, findings=(*held.findings, torn))
     return held
 

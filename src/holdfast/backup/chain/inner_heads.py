@@ -20,9 +20,9 @@ from dataclasses import replace
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
 from holdfast.backup.chain.chain import valid_heads
-from holdfast.backup.chain.heads import NAME, Held
+from holdfast.backup.chain.heads import HEADS, Held
 from holdfast.backup.chain.sources import Listed, Overview, overview
-from holdfast.backup.engine import SHORT_S, Engine, Repository
+from holdfast.backup.engine import SHORT_S, BackupEngine, Repository
 from holdfast.backup.places.places import repository_of
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError, Retryable
 from holdfast.identity.log.log_state import KeyLog
@@ -38,7 +38,7 @@ _FORM = re.compile(r".*-([0-9]{1,9})-([0-9]{1,12})-[0-9]{8}T[0-9]{6}Z")
 
 
 async def survey(
-    engine: Engine,
+    engine: BackupEngine,
     listed: Sequence[Listed],
     others: Mapping[str, Held],
     log: KeyLog,
@@ -52,7 +52,7 @@ async def survey(
 
 
 async def with_inner_heads(
-    engine: Engine,
+    engine: BackupEngine,
     listed: Sequence[Listed],
     others: Mapping[str, Held],
     log: KeyLog,
@@ -71,9 +71,9 @@ async def with_inner_heads(
 
 
 async def _completed(
-    engine: Engine, one: Listed, named: frozenset[str], log: KeyLog, escrow: Escrow, port: Signatures
+    engine: BackupEngine, one: Listed, named: frozenset[str], log: KeyLog, escrow: Escrow, port: Signatures
 ) -> Listed:
-    lost = (f"{NAME} is missing beside the repository",) if one.known.absent else ()
+    lost = (f"{HEADS} is missing from the companion files",) if one.known.absent else ()
     if one.error is not None or not one.archives:
         return one
     wanted = newest_first(one.archives - named)
@@ -83,9 +83,7 @@ async def _completed(
     reading = _Reading(engine, repository_of(one.place, escrow), log, port)
     await reading.run(wanted[:READ_MAX])
     if len(wanted) > READ_MAX:
-        reading.findings.append(
-            f"{len(wanted) - READ_MAX} older archives were left unread: {_shown(wanted[READ_MAX:])}"
-        )
+        reading.findings.append(f"{len(wanted) - READ_MAX} older archives were not read: {_shown(wanted[READ_MAX:])}")
     foreign += reading.foreign
     if foreign:
         reading.findings.append(f"archives without a valid head of this agent, never chosen: {_shown(sorted(foreign))}")
@@ -108,7 +106,7 @@ def newest_first(archives: Iterable[str]) -> list[str]:
 class _Reading:
     """The archives of one place, one after another."""
 
-    def __init__(self, engine: Engine, repository: Repository, log: KeyLog, port: Signatures) -> None:
+    def __init__(self, engine: BackupEngine, repository: Repository, log: KeyLog, port: Signatures) -> None:
         self._engine = engine
         self._repository = repository
         self._log = log
@@ -124,7 +122,7 @@ class _Reading:
                 head = await read_inner_head(self._engine, self._repository, archive)
             except Retryable as error:
                 left = len(archives) - number
-                self.findings.append(f"{left} archives were left unread: {error.message}")
+                self.findings.append(f"{left} archives were not read: {error.message}")
                 return
             except HoldfastError as error:
                 self.findings.append(f"archive {archive}: no head could be read: {error.message}")
@@ -146,12 +144,12 @@ class _Reading:
             return ()
         numbers = _shown([str(seq) for seq in sorted(self._valid, reverse=True)])
         return (
-            f"{NAME} beside it is damaged or behind: the heads of snapshots {numbers} were read "
-            "out of the archives themselves",
+            f"{HEADS} in the companion files is damaged or old: the heads of snapshots {numbers} were read "
+            "from the archives themselves",
         )
 
 
-async def read_inner_head(engine: Engine, repository: Repository, archive: str) -> Signed[Head]:
+async def read_inner_head(engine: BackupEngine, repository: Repository, archive: str) -> Signed[Head]:
     """The head inside an archive; nothing of it is checked. Raises what is wrong."""
     async with engine.export_tar(repository, archive, paths=(HEAD_NAME,), rescue=True, timeout_s=SHORT_S) as pieces:
         raw = await read_through(pieces, _read_member)

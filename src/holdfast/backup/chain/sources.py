@@ -1,9 +1,9 @@
 """What is known of an agent's snapshots, from everywhere: its folder, its places, its witnesses.
 
-Two things are asked of a place, because either may be older than the other: which archives its
-repository lists, and which heads lie beside it. A snapshot is *held* by a place if the repository
-lists the archive that a valid head names; the head itself may have been found anywhere. A place is
-behind by the distance from the newest head that anybody knows to the newest one that it holds.
+A place is asked two things, because either may be older than the other: which archives its
+repository lists, and which heads its companion files hold. A place *holds* a snapshot if the
+repository lists the archive that a valid head names; the head may come from any source. A place is
+behind by the distance from the newest known head to the newest one that it holds.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.backup.chain.chain import Chain, Lag, behind, joined, valid_heads
-from holdfast.backup.chain.heads import NAME, HeadFile, Held, parse_copy
-from holdfast.backup.engine import Engine
+from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
+from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import Place, check_there, repository_of
 from holdfast.errors import HoldfastError, PlaceUnreachable
@@ -34,7 +34,7 @@ class Listed:
 
     place: Place
     archives: frozenset[str] = frozenset()
-    known: Held = field(default_factory=Held)  # heads that lie beside it
+    known: Held = field(default_factory=Held)  # heads in its companion files
     error: HoldfastError | None = None  # its repository could not be listed
 
 
@@ -61,15 +61,15 @@ class Overview:
     findings: tuple[str, ...]  # of the other sources, and forks
 
 
-async def look_at(engine: Engine, place: Place, escrow: Escrow) -> Listed:
+async def look_at(engine: BackupEngine, place: Place, escrow: Escrow) -> Listed:
     """A place's archives and the heads beside it. Never raises for what is wrong there."""
     try:
         await asyncio.to_thread(check_there, place)
     except HoldfastError as error:
         return Listed(place=place, error=error)
-    known = await _beside(engine, place)
+    known = await _companion_heads(engine, place)
     if isinstance(known, PlaceUnreachable):
-        return Listed(place=place, error=known)  # who does not answer is not asked twice
+        return Listed(place=place, error=known)  # do not ask a silent host twice
     try:
         listing = await engine.list_archives(repository_of(place, escrow), rescue=True)
     except HoldfastError as error:
@@ -77,7 +77,7 @@ async def look_at(engine: Engine, place: Place, escrow: Escrow) -> Listed:
     return Listed(place=place, known=known, archives=frozenset(one.name for one in listing.archives))
 
 
-async def look_around(engine: Engine, places: Sequence[Place], escrow: Escrow) -> list[Listed]:
+async def look_around(engine: BackupEngine, places: Sequence[Place], escrow: Escrow) -> list[Listed]:
     return list(await asyncio.gather(*(look_at(engine, place, escrow) for place in places)))
 
 
@@ -113,19 +113,20 @@ def _judged(one: Listed, chain: Chain, faults: tuple[str, ...]) -> Standing:
 def _fork_text(seq: int, *, after_restore: bool) -> str:
     if after_restore:
         return f"two heads with number {seq}: one was made before a restore that did not know it"
-    return f"two heads with number {seq} of one incarnation: the agent was alive twice, or its key is in other hands"
+    why = "two copies of the agent were running, or someone else has its key"
+    return f"two heads with number {seq} of one incarnation: {why}"
 
 
-async def _beside(engine: Engine, place: Place) -> Held | PlaceUnreachable:
+async def _companion_heads(engine: BackupEngine, place: Place) -> Held | PlaceUnreachable:
     try:
         files = await read_companions(engine, place)
     except PlaceUnreachable as error:
         return error
     except HoldfastError as error:
-        return Held(findings=(f"what lies beside it cannot be read: {error.message}",))
-    return parse_copy(files.get(NAME))
+        return Held(findings=(f"its companion files cannot be read: {error.message}",))
+    return parse_copy(files.get(HEADS))
 
 
 def witness_file(folder: Path, agent_id: str) -> HeadFile:
     """Where a witness in a folder keeps the heads of this agent."""
-    return HeadFile(folder / f"{agent_id}.{NAME}")
+    return HeadFile(folder / f"{agent_id}.{HEADS}")

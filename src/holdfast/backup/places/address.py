@@ -1,11 +1,11 @@
 """Where a place is, as a person writes it: a folder, or a repository on another host.
 
     /mnt/nas/holdfast                a folder; this machine writes into it
-    ssh://user@host:22/path          a repository behind `borg serve`
+    ssh://user@host:22/path          a repository that the engine reaches by ssh
     user@host:path                   the same, as scp writes it
 
-What Borg or ssh would read as something else is refused: braces (placeholders of Engine), `::`
-(the archive), a leading dash (an option of ssh), anything that is not printable.
+Rejected is what the engine or ssh would misread: braces (placeholders), `::` (an archive), a leading
+dash (an option), anything that is not printable.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SSH = re.compile(rf"ssh://{_USER}{_HOST}(?::(?P<port>[0-9]{{1,5}}))?(?P<path>/.
 _SCP = re.compile(rf"{_USER}{_HOST}:(?P<path>[^:].*)")
 
 
-class Kind(StrEnum):
+class PlaceKind(StrEnum):
     FOLDER = "folder"
     SSH = "ssh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    kind: Kind
+    kind: PlaceKind
     text: str
     host: str = ""
 
@@ -53,31 +53,31 @@ def parse_address(text: str) -> Address:
     if text.startswith("ssh://"):
         return _ssh(text, _SSH.fullmatch(text))
     if text.startswith("/"):
-        return Address(kind=Kind.FOLDER, text=text.rstrip("/") or "/")
+        return Address(kind=PlaceKind.FOLDER, text=text.rstrip("/") or "/")
     scp = _SCP.fullmatch(text)
     if scp is not None:
         return _from_scp(scp)
     raise BadPlace(
-        f"{text[:80]!r} is no place", hint="a folder by its whole path, ssh://user@host/path, or user@host:path"
+        f"{text[:80]!r} is not a place", hint="a folder by its whole path, ssh://user@host/path, or user@host:path"
     )
 
 
 def _check_characters(text: str) -> None:
     if not 0 < len(text) <= ADDRESS_CHARS_MAX or not text.isprintable():
-        raise BadPlace("the address of a place is printable text, not too long")
+        raise BadPlace(f"the address of a place must be printable text of at most {ADDRESS_CHARS_MAX} characters")
     for odd in ("::", "{", "}"):
         if odd in text:
-            raise BadPlace(f"the address of a place may not hold {odd!r}: Borg would misread it")
+            raise BadPlace(f"the address of a place may not hold {odd!r}: the backup engine would misread it")
 
 
 def _ssh(text: str, match: re.Match[str] | None) -> Address:
     if match is None or (match["port"] and not 0 < int(match["port"]) <= PORT_MAX):
-        raise BadPlace(f"{text[:80]!r} is no ssh address", hint="ssh://user@host:22/path")
-    return Address(kind=Kind.SSH, text=text.rstrip("/"), host=match["host"])
+        raise BadPlace(f"{text[:80]!r} is not an ssh address", hint="ssh://user@host:22/path")
+    return Address(kind=PlaceKind.SSH, text=text.rstrip("/"), host=match["host"])
 
 
 def _from_scp(match: re.Match[str]) -> Address:
-    # Relative paths are counted from the far home: Borg writes that as /./
+    # A relative path is counted from the far home: the engine writes that as /./
     path = match["path"] if match["path"].startswith("/") else f"/./{match['path']}"
     user = f"{match['user']}@" if match["user"] else ""
-    return Address(kind=Kind.SSH, text=f"ssh://{user}{match['host']}{path}".rstrip("/"), host=match["host"])
+    return Address(kind=PlaceKind.SSH, text=f"ssh://{user}{match['host']}{path}".rstrip("/"), host=match["host"])

@@ -1,9 +1,9 @@
 """Adding, moving, checking and removing the places of an agent's backups.
 
-The order in `add_place`: sentinel, repository, key block into the vault (copies of escrow.age
-first, the new place among them), files beside, and places.json last. Until that file names the
-place nothing is backed up to it, so a kill anywhere before leaves a place that nobody uses; adding
-it again finds the repository, opens it with the same passphrase and goes on.
+The order in `add`: sentinel, repository, key block into the vault (copies of escrow.age first, the
+new place among them), places.json, companion files. Until places.json names the place nothing is
+backed up to it, so a kill anywhere before leaves an unused place; adding it again finds the
+repository, opens it with the same passphrase and continues.
 
 Removing a place removes nothing in it: its snapshots stay and can be restored.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.engine import Engine, Listing, Repository
+from holdfast.backup.engine import BackupEngine, Listing, Repository
 from holdfast.backup.open_engine import BASE, open_engine
-from holdfast.backup.places.address import Address, Kind, check_place_name, parse_address
+from holdfast.backup.places.address import Address, PlaceKind, check_place_name, parse_address
 from holdfast.backup.places.companion_files import digest, put_companions, read_companions
 from holdfast.backup.places.found_places import log_in_companions
 from holdfast.backup.places.place_states import PlaceStates
@@ -27,8 +27,8 @@ from holdfast.backup.places.places import (
     ABOUT,
     KEYS,
     PLACES_MAX,
-    About,
     Place,
+    PlaceAbout,
     about,
     check_there,
     find_place_id,
@@ -75,7 +75,7 @@ class PlaceRequest:
     append_only: bool = False
     rsh: str = ""
     remote_program: str = ""
-    beside: str = ""
+    companion: str = ""
 
 
 class BackupPlaces:
@@ -86,7 +86,7 @@ class BackupPlaces:
         home: AgentHome,
         *,
         vault: Vault,
-        engine: Engine,
+        engine: BackupEngine,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
@@ -116,12 +116,12 @@ class BackupPlaces:
         check_place_name(request.name)
         address = parse_address(request.address)
         if any(one.name == request.name for one in places):
-            raise BadPlace(f"there is a place {request.name} already")
+            raise BadPlace(f"a place named {request.name} already exists")
         if len(places) >= PLACES_MAX:
             raise BadPlace(f"an agent has at most {PLACES_MAX} places")
         place = self._drafted(request, address)
         if any(one.repository == place.repository for one in places):
-            raise BadPlace(f"{request.address} is a place of this agent already")
+            raise BadPlace(f"{request.address} is already a place of this agent")
         listing = await self._opened_or_made(place)
         place = msgspec.structs.replace(place, repository_id=listing.repository_id)
         await self._keep_key(place)
@@ -130,7 +130,7 @@ class BackupPlaces:
         return place
 
     def remove(self, name: str) -> Place:
-        """Forget the place; what lies there stays, and so does its key in the vault."""
+        """Forget the place. Its files stay, and so does its key in the vault."""
         check_not_moved(self.home.instance)
         places = self.read()
         place = get_place(places, name)
@@ -140,20 +140,20 @@ class BackupPlaces:
         return place
 
     async def move(self, name: str, address: str) -> Place:
-        """The same repository at another address. Raises RepositoryReplaced where it is not."""
+        """The same repository at another address. Raises RepositoryReplaced if it is another one."""
         check_not_moved(self.home.instance)
         places = self.read()
         old = get_place(places, name)
         parsed = parse_address(address)
-        new = msgspec.structs.replace(old, address=parsed.text, kind=parsed.kind, beside="")
-        if new.kind is Kind.FOLDER:
+        new = msgspec.structs.replace(old, address=parsed.text, kind=parsed.kind, companion="")
+        if new.kind is PlaceKind.FOLDER:
             root = _folder(parsed)
             place_id = find_place_id(root) or self._new_id()
             new = msgspec.structs.replace(new, place_id=place_id)
         repository = self.repository(new)
         listing = await self.engine.list_archives(repository, rescue=True)
         repository.check_id(listing.repository_id)
-        if new.kind is Kind.FOLDER and find_place_id(Path(new.address)) is None:
+        if new.kind is PlaceKind.FOLDER and find_place_id(Path(new.address)) is None:
             mark_place(Path(new.address), new.place_id)
         self._change_escrow(lambda escrow: _with_own(_without_place(escrow, str(old.own)), new))
         write_places(self.home.places_file, [new if one == old else one for one in places])
@@ -161,7 +161,7 @@ class BackupPlaces:
         return new
 
     async def check(self, name: str, *, deep: bool = False) -> Listing:
-        """It is there, it opens, it is the repository that was added, its key block is whole.
+        """The place is there, opens, and is the repository that was added.
 
         With `deep` every chunk is read. Raises what is wrong.
         """
@@ -174,21 +174,21 @@ class BackupPlaces:
         return listing
 
     def mark(self, name: str) -> None:
-        """Write the sentinel again, because a person says that this is the place."""
+        """Write the sentinel again: a person says that this is the place."""
         place = self.get(name)
-        if place.kind is Kind.SSH or not (place.own / "repository").is_dir():
+        if place.kind is PlaceKind.SSH or not (place.own / "repository").is_dir():
             raise PlaceMissing(f"place {name}: there is no repository of this agent")
         mark_place(Path(place.address), place.place_id)
 
     async def mend_key(self, name: str) -> None:
-        """Put the kept key block back into the repository's config."""
+        """Put the kept key block back into the repository."""
         check_not_moved(self.home.instance)
         place = self.get(name)
         kept = read_escrow(self.vault).others.get(key_name(place))
         if kept is None:
             raise RepositoryKeyMissing(
-                f"the vault has no key block of {name}",
-                hint=f"another place may: AGENT/{KEYS}/{name}.key; `{self.engine.key_command}` reads it",
+                f"the vault has no key block for place {name}",
+                hint=f"another place may have it in AGENT/{KEYS}/{name}.key; `{self.engine.key_command}` reads it",
             )
         await self.engine.import_key(self.repository(place), kept)
 
@@ -196,10 +196,9 @@ class BackupPlaces:
         await self.engine.break_lock(self.repository(self.get(name)))
 
     async def refresh_companions(self, names: tuple[str, ...] = ()) -> dict[str, Exception]:
-        """Put what lies beside the repositories where it is not what it should be.
+        """Write companion files that are missing or old, for all places or these.
 
-        For all places, or these. A place that is away keeps what it has until a later run; what
-        it raised is given back.
+        A place that is not there keeps what it has until a later run. Returns what places raised.
         """
         places = self.read()
         escrow = read_escrow(self.vault)
@@ -211,21 +210,21 @@ class BackupPlaces:
 
     async def _refresh(self, place: Place, files: dict[str, bytes]) -> None:
         whole = digest(files)
-        if place.kind is Kind.SSH and self.states.of(place.name).beside == whole:
+        if place.kind is PlaceKind.SSH and self.states.of(place.name).companions == whole:
             return
         await asyncio.to_thread(check_there, place)
-        there = await self.check_speaks(place)
+        there = await self.check_keys_current(place)
         heads = _joined(there.get(HEADS, b""), files.get(HEADS, b""))
         if heads:
             files[HEADS] = heads
         await put_companions(self.engine, place, files)
-        self.states.change(place.name, lambda state: msgspec.structs.replace(state, beside=whole))
+        self.states.change(place.name, lambda state: msgspec.structs.replace(state, companions=whole))
 
-    async def check_speaks(self, place: Place) -> dict[str, bytes]:
-        """What lies beside the repository. Raises KeysReplaced where it knows newer keys.
+    async def check_keys_current(self, place: Place) -> dict[str, bytes]:
+        """The companion files. Raises KeysReplaced if they know newer keys.
 
-        An agent that was recovered elsewhere has left its log there: a machine that comes back
-        later must not write over what the living one has, nor make snapshots that look newest.
+        A recovered agent leaves its log there: a machine that comes back later must not overwrite
+        what the living one wrote, nor make snapshots that look newest.
         """
         try:
             files = await read_companions(self.engine, place)
@@ -240,15 +239,15 @@ class BackupPlaces:
         seen = merge_copies(own, (copy,), id=own.id, port=port, asked=frozenset(named))
         if seen is not None and seen.position > own.position:
             raise KeysReplaced(
-                f"place {place.name}: this agent was recovered or rotated elsewhere: its log "
-                f"stands at {tuple(seen.position)}, and the one here at {tuple(own.position)}",
-                hint="this copy must not run on: stop it. If it is the right one, "
+                f"place {place.name}: this agent was recovered or rotated elsewhere: its log there is "
+                f"at {tuple(seen.position)}, the log here is at {tuple(own.position)}",
+                hint="stop this copy: its keys were replaced. If this copy is the right one, "
                 "`holdfast identity show --fetch`; if not, `holdfast recover`",
             )
         return files
 
     def companions_of(self, place: Place) -> dict[str, bytes]:
-        """What should lie beside this place's repository now."""
+        """What the companion files of this place should be now."""
         return self._files(place, self.read(), read_escrow(self.vault))
 
     def _files(self, place: Place, places: tuple[Place, ...], escrow: Escrow) -> dict[str, bytes]:
@@ -268,10 +267,10 @@ class BackupPlaces:
         return found
 
     def _drafted(self, request: PlaceRequest, address: Address) -> Place:
-        if request.beside and parse_address(request.beside).kind is not Kind.SSH:
-            raise BadPlace("--beside names a second repository on a far host: an ssh address")
+        if request.companion and parse_address(request.companion).kind is not PlaceKind.SSH:
+            raise BadPlace("--beside takes an ssh address: a second repository on a far host")
         place_id, domain = "", request.domain or address.host
-        if address.kind is Kind.FOLDER:
+        if address.kind is PlaceKind.FOLDER:
             root = _folder(address)
             place_id = find_place_id(root) or self._new_id()
             domain = request.domain or _domain(root)
@@ -287,16 +286,16 @@ class BackupPlaces:
             append_only=request.append_only,
             rsh=request.rsh,
             remote_program=request.remote_program,
-            beside=request.beside,
+            companion=request.companion,
         )
         return msgspec.structs.replace(draft, epoch=self._epoch(draft))
 
     def _epoch(self, draft: Place) -> int:
         """One above all that were used under this name, unless the repository says its own."""
-        if draft.kind is Kind.FOLDER:
+        if draft.kind is PlaceKind.FOLDER:
             try:
                 raw = (draft.own / ABOUT).read_bytes()
-                found = msgspec.json.decode(raw, type=About)
+                found = msgspec.json.decode(raw, type=PlaceAbout)
                 if found.place == draft.name and found.epoch >= 1:
                     return found.epoch
             except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
@@ -310,7 +309,7 @@ class BackupPlaces:
         return max(used, default=0) + 1
 
     async def _opened_or_made(self, place: Place) -> Listing:
-        if place.kind is Kind.FOLDER:
+        if place.kind is PlaceKind.FOLDER:
             root = Path(place.address)
             if find_place_id(root) is None:
                 mark_place(root, place.place_id)
@@ -322,8 +321,8 @@ class BackupPlaces:
             try:
                 return await self.engine.list_archives(repository)
             except PassphraseRefused as error:
-                raise PlaceTaken(f"at {place.repository} lies a repository that this agent cannot open") from error
-        if place.kind is Kind.FOLDER:
+                raise PlaceTaken(f"{place.repository} is a repository that this agent cannot open") from error
+        if place.kind is PlaceKind.FOLDER:
             write_atomically(place.own / ABOUT, about(place))
         return await self.engine.list_archives(repository)
 
@@ -334,7 +333,7 @@ class BackupPlaces:
         )
 
     def _change_escrow(self, decide: Callable[[Escrow], Escrow]) -> None:
-        """As ring.change, with the vault's second place as a copy where no folder is one."""
+        """As ring.change, with a copy in the vault's second place where it holds one."""
         second = self.home.second
         also = [second] if second is not None and (second / f"{ESCROW}.age").is_file() else []
         with self.vault.turn():
@@ -342,8 +341,8 @@ class BackupPlaces:
                 store(self.vault, decide(read_escrow(self.vault)), also=also)
             except FileNotFoundError as error:
                 raise PlaceMissing(
-                    f"{error.filename} is away: the vault's keys change only when every folder "
-                    "that holds a copy of them is there",
+                    f"{error.filename} is not there: the vault's keys change only when every folder "
+                    "that holds a copy of them is reachable",
                     hint="mount it, or remove that place first",
                 ) from error
 
@@ -361,7 +360,7 @@ async def open_places(
     if vault is None:
         if home.vault is None:
             raise VaultMissing(
-                f"agent {home.name} has no vault: the passphrases of its places come from there",
+                f"agent {home.name} has no vault, and the passphrases of its places come from the vault",
                 hint="`holdfast init NAME` makes an agent with one",
             )
         vault = open_vault(home.vault, ask=ask or terminal_prompt())
@@ -378,7 +377,7 @@ def key_name(place: Place) -> str:
 
 
 def _joined(there: bytes, ours: bytes) -> bytes:
-    """The lines of both, theirs first: nothing that a place knows is forgotten by us."""
+    """The lines of both, theirs first: we forget nothing that a place knows."""
     whole = there[: there.rfind(b"\n") + 1] + ours[: ours.rfind(b"\n") + 1]  # torn ends say nothing
     lines = dict.fromkeys(line for line in whole.split(b"\n") if line)
     return b"".join(line + b"\n" for line in lines)
@@ -388,7 +387,7 @@ def _folder(address: Address) -> Path:
     root = Path(address.text)
     if not root.is_dir():
         raise PlaceMissing(
-            f"there is no folder {root}", hint=f"mount the disk first; or `mkdir {root}` if it is to be a plain folder"
+            f"there is no folder {root}", hint=f"mount the disk first, or `mkdir {root}` if you want a plain folder"
         )
     check_place(root, allow_network_fs=True)
     return root
@@ -405,7 +404,7 @@ def _folder_name(agent: str) -> str:
 
 
 def _with_own(escrow: Escrow, place: Place) -> Escrow:
-    return with_place(escrow, place.own) if place.kind is Kind.FOLDER else escrow
+    return with_place(escrow, place.own) if place.kind is PlaceKind.FOLDER else escrow
 
 
 def _without_place(escrow: Escrow, folder: str) -> Escrow:

@@ -1,4 +1,4 @@
-"""The files beside a repository: what a bare machine needs besides the paper.
+"""The companion files of a repository: what a bare machine needs besides the paper.
 
     place.json           the place's name and key epoch, to derive the passphrase
     escrow.age           the vault's keys, which the paper opens
@@ -6,13 +6,13 @@
     kel.jsonl            the agent's key log, by which heads are judged, and receipts.jsonl for it
     keys/PLACE.key       the key blocks of the other places, each sealed by its own passphrase
 
-None of it is readable or forgeable by itself, so it needs no secret to be fetched. In a folder
-these are plain files. On a far host, where nothing but Borg answers, they are the newest archive
-of a second, small repository with the passphrase `holdfast`, which is printed here on purpose:
-whoever has the paper and the address can read it with plain Borg.
+None of it is readable or forgeable by itself, so fetching it needs no secret. In a folder these are
+plain files. On a far host, where only the engine answers, they are the newest archive of a second,
+small repository (ADDRESS-beside) with the passphrase `holdfast`, which is printed here on purpose:
+with the paper and the address, the plain engine can read it.
 
-All files are put at once. A kill in between leaves, in a folder, some old and some new files, each
-whole; on a far host the set before. The next run compares and puts them again.
+All files are written at once. A kill in between leaves, in a folder, some old and some new files,
+each whole; on a far host the set before. The next run compares and writes them again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from holdfast.backup.engine import Engine, Repository
-from holdfast.backup.places.address import Kind
+from holdfast.backup.engine import BackupEngine, Repository
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import COMPANION_SUFFIX, KEYS, Place, place_error
 from holdfast.errors import BadInput, PlaceMissing, PlaceTaken, RepositoryDamaged
 from holdfast.host.private_files import ensure_private_folder, write_atomically
@@ -44,30 +44,24 @@ KEPT_MAX = 20
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """Of a whole set, to see whether a place has it already."""
+    """Of a whole set, to see if a place already has it."""
     parts = (f"{name}\0{hashlib.sha256(files[name]).hexdigest()}\n" for name in sorted(files))
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-async def put_companions(engine: Engine, place: Place, files: Mapping[str, bytes]) -> None:
-    """Put the whole set beside the place's repository; durable on return.
-
-    Raises what the place raises; in a folder, ReadOnly, PlaceFull and the like.
-    """
+async def put_companions(engine: BackupEngine, place: Place, files: Mapping[str, bytes]) -> None:
+    """Write the whole set for this place; durable on return. Raises what the place raises."""
     for name in files:
         _check_name(name)
-    if place.kind is Kind.FOLDER:
+    if place.kind is PlaceKind.FOLDER:
         await asyncio.to_thread(_write, place.own, files)
     else:
         await _archive(engine, place, files)
 
 
-async def read_companions(engine: Engine, place: Place) -> dict[str, bytes]:
-    """The files beside a place's repository, as they are: nothing of them is checked yet.
-
-    Needs no key. Raises PlaceMissing where there are none, and what the place raises.
-    """
-    if place.kind is Kind.FOLDER:
+async def read_companions(engine: BackupEngine, place: Place) -> dict[str, bytes]:
+    """The companion files as they are, not checked. Needs no key. Raises PlaceMissing if there are none."""
+    if place.kind is PlaceKind.FOLDER:
         try:
             return await asyncio.to_thread(read_folder, place.own)
         except OSError as error:
@@ -83,10 +77,10 @@ def read_folder(folder: Path) -> dict[str, bytes]:
         path = folder / name
         if path.suffix in (".json", ".age", ".jsonl", ".key") and path.is_file():
             if path.stat().st_size > BYTES_MAX:
-                raise RepositoryDamaged(f"{path} is larger than it can be")
+                raise RepositoryDamaged(f"{path} is larger than any such file")
             found[name] = _read(path)
     if not found:
-        raise PlaceMissing(f"{folder} holds nothing of an agent")
+        raise PlaceMissing(f"{folder} holds no files of an agent")
     return found
 
 
@@ -100,7 +94,7 @@ def _read(path: Path) -> bytes:
 def companion_repository(place: Place) -> Repository:
     return Repository(
         name=f"{place.name} (beside)",
-        address=place.beside or place.address + COMPANION_SUFFIX,
+        address=place.companion or place.address + COMPANION_SUFFIX,
         passphrase=SecretBytes(PASSPHRASE),
         rsh=place.rsh,
         remote_program=place.remote_program,
@@ -121,7 +115,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
             write_atomically(path, data)
 
 
-async def _archive(engine: Engine, place: Place, files: Mapping[str, bytes]) -> None:
+async def _archive(engine: BackupEngine, place: Place, files: Mapping[str, bytes]) -> None:
     repository = companion_repository(place)
     try:
         listed = await engine.list_archives(repository, prefix=PREFIX)
@@ -140,17 +134,17 @@ async def _archive(engine: Engine, place: Place, files: Mapping[str, bytes]) -> 
         await engine.compact(repository)
 
 
-async def _unarchived(engine: Engine, repository: Repository) -> dict[str, bytes]:
+async def _unarchived(engine: BackupEngine, repository: Repository) -> dict[str, bytes]:
     listed = await engine.list_archives(repository, prefix=PREFIX, rescue=True)
     if not listed.archives:
-        raise PlaceMissing(f"{repository.name} holds nothing of an agent")
+        raise PlaceMissing(f"{repository.name} holds no files of an agent")
     newest = max(listed.archives, key=lambda one: one.name)
     raw = bytearray()
     async with engine.export_tar(repository, newest.name, rescue=True) as pieces:
         async for piece in pieces:
             raw += piece
             if len(raw) > BYTES_MAX:
-                raise RepositoryDamaged(f"{repository.name}: larger than it can be")
+                raise RepositoryDamaged(f"{repository.name}: the companion files are too large")
     return files_of(bytes(raw), where=repository.name)
 
 
@@ -172,7 +166,7 @@ def _check_name(name: str) -> None:
     parts = PurePosixPath(name).parts
     inside = len(parts) == 1 or (len(parts) == 2 and parts[0] == KEYS)
     if not inside or ".." in parts or name.startswith("/"):
-        raise BadInput(f"{name!r} cannot lie beside a repository")
+        raise BadInput(f"{name!r} cannot be a companion file of a repository")
 
 
 def _names(folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ When a backup was last tried, when one was last made, and when one was last rest
 and compared. Only the third counts as a backup.
 
 It also says which snapshots the place must have: those that were made or seen there, until we
-remove them ourselves. A listing that lacks one is a loss that somebody else caused.
+remove them ourselves. A listing that lacks one is a loss that another program caused.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PlaceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshots: tuple[str, ...] = ()  # all that were made here and not removed by us, oldest first
     verified_ms: int = 0
     verified: str = ""  # the newest snapshot that was restored for a test
-    told: str = ""  # the trouble that a person was told of last; "" when all is well
-    beside: str = ""  # digest of the files that lie beside the repository
+    notified: str = msgspec.field(default="", name="told")  # the last trouble in a notice; "": all is well
+    companions: str = msgspec.field(default="", name="beside")  # digest of the companion files
     pruned: tuple[str, ...] = ()  # removed by us, oldest first
     missing: tuple[str, ...] = ()  # of `snapshots`: not in the newest listing
     spared: tuple[str, ...] = ()  # not pruned before `spared_until_ms`
@@ -64,8 +64,8 @@ def seen(state: PlaceState, *, listed: Collection[str], named: Sequence[str], be
 
     `before` is what the place was known to hold when the listing was asked for: what a run beside
     this one has made since is not missing. What was seen there once must stay there until we
-    remove it ourselves; what is gone stays in `snapshots`, so that no later run forgets it. A
-    verified snapshot that is gone is no verified one any more.
+    remove it ourselves; a missing one stays in `snapshots`, so that no later run forgets it. A
+    missing snapshot no longer counts as verified.
     """
     known = {*state.snapshots, *state.pruned}
     new = tuple(one for one in named if one in listed and one not in known)
@@ -83,7 +83,7 @@ def spare(state: PlaceState, snapshots: Sequence[str], *, until_ms: int) -> Plac
 
 
 def shown(state: PlaceState) -> tuple[str, str]:
-    """The result a person is shown, and its message: a good run does not hide what is gone."""
+    """The result a person is shown, and its message: a good run does not hide missing snapshots."""
     if state.missing and state.result in ("", OK):
         return MISSING, missing_text(state)
     return state.result, state.message
@@ -93,7 +93,7 @@ def missing_text(state: PlaceState) -> str:
     names = state.missing[:SHOWN_MAX]
     more = len(state.missing) - len(names)
     return (
-        f"{len(state.missing)} snapshots that were there are gone, and Holdfast did not remove "
+        f"{len(state.missing)} snapshots that were there are missing, and Holdfast did not remove "
         f"them: {', '.join(names)}" + (f" and {more} more" if more else "")
     )
 

@@ -1,6 +1,6 @@
 """What became of the last runs, for each place: place_state.json, of this host alone.
 
-It lies in the instance folder, which is never backed up: a restored agent has verified nothing yet.
+It is in the instance folder, which is never backed up: a restored agent has verified nothing yet.
 
 Several processes may write (a worker's loop, a command): each change is made under a lock, over
 what the file holds at that moment, and replaces it in one rename.
@@ -27,7 +27,7 @@ FORMAT = 1
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     places: dict[str, PlaceState]
-    warning: str = ""  # about the agent's folder, not told yet
+    warning: str = ""  # about the agent's folder, not sent yet
 
 
 Change = Callable[[PlaceState], PlaceState]
@@ -47,7 +47,7 @@ class PlaceStates:
         return self._read().warning
 
     def warn(self, text: str) -> None:
-        """Keep a warning about the agent's folder until it was told; empty: it was."""
+        """Keep a warning about the agent's folder until it was sent; an empty text removes it."""
         self._write(lambda file: msgspec.structs.replace(file, warning=text))
 
     def _read(self) -> _File:
@@ -62,7 +62,7 @@ class PlaceStates:
             found = msgspec.json.decode(raw, type=_File)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadPlace(
-                f"{path}: {error}", hint="remove it: the next runs and test restores write it anew"
+                f"{path}: {error}", hint="remove it: the next backups and test restores write it again"
             ) from None
         if found.format != FORMAT:
             raise BadPlace(f"{path} has format {found.format}; this Holdfast knows {FORMAT}")

@@ -1,14 +1,14 @@
 """The places of an agent: places.json in its folder, names and addresses, no secrets.
 
-A place holds one repository of this agent, with a key of its own, and beside it what a bare
-machine needs besides the paper: escrow.age, the heads, the key blocks of the other places.
+A place holds one repository of this agent, with a key of its own, and companion files: what a bare
+machine needs besides the paper (escrow.age, the heads, the key blocks of the other places).
 
     folder      ROOT/holdfast-place.json      the sentinel: which place this is
-                ROOT/AGENT/repository/        Borg's
+                ROOT/AGENT/repository/        the engine's
                 ROOT/AGENT/place.json         the place's name and key epoch
                 ROOT/AGENT/escrow.age, heads.jsonl, keys/PLACE.key
-    ssh         ADDRESS                       Borg's
-                ADDRESS-beside                a second repository for the files beside: companion_files.py
+    ssh         ADDRESS                       the engine's
+                ADDRESS-beside                a second repository for the companion files
 
 The sentinel is written when a place is added and read before every run. Where it is missing the
 disk is not mounted, and what a run would write would land in the empty folder below: so nothing is
@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backup.engine import Repository
-from holdfast.backup.places.address import Kind, check_place_name, parse_address
+from holdfast.backup.places.address import PlaceKind, check_place_name, parse_address
 from holdfast.errors import (
     BackupFailed,
     BadPlace,
@@ -57,7 +57,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One line of places.json."""
 
     name: str
-    kind: Kind
+    kind: PlaceKind
     address: str
     place_id: str  # of the folder; a far host has none, there its repository's id counts
     repository_id: str
@@ -68,7 +68,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     append_only: bool = False  # the far end does not let this agent remove anything at once
     rsh: str = ""
     remote_program: str = msgspec.field(default="", name="remote_borg")
-    beside: str = ""  # address of the second repository, where it is not ADDRESS-beside
+    companion: str = msgspec.field(default="", name="beside")  # its companion repository, if not ADDRESS-beside
 
     @property
     def own(self) -> Path:
@@ -77,7 +77,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def repository(self) -> str:
-        return self.address if self.kind is Kind.SSH else str(self.own / REPOSITORY)
+        return self.address if self.kind is PlaceKind.SSH else str(self.own / REPOSITORY)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class _Sentinel(msgspec.Struct, frozen=True, kw_only=True):
     place_id: str
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class PlaceAbout(msgspec.Struct, frozen=True, kw_only=True):
     """ROOT/AGENT/place.json: what a bare machine must know to derive the passphrase."""
 
     format: int
@@ -148,17 +148,17 @@ def repository_of(place: Place, escrow: Escrow) -> Repository:
 def check_there(place: Place) -> None:
     """The place is the one that was added. Raises PlaceMissing.
 
-    Of a far host nothing can be seen without connecting: there Borg itself compares the id. Nor
-    is a folder without a sentinel doubted that a person names on a bare machine.
+    A far host shows nothing without a connection: there the engine compares the id. A folder that a
+    person names on a bare machine needs no sentinel.
     """
-    if place.kind is Kind.SSH or not place.place_id:
+    if place.kind is PlaceKind.SSH or not place.place_id:
         return
     found = find_place_id(Path(place.address))
     if found is None:
         raise PlaceMissing(
-            f"place {place.name}: {place.address} has no {SENTINEL}: is the disk not mounted?",
+            f"place {place.name}: {place.address} has no {SENTINEL}: is the disk mounted?",
             hint=f"mount the disk at {place.address}; the next run catches up by itself. "
-            f"If the file was removed by hand: `holdfast place check {place.name} --mark`",
+            f"If you removed the file: `holdfast place check {place.name} --mark`",
         )
     if found != place.place_id:
         raise PlaceMissing(
@@ -188,7 +188,7 @@ def mark_place(root: Path, place_id: str) -> None:
 
 
 def about(place: Place) -> bytes:
-    fields = About(format=FORMAT, place=place.name, epoch=place.epoch, repository_id=place.repository_id)
+    fields = PlaceAbout(format=FORMAT, place=place.name, epoch=place.epoch, repository_id=place.repository_id)
     return msgspec.json.format(msgspec.json.encode(fields)) + b"\n"
 
 
@@ -209,11 +209,11 @@ def _check(places: Sequence[Place], *, where: Path) -> None:
     for place in places:
         parsed = parse_address(place.address)
         if parsed.kind is not place.kind or parsed.text != place.address:
-            raise BadPlace(f"{where}: place {place.name}: its address is not one of its kind")
-        if place.beside and parse_address(place.beside).kind is not Kind.SSH:
+            raise BadPlace(f"{where}: place {place.name}: its address does not match its kind")
+        if place.companion and parse_address(place.companion).kind is not PlaceKind.SSH:
             raise BadPlace(f"{where}: place {place.name}: `beside` is an ssh address")
         if place.epoch < 1 or "/" in place.agent or place.agent in ("", ".", ".."):
-            raise BadPlace(f"{where}: place {place.name}: a field has a value it cannot have")
+            raise BadPlace(f"{where}: place {place.name}: a field has an impossible value")
         texts = (place.domain, place.remote_program, place.agent, place.place_id, place.repository_id)
         if not all(len(one) <= TEXT_CHARS_MAX and (one.isprintable()) for one in texts):
             raise BadPlace(f"{where}: place {place.name}: a field is too long or not printable")

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.backup.archive.manifest import NAME, Entry, Kind
+from holdfast.backup.archive.manifest import NAME, EntryKind, ManifestEntry
 from holdfast.backup.archive.reader import (
     HEAD_NAME,
     STATE,
@@ -31,7 +31,7 @@ from holdfast.backup.archive.reader import (
     read_manifest,
 )
 from holdfast.backup.archive.tar_stream import read_through
-from holdfast.backup.engine import Engine, Repository
+from holdfast.backup.engine import BackupEngine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.errors import (
     ArchiveRefused,
@@ -56,7 +56,9 @@ RUNS_MAX = 1_000  # at one place; with more damage than that the rest is not loo
 DAMAGE = (RepositoryDamaged, BackupDamaged, ArchiveRefused, SnapshotIncomplete, BackupFailed, SnapshotNotFound)
 
 
-async def fetch_manifest(engine: Engine, repository: Repository, head: Signed[Head], work: Path) -> tuple[Entry, ...]:
+async def fetch_manifest(
+    engine: BackupEngine, repository: Repository, head: Signed[Head], work: Path
+) -> tuple[ManifestEntry, ...]:
     """The manifest of this head out of a place, by way of the empty folder `work`."""
     paths = (HEAD_NAME, NAME)
     try:
@@ -69,7 +71,7 @@ async def fetch_manifest(engine: Engine, repository: Repository, head: Signed[He
 class Gathering:
     """Wanted entries of one snapshot, collected from one place after another in `work/whole`."""
 
-    def __init__(self, work: Path, wanted: Sequence[Entry]) -> None:
+    def __init__(self, work: Path, wanted: Sequence[ManifestEntry]) -> None:
         self._work = work
         self._wanted = {one.path: one for one in wanted if one.is_content}
         self._others = [one for one in wanted if not one.is_content]
@@ -80,15 +82,17 @@ class Gathering:
         ensure_private_folder(self.folder)
 
     @property
-    def missing(self) -> list[Entry]:
+    def missing(self) -> list[ManifestEntry]:
         return [one for path, one in self._wanted.items() if path not in self.whole]
 
-    def same_in(self, entries: Sequence[Entry]) -> list[Entry]:
+    def same_in(self, entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
         """Those of another snapshot that have the bytes of what is missing."""
         missing = {(one.path, one.sha256, one.size) for one in self.missing}
         return [one for one in entries if (one.path, one.sha256, one.size) in missing]
 
-    async def take(self, engine: Engine, repository: Repository, head: Signed[Head], entries: Sequence[Entry]) -> None:
+    async def take(
+        self, engine: BackupEngine, repository: Repository, head: Signed[Head], entries: Sequence[ManifestEntry]
+    ) -> None:
         """These of what is missing, as far as this place has them whole in this snapshot.
 
         Raises what says nothing about the files: the place does not answer, our disk is full.
@@ -113,7 +117,9 @@ class Gathering:
                     raise got.error
                 todo += self._halves(left, batch, got.error)
 
-    def _halves(self, left: list[Entry], batch: Sequence[Entry], error: HoldfastError) -> list[list[Entry]]:
+    def _halves(
+        self, left: list[ManifestEntry], batch: Sequence[ManifestEntry], error: HoldfastError
+    ) -> list[list[ManifestEntry]]:
         if len(batch) == 1:
             self.damaged[batch[0].path] = error.message
             return []
@@ -121,7 +127,7 @@ class Gathering:
         return [part for part in (left[middle:], left[:middle]) if part]
 
     async def _run(
-        self, engine: Engine, repository: Repository, head: Signed[Head], batch: Sequence[Entry]
+        self, engine: BackupEngine, repository: Repository, head: Signed[Head], batch: Sequence[ManifestEntry]
     ) -> SomeFiles:
         self._runs += 1
         work = self._work / f"run-{self._runs}"
@@ -157,7 +163,7 @@ class Gathering:
         """Folders, links and modes of what is wanted; nothing of them can be damaged."""
         for one in self._others:
             to = self.folder / one.path
-            if one.kind is Kind.FOLDER:
+            if one.kind is EntryKind.FOLDER:
                 to.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             elif leads_inside(one):
                 to.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -166,10 +172,10 @@ class Gathering:
         for path in self.whole:
             self._finish(self._wanted[path], now_ns)
         for one in reversed(self._others):
-            if one.kind is Kind.FOLDER:
+            if one.kind is EntryKind.FOLDER:
                 self._finish(one, now_ns)
 
-    def _finish(self, one: Entry, now_ns: int) -> None:
+    def _finish(self, one: ManifestEntry, now_ns: int) -> None:
         to = self.folder / one.path
         mtime_ns = find_mtime_ns(one, now_ns=now_ns)
         if mtime_ns is not None:
@@ -177,9 +183,9 @@ class Gathering:
         os.chmod(to, one.mode)
 
 
-def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:
+def _batches(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
     """In the order of the manifest from the end: the last one is taken first."""
-    made: list[list[Entry]] = []
+    made: list[list[ManifestEntry]] = []
     room = 0
     for one in entries:
         size = len(one.path.encode()) + len(STATE) + 2

@@ -52,17 +52,17 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RestoreCandidate:
     """One snapshot, and the places that hold it."""
 
     head: Signed[Head]
     places: tuple[Place, ...]
 
 
-def candidates(found: Overview, wish: Wish) -> list[Candidate]:
+def candidates(found: Overview, wish: Wish) -> list[RestoreCandidate]:
     """Newest first. Raises SnapshotNotFound, which says why there is none."""
     made = [
-        Candidate(head=head, places=places)
+        RestoreCandidate(head=head, places=places)
         for head in reversed(found.chain.heads)
         if (wish.at is None or head.record.at <= wish.at)
         and (not wish.archive or head.record.archive == wish.archive)
@@ -92,7 +92,7 @@ def none_to_restore(found: Overview, wish: Wish) -> SnapshotNotFound:
     if troubles:
         return SnapshotNotFound(
             f"no place holds a snapshot that can be restored ({'; '.join(troubles)})",
-            hint="mend what is said of the places, or name another one with --place",
+            hint="fix the errors reported for these places, or name another one with --place",
         )
     return SnapshotNotFound(
         "no place holds a snapshot that the agent signed",
@@ -127,8 +127,8 @@ class Failures:
         error = self._may_pass
         if error is not None:
             error.hint = (
-                f"snapshot {head.seq} is there and could not be fetched now: run the command "
-                f"again. To give it up for an older one: --at {moment(head.at - 1)}"
+                f"snapshot {head.seq} exists and could not be fetched now: run the command "
+                f"again. To take an older one instead: --at {moment(head.at - 1)}"
             )
             raise error
 
@@ -139,5 +139,5 @@ class Failures:
             shown = [f"{one.place}: {one.archive}: {one.message}" for one in self.passed[1:]]
             more = len(shown) - TOLD_MAX
             rest = "; ".join(shown[:TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
-            first = type(first)(f"{first.message}; nor could be used: {rest}", hint=first.hint)
+            first = type(first)(f"{first.message}; these could not be used either: {rest}", hint=first.hint)
         return first

@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backup.archive.contained_writer import ContainedWriter
-from holdfast.backup.archive.manifest import Entry, Kind
+from holdfast.backup.archive.manifest import EntryKind, ManifestEntry
 from holdfast.backup.archive.reader import leads_inside
-from holdfast.backup.engine import Engine
+from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.places import Place, repository_of
 from holdfast.backup.restore.partial import DAMAGE, Gathering, fetch_manifest
-from holdfast.backup.restore.restore_choice import Candidate, Failures, moment
+from holdfast.backup.restore.restore_choice import Failures, RestoreCandidate, moment
 from holdfast.errors import BackupDamaged, BadInput, HoldfastError, Retryable, SnapshotNotFound
 from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree
@@ -35,7 +35,7 @@ SHOWN_MAX = 8
 OLDER_MAX = 10  # snapshots that are searched for the same bytes
 
 
-class Damaged(msgspec.Struct, frozen=True, kw_only=True):
+class DamagedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A wanted file that no place has whole."""
 
     path: str
@@ -43,36 +43,38 @@ class Damaged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundFiles:
     """The snapshot that was taken, the place that gave most of it, and what is wanted of it."""
 
-    chosen: Candidate
+    chosen: RestoreCandidate
     place: Place
-    entries: tuple[Entry, ...]
-    damaged: tuple[Damaged, ...] = ()
+    entries: tuple[ManifestEntry, ...]
+    damaged: tuple[DamagedFile, ...] = ()
     folder: Path | None = None  # where the whole files lie
 
     @property
     def links_left(self) -> tuple[str, ...]:
         """Wanted links that lead outside: they are not made."""
-        links = (one for one in self.entries if one.kind is Kind.LINK)
+        links = (one for one in self.entries if one.kind is EntryKind.LINK)
         return tuple(one.path for one in links if not leads_inside(one))
 
     @property
-    def restored(self) -> tuple[Entry, ...]:
+    def restored(self) -> tuple[ManifestEntry, ...]:
         lost = {one.path for one in self.damaged}
         return tuple(one for one in self.entries if one.is_content and one.path not in lost)
 
 
 class FileRestore:
-    def __init__(self, engine: Engine, escrow: Escrow, work: Path, failures: Failures, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, engine: BackupEngine, escrow: Escrow, work: Path, failures: Failures, wanted: Sequence[str]
+    ) -> None:
         self._engine = engine
         self._escrow = escrow
         self._work = work
         self._failures = failures
         self._wanted = tuple(wanted)
 
-    async def plan(self, made: Sequence[Candidate]) -> Found:
+    async def plan(self, made: Sequence[RestoreCandidate]) -> FoundFiles:
         """What would be restored, by the manifest alone."""
         for one in made:
             found = await self._selected(one)
@@ -81,7 +83,7 @@ class FileRestore:
             self._failures.check_older(one.head.record)
         raise self._failures.last()
 
-    async def gather(self, made: Sequence[Candidate]) -> Found:
+    async def gather(self, made: Sequence[RestoreCandidate]) -> FoundFiles:
         """The newest snapshot of which something that is wanted is whole, with all that is."""
         for number, one in enumerate(made):
             found = await self._selected(one)
@@ -91,12 +93,12 @@ class FileRestore:
                     return gathered
                 text = "; ".join(f"{lost.path}: {lost.message}" for lost in gathered.damaged)
                 self._failures.add(
-                    one.head.record, gathered.place.name, BackupDamaged(f"nothing that is wanted is whole: {text}")
+                    one.head.record, gathered.place.name, BackupDamaged(f"no wanted file is whole: {text}")
                 )
             self._failures.check_older(one.head.record)
         raise self._failures.last()
 
-    async def _selected(self, one: Candidate) -> Found | None:
+    async def _selected(self, one: RestoreCandidate) -> FoundFiles | None:
         for place in one.places:
             try:
                 entries = await self._manifest(one, place)
@@ -104,17 +106,17 @@ class FileRestore:
                 self._failures.add(one.head.record, place.name, error)
                 continue
             wanted = select(entries, self._wanted, one.head.record)
-            return Found(chosen=one, place=place, entries=wanted)
+            return FoundFiles(chosen=one, place=place, entries=wanted)
         return None
 
-    async def _manifest(self, one: Candidate, place: Place) -> tuple[Entry, ...]:
+    async def _manifest(self, one: RestoreCandidate, place: Place) -> tuple[ManifestEntry, ...]:
         work = self._work / "manifest"
         await asyncio.to_thread(remove_tree, work)
         ensure_private_folder(work)
         repository = repository_of(place, self._escrow)
         return await fetch_manifest(self._engine, repository, one.head, work)
 
-    async def _gathered(self, found: Found, older: Sequence[Candidate]) -> Found:
+    async def _gathered(self, found: FoundFiles, older: Sequence[RestoreCandidate]) -> FoundFiles:
         await asyncio.to_thread(remove_tree, self._work / "files")
         gathering = Gathering(self._work / "files", found.entries)
         rest = [place for place in found.chosen.places if place != found.place]
@@ -135,13 +137,13 @@ class FileRestore:
         except OSError as error:
             raise disk_error(error, gathering.folder) from error
         damaged = tuple(
-            Damaged(path=one.path, message=why.get(one.path, "could not be fetched")) for one in gathering.missing
+            DamagedFile(path=one.path, message=why.get(one.path, "could not be fetched")) for one in gathering.missing
         )
-        return Found(
+        return FoundFiles(
             chosen=found.chosen, place=found.place, entries=found.entries, damaged=damaged, folder=gathering.folder
         )
 
-    async def _from_older(self, gathering: Gathering, older: Sequence[Candidate]) -> None:
+    async def _from_older(self, gathering: Gathering, older: Sequence[RestoreCandidate]) -> None:
         """The same bytes out of older snapshots; what goes wrong there is no news."""
         for one, place in [(each, place) for each in older for place in each.places]:
             if not gathering.missing:
@@ -161,10 +163,12 @@ def check_free(target: Path, files: Sequence[str]) -> None:
     """Nothing is written over. Raises BadInput."""
     for path in files:
         if os.path.lexists(target / path):
-            raise BadInput(f"{target / path} is there already", hint="nothing is written over; move it")
+            raise BadInput(
+                f"{target / path} already exists", hint="Holdfast overwrites nothing: move it, or choose another folder"
+            )
 
 
-def put_files(found: Found, target: Path, files: Sequence[str]) -> None:
+def put_files(found: FoundFiles, target: Path, files: Sequence[str]) -> None:
     """What is whole takes its names below the target."""
     if found.folder is None:
         return
@@ -181,9 +185,9 @@ def put_files(found: Found, target: Path, files: Sequence[str]) -> None:
         sync_folder(to.parent)
 
 
-def select(entries: Sequence[Entry], wanted: Sequence[str], head: Head) -> tuple[Entry, ...]:
+def select(entries: Sequence[ManifestEntry], wanted: Sequence[str], head: Head) -> tuple[ManifestEntry, ...]:
     """The entries of these paths, with all that is below. Raises SnapshotNotFound."""
-    chosen: dict[str, Entry] = {}
+    chosen: dict[str, ManifestEntry] = {}
     for path in wanted:
         below = [one for one in entries if one.path == path or one.path.startswith(f"{path}/")]
         if not below:
@@ -192,16 +196,16 @@ def select(entries: Sequence[Entry], wanted: Sequence[str], head: Head) -> tuple
     return tuple(one for one in entries if one.path in chosen)
 
 
-def _not_there(entries: Sequence[Entry], path: str, head: Head) -> SnapshotNotFound:
+def _not_there(entries: Sequence[ManifestEntry], path: str, head: Head) -> SnapshotNotFound:
     names = [one.path for one in entries]
     last = path.rpartition("/")[2]
     near = [name for name in names if name.rpartition("/")[2] == last]
     near += get_close_matches(path, names, n=SHOWN_MAX, cutoff=0.6)
     if near:
         shown = ", ".join(dict.fromkeys(near[:SHOWN_MAX]))
-        hint = f"near it are: {shown}"
+        hint = f"similar names: {shown}"
     else:
-        top = [f"{one.path}/" if one.kind is Kind.FOLDER else one.path for one in entries if "/" not in one.path]
+        top = [f"{one.path}/" if one.kind is EntryKind.FOLDER else one.path for one in entries if "/" not in one.path]
         more = f" and {len(top) - SHOWN_MAX} more" if len(top) > SHOWN_MAX else ""
         hint = f"it holds: {', '.join(top[:SHOWN_MAX])}{more}; --file FOLDER takes a whole folder"
     return SnapshotNotFound(

@@ -34,19 +34,18 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backup.archive.contained_writer import ContainedWriter
-from holdfast.backup.archive.manifest import Note
+from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.archive.reader import Snapshot
 from holdfast.backup.backups import STAGING, alone
 from holdfast.backup.chain.chain import behind
-from holdfast.backup.chain.heads import NAME as HEADS
-from holdfast.backup.chain.heads import HeadFile, Held
+from holdfast.backup.chain.heads import HEADS, HeadFile, Held
 from holdfast.backup.chain.inner_heads import survey
 from holdfast.backup.chain.sources import Overview, look_around
-from holdfast.backup.engine import Engine
+from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.places import Place, repository_of
 from holdfast.backup.report import LagShape, lag_shape
-from holdfast.backup.restore.restore_choice import Candidate, Failures, Passed, Wish, candidates, moment
-from holdfast.backup.restore.restore_files import Damaged, FileRestore, Found, check_free, outermost, put_files
+from holdfast.backup.restore.restore_choice import Failures, Passed, RestoreCandidate, Wish, candidates, moment
+from holdfast.backup.restore.restore_files import DamagedFile, FileRestore, FoundFiles, check_free, outermost, put_files
 from holdfast.backup.snapshot.place_snapshots import SCRATCH
 from holdfast.backup.snapshot.verify import Check, check_snapshot, fetch
 from holdfast.core.ports import KeyRing
@@ -74,7 +73,7 @@ Prepare = Callable[[Path], Awaitable[None]]
 class Means:
     """What a restore needs: where to look, what opens it, and whose heads count."""
 
-    engine: Engine  # its program; a restore takes a fresh base folder
+    engine: BackupEngine  # its program; a restore takes a fresh base folder
     places: Sequence[Place]
     escrow: Escrow
     log: KeyLog
@@ -98,11 +97,11 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     newest_known: int  # number of the newest head that anybody has
     behind: LagShape | None  # that head; None where it is the one that was restored
     passed: tuple[Passed, ...] = ()
-    damaged: tuple[Damaged, ...] = ()  # of single files: those that no place has whole
+    damaged: tuple[DamagedFile, ...] = ()  # of single files: those that no place has whole
     paths: tuple[str, ...] = ()  # of single files: those that are, or would be, restored
     links_left: tuple[str, ...] = ()  # links that lead outside are not made again
     links_left_count: int = 0  # in all: of a long list the first are named
-    notes: tuple[Note, ...] = ()  # of the snapshot: what was left out of it, what changed meanwhile
+    notes: tuple[SnapshotNote, ...] = ()  # of the snapshot: what was left out of it, what changed meanwhile
     notes_count: int = 0
     findings: tuple[str, ...] = ()
     kept: str = ""  # where the old state lies
@@ -208,10 +207,10 @@ class _Restore:
         found = await survey(self._fresh(), listed, means.others, means.log, means.escrow, port=means.port)
         return found, time.monotonic() - began
 
-    def _fresh(self) -> Engine:
+    def _fresh(self) -> BackupEngine:
         return self._means.engine.fresh(self._work / "base")
 
-    async def _fetched(self, made: Sequence[Candidate]) -> tuple[Candidate, Place, Snapshot, float]:
+    async def _fetched(self, made: Sequence[RestoreCandidate]) -> tuple[RestoreCandidate, Place, Snapshot, float]:
         """The first that turns out to be what its head says, and can be gone on with."""
         say = self._means.engine.progress.say
         for one in made:
@@ -220,7 +219,7 @@ class _Restore:
                     snapshot, check_s = await self._tried(one, place)
                 except HoldfastError as error:
                     self._failures.add(one.head.record, place.name, error)
-                    say(f"passed over: snapshot {one.head.record.seq} at {place.name}: {error}")
+                    say(f"skipped: snapshot {one.head.record.seq} at {place.name}: {error}")
                     continue
                 if one is not made[0]:
                     say(_loss(made[0].head.record, one.head.record))
@@ -230,7 +229,7 @@ class _Restore:
         error.hint += "; single files that are whole: `holdfast recover --file PATH --to FOLDER`"
         raise error
 
-    async def _tried(self, one: Candidate, place: Place) -> tuple[Snapshot, float]:
+    async def _tried(self, one: RestoreCandidate, place: Place) -> tuple[Snapshot, float]:
         work = self._work / "tree"
         await asyncio.to_thread(remove_tree, work)
         ensure_private_folder(work)
@@ -243,7 +242,7 @@ class _Restore:
     def _file_restore(self) -> FileRestore:
         return FileRestore(self._fresh(), self._means.escrow, self._work, self._failures, self._wish.files)
 
-    async def _run_files(self, found: Overview, made: Sequence[Candidate], *, look_s: float) -> RestoreReport:
+    async def _run_files(self, found: Overview, made: Sequence[RestoreCandidate], *, look_s: float) -> RestoreReport:
         began = time.monotonic()
         some = await self._file_restore().gather(made)
         fetched = time.monotonic()
@@ -304,7 +303,7 @@ class _Restore:
             remove_tree(path)
 
     def _of_files(
-        self, found: Overview, some: Found, *, done: bool, look_s: float, fetch_s: float = 0.0, swap_s: float = 0.0
+        self, found: Overview, some: FoundFiles, *, done: bool, look_s: float, fetch_s: float = 0.0, swap_s: float = 0.0
     ) -> RestoreReport:
         report = self._report(
             found, some.chosen.head.record, some.place, done=done, look_s=look_s, fetch_s=fetch_s, swap_s=swap_s
@@ -373,7 +372,7 @@ def _loss(wanted: Head, taken: Head) -> str:
     seconds = 0 if lag is None else lag.seconds
     return (
         f"WARNING: no place has snapshot {wanted.seq} of {moment(wanted.at)} whole; the newest "
-        f"whole one is {taken.seq} of {moment(taken.at)}: {seconds:,} s{steps} are lost here"
+        f"whole one is {taken.seq} of {moment(taken.at)}: {seconds:,} s{steps} are lost"
     )
 
 

@@ -18,19 +18,19 @@ BYTES_MAX = 64 * 1024
 FORMAT = 1
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class RestoredMark(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     heads: tuple[str, ...]  # digests: the newest that were known then
     restored_ms: int
     incarnation: int | None
 
 
-def write_mark(instance: Path, mark: Mark) -> None:
+def write_mark(instance: Path, mark: RestoredMark) -> None:
     ensure_private_folder(instance)
     write_atomically(instance / NAME, msgspec.json.encode(mark) + b"\n")
 
 
-def find_mark(instance: Path) -> Mark | None:
+def find_mark(instance: Path) -> RestoredMark | None:
     """None where the folder was never restored, or the file cannot be read."""
     try:
         fd = open_private(instance / NAME, os.O_RDONLY)
@@ -39,7 +39,7 @@ def find_mark(instance: Path) -> Mark | None:
     with open(fd, "rb") as file:
         raw = file.read(BYTES_MAX)
     try:
-        found = msgspec.json.decode(raw, type=Mark)
+        found = msgspec.json.decode(raw, type=RestoredMark)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return found if found.format == FORMAT else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.backup.archive.manifest import Journal
+from holdfast.backup.archive.manifest import SnapshotJournal
 from holdfast.errors import HoldfastError, SnapshotFailed
 from holdfast.host.sqlite import copy_whole
 from holdfast.journal.bind import journal_at
@@ -21,7 +21,7 @@ def copy_database(source: Path, copy: Path) -> None:
         damage = copy_whole(source, copy)
     except apsw.Error as error:
         raise SnapshotFailed(
-            f"{source} is a database of which no whole copy can be made: {error}",
+            f"{source} is a database that cannot be copied whole: {error}",
             hint="close or repair it, or move it out of the agent's folder",
         ) from error
     if damage:
@@ -39,10 +39,10 @@ def sequence_of(journal: Path) -> int:
         raise SnapshotFailed(f"the journal {journal} cannot be read: {error.message}") from error
 
 
-def read_mark(copy: Path) -> Journal:
+def read_mark(copy: Path) -> SnapshotJournal:
     """How far a copied journal had come."""
     try:
         found = journal_at(copy).position()
     except HoldfastError as error:
         raise SnapshotFailed(error.message) from error
-    return Journal(id=found.journal_id, incarnation=found.incarnation, sequence=found.sequence)
+    return SnapshotJournal(id=found.journal_id, incarnation=found.incarnation, sequence=found.sequence)

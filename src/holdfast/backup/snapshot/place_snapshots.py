@@ -1,8 +1,8 @@
 """One snapshot at one place: made there, restored for a test, and what is recorded of it.
 
-In this order (heads.py says why): the archive is made; it is seen in the repository's listing; the
-heads are put beside it; it is restored for a test and compared. What a kill leaves is either an
-archive that no head names, or a snapshot that is whole.
+In this order (heads.py says why): make the archive; see it in the repository's listing; write the
+heads into the companion files; restore it for a test and compare. A kill leaves either an archive
+that no head names, or a whole snapshot.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.chain.heads import NAME as HEADS
-from holdfast.backup.chain.heads import parse_lines
+from holdfast.backup.chain.heads import HEADS, parse_lines
 from holdfast.backup.engine import Created
 from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces
@@ -37,7 +36,7 @@ SCRATCH = "scratch-"
 
 
 class PlaceSnapshots:
-    """Of one agent. `folder` is where scratch lies; its owner has locked it."""
+    """Of one agent. `folder` holds scratch; the caller has locked it."""
 
     def __init__(
         self, places: BackupPlaces, *, keys: KeyRing | None, checks: Sequence[Check], clock: Clock, folder: Path
@@ -53,7 +52,7 @@ class PlaceSnapshots:
         self, place: Place, staged: Staged, head: Signed[Head], named: Sequence[str], result: PlaceResult
     ) -> None:
         repository, engine, archive = (self._places.repository(place), self._places.engine, head.record.archive)
-        await self._places.check_speaks(place)
+        await self._places.check_keys_current(place)
         what = f"place {place.name}: sending"
 
         async def create() -> Created:
@@ -78,9 +77,9 @@ class PlaceSnapshots:
         if archive not in names:
             raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
         record_listing(self._places.states, place.name, listed=names, named=named, before=before)
-        refused = await self._places.refresh_companions((place.name,))
-        if place.name in refused:
-            raise _told(refused[place.name], place)
+        failed = await self._places.refresh_companions((place.name,))
+        if place.name in failed:
+            raise _as_ours(failed[place.name], place)
         self._places.states.change(
             place.name, lambda state: place_state.made(state, now_ms=self._clock.wall_ms(), snapshot=archive)
         )
@@ -90,8 +89,8 @@ class PlaceSnapshots:
         self._progress.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
 
     async def _compacted(self, place: Place, named: Sequence[str]) -> bool:
-        """Make room at a place that has none, if nothing is missing there: compacting would
-        destroy for good what somebody else removed."""
+        """Make room at a full place, if nothing is missing there: compacting would destroy for good
+        what another program deleted."""
         before = self._places.states.read()
         repository, engine = self._places.repository(place), self._places.engine
         try:
@@ -105,7 +104,7 @@ class PlaceSnapshots:
         return True
 
     async def check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
-        """The test restore, and that what paper needs lies beside."""
+        """The test restore, and the companion files that paper needs."""
         files = await read_companions(self._places.engine, place)
         known = parse_lines(files.get(HEADS, b""), where=HEADS)
         if head.digest not in {one.digest for one in known.heads}:
@@ -120,7 +119,7 @@ class PlaceSnapshots:
 
     async def _restored(self, place: Place, head: Signed[Head]) -> Verified:
         scratch = self._folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
-        repository = self._places.repository(place)  # the passphrase anew, from the escrow
+        repository = self._places.repository(place)  # with the passphrase from the escrow
         return await verify(self._places.engine, repository, head, scratch, keys=self._keys, checks=self._checks)
 
     async def verify(
@@ -153,12 +152,12 @@ class PlaceSnapshots:
 
 
 def _after_verify(state: place_state.PlaceState, found: Verified, now_ms: int) -> place_state.PlaceState:
-    """A test restore that went well ends whatever trouble was told before it."""
+    """A good test restore ends every trouble that was reported before it."""
     after = place_state.verified(state, now_ms=now_ms, snapshot=found.archive)
     return msgspec.structs.replace(after, result=OK, message="", failures=0)
 
 
-def _told(error: Exception, place: Place) -> HoldfastError:
+def _as_ours(error: Exception, place: Place) -> HoldfastError:
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, OSError):

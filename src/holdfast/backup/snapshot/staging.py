@@ -43,13 +43,13 @@ from holdfast.backup.archive.manifest import (
     ENTRIES_MAX,
     MODE_MAX,
     NAME,
-    About,
-    Entry,
-    Journal,
-    Kind,
-    Made,
+    EntryKind,
+    MadeBy,
+    ManifestEntry,
     ManifestWriter,
-    Note,
+    SnapshotAbout,
+    SnapshotJournal,
+    SnapshotNote,
     mtime_us_of,
 )
 from holdfast.backup.archive.reader import STATE
@@ -58,10 +58,10 @@ from holdfast.errors import SnapshotFailed
 from holdfast.host.disk_errors import disk_error
 from holdfast.host.manifest import PATH_BYTES_MAX
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, open_private, write_all
-from holdfast.host.tree import GRAIN_NS, Mark, may_hide_a_change, open_folder, seen
+from holdfast.host.tree import GRAIN_NS, FileMark, may_hide_a_change, open_folder, seen
 from holdfast.identity.records.encodings import Digest
-from holdfast.layout.covered import Rules, look
-from holdfast.layout.covering import Kind as Covered
+from holdfast.layout.covered import CoveringRules, look
+from holdfast.layout.covering import CoveredKind
 
 TRIES = 5  # to copy a file that changes
 PIECE_BYTES = 1 << 20
@@ -83,25 +83,25 @@ class Subject:
     at: int
     holdfast: str
     engine: str = ""
-    rules: Rules = field(default_factory=Rules)
+    rules: CoveringRules = field(default_factory=CoveringRules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
     folder: Path
     manifest: Digest
-    about: About
+    about: SnapshotAbout
     files: int
     bytes: int
-    notes: tuple[Note, ...]
+    notes: tuple[SnapshotNote, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Try:
     """One copy of a file."""
 
-    entry: Entry
-    mark: Mark
+    entry: ManifestEntry
+    mark: FileMark
     whole: bool  # its mark was the same before and after
     at_rest: bool  # and that mark cannot hide a change
 
@@ -146,13 +146,13 @@ class _Stage:
         incarnation = subject.incarnation
         if incarnation is None:
             incarnation = 1 if mark is None else mark.incarnation
-        about = About(
+        about = SnapshotAbout(
             at=subject.at,
             e=incarnation,
             id=subject.id,
             journal=mark,
             name=subject.name,
-            made=Made(engine=subject.engine, holdfast=subject.holdfast),
+            made=MadeBy(engine=subject.engine, holdfast=subject.holdfast),
             seq=subject.seq,
             mode=stat.S_IMODE(os.fstat(self._root).st_mode) & MODE_MAX,
         )
@@ -170,7 +170,7 @@ class _Stage:
             notes=writer.notes,
         )
 
-    def _barrier(self) -> tuple[Journal | None, Entry | None]:
+    def _barrier(self) -> tuple[SnapshotJournal | None, ManifestEntry | None]:
         """The journal's copy, before anything else, and how far it had come."""
         journal = self._subject.journal
         if journal is None or not os.path.lexists(journal):
@@ -183,7 +183,7 @@ class _Stage:
             raise SnapshotFailed(f"the copy of {journal} ends at record {mark.sequence}, before {at_least}")
         return mark, entry
 
-    def _walk(self, writer: ManifestWriter, journal: Entry | None) -> None:
+    def _walk(self, writer: ManifestWriter, journal: ManifestEntry | None) -> None:
         above: list[str] = []  # folders that are left out for their depth
         wanted = journal is not None
         for one in look(self._subject.folder, self._subject.rules):
@@ -200,7 +200,7 @@ class _Stage:
             if one.remark:
                 writer.note(one.path, one.remark)
             if journal is not None and one.path == journal.path:
-                entry: Entry | None = journal
+                entry: ManifestEntry | None = journal
             else:
                 entry = self._copy(one.path, one.kind, writer)
             if entry is None:
@@ -209,14 +209,14 @@ class _Stage:
             if writer.entries >= ENTRIES_MAX:
                 raise SnapshotFailed(
                     f"{self._subject.folder} holds more than {ENTRIES_MAX:,} files and folders",
-                    hint="move what is not the agent's elsewhere",
+                    hint="move files that are not the agent's to another folder",
                 )
             writer.add(entry)
             wanted = wanted and entry is not journal
             self._files, self._bytes = writer.files, writer.bytes
             self._tell(0)
         if wanted:
-            raise SnapshotFailed(f"the journal in {self._subject.folder} is gone")
+            raise SnapshotFailed(f"the journal in {self._subject.folder} disappeared")
         for path, mtime_us in reversed(self._folders):
             self._contained.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
 
@@ -233,26 +233,28 @@ class _Stage:
         if self._on_file is not None:
             self._on_file(self._files, self._bytes + poured)
 
-    def _copy(self, path: str, kind: Covered, writer: ManifestWriter) -> Entry | None:
+    def _copy(self, path: str, kind: CoveredKind, writer: ManifestWriter) -> ManifestEntry | None:
         try:
             match kind:
-                case Covered.FOLDER:
+                case CoveredKind.FOLDER:
                     status = self._stat(path)
                     self._contained.make_folder(f"{STATE}/{path}")
                     mode = self._usable(path, stat.S_IMODE(status.st_mode) & MODE_MAX, writer)
                     self._contained.set_mode(f"{STATE}/{path}", mode)
                     self._folders.append((path, mtime_us_of(status.st_mtime_ns)))
-                    return Entry(kind=Kind.FOLDER, mode=mode, mtime_us=mtime_us_of(status.st_mtime_ns), path=path)
-                case Covered.LINK:
+                    return ManifestEntry(
+                        kind=EntryKind.FOLDER, mode=mode, mtime_us=mtime_us_of(status.st_mtime_ns), path=path
+                    )
+                case CoveredKind.LINK:
                     above, name = self._opened_above(path)
                     try:
                         target = os.readlink(name, dir_fd=above)
                     finally:
                         os.close(above)
-                    return Entry(kind=Kind.LINK, path=path, target=target)
-                case Covered.DATABASE:
+                    return ManifestEntry(kind=EntryKind.LINK, path=path, target=target)
+                case CoveredKind.DATABASE:
                     return self._database(path)
-                case Covered.FILE:
+                case CoveredKind.FILE:
                     return self._file(path, writer)
         except FileNotFoundError:
             return None
@@ -269,7 +271,7 @@ class _Stage:
         writer.note(path, f"its mode was {mode:o}; its owner gets all rights")
         return mode | 0o700
 
-    def _file(self, path: str, writer: ManifestWriter) -> Entry | None:
+    def _file(self, path: str, writer: ManifestWriter) -> ManifestEntry | None:
         above, name = self._opened_above(path)
         try:
             tried = self._tried(above, name, path, fresh=True)
@@ -315,12 +317,12 @@ class _Stage:
         self._contained.set_mtime(where, mtime_us * 1000)
         if mode & MODE_MAX != FILE_MODE:
             self._contained.set_mode(where, mode & MODE_MAX)
-        entry = Entry(kind=Kind.FILE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
+        entry = ManifestEntry(kind=EntryKind.FILE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
         whole = self._look(fd, path) == before and size == before.size
         hiding = may_hide_a_change(before, began_ns=began_ns, ended_ns=time.time_ns())
         return _Try(entry=entry, mark=before, whole=whole, at_rest=whole and not hiding)
 
-    def _look(self, fd: int, path: str) -> Mark:
+    def _look(self, fd: int, path: str) -> FileMark:
         return seen(path, os.fstat(fd)).mark
 
     def _again(self, where: str) -> int:
@@ -328,13 +330,13 @@ class _Stage:
         os.unlink(self._staging / where)
         return self._contained.new_file(where)
 
-    def _without_odd_bits(self, entry: Entry, writer: ManifestWriter) -> Entry:
+    def _without_odd_bits(self, entry: ManifestEntry, writer: ManifestWriter) -> ManifestEntry:
         if entry.mode <= MODE_MAX:
             return entry
         writer.note(entry.path, f"its mode was {entry.mode:o}; the bits beyond 777 are not kept")
         return structs.replace(entry, mode=entry.mode & MODE_MAX)
 
-    def _database(self, path: str) -> Entry:
+    def _database(self, path: str) -> ManifestEntry:
         """A database's copy by SQLite itself, whole and checked."""
         where = f"{STATE}/{path}"
         os.close(self._contained.new_file(where))
@@ -350,7 +352,7 @@ class _Stage:
         self._contained.set_mtime(where, mtime_us * 1000)
         if mode != FILE_MODE:
             self._contained.set_mode(where, mode)
-        return Entry(kind=Kind.DATABASE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
+        return ManifestEntry(kind=EntryKind.DATABASE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
 
     def _stat(self, path: str) -> os.stat_result:
         above, name = self._opened_above(path)

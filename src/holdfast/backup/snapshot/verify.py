@@ -23,7 +23,7 @@ from pathlib import Path
 
 from holdfast.backup.archive.reader import Snapshot, read_snapshot
 from holdfast.backup.archive.tar_stream import read_through
-from holdfast.backup.engine import Engine, Repository
+from holdfast.backup.engine import BackupEngine, Repository
 from holdfast.backup.progress import Amount
 from holdfast.backup.snapshot.databases import read_mark
 from holdfast.core.clock import SystemClock, SystemEntropy
@@ -56,7 +56,7 @@ class Verified:
 
 
 async def fetch(
-    engine: Engine,
+    engine: BackupEngine,
     repository: Repository,
     head: Signed[Head],
     work: Path,
@@ -85,7 +85,7 @@ async def fetch(
 
 
 async def verify(
-    engine: Engine,
+    engine: BackupEngine,
     repository: Repository,
     head: Signed[Head],
     scratch: Path,
@@ -177,12 +177,12 @@ async def _project(state: Path, keys: KeyRing) -> None:
         finally:
             await journal.close()
     except HoldfastError as error:
-        raise BackupDamaged(f"its journal cannot be gone on with: {error.message}") from error
+        raise BackupDamaged(f"the restored journal cannot be opened: {error.message}") from error
     for path, lines in before.items():
         if set(lines) - set(once.get(path, ())):
-            raise BackupDamaged(f"{path.name} loses lines when the journal is projected on it")
+            raise BackupDamaged(f"{path.name} loses lines when the journal is written into it")
     if _lines(place) != once:
-        raise BackupDamaged("its memory files and its journal do not come to rest")
+        raise BackupDamaged("its memory files and its journal do not agree: each pass changes the files again")
 
 
 def _lines(place: MemoryPlace) -> dict[Path, tuple[bytes, ...]]:

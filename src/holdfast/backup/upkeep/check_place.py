@@ -1,16 +1,15 @@
 """`holdfast place check`: a place as it is, against what it should hold.
 
-The listing is compared with the record (backup_record.py), and what lies beside the repository
-with what a bare machine needs from it. Nothing there is changed: the next backup or test restore
-puts the files beside again, and says nothing of having done so; this says it.
+Compares the listing with the record (record.py), and the companion files with what a bare machine
+needs. Changes nothing there: the next backup or test restore writes the companion files again
+without a word; this command reports them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.backup.chain.heads import NAME as HEADS
-from holdfast.backup.chain.heads import parse_copy
+from holdfast.backup.chain.heads import HEADS, parse_copy
 from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import ABOUT, Place
@@ -26,7 +25,7 @@ NEEDED = (ABOUT, f"{ESCROW}.age", HEADS, LOG)
 class Checked:
     snapshots: tuple[str, ...]
     missing: tuple[str, ...]  # that it held, and that we did not remove
-    beside: tuple[str, ...]  # what is wrong with the files beside
+    companions: tuple[str, ...]  # what is wrong with the companion files
     error: HoldfastError | None  # of these, the worst
 
 
@@ -37,17 +36,17 @@ async def check_place(places: BackupPlaces, name: str, *, deep: bool = False) ->
     listed = tuple(one.name for one in listing.archives)
     named = [one.record.archive for one in own_heads(places)]
     state = record_listing(places.states, name, listed=listed, named=named, before=before)
-    beside = await _beside(places, places.get(name))
+    companions = await _companion_faults(places, places.get(name))
     error: HoldfastError | None = find_missing(name, state)
-    if error is None and beside:
+    if error is None and companions:
         error = BackupDamaged(
-            f"place {name}: what a bare machine needs from beside the repository is not whole: " + "; ".join(beside),
-            hint=f"`holdfast backup verify {name}` puts it there again; see who had it removed",
+            f"place {name}: companion files that a bare machine needs are missing or damaged: " + "; ".join(companions),
+            hint=f"`holdfast backup verify {name}` writes them again; find out who removed them",
         )
-    return Checked(snapshots=listed, missing=state.missing, beside=beside, error=error)
+    return Checked(snapshots=listed, missing=state.missing, companions=companions, error=error)
 
 
-async def _beside(places: BackupPlaces, place: Place) -> tuple[str, ...]:
+async def _companion_faults(places: BackupPlaces, place: Place) -> tuple[str, ...]:
     wanted = places.companions_of(place)
     try:
         there = await read_companions(places.engine, place)
@@ -62,7 +61,7 @@ async def _beside(places: BackupPlaces, place: Place) -> tuple[str, ...]:
         elif name == HEADS:
             found += parse_copy(there[name]).findings
         elif not _is_right(name, there[name], wanted[name]):
-            found.append(f"{name} is not what it should be")
+            found.append(f"{name} differs from what it should be")
     return tuple(found)
 
 

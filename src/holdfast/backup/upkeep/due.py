@@ -25,7 +25,7 @@ SKEW_MS = 10 * 60_000  # of a clock that is set by the network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class PlaceTrouble:
     """Something to tell: `kind` is STALE or the code of an error; empty means all is well again."""
 
     place: str
@@ -54,28 +54,30 @@ def due(places: Sequence[str], states: Mapping[str, PlaceState], *, now_ms: int,
     return tuple(found)
 
 
-def find_trouble(place: str, state: PlaceState, *, added_ms: int, now_ms: int, stale_after_ms: int) -> Trouble | None:
+def find_trouble(
+    place: str, state: PlaceState, *, added_ms: int, now_ms: int, stale_after_ms: int
+) -> PlaceTrouble | None:
     """What is wrong with the place now, the worst first; None where nothing is."""
     failed = state.failures > 0 and state.result not in AWAY
     if failed:
-        return Trouble(
+        return PlaceTrouble(
             place=place,
             kind=state.result,
             text=f"backup to {place} failed: {state.message}",
             hint=f"`holdfast place check {place}`",
         )
     if state.missing:
-        return Trouble(
+        return PlaceTrouble(
             place=place, kind=MISSING, text=f"place {place}: {missing_text(state)}", hint=SnapshotsMissing.default_hint
         )
     since_ms = state.verified_ms or added_ms
     if is_ahead(since_ms, now_ms=now_ms):
-        return Trouble(
+        return PlaceTrouble(
             place=place,
             kind=STALE,
             text=f"place {place}: its last verified backup is dated {_hours(since_ms - now_ms)} "
-            "from now: the clock was changed, and how old it is nobody knows",
-            hint="set the clock right, then `holdfast backup now`",
+            "in the future: the clock was changed, so the age of the backup is unknown",
+            hint="correct the clock, then run `holdfast backup now`",
         )
     if now_ms - since_ms <= stale_after_ms:
         return None
@@ -83,11 +85,11 @@ def find_trouble(place: str, state: PlaceState, *, added_ms: int, now_ms: int, s
     never = "no verified backup yet" if not state.verified_ms else "the last verified backup is"
     age = f"{old} after it was added" if not state.verified_ms else f"{old} old"
     why = f" ({state.message})" if state.failures else ""
-    return Trouble(
+    return PlaceTrouble(
         place=place,
         kind=STALE,
         text=f"place {place}: {never} {age}{why}",
-        hint=f"`holdfast backup now` tries it; `holdfast place check {place}` says what it is",
+        hint=f"`holdfast backup now` tries again; `holdfast place check {place}` shows the cause",
     )
 
 
@@ -100,11 +102,11 @@ def _hours(ms: int) -> str:
     return f"{ms / 3_600_000:,.0f} h"
 
 
-def unreported(state: PlaceState, trouble: Trouble | None, *, place: str) -> Trouble | None:
+def unreported(state: PlaceState, trouble: PlaceTrouble | None, *, place: str) -> PlaceTrouble | None:
     """What a person does not know yet: a new trouble, or that the last one is over."""
     kind = "" if trouble is None else trouble.kind
-    if kind == state.told:
+    if kind == state.notified:
         return None
     if trouble is not None:
         return trouble
-    return Trouble(place=place, kind="", text=f"place {place}: backups are well again")
+    return PlaceTrouble(place=place, kind="", text=f"place {place}: backups work again")

@@ -21,7 +21,7 @@ from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.backup.places.places import Place, check_there, place_error
 from holdfast.backup.record import record_listing
-from holdfast.backup.upkeep.retention import Named, Plan, Rules, check_plan, plan
+from holdfast.backup.upkeep.retention import Named, PrunePlan, RetentionRules, check_plan, plan
 from holdfast.errors import HoldfastError, PruneRefused
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
@@ -31,7 +31,7 @@ from holdfast.layout.moved import check_not_moved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
     place: Place
-    plan: Plan | None = None
+    plan: PrunePlan | None = None
     error: HoldfastError | None = None
 
 
@@ -79,7 +79,7 @@ def read_named(places: BackupPlaces) -> tuple[Named, ...]:
 
 async def _prune_one(
     places: BackupPlaces, place: Place, heads: Sequence[Named], *, dry_run: bool, accept_missing: bool, now: datetime
-) -> Plan:
+) -> PrunePlan:
     await asyncio.to_thread(check_there, place)  # a dead network mount may hang
     repository = places.repository(place)
     before = places.states.read()
@@ -97,15 +97,17 @@ async def _prune_one(
         verified=state.verified,
         now=now,
         spared=spared,
-        rules=Rules(hourly=settings.hourly, daily=settings.daily, weekly=settings.weekly, monthly=settings.monthly),
+        rules=RetentionRules(
+            hourly=settings.hourly, daily=settings.daily, weekly=settings.weekly, monthly=settings.monthly
+        ),
     )
     check_plan(decided, place=place.name, accept_missing=accept_missing)
     if decided.missing and not dry_run:  # a person accepts that they are gone
         places.states.change(place.name, lambda state: place_state.removed(state, decided.missing))
     if not state.verified:
         raise PruneRefused(
-            f"place {place.name}: no snapshot there was verified by this machine yet",
-            hint="`holdfast backup verify` restores the newest one for a test; then prune",
+            f"place {place.name}: this machine has not verified any snapshot there yet",
+            hint="run `holdfast backup verify` (it restores the newest one for a test), then prune",
         )
     if decided.remove and not dry_run:
         places.states.change(place.name, lambda state: place_state.removed(state, decided.remove))

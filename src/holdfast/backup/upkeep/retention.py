@@ -24,7 +24,7 @@ SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class RetentionRules:
     hourly: int = 24
     daily: int = 14
     weekly: int = 8
@@ -41,7 +41,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PrunePlan:
     keep: tuple[str, ...]
     remove: tuple[str, ...]
     unnamed: tuple[str, ...]  # in the listing, in no head: left alone
@@ -54,10 +54,10 @@ def plan(
     *,
     made_here: Iterable[str],
     verified: str,
-    rules: Rules,
+    rules: RetentionRules,
     now: datetime,
     spared: Iterable[str] = (),
-) -> Plan:
+) -> PrunePlan:
     """What may go from one place.
 
     `heads` are those of the agent, whose signatures somebody has checked; `listed` what the
@@ -71,7 +71,7 @@ def plan(
     kept = _by_rules(known, rules, now) | {verified, *spared}
     may_go = {one.archive for one in known if floor is not None and one.order < floor and one.archive not in kept}
     names = [one.archive for one in known]
-    return Plan(
+    return PrunePlan(
         keep=tuple(name for name in names if name in present and name not in may_go),
         remove=tuple(name for name in names if name in present and name in may_go),
         unnamed=tuple(sorted(present.difference(names))),
@@ -79,19 +79,19 @@ def plan(
     )
 
 
-def check_plan(decided: Plan, *, place: str, accept_missing: bool = False) -> None:
+def check_plan(decided: PrunePlan, *, place: str, accept_missing: bool = False) -> None:
     """Raises PruneRefused where snapshots are gone that nobody of us removed."""
     if decided.missing and not accept_missing:
         shown = ", ".join(decided.missing[:SHOWN_MAX])
         more = len(decided.missing) - SHOWN_MAX
         raise PruneRefused(
-            f"place {place}: {len(decided.missing)} snapshots that must exist are gone: {shown}"
+            f"place {place}: {len(decided.missing)} snapshots that must exist are missing: {shown}"
             + (f" and {more} more" if more > 0 else ""),
             hint=SnapshotsMissing.default_hint,
         )
 
 
-def _by_rules(known: Sequence[Named], rules: Rules, now: datetime) -> frozenset[str]:
+def _by_rules(known: Sequence[Named], rules: RetentionRules, now: datetime) -> frozenset[str]:
     kept: set[str] = set()
     for count, period, back in (
         (rules.hourly, _hour, timedelta(hours=1)),

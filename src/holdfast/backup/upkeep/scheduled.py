@@ -145,7 +145,7 @@ def _record(home: AgentHome, names: Sequence[str], error: HoldfastError, clock: 
 
 
 def _told(kind: str) -> Callable[[PlaceState], PlaceState]:
-    return lambda state: msgspec.structs.replace(state, told=kind)
+    return lambda state: msgspec.structs.replace(state, notified=kind)
 
 
 LOOK_MIN = 10  # minutes between two looks
@@ -169,9 +169,11 @@ def parse_every(text: str) -> float:
     try:
         seconds = float(text[:-1]) * _UNITS[text[-1:]]
     except (ValueError, KeyError):
-        raise BadInput(f"{text!r} is no interval", hint="for example 30m, 1h or 1d") from None
-    if not EVERY_S_MIN <= seconds <= EVERY_S_MAX:
-        raise BadInput(f"{text!r} is too short or too long", hint="5m at least, 31d at most")
+        raise BadInput(f"{text!r} is not an interval", hint="for example 30m, 1h or 1d") from None
+    if seconds < EVERY_S_MIN:
+        raise BadInput(f"{text!r} is too short: 5m at least", hint="for example 30m, 1h or 1d")
+    if not seconds <= EVERY_S_MAX:
+        raise BadInput(f"{text!r} is too long: 31d at most", hint="for example 30m, 1h or 1d")
     return seconds
 
 

@@ -9,7 +9,7 @@ from holdfast.cli.agent.init import add_identity_options
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
 
 if TYPE_CHECKING:
-    from holdfast.layout.covered import Entry
+    from holdfast.layout.covered import FolderEntry
     from holdfast.recovery.adopt import FolderSurvey
 
 SHOWN_MAX = 40
@@ -109,7 +109,7 @@ def _print(found: FolderSurvey) -> None:
     _print_entries("not backed up", found.left_out, "")
 
 
-def _print_entries(title: str, entries: tuple[Entry, ...], text: str) -> None:
+def _print_entries(title: str, entries: tuple[FolderEntry, ...], text: str) -> None:
     from holdfast.cli.screen.screen import print_table
 
     if not entries:
@@ -121,7 +121,7 @@ def _print_entries(title: str, entries: tuple[Entry, ...], text: str) -> None:
         print(f"and {len(entries) - SHOWN_MAX:,} more (--json lists all)")
 
 
-def _why(entry: Entry) -> str:
+def _why(entry: FolderEntry) -> str:
     if entry.left_out is None:
         return entry.remark
     return f"{entry.left_out.reason}: {entry.left_out.text}"

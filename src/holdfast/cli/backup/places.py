@@ -196,7 +196,7 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
             append_only=args.append_only,
             rsh=args.rsh,
             remote_program=args.remote_borg,
-            beside=args.beside,
+            companion=args.beside,
         )
     )
     if args.json:
@@ -280,7 +280,7 @@ async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
                 "deep": args.deep,
                 "snapshots": list(found.snapshots),
                 "missing": list(found.missing),
-                "beside": list(found.beside),
+                "beside": list(found.companions),
                 "result": "ok" if error is None else error.code,
             }
         )
@@ -292,7 +292,7 @@ async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
         return 0
     talk(f"{error.message}\nhint: {error.hint}")
     if found.missing:
-        for text in found.beside:
+        for text in found.companions:
             talk(f"next to the repository: {text}")
     return error.exit_code
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.archive.manifest import Note
+from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.restore.restore_home import RestoreReport
 from holdfast.cli.screen.screen import ago, talk
 from holdfast.cli.screen.text import one_line
@@ -135,7 +135,7 @@ def _show_left(report: RestoreReport) -> None:
         talk("hint: files that were left out are in no backup: copy them from where you keep them")
 
 
-def _is_no_loss(one: Note) -> bool:
+def _is_no_loss(one: SnapshotNote) -> bool:
     return is_no_loss(one.text.removeprefix("left out: "))
 
 

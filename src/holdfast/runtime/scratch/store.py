@@ -27,7 +27,7 @@ from holdfast.errors import ScratchChanging, ScratchRefused, ScratchTooLarge
 from holdfast.host import manifest as manifests
 from holdfast.host import tree, tree_io
 from holdfast.host.manifest import File, Manifest
-from holdfast.host.tree import Found, Kind, Limits, Mark
+from holdfast.host.tree import FileKind, FileMark, FoundFile, Limits
 from holdfast.journal.contract import Journal
 from holdfast.journal.rules import BLOB_BYTES_MAX
 
@@ -42,7 +42,7 @@ SETTLE_S = 1.5 * tree.GRAIN_NS / 1e9
 class Known(NamedTuple):
     """What a file held when it was last read or written here."""
 
-    mark: Mark
+    mark: FileMark
     chunks: tuple[str, ...]
     at_ns: int
 
@@ -97,7 +97,7 @@ class Store:
 
     async def _keep_once(self, *, torn: bool) -> Manifest:
         found = await in_thread(self._scan)
-        files = [one for one in found if one.kind is Kind.FILE]
+        files = [one for one in found if one.kind is FileKind.FILE]
         new = [one for one in files if not self._is_known(one)]
         if any(one.mark.size >= LARGE_BYTES and not _is_old(one.mark) for one in new):
             await asyncio.sleep(SETTLE_S)
@@ -109,20 +109,20 @@ class Store:
         sizes |= {path: size for path, (size, _) in read.items()}
         return manifests.made(
             [File(one.path, one.executable, sizes[one.path], chunks[one.path]) for one in files if one.path in chunks],
-            [one.path for one in found if one.kind is Kind.FOLDER],
+            [one.path for one in found if one.kind is FileKind.FOLDER],
         )
 
-    def _scan(self) -> list[Found]:
+    def _scan(self) -> list[FoundFile]:
         found = tree.scan(self._root, limits=self._limits)
         device = tree.device_of(self._root)
         tree.check(found, self._limits, device=device)
         return found
 
-    def _is_known(self, one: Found) -> bool:
+    def _is_known(self, one: FoundFile) -> bool:
         known = self._known.get(one.path)
         return known is not None and known.mark == one.mark and tree.is_settled(one.mark, read_ns=known.at_ns)
 
-    async def _read(self, files: Sequence[Found], *, torn: bool) -> dict[str, tuple[int, tuple[str, ...]]]:
+    async def _read(self, files: Sequence[FoundFile], *, torn: bool) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Size and chunks of each file, stored; without those that went meanwhile."""
         for one in files:
             self._known.pop(one.path, None)
@@ -167,24 +167,25 @@ class Store:
 
     # restoring
 
-    def _prepare(self, wanted: Manifest, there: Sequence[Found]) -> list[File]:
+    def _prepare(self, wanted: Manifest, there: Sequence[FoundFile]) -> list[File]:
         """Remove what does not belong, make the folders; the files that are to be written."""
         files = {file.path: file for file in wanted.files}
         folders = wanted.every_folder()
         right = {
             one.path
             for one in there
-            if (one.kind is Kind.FILE and one.path in files) or (one.kind is Kind.FOLDER and one.path in folders)
+            if (one.kind is FileKind.FILE and one.path in files)
+            or (one.kind is FileKind.FOLDER and one.path in folders)
         }
         wrong = [one for one in there if one.path not in right]
-        tops = {one.path for one in wrong if one.kind is Kind.FOLDER}
+        tops = {one.path for one in wrong if one.kind is FileKind.FOLDER}
         tree_io.remove(self._root, [one for one in wrong if not tops.intersection(manifests.parents(one.path))])
         for folder in sorted(folders - right):
             tree_io.make_folder(self._root, folder)
         same = {one.path for one in there if one.path in files and self._holds(one, files)}
         return [file for file in wanted.files if file.path not in same]
 
-    def _holds(self, one: Found, files: dict[str, File]) -> bool:
+    def _holds(self, one: FoundFile, files: dict[str, File]) -> bool:
         """Whether the file there has these very contents; its executable bit is set right."""
         file = files[one.path]
         known = self._known.get(one.path)
@@ -245,5 +246,5 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         raise
 
 
-def _is_old(mark: Mark) -> bool:
+def _is_old(mark: FileMark) -> bool:
     return tree.is_settled(mark, read_ns=time.time_ns())
