@@ -41,7 +41,7 @@ async def test_a_torn_file_of_heads_hides_no_newer_snapshot(world: World) -> Non
     assert (report.seq, report.newest_known, report.behind) == (2, 2, None)
     said = "; ".join(report.findings)
     assert "was cut off" in said
-    assert "the heads of snapshots 2 were read out of the archives" in said
+    assert "the heads of snapshots 2 were read from the archives" in said
     kept = HeadFile(world.root / "new" / "heads.jsonl").read()
     assert [one.record.seq for one in kept.heads] == [1, 2]
 

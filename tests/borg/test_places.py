@@ -80,7 +80,7 @@ async def test_a_disk_that_is_not_mounted_is_not_a_new_disk(places: BackupPlaces
     place = await places.add(PlaceRequest(name="usb", address=disk(tmp_path / "usb")))
     (tmp_path / "usb").rename(tmp_path / "on the desk")
     (tmp_path / "usb").mkdir()  # the empty mount point
-    with pytest.raises(PlaceMissing, match="is the disk not mounted") as caught:
+    with pytest.raises(PlaceMissing, match="is the disk mounted") as caught:
         check_there(place)
     assert f"mount the disk at {tmp_path}/usb" in caught.value.hint
     with pytest.raises(PlaceMissing):

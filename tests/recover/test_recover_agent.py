@@ -116,7 +116,7 @@ def test_a_place_without_its_file_of_heads_is_recovered_from(lost: Lost, machine
     assert (seen["newest"], seen["would"]["snapshot"]["seq"]) == (1, 1)
     (place,) = seen["places"]
     assert place["findings"][0] == "heads.jsonl is missing from the companion files"
-    assert "read out of the archives" in place["findings"][1]
+    assert "read from the archives" in place["findings"][1]
 
 
 def test_a_look_that_finds_nothing_to_restore_does_not_end_well(lost: Lost, machine: BareMachine) -> None:

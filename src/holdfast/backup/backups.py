@@ -4,7 +4,7 @@ One snapshot is staged, and every place is fed from it, each at its own pace and
 result (place_snapshots.py). `made` and `verified` are different facts, and only the second counts.
 
 One process at a time makes or checks snapshots of an agent, by a lock in its instance folder.
-Staging and scratch lie there too; what a kill left of them is removed before the next run.
+Staging and scratch are there too; the next run removes what a kill left of them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Backups:
             check_not_moved(self.home.instance)
             chosen = self._chosen(only)
             began = time.monotonic()
-            chain, older = await self._chain_to_go_on()
+            chain, older = await self._chain_to_continue()
             staged, head = await self._snapshot(chain, older)
             staged_s = time.monotonic() - began
             named = [one.record.archive for one in (*chain.heads, head)]
@@ -112,8 +112,8 @@ class Backups:
                 warnings=() if older is None else (older,),
             )
 
-    async def _chain_to_go_on(self) -> tuple[Chain, Warned | None]:
-        """The chain that the next head goes on, and whether the folder is behind it.
+    async def _chain_to_continue(self) -> tuple[Chain, Warned | None]:
+        """The chain that the next head continues, and a warning if the folder is behind it.
 
         A folder that lost its chain, or was put back, must not begin a second one.
         """
@@ -249,7 +249,7 @@ class Backups:
     async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
         """The head to the places that do not hold its snapshot, and to witnesses in folders.
 
-        Only once some place holds it. Whoever cannot be reached gets it with the next one.
+        Only once some place holds it. What cannot be reached gets it with the next one.
         """
         if not any(one.made for one in done.values()):
             return
@@ -261,18 +261,18 @@ class Backups:
                 self._progress.say(f"witness {folder}: {error}")
 
     async def _near_chain(self) -> Chain:
-        """What the folder, the files beside the places and the witnesses know; nothing is listed.
+        """What the folder, the companion files and the witnesses know; nothing is listed.
 
         A far host is asked too: a folder that was put back would use its numbers a second time.
         """
         log = self._speaker.log()
         sources = dict(self._others())
         places = self.places.read()
-        answers = await asyncio.gather(*(self._heads_beside(place) for place in places))
+        answers = await asyncio.gather(*(self._companion_heads(place) for place in places))
         sources |= {f"place {one.name}": held for one, held in zip(places, answers, strict=True)}
         return joined(valid_heads(one.heads, log, port=self._port)[0] for one in sources.values())
 
-    async def _heads_beside(self, place: Place) -> Held:
+    async def _companion_heads(self, place: Place) -> Held:
         try:
             return parse_copy((await read_companions(self.places.engine, place)).get(HEADS))
         except HoldfastError:  # its own job says what is wrong there
@@ -373,7 +373,7 @@ def _judged(
     return result
 
 
-JOB_S_MAX = 8 * 3600.0  # a first backup over a slow line; above what one run of Borg may take
+JOB_S_MAX = 8 * 3600.0  # a first backup over a slow line; above what one run of the engine may take
 
 
 Job = Callable[[Place], Awaitable[None]]

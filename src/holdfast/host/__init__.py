@@ -1,3 +1,3 @@
-"""What Holdfast asks of the operating system: private files, folders, mounts, SQLite, hardening,
-logs.
+"""What Holdfast asks of the operating system: private files, folders, mounts, SQLite, hardening, logs.
+Imports core and errors.
 """

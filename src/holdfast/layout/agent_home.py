@@ -1,4 +1,4 @@
-"""An agent's folder: where each thing in it lies, and which folder a command means."""
+"""An agent's folder: where each thing in it is, and which folder a command means."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AgentHome:
         return self._path(self.settings.adopted.folder) or self.folder
 
     def covering(self) -> CoveringRules:
-        """What of it is left out: keys, wherever they lie, and what is this host's own."""
+        """What of it is left out: keys, wherever they are, and this host's own files."""
         given = (self.vault, self.second, *folders_of(self.witnesses), self.arbiter, self.signer)
         own = "" if self.state == self.folder else self.folder.relative_to(self.state).as_posix()
         return CoveringRules(apart=tuple(str(path) for path in given if path is not None), own=own)
@@ -135,7 +135,7 @@ def root_folder(given: str | None) -> Path:
 
 
 def home_in(folder: Path) -> Path:
-    """Where the home lies in a folder that was backed up, restored or named by a person."""
+    """Where the home is in a folder that was backed up, restored or named by a person."""
     inner = folder / ADOPTED
     if not os.path.lexists(folder / NAME) and os.path.lexists(inner / NAME):
         return inner
@@ -181,7 +181,7 @@ def load_home(folder: Path) -> AgentHome:
 def peek_home(folder: Path) -> AgentHome | None:
     """The agent that the settings in this folder name; None where they name none.
 
-    The place is not judged: a journal lies there too, whose own rules hold.
+    The place is not judged: a journal is there too, with rules of its own.
     """
     path = folder / NAME
     if not os.path.lexists(path):

@@ -3,7 +3,7 @@
 What is left out is left out for one of five reasons, and each is said: it belongs to this host
 alone; it is a secret in the clear, which no backup may hold; it is made again from something that
 is covered; it is a cache; it cannot be kept (covered.py). Everything else is covered: a file that
-nobody thought of is in the backup, not lost.
+no rule names is in the backup, not lost.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Reason(StrEnum):
 class CoveringRules:
     """What is left out beside the names below.
 
-    `apart` holds absolute paths: the vault, repositories and witnesses, should they lie inside.
-    `own` is where Holdfast's own files lie: in the folder itself, or in one inside it.
+    `apart` holds absolute paths: the vault, repositories and witnesses, should they be inside.
+    `own` is where Holdfast's own files are: in the folder itself, or in one inside it.
     """
 
     apart: tuple[str, ...] = ()
@@ -109,8 +109,7 @@ def judge_name(path: str, *, folder: bool, own: str = "") -> LeftOut | None:
 
 
 def is_no_loss(text: str) -> bool:
-    """Whether what was left out for this reason is missed by nobody: Holdfast's own of this host,
-    or made again."""
+    """Whether leaving this out loses nothing: Holdfast's own files of this host, or made again."""
     return text.startswith("taken with ") or text in _NO_LOSS
 
 

@@ -1,9 +1,9 @@
-"""`instance/moved.json`: this copy of the agent is on its way to another host, or has gone.
+"""`instance/moved.json`: this copy of the agent is moving to another host, or has moved.
 
-The mark lies in the instance folder, which no backup and no package holds: it is about this copy
+The mark is in the instance folder, which no backup and no package holds: it is about this copy
 alone. Everything that opens the journal looks for it twice, before and after it has the lock that
-says "in use": whoever writes the mark and then finds the journal unused knows that nobody will
-open it again without having seen the mark.
+says "in use": a process that writes the mark and then finds the journal unused knows that no other
+will open it without seeing the mark.
 
     moving   nothing has left this host; `migrate cancel` removes the mark, and all is as before
     moved    the package may be anywhere: this copy does not run again, unless it is taken back
@@ -49,7 +49,7 @@ class MovedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def find_mark(instance: Path) -> MovedMark | None:
-    """Raises MovedAway for a mark that nobody can read: that is the careful side."""
+    """Raises MovedAway for a mark that cannot be read: that is the careful side."""
     try:
         fd = open_private(instance / NAME, os.O_RDONLY)
     except FileNotFoundError:

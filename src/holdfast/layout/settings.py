@@ -197,7 +197,7 @@ AGENT_SECTIONS = ("adopted", "identity", "memory", "backup")
 
 
 class AdoptedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    folder: str = ""  # of an agent that was there before: Holdfast's files lie in one inside it
+    folder: str = ""  # of an agent that existed before: Holdfast's files are in a folder inside it
 
 
 class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -205,7 +205,7 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     second: str = ""  # the place of the next key
     witnesses: tuple[str, ...] = ()  # folders of witnesses; relays follow
     arbiter: str = ""  # the folder of the arbiter that grants incarnations
-    lease_s: float = 30.0  # of the agent, at its arbiter; others wait so long for one that is gone
+    lease_s: float = 30.0  # of the agent, at its arbiter; others wait so long for one that died
     watch_s: float = 60.0  # how often a worker looks whether its keys were replaced elsewhere
     signer: str = ""  # the socket of a signer process; empty: the vault is opened here
 

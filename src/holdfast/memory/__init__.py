@@ -1,1 +1,3 @@
-"""The agent's folder: what it remembers, what it hands off, and which of its files are covered."""
+"""MEMORY.md, daily logs, HEARTBEAT.md and the hand-off: written from the journal, read and searched.
+Imports layout, journal's contract and all below them.
+"""

@@ -1,12 +1,12 @@
-"""Putting a new version of a file in its place without overwriting what somebody saves meanwhile.
+"""Putting a new version of a file in its place without overwriting what an editor saves meanwhile.
 
 A plain rename replaces whatever has the name at that instant: a version that an editor saved
-after we had read the file is gone, and no check before the rename can help. So the two files change
+after we had read the file is lost, and no check before the rename can help. So the two files change
 names, in one act of the kernel (`renameat2` with RENAME_EXCHANGE), and what comes out is looked at:
-it is the version we had read, or it is somebody's save, which is then merged too.
+it is the version we had read, or an editor's save, which is then merged too.
 
 An editor that writes in place may still have the displaced file open, and write into it after the
-exchange. The kernel knows: a read lease on a file is refused while anybody has it open for writing.
+exchange. The kernel knows: it grants no read lease on a file while a process has it open for writing.
 So nothing is read as whole, and no displaced file is removed, while a writer has it; where that
 lasts, the file stays aside and is looked at again by the next pass.
 
@@ -18,9 +18,9 @@ that is not taken yet (`is_taken`).
 
 A file that is there keeps its mode and group, because its editor may be another user or a member of
 a group; a new one is 0600. They are given to the new version before the exchange, and once more to
-what has the name afterwards, by what came out: somebody's save may have brought others. A crash
+what has the name afterwards, by what came out: an editor's save may have brought others. A crash
 between the two leaves those from before that save. Owners are not changed: a file of another user
-is refused. Access lists and other attributes are not carried over.
+is rejected. Access lists and other attributes are not carried over.
 
 Where the kernel or the file system has no exchange (macOS, some network file systems), the old file
 is linked aside first and then replaced, after one more look that it still has the name: a save in
@@ -53,7 +53,7 @@ _F_SETLEASE, _F_SETSIG = 1024, 10
 
 
 def read_quiet(path: Path) -> bytes | None:
-    """The file's bytes, read while nobody has it open for writing; None where there is none.
+    """The file's bytes, read while no process has it open for writing; None where there is none.
 
     A writer that keeps it open for longer than an instant is read beside.
 
@@ -131,7 +131,7 @@ def put_down(aside: Path, taken: bytes) -> bool:
 
 
 def left_asides(path: Path, asides: Path) -> list[Path]:
-    """What lies aside for this file, of passes that ended before their time too."""
+    """What was put aside for this file, also by passes that died."""
     try:
         found = sorted(asides.iterdir())
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def _swap(path: Path, aside: Path, ours: int) -> bool:
             try:
                 os.link(aside, path, follow_symlinks=False)
             except FileExistsError:
-                continue  # somebody made it meanwhile: that one is displaced instead
+                continue  # another process made it meanwhile: that one is displaced instead
             aside.unlink()
             return False
     raise OSError(errno.EBUSY, "the file is created and removed again and again", str(path))
@@ -210,7 +210,7 @@ def _check_file(path: Path, found: os.stat_result) -> None:
 
 
 def _lease(fd: int) -> bool:
-    """Whether nobody has the file open for writing; nobody can open it so until it is closed."""
+    """Whether no process has the file open for writing; none can open it so until it is closed."""
     if sys.platform != "linux":
         return _rests(fd)
     try:

@@ -2,7 +2,7 @@
 
 An agent of another framework keeps its state in files of its own. Nothing is known of them but
 their names, their times and their lines, so nothing more is said: the newest session and daily
-log, open boxes, lines that speak of decisions, files that changed. All of it is quoted: these are
+log, open boxes, lines about decisions, files that changed. All of it is quoted: these are
 the words of others. Links are not read, and of each file at most the last part is.
 """
 

@@ -1,13 +1,13 @@
 """The hand-off: where are we, what is pending, what is decided, what changed. As text.
 
-Written for whoever starts with nothing but the file: the agent itself after a restart, or a person
+Written for a reader who starts with nothing but the file: the agent after a restart, or a person
 at night. Four sections, always there and always in this order; one line for each fact, the most
 important first; a bound on everything, and where something is left out the line says how much.
 The words are stable: a line changes only where its fact does.
 
-Values that came from outside (arguments, questions, results, reasons) stand in quotes as JSON, on
+Values that came from outside (arguments, questions, results, reasons) are quoted as JSON, on
 one line: none of them can look like a line of ours, a heading or a mark. `parse` reads the text
-back, for the day on which the journal is gone.
+back, for the day on which the journal is lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What one task adds to the hand-off: pure, from its row, its folded records and its inbox.
 
-Nothing is asked of the world here and nothing is concluded: a step that is started is said to be
-started, a question that is open is said to be open. A started call of a task that nobody holds is
-in doubt, and said so, before any worker has looked at it.
+It asks nothing of the world and concludes nothing: a started step is called started, an open
+question open. A started call of a task that no worker holds is in doubt, and called so, before any
+worker has looked at it.
 
 Values are those of the records, in which known secrets are swapped for their handles already.
 """
@@ -25,7 +25,7 @@ from holdfast.memory.handoff import Fact, counted, moment, quoted
 RECENT_MAX = 20  # closed steps, of each task, that are looked at
 PLAN_SHOWN_MAX = 8
 
-# The most pressing first: what a person must do, then doubt, then what goes on by itself.
+# The most pressing first: what a person must do, then doubt, then what continues by itself.
 RANK_DECIDE, RANK_APPROVE, RANK_DOUBT, RANK_ANSWERED, RANK_ALONE, RANK_LATER = range(6)
 STATE_RANK = {
     TaskState.PARKED: 0,
@@ -74,7 +74,7 @@ def facts_of(row: TaskRow, view: TaskView | None, inbox: Sequence[InboxItem] = (
     """
     if view is None or not view.name:
         return _bare(row)
-    # Every look passes here with each task that has changed: its steps are gone through once.
+    # Every look passes here with each task that has changed: its steps are read once.
     left = [step for step in view.steps.values() if not step.closed]
     pending, waits = _pending(row, view, left, inbox, held=held)
     ended = row.state in ENDED
@@ -139,7 +139,7 @@ def _where(row: TaskRow, view: TaskView, left: Sequence[StepView], *, held: bool
     parts = [f"{_named(row)}: {row.state}"]
     worker = view.claims[view.epoch].worker if view.epoch in view.claims else ""
     if row.state is TaskState.RUNNING:
-        parts.append(f"held by {quoted(worker)}" if held else "its worker is gone")
+        parts.append(f"held by {quoted(worker)}" if held else "its worker died")
     step = _current(left)
     if step is not None:
         parts.append(f"at step {step.ordinal} {step.tool}, {_state_words(step, held=held)}")
@@ -172,7 +172,7 @@ def _state_words(step: StepView, *, held: bool) -> str:
             since = moment(step.attempts[-1].at_ms) if step.attempts else "?"
             if held:
                 return f"started {since}, no answer yet"
-            return f"started {since}, and its worker is gone: whether it happened is in doubt"
+            return f"started {since}, and its worker died: whether it happened is in doubt"
         case StepState.UNKNOWN:
             return f"unknown ({quoted(step.doubt)}): whether it happened is in doubt"
         case StepState.PARKED:
@@ -219,7 +219,7 @@ def _pending_step(row: TaskRow, view: TaskView, step: StepView, answered: set[st
             yield Fact(at_ms=step.planned_ms, text=text, rank=RANK_DOUBT)
         case StepState.STARTED if not held and step.letter != "R":
             text = (
-                f"{what} was started and nobody knows what came of it; it is "
+                f"{what} was started and its outcome is unknown; it is "
                 f"{CLASSES[step.letter].name}: the next worker reconciles it, do not repeat it"
             )
             yield Fact(at_ms=step.planned_ms, text=text, rank=RANK_DOUBT)

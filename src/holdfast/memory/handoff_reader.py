@@ -1,7 +1,7 @@
 """Gathers the hand-off from the journal, reading again only the tasks that have changed.
 
 Rows are cheap and read at each look; records are not. A task's facts are kept with its row: while
-the row stays the same, so do they, unless something lies in its inbox. Tasks that this process runs
+the row stays the same, so do they, unless its inbox holds something. Tasks that this process runs
 are taken from its own folded views and cost no read at all. Of ended tasks the newest few are
 remembered, for what changed.
 """
@@ -20,7 +20,7 @@ from holdfast.memory.handoff import LINES_MAX, TASKS_MAX, Fact, Handoff, bounded
 from holdfast.memory.handoff_facts import RANK_DECIDE, TaskFacts, death_facts, ended_facts, facts_of
 
 OPEN = frozenset(TaskState) - ENDED
-# Those that need somebody are read first: a long queue must not push them out.
+# Those that need a person are read first: a long queue must not push them out.
 PRESSING = frozenset((TaskState.PARKED, TaskState.WAITING, TaskState.RUNNING))
 ROWS_MAX = 200
 ENDED_LOOKED_AT = 200
@@ -58,9 +58,9 @@ class HandoffReader:
         self.open_tasks = tuple(sorted(facts, key=lambda one: one.rank))
         counts = await self._journal.count_tasks()
         self.more = max(0, sum(counts.get(state, 0) for state in OPEN) - len(rows))
-        return self.told(at_ms)
+        return self.compose(at_ms)
 
-    def told(self, at_ms: int) -> Handoff:
+    def compose(self, at_ms: int) -> Handoff:
         """What was gathered last, with the troubles that are known by now."""
         tasks = self.open_tasks
         every = (*tasks, *self._ended.values())

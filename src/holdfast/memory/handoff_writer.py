@@ -1,4 +1,4 @@
-"""Keeps handoff.md and HEARTBEAT.md as the journal is, while somebody works.
+"""Keeps handoff.md and HEARTBEAT.md as the journal is, while a worker runs.
 
 What is true of handoff.md at all times: it is whole, and it says as of when it holds. Every fact
 that was recorded before that moment is in it (or counted, where a section is full), because the
@@ -128,10 +128,10 @@ class HandoffWriter:
             cost = time.thread_time() - cpu  # not of what others do here while the disk writes
             if block != self._block:
                 disk_s += await self._timed(lambda: self._write_heartbeat(block))
-                handoff = self._reader.told(handoff.at_ms)
+                handoff = self._reader.compose(handoff.at_ms)
             if not handoff.same_as(self._written):
                 disk_s += await self._timed(lambda: self._write_handoff(handoff))
-        except Exception as error:  # noqa: BLE001 - the work goes on, whatever is wrong here
+        except Exception as error:  # noqa: BLE001 - tasks continue, whatever is wrong here
             self._say("hand-off", f"{type(error).__name__}: {text_of(error)}")
         # One expensive look, such as the first, is no reason to look away; two in a row are.
         before, self._cost = self._cost, cost
@@ -223,7 +223,7 @@ def write_heartbeat(path: Path, block: bytes, *, asides: Path) -> str:
         if found == expected:
             put_down(displaced, found)
             break
-        # Somebody's save came out: it goes back in, with the block, and ours comes out next. Until
+        # An editor's save came out: it goes back in, with the block, and ours comes out next. Until
         # then it stays aside under a name that says that its words are not taken.
         theirs = merged(found, block)
         expected, after = after, found if isinstance(theirs, DamagedMarks) else theirs
@@ -236,7 +236,7 @@ def write_heartbeat(path: Path, block: bytes, *, asides: Path) -> str:
 
 
 def _left_aside(path: Path, asides: Path) -> str:
-    """Whether a version lies aside that an editor has gone on writing to."""
+    """Whether a version was put aside that an editor kept writing to."""
     for aside in left_asides(path, asides):
         content = read_quiet(aside)
         if content is not None and not is_taken(aside, content):

@@ -2,9 +2,9 @@
 
 True at all times: no byte outside of the marks is changed. People may write anywhere outside of
 them, also on the lines beside them, and may move both marks together with what is between them;
-what stands between them is replaced. Without marks the block is added at the end. Marks that are
-not exactly one beginning and one end behind it are not ours to mend: the file stays as it is, the
-trouble is said, and somebody removes the odd one.
+what is between them is replaced. Without marks the block is added at the end. Marks that are
+not exactly one beginning and one end behind it are not ours to fix: the file stays as it is, the
+trouble is reported, and a person removes the odd one.
 
 Pure: bytes in, bytes out. The file is read and written by upkeep.py.
 """

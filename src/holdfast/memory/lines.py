@@ -77,7 +77,7 @@ def one_line(text: str) -> str:
 
 
 def read(line: str) -> MemoryLine:
-    """What a line says, whoever wrote it."""
+    """What a line says, no matter who wrote it."""
     if MARK in line and (found := _MARKED.fullmatch(line)) is not None:
         text = _CLOCK.sub("", _ITEM.sub("", found["text"], count=1), count=1)
         return MemoryLine(text=text.strip(), id=found["id"], day=found["at"][:10], origin=found["origin"].strip())
@@ -100,10 +100,10 @@ def moment(at_ms: int) -> datetime:
 
 
 NEAR_RATIO = 0.85
-NEAR_MAX = 100  # lines of a side that are compared, and pairs that are told
+NEAR_MAX = 100  # lines of a side that are compared, and pairs that are reported
 RECENT_MS = 24 * 3_600_000  # how long a text may have been open in an editor
 RECENT_MAX = 1_000
-BELIEVED_MS = 600_000  # a line that was put back and is gone again this much later is removed
+BELIEVED_MS = 600_000  # a line that was put back and is missing again this much later is removed
 TELLING_CHARS = 4  # a shorter line (a blank one, a rule) says nothing about who has seen it
 
 

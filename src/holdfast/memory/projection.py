@@ -3,14 +3,14 @@
 A remark is durable in the journal before anything here begins; the files follow. The order of a
 pass: each file with the remarks that are for it (writing.py), then the position, then the
 journal's own mark that lets retention erase them. A crash between any two leaves the position
-behind the files: the remarks are gone over again, and each that is there already is known by its
+behind the files: the remarks are read again, and each that is there already is known by its
 id. So an entry is in its file once, however often a pass was broken off.
 
 The position is believed only where the journal has the remark that it names, with that hash. After
 a restore of an older journal, or with a new one, it is not: then the journal's own mark counts, and
 what is in the files already is known by its id.
 
-At the start every file that may have been left half way is compared: what lies aside is joined in,
+At the start every file that may have been left half way is compared: what was put aside is joined in,
 and what is missing behind the position is written.
 """
 
@@ -31,7 +31,7 @@ from holdfast.memory.writing import Written, locked, write_file
 __all__ = ["MEMORY_HEADING", "project_now", "write_remarks", "write_straight"]
 
 BATCH = 500
-LOOK_AGAIN_S = 0.1  # while somebody has a displaced file open
+LOOK_AGAIN_S = 0.1  # while a process has a displaced file open
 LOOKS_MAX = 20
 MEMORY_HEADING = ("# Memory", "")
 
@@ -58,7 +58,7 @@ async def project_now(journal: Journal, place: MemoryPlace, *, sweep: bool = Tru
 
 
 async def find_position(journal: Journal, place: MemoryPlace) -> int:
-    """Behind which remark the files go on."""
+    """Behind which remark the files continue."""
     known = await asyncio.to_thread(sidecar.load_position, place.position)
     if known.journal_id != journal.journal_id or not known.number:
         return await journal.remarks_written()
@@ -131,7 +131,7 @@ def sweep_asides(place: MemoryPlace, now_ms: int) -> list[Written]:
 
 
 def signature(place: MemoryPlace, now_ms: int) -> tuple[object, ...]:
-    """Changes when somebody has saved a file that is looked at."""
+    """Changes when a watched file was saved."""
     found: list[object] = []
     for path in (place.memory_file, *(place.day_file(day_of(now_ms, back=at)) for at in (0, 1))):
         try:

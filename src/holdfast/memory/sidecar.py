@@ -2,7 +2,7 @@
 
 One small file per memory file has the version that our last write left (the base of the next
 merge) and the lines that recent writes brought in; one for all has the position in the journal's
-remarks with that remark's hash. They are written after what they speak of, so a crash leaves them
+remarks with that remark's hash. They are written after what they describe, so a crash leaves them
 behind the truth, never before it. A sidecar that is missing or cannot be read is none: what is
 lost is history, never a line.
 """

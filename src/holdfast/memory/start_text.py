@@ -9,7 +9,7 @@ go, keeps its beginning and more of its end; the others keep their beginning. `r
 where it finds what was cut. A file that is missing is left out; one that cannot be read is named
 with the reason.
 
-Works from the files alone: with the journal gone, the agent still knows who it is, what it was
+Works from the files alone: with the journal lost, the agent still knows who it is, what it was
 doing and what was decided.
 
 It is quoted: each line begins with `> `, so that nothing in a file can look like the end of the
@@ -29,7 +29,6 @@ from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
 from holdfast.memory.exchange import read_quiet
 from holdfast.memory.lines import day_of
 
-TOKENS = 6_000
 CHARS_PER_TOKEN = 3  # of English about 4; other scripts have fewer
 NEAR_CHARS = 120  # a part with less room than this is only named
 OPENING = (
@@ -48,7 +47,7 @@ class _Part:
     share: float  # of the budget; what is not used goes to others
     end: float = 0.0  # of its room: for its last lines
     recalled: bool = False  # `recall` looks into it
-    preamble: bool = False  # what stands before its first section can go; its time stays
+    preamble: bool = False  # what is before its first section can go; its time stays
 
 
 IDENTITY = "identity.json"

@@ -1,8 +1,8 @@
 """One memory file gets new lines, whatever others do to it in the same moment.
 
-True at all times: a line that was in the file when we read it, that somebody saved while we wrote,
+True at all times: a line that was in the file when we read it, that an editor saved while we wrote,
 or that we were asked to add, is in the file afterwards, unless its writer removed it. Each round
-reads what came out of the last exchange; where it is not what had been read, that is somebody's
+reads what came out of the last exchange; where it is not what had been read, that is an editor's
 save, and it is merged with what is in the file by now, at the version that our last write left.
 
 The order: what earlier passes left aside; read; merge; exchange; look at what came out, again until
@@ -10,7 +10,7 @@ it is what was expected; the sidecar; then the asides are removed. A crash anywh
 whole, old or new, and what was displaced aside; the next pass joins it in, and adds what is not
 there yet by its id.
 
-Whoever writes here holds the lock of the place: two passes of ours would only disturb each other.
+A writer holds the lock of the place: two passes of ours would only disturb each other.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     added: int = 0
     rounds: int = 0
     put_back: int = 0  # lines of ours that a save from before them had not
-    removed: int = 0  # lines of ours that somebody removed
+    removed: int = 0  # lines of ours that a person removed
     duplicates: int = 0
     near: tuple[tuple[str, str], ...] = ()
     joined: int = 0  # asides whose lines were joined in
-    left: int = 0  # asides that somebody still has open: to be looked at again
+    left: int = 0  # asides that a process still has open: to be looked at again
     was_gone: bool = False
     torn: bool = False
     at_ms: int = 0
@@ -86,7 +86,7 @@ def locked(place: MemoryPlace, *, wait_s: float = LOCK_WAIT_S) -> Generator[None
 def write_file(place: MemoryPlace, path: Path, new: Sequence[str], *, heading: Sequence[str], now_ms: int) -> Written:
     """Add these lines to the file, those that are not there yet. Hold the place's lock.
 
-    `new`: whole lines, each with a mark. Raises MemoryFileBusy where somebody else's writes leave
+    `new`: whole lines, each with a mark. Raises MemoryFileBusy where other writers leave
     no room for ours; nothing is lost then.
     """
     return _Pass(place, path, heading=heading, now_ms=now_ms).run(new)

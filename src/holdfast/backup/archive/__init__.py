@@ -1,1 +1,3 @@
-"""What is inside an archive: the manifest, and a reader that trusts nothing but a signed head."""
+"""What a snapshot looks like inside an archive: its manifest, the strict reader, and a writer that
+stays inside one folder. Imports no other folder of backup.
+"""

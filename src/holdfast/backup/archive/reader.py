@@ -1,6 +1,6 @@
 """A snapshot out of an archive, onto the disk, only if it is what the signed head says.
 
-The archive is input from outside: whoever can write to a place can hand us anything. So it is
+The archive is input from outside: an attacker who can write to a place can send us anything. So it is
 read as a stream by a reader of our own (tar_stream.py), into a fresh private folder that nothing
 else uses, and below it only (contained_writer.py):
 

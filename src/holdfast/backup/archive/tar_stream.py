@@ -1,9 +1,9 @@
 """The members of a tar stream, by a reader that knows almost nothing.
 
-`borg export-tar` writes the old GNU form with three kinds of member: regular files, folders, and
-long names. That is all this reader takes. Links of both kinds, devices, pipes, sparse files,
-extended headers (pax), continued archives, labels and everything newer or odder are refused, not
-skipped: what a reader does not understand it cannot have checked.
+The engine writes the old GNU form with three kinds of member: regular files, folders, and long
+names. That is all this reader takes. Links of both kinds, devices, pipes, sparse files, extended
+headers (pax), continued archives, labels and everything newer or odder are rejected, not skipped:
+what a reader does not understand it cannot have checked.
 
 Each header must carry its checksum; numbers are plain digits within their field, or the binary
 form for sizes beyond eight gigabytes; what pads a member is zero; the stream ends with two empty
@@ -165,7 +165,7 @@ class TarStream:
         """Two empty blocks, then nothing but zeros."""
         if self._block() != _ZEROS:
             raise ArchiveRefused("something follows the end of the archive")
-        left = 1 << 20  # archives are padded to 10 KiB; nobody pads a megabyte
+        left = 1 << 20  # archives are padded to 10 KiB, never to a megabyte
         while piece := self._file.read(BLOCK):
             left -= len(piece)
             if piece.strip(b"\0") or left < 0:

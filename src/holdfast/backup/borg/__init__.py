@@ -1,1 +1,3 @@
-"""Borg, the backup engine: its verbs, its process, and what its messages mean."""
+"""Borg as a backup engine: its verbs, its process, and what its messages mean. Only open_engine.py
+imports this folder.
+"""

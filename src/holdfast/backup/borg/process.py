@@ -3,7 +3,7 @@
 True of every run: the arguments are a list, no shell reads them; standard input is empty; the
 environment holds what is written here and nothing of the caller's; the passphrase goes through a
 pipe that Borg reads once, so it is in no argument, no environment and no file; there is no
-terminal, so neither Borg nor ssh can ask a person and wait for ever; nobody waits for it longer
+terminal, so neither Borg nor ssh can ask a person and wait for ever; no run lasts longer
 than it was given. Borg and what it starts (ssh) are one process group: when the run is cancelled
 or too slow the group gets SIGTERM, on which Borg gives up its lock and leaves no half archive,
 and SIGKILL a little later, or at once where even the waiting is cancelled. What is left of the

@@ -1,21 +1,18 @@
 """Borg's verbs, as Holdfast uses them.
 
-Routine verbs wait a minute for the repository's lock and refuse a repository that moved or went
-back in time. Verbs of a restore (`rescue=True`) pass by the lock, because its holder may be a
-machine that is gone, and take the repository wherever it lies; they must be given a fresh base
-folder, or they rely on what the lost machine would have had.
+Routine verbs wait a minute for the repository's lock and reject a repository that moved or went
+back in time; verbs with `rescue=True` do neither, and need a fresh base folder.
 
-There is no `extract`: what comes out of a repository goes through our own reader, never straight
-to the disk. There is no `prune`: Borg's rules do not know which snapshot was verified, so
-retention.py decides and `delete` gets names.
+There is no `extract`: archives go through our own reader, never straight to the disk. There is no
+`prune`: Borg's rules do not know which snapshot was verified, so retention.py decides.
 
 A snapshot is one archive, cut every 4 KiB: see docs/decisions/0033.
 
 Once ten segments hold something that is not needed any more, Borg writes nothing unless the disk
 has room for one whole segment more: half a gigabyte by its own measure, which calls a small disk
-full that is not. So our segments are small, and a repository that was made before is given small
-ones when it says that it is full. Compacting it ends that demand; but it also destroys what
-somebody else deleted, so whoever compacts looks first whether anything is missing.
+full that is not. So our segments are small, and an older repository gets small ones when it says
+that it is full. Compacting ends that demand too, but destroys for good what another program deleted:
+callers first look whether anything is missing.
 """
 
 from __future__ import annotations
@@ -54,9 +51,9 @@ COMPRESSION = "zstd,3"
 SEGMENT_BYTES = 16 << 20
 LOCK_WAIT_S = 60
 ANSWER_S = 60.0  # for a far host to list its snapshots, beside the wait for the lock
-SLOW_S = 10.0  # who took longer not to answer is not asked again ...
+SLOW_S = 10.0  # a host that took longer to fail is not asked again ...
 FORGET_S = 300.0  # ... for so long
-# ssh asks nobody, gives up a host that does not answer, and notices one that has gone.
+# ssh asks no questions, gives up a host that does not answer, and notices one that disappears.
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=3"
 CONFIG_BYTES_MAX = 64 * 1024
 _ARCHIVE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -230,10 +227,10 @@ class Borg:
             return await run()
         except PlaceFull as full:
             try:
-                mended = await self._narrow(repository)
+                fixed = await self._narrow(repository)
             except HoldfastError:
                 raise full from None
-            if not mended:
+            if not fixed:
                 raise
         return await run()
 

@@ -1,1 +1,3 @@
-"""The signed heads of an agent's snapshots: where they are kept, and what they say together."""
+"""The signed heads of an agent's snapshots: kept, found everywhere, and judged together. Imports
+archive and places.
+"""

@@ -1,12 +1,11 @@
 """What the heads of an agent say together: the newest, forks, gaps, how far a place is behind.
 
-Pure. Heads come from several sources, each of which may have been put back to an older state,
-have lost some, or hold those of somebody else. Every head is judged by the agent's log alone; the
-newest valid one of all sources is the truth about how far the backups had come, and each source
-is measured against it. So a repository that was rolled back or swapped is found by a machine that
-has never seen it, as long as one other source knows better.
+Pure. Heads come from several sources; each may be an older copy, have lost some, or hold those of
+another agent. The agent's log alone judges a head; the newest valid one of all sources says how far
+the backups had come, and each source is measured against it. So a machine that never saw a
+repository finds out that it was rolled back or swapped, as long as one other source knows better.
 
-What nobody can see from here: every source rolled back to the same day.
+Not visible from here: every source rolled back to the same day.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Chain:
 
     heads: tuple[Signed[Head], ...]
     forks: tuple[Fork, ...]
-    gaps: tuple[int, ...]  # numbers whose head nobody has any more
+    gaps: tuple[int, ...]  # numbers whose head is lost
 
     @property
     def newest(self) -> Signed[Head] | None:

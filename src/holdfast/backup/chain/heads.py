@@ -1,12 +1,11 @@
 """Where heads are kept: `heads.jsonl` in the agent's folder, beside repositories, with witnesses.
 
 One form everywhere: lines of signed heads, only ever appended. Each line is written and synced
-before anything relies on it. A crash inside an append leaves a last line without its end; nobody
-was told of it, so it is cut off before the next append. Every other line that does not read back
-is a finding, told to a person, and hides none of the others: a damaged copy of the chain must not
-stop a restore for which one good line is enough.
+before anything relies on it. A crash inside an append leaves a last line without its end; nothing
+relied on it, so the next append cuts it off. Every other line that cannot be read is reported, and
+hides none of the others: a damaged copy of the chain must not stop a restore that needs one line.
 
-Beside a repository lies a copy of the file in the agent's folder (companion_files.py); it says what is
+The companion files of a repository hold a copy of the file in the agent's folder; it says what is
 known, not what that repository holds. A place holds a snapshot if its repository lists the archive
 that a head names.
 
@@ -16,13 +15,12 @@ The order around one snapshot, which makes every kill harmless:
        whatever becomes of the snapshot, so no second head is ever signed for it;
     2. the archive is made, with the head inside;
     3. the archive is seen in the repository's own listing;
-    4. the heads are put beside that repository, then beside the others and with the witnesses.
+    4. the heads are put into its companion files, then into those of other places and witnesses.
 
-Before 2 is done the place holds nothing new: Borg lists an archive when it is whole, or not at
-all. Between 2 and 4 it holds an archive that no head outside the agent's folder names: with the
-folder lost, the head inside the archive speaks for it (inner_heads.py). So a head that is found
-outside means that some place once held its snapshot, and one that no place holds any more was
-lost there.
+Before 2 is done the place holds nothing new: the engine lists an archive whole, or not at all.
+Between 2 and 4 it holds an archive that no head outside the agent's folder names: if the folder is
+lost, the head inside the archive names it (inner_heads.py). So a head found outside means that some
+place once held its snapshot; if no place holds it any more, it was lost there.
 """
 
 from __future__ import annotations
@@ -120,7 +118,7 @@ def parse_lines(raw: bytes, *, where: str) -> Held:
 
 
 def parse_copy(raw: bytes | None) -> Held:
-    """The heads beside a repository. That file is put whole: a torn last line is damage."""
+    """The heads in companion files. That file is written whole: a torn last line is damage."""
     if raw is None:
         return Held(absent=True)
     held = parse_lines(raw, where=HEADS)

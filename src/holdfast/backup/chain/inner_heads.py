@@ -1,13 +1,13 @@
 """Heads out of the archives themselves, for archives that no head found elsewhere names.
 
-The file of heads beside a repository is a plain file: it can be torn, lost or older than the
-repository. Every archive holds its own signed head, so a listed archive that no known head names
-is asked for it before it counts for nothing. What is read there is believed no more than a line
-of the file: its signature is judged by the agent's log, and it must name the archive that it came
-out of. An archive without such a head is somebody else's: it is named to a person, never chosen.
+The companion file of heads is a plain file: it can be torn, lost or older than the repository.
+Every archive holds its own signed head, so a listed archive that no known head names is asked for
+it. That head is believed no more than a line of the file: the agent's log judges its signature, and
+it must name the archive it came from. An archive without such a head is foreign: it is reported and
+never chosen.
 
-Read is one small member of each archive, the newest first, and of no more than READ_MAX archives
-in a place: whoever can write to a place can fill it with archives. What was left unread is said.
+One small member of each archive is read, newest first, of at most READ_MAX archives in a place: an
+attacker could fill a place with archives. Archives that were not read are reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head, find_fault_in_head, parse_head
 from holdfast.identity.vault.ring import Escrow
 
-READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of Engine
+READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of the engine
 SHOWN_MAX = 5
 _FORM = re.compile(r".*-([0-9]{1,9})-([0-9]{1,12})-[0-9]{8}T[0-9]{6}Z")
 

@@ -1,1 +1,3 @@
-"""Where backups go: addresses, what is known of each place, and the files beside a repository."""
+"""Where backups go: addresses, the agent's places and their companion files, and the last results of
+each place. Imports the engine's port, never snapshot, restore or upkeep.
+"""

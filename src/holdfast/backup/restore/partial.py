@@ -2,7 +2,7 @@
 
 Only what is wanted is read: first HEAD and manifest, which the signed head vouches for, then the
 files themselves, each compared with its line of the manifest. Chunks of other files are not
-touched, so damage there stops nothing. Where Borg gives up in the middle, what came whole is kept
+touched, so damage there stops nothing. If the engine stops in the middle, what came whole is kept
 and the rest is asked for in halves, until each file has come or is known to be damaged here;
 another place that holds the same snapshot may still have it, or an older snapshot in which the
 file had the very same bytes.
@@ -48,7 +48,7 @@ from holdfast.host.private_files import FOLDER_MODE, ensure_private_folder
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.head import Head
 
-BATCH_FILES_MAX = 400  # of one run of Borg: its arguments are bounded
+BATCH_FILES_MAX = 400  # of one run of the engine: its arguments are bounded
 BATCH_BYTES_MAX = 60_000
 RUNS_MAX = 1_000  # at one place; with more damage than that the rest is not looked for there
 

@@ -1,8 +1,8 @@
 """Single files out of a snapshot, without the rest of it (backup/restore/partial.py).
 
-A file that is damaged in every place that holds the snapshot may lie whole, with the same bytes, in
-an older one; else it is named and left out, and the others are restored. Only where nothing of what
-is wanted is whole is an older state taken, and told.
+A file that is damaged in every place that holds the snapshot may be whole, with the same bytes, in an
+older one; otherwise it is reported and left out, and the others are restored. An older state is taken
+only if no wanted file is whole, and reported.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FoundFiles:
     place: Place
     entries: tuple[ManifestEntry, ...]
     damaged: tuple[DamagedFile, ...] = ()
-    folder: Path | None = None  # where the whole files lie
+    folder: Path | None = None  # where the whole files are
 
     @property
     def links_left(self) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class FileRestore:
 
 
 def outermost(files: Sequence[str]) -> tuple[str, ...]:
-    """Without those that lie below another one, and each once."""
+    """Without paths below another one, and each once."""
     names = dict.fromkeys(path.rstrip("/") for path in files)
     return tuple(path for path in names if not any(path != other and path.startswith(f"{other}/") for other in names))
 

@@ -3,10 +3,10 @@
 The newest valid head that any source knows says how far the backups had come; the newest snapshot
 that some place still holds is taken, and the distance between the two is reported. It is fetched
 past a lock that a dead machine may hold, into a folder beside the target, compared whole with its
-signed manifest, its journal checked; then the caller's own preparation is done on it (a new
-incarnation, a new identity); and only then it takes the place of the target in one act (swap.py),
-whose old state is kept under another name. A kill anywhere leaves the target as it was or as it
-was restored, never a mixture; what lies beside it is finished or removed by the next run.
+signed manifest, its journal checked; then the caller prepares it (a new incarnation, a new
+identity); and only then it takes the place of the target in one act (folder_swap.py), whose old state
+is kept under another name. A kill anywhere leaves the target as it was or as it was restored, never a
+mixture; the next run finishes or removes what is left beside it.
 
 Where a place turns out to be damaged the next one that holds the same snapshot is taken, then an
 older snapshot, and the report says so, as it happens and at the end (restore_choice.py). Single
@@ -104,7 +104,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[SnapshotNote, ...] = ()  # of the snapshot: what was left out of it, what changed meanwhile
     notes_count: int = 0
     findings: tuple[str, ...] = ()
-    kept: str = ""  # where the old state lies
+    kept: str = ""  # where the old state is
     look_s: float = 0.0
     fetch_s: float = 0.0
     check_s: float = 0.0
@@ -122,7 +122,7 @@ async def restore_to(
     Raises:
         SnapshotNotFound: no place holds a snapshot that a valid head names, or not that one.
         BackupDamaged, ArchiveRefused and others: of the last one tried, where none could be used.
-        JournalBusy, BackupBusy: somebody uses the agent's folder.
+        JournalBusy, BackupBusy: another process uses the agent's folder.
     """
     for path in () if wish is None else wish.files:
         if any(find_bad_name(name) for name in path.split("/")):
@@ -211,7 +211,7 @@ class _Restore:
         return self._means.engine.fresh(self._work / "base")
 
     async def _fetched(self, made: Sequence[RestoreCandidate]) -> tuple[RestoreCandidate, Place, Snapshot, float]:
-        """The first that turns out to be what its head says, and can be gone on with."""
+        """The first that is what its head says, with a usable journal."""
         say = self._means.engine.progress.say
         for one in made:
             for place in one.places:
@@ -267,7 +267,7 @@ class _Restore:
         return str(aside) if swap_in(state, self._target, aside=aside) else ""
 
     def _drop_work(self) -> None:
-        """Never with a swap that was cut off: then the old folder itself may lie in there."""
+        """Never with a swap that was cut off: then the old folder may be in there."""
         if not self._wish.files:
             try:
                 settle(self._target)
@@ -288,7 +288,7 @@ class _Restore:
             shutil.copytree(old / INSTANCE, new / INSTANCE, symlinks=True, ignore=_not_carried)
 
     async def _hold(self, held: AsyncExitStack) -> None:
-        """Nobody else may use the folder that is about to be replaced."""
+        """No other process may use the folder that is about to be replaced."""
         instance = home_in(self._target) / INSTANCE
         if self._wish.files or not instance.is_dir():
             return
@@ -384,7 +384,7 @@ def _ensure_folder(path: Path) -> None:
 
 @contextmanager
 def _turn(path: Path) -> Generator[None]:
-    """One restore to a target at a time; the lock's file is gone afterwards. Raises BackupBusy."""
+    """One restore to a target at a time; its file is removed afterwards. Raises BackupBusy."""
     while True:
         fd = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -395,7 +395,7 @@ def _turn(path: Path) -> Generator[None]:
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 break
-        os.close(fd)  # whoever had it has removed its name meanwhile
+        os.close(fd)  # its holder removed the name meanwhile
     try:
         yield
     finally:

@@ -1,16 +1,15 @@
 """A test restore: what a place holds is fetched as after a disaster, and compared with its head.
 
-Nothing of the running agent is relied on. Borg gets a fresh base folder, so no cache vouches for
-what the repository says of itself; the passphrase is derived anew from the escrow; the archive
-comes through the same reader that restores use, which compares every byte and mode with the
-signed manifest; the journal is opened, its structure, chains, seals and rows are checked, and it
-ends where the manifest says. Only then is a snapshot *verified*, and only verified ones count.
+It relies on nothing of the running agent. The engine gets a fresh base folder, so no cache vouches
+for what the repository says; the passphrase comes from the escrow; the archive passes the same
+reader that restores use, which compares every byte and mode with the signed manifest; the journal is
+opened, its structure, chains, seals and rows are checked, and it ends where the manifest says. Only
+then is a snapshot *verified*, and only verified ones count.
 
-An archive that was just made is no proof by itself: Borg shares chunks among archives, and one
-that went bad last month is in today's archive too, which was made without an error.
+An archive that was just made proves nothing: archives share data, and data that went bad last month
+is in today's archive too, which was made without an error.
 
-What is restored lies in a private scratch folder, which is removed; a crash leaves it, and the
-next run removes it.
+The restored files are in a private scratch folder, which is removed; a crash leaves it to the next run.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ async def fetch(
 ) -> Snapshot:
     """The snapshot of this head out of a place, into the empty folder `work`, compared whole.
 
-    Passes by the repository's lock, whose holder may be gone. The head must be valid.
+    Ignores the repository's lock: its holder may be lost. The head must be valid.
     Raises BackupDamaged, ArchiveRefused and what a place raises.
     """
     archive, what = head.record.archive, f"place {repository.name}: {doing}"
@@ -115,7 +114,7 @@ async def verify(
 
 
 def check_snapshot(snapshot: Snapshot, keys: KeyRing | None, checks: Sequence[Check] = ()) -> None:
-    """What bytes that are right cannot show: that the journal in them can be gone on with."""
+    """What right bytes cannot show: that the journal in them can be used."""
     if snapshot.about.journal is not None:
         check_journal(snapshot, keys)
     for check in checks:

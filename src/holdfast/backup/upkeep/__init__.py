@@ -1,1 +1,3 @@
-"""What keeps backups going without a person: due runs, schedules, pruning, checks."""
+"""Backups without a person: which places are due, notices, what may be pruned, and checks of a place.
+The top folder of backup.
+"""

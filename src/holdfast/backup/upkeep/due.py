@@ -4,9 +4,9 @@ A place that failed is tried again after five minutes, then ten, twenty, up to t
 a laptop that comes back, a disk that is plugged in, catches up soon and is never hammered.
 A place that is only away (not mounted, not reachable, locked) raises no alarm by itself: an absent
 removable disk is its normal state. What raises one is the absence of a verified backup for longer
-than `stale_after`. Trouble that waiting does not mend is told at once. Each change is told once.
-A time that has not come yet was written by a clock that was wrong: it proves nothing, and says so
-at once, so that a clock that once ran ahead cannot silence the alarm for as long.
+than `stale_after`. Trouble that waiting does not fix is reported at once. Each change is reported
+once. A time in the future was written by a wrong clock: it proves nothing and is reported at once, so
+that a clock that once ran ahead cannot silence the alarm.
 """
 
 from __future__ import annotations

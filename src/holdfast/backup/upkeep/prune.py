@@ -5,7 +5,7 @@ first taken off the list of what must exist, then deleted, then the space is fre
 between leaves snapshots that are removed by the next run, never a false alarm.
 
 At an append-only place the same is asked for and means less: the far end hides the snapshots and
-keeps their data, until somebody with rights on that host compacts the repository.
+keeps their data, until an administrator of that host compacts the repository.
 """
 
 from __future__ import annotations

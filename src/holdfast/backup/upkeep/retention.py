@@ -8,8 +8,8 @@ archives cannot push good ones out.
 
 What must exist is what this machine made or saw there and did not remove itself: what is to go is
 taken off that list before it goes, so what an earlier run removed is not asked for again. Where
-something that must exist is gone from the listing, somebody else removed it: then nothing is
-removed, and a person is told.
+something that must exist is missing from the listing, another program removed it: then nothing is
+removed, and a notice goes out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def plan(
 ) -> PrunePlan:
     """What may go from one place.
 
-    `heads` are those of the agent, whose signatures somebody has checked; `listed` what the
+    `heads` are those of the agent, whose signatures the caller has checked; `listed` what the
     repository says it holds; `made_here` what this machine made or saw there; `verified` the
     newest snapshot of this place that was restored for a test; `spared` stays in any case.
     """
@@ -80,7 +80,7 @@ def plan(
 
 
 def check_plan(decided: PrunePlan, *, place: str, accept_missing: bool = False) -> None:
-    """Raises PruneRefused where snapshots are gone that nobody of us removed."""
+    """Raises PruneRefused if snapshots are missing that we did not remove."""
     if decided.missing and not accept_missing:
         shown = ", ".join(decided.missing[:SHOWN_MAX])
         more = len(decided.missing) - SHOWN_MAX

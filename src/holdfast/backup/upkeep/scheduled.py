@@ -51,7 +51,7 @@ async def run_due(
     if names:
         try:
             await backup(names)
-        except BackupBusy as error:  # somebody backs up: no trouble, and no place has failed
+        except BackupBusy as error:  # another process backs up: no place has failed
             if log is not None:
                 log.event("backup-busy", error=error.message)
         except HoldfastError as error:
@@ -70,7 +70,7 @@ def due_now(home: AgentHome, *, every_s: float, now_ms: int) -> tuple[str, ...]:
 
 
 async def notify_warning(home: AgentHome, *, clock: Clock, notices: Notices | None, log: Log | None = None) -> bool:
-    """Tell what a backup found about the agent's folder; kept until it could be told."""
+    """Send the kept warning about the agent's folder, if there is one; kept until it was delivered."""
     states = states_of(home)
     text = states.warning()
     if not text:
@@ -90,7 +90,7 @@ async def notify_warning(home: AgentHome, *, clock: Clock, notices: Notices | No
 
 
 async def notify_changes(home: AgentHome, *, clock: Clock, notices: Notices | None, log: Log | None = None) -> int:
-    """Tell what a person does not know yet about the agent's backups; how much was told."""
+    """Send a notice for each change in the state of the places; how many."""
     states, told = states_of(home), 0
     stale_after_ms = round(home.settings.backup.stale_after_h * 3_600_000)
     for place in read_places(home.places_file):
@@ -116,7 +116,7 @@ async def notify_changes(home: AgentHome, *, clock: Clock, notices: Notices | No
 
 
 def backup_of(home: AgentHome) -> Backup:
-    """Backing up this agent: opened anew for every run, so that no key stays in memory between."""
+    """Backs up this agent; opens it for every run, so that no key stays in memory between."""
 
     async def backup(names: Sequence[str]) -> None:
         from holdfast.backup.backups import open_backups
@@ -128,7 +128,7 @@ def backup_of(home: AgentHome) -> Backup:
 
 
 async def notify_refused_prunes(refused: Sequence[Pruned], *, notices: Notices | None, clock: Clock) -> None:
-    """A prune that was refused because snapshots are gone is news at once."""
+    """A prune that was rejected because snapshots are missing is reported at once."""
     for one in refused:
         if notices is not None and isinstance(one.error, PruneRefused):
             told = prune_refused_notice(one.place.name, one.error.message, one.error.hint, now_ms=clock.wall_ms())
@@ -233,7 +233,7 @@ SAID_CHARS_MAX = 500
 async def kept_backups(
     home: AgentHome, *, every: str, clock: Clock, log: Log, look_s: float = LOOK_S
 ) -> AsyncGenerator[None, None]:
-    """Backups go on while the body does. Raises BadInput for an interval that is none."""
+    """Backups run while the body runs. Raises BadInput for a bad interval."""
     every_s = parse_every(every)
     looking = asyncio.create_task(_look(home, every=every, every_s=every_s, clock=clock, log=log, look_s=look_s))
     try:
@@ -272,7 +272,7 @@ async def _run(folder: Path, every: str, log: Log) -> None:
     finally:
         if child.returncode is None:
             with suppress(ProcessLookupError, TimeoutError):
-                child.send_signal(signal.SIGINT)  # it ends its Borg before itself
+                child.send_signal(signal.SIGINT)  # it ends its engine before itself
                 async with asyncio.timeout(STOP_S):
                     await child.wait()
         if child.returncode is None:
