@@ -220,11 +220,11 @@ async def test_trouble_with_the_heartbeat_is_told_by_whoever_writes_or_asks(
     async with holdfast.open(lab.folder / "journal.db", tools=[pay], tasks=[shop], serve=False) as hf:
         await hf.submit(shop, cents=5)
     agent = load_home(lab.folder)
-    assert not any("mend" in line for line in (await read_answer(agent)).handoff.pending)
+    assert not any("fix " in line for line in (await read_answer(agent)).handoff.pending)
     spoil(heartbeat)
 
     answer = await read_answer(agent)
-    mend = [line for line in answer.handoff.pending if line.startswith("mend ")]
+    mend = [line for line in answer.handoff.pending if line.startswith("fix ")]
     assert len(mend) == 1
     assert "HEARTBEAT.md" in mend[0]
     assert said(lab).pending == answer.handoff.pending
