@@ -106,7 +106,7 @@ class Line(asyncio.Protocol):
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
         if self._came:
-            raise LineBroken("the server, or somebody between, spoke before TLS")
+            raise LineBroken("the server, or someone in between, sent data before TLS")
         loop = asyncio.get_running_loop()
         made = await loop.start_tls(self.transport, self, context, server_hostname=host)
         if made is None:

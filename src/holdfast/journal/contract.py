@@ -470,7 +470,7 @@ class Journal(Protocol):
 
     @property
     def clock_behind_ms(self) -> int:
-        """How far the wall clock lies behind the newest record; 0 when it does not."""
+        """How far the wall clock is behind the newest record; 0 when it is not."""
         ...
 
     async def close(self) -> None: ...

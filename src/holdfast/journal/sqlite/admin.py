@@ -200,7 +200,7 @@ class SqliteAdmin:
             if os.path.lexists(name):
                 raise NotNow(
                     f"{name} is there",
-                    hint="`holdfast recover --journal FILE` takes it over; put aside what nothing can be made of",
+                    hint="`holdfast recover --journal FILE` takes it over; move an unusable file to another folder",
                 )
         lost = lost_journals(path, instance)
         seen = [high_water(folder) for folder in lost]
@@ -337,7 +337,7 @@ def _position(path: Path) -> JournalPosition:
             sequence=0 if row is None or row[0] is None else int(str(row[0])),
         )
     except (apsw.Error, KeyError, ValueError) as error:
-        raise JournalDamaged(f"{path.name} is no journal: {error}") from error
+        raise JournalDamaged(f"{path.name} is not a journal: {error}") from error
 
 
 async def use_all_alone(instance: Path, *, wait_s: float) -> list[JournalUse]:

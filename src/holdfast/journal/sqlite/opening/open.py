@@ -195,11 +195,10 @@ def remember_name(folder: Path, path: Path) -> None:
 
 
 def check_never_here(path: Path, instance_folder: Path) -> None:
-    """A file that is gone is not the same as one that never was: its effects have happened."""
+    """A file that is missing is not the same as one that never was: its effects have happened."""
     for folder in lost_journals(path, instance_folder):
-        raise JournalGone(
-            f"{path} is gone; this machine knows it (journal {folder.name}, record {high_water(folder).sequence})"
-        )
+        newest = high_water(folder).sequence
+        raise JournalGone(f"{path} is missing, but this machine has used it (journal {folder.name}, record {newest})")
 
 
 def lost_journals(path: Path, instance_folder: Path) -> list[Path]:
@@ -384,7 +383,7 @@ def _migrate(db: Db) -> None:
             if version < SCHEMA:
                 step = MIGRATIONS.get(version)
                 if step is None:
-                    raise JournalDamaged(f"no way leads from schema {version} to {SCHEMA}")
+                    raise JournalDamaged(f"this Holdfast cannot migrate schema {version} to {SCHEMA}")
                 step(db)
                 db.pragma("user_version", version + 1)
             db.execute("COMMIT")
