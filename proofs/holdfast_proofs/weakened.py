@@ -23,7 +23,7 @@ from holdfast.journal.sqlite.writer import Txn
 from holdfast.runtime.http.message import AnswerUnknown
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step import attempt
-from holdfast.runtime.step.attempt import AttemptOutcome, Caller, RefusedBy
+from holdfast.runtime.step.attempt import AttemptOutcome, RefusedBy
 from holdfast.runtime.step.lost_timeline import LostEffects
 from holdfast.runtime.tool.tool import Absent, Call, Tool
 
@@ -68,17 +68,17 @@ def _no_intent() -> None:
 
 def _key_per_attempt() -> None:
     """Each attempt has a key of its own (rule 2)."""
-    original = _original(Caller, "_call")
+    original = _original(attempt, "_call")
 
-    def call(self: Caller, tool: Tool[..., Any], step: Any, *, attempt: int, **rest: Any) -> Call:
+    def call(tool: Tool[..., Any], step: Any, **rest: Any) -> Call:
         own = step.effect_key
-        step.effect_key = hashlib.sha256(own + bytes((attempt & 0xFF,))).digest()[:16]
+        step.effect_key = hashlib.sha256(own + bytes((len(step.attempts) & 0xFF,))).digest()[:16]
         try:
-            return original(self, tool, step, attempt=attempt, **rest)
+            return original(tool, step, **rest)
         finally:
             step.effect_key = own
 
-    _replace(Caller, "_call", call)
+    _replace(attempt, "_call", call)
 
 
 def _no_epoch_check() -> None:

@@ -30,7 +30,7 @@ from holdfast.runtime.gate.guard import Guard, Tally
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step import attempt, reconcile
-from holdfast.runtime.step.attempt import AttemptOutcome, Caller, RefusedBy
+from holdfast.runtime.step.attempt import AttemptOutcome, RefusedBy
 from holdfast.runtime.step.reconcile import Reconciler
 from holdfast.runtime.step.sending import Sender
 from holdfast.runtime.step.steps import Steps
@@ -91,17 +91,17 @@ def _retry_of_unrepeatable(replace: Replace) -> None:
 
 
 def _key_per_attempt(replace: Replace) -> None:
-    original = _get(Caller, "_call")
+    original = _get(attempt, "_call")
 
-    def call(self: Caller, tool: Tool[..., Any], step: Any, *, attempt: int, **more: Any) -> Call:
+    def call(tool: Tool[..., Any], step: Any, **more: Any) -> Call:
         own = step.effect_key
-        step.effect_key = hashlib.sha256(own + bytes((attempt & 0xFF,))).digest()[:16]
+        step.effect_key = hashlib.sha256(own + bytes((len(step.attempts) & 0xFF,))).digest()[:16]
         try:
-            return original(self, tool, step, attempt=attempt, **more)
+            return original(tool, step, **more)
         finally:
             step.effect_key = own
 
-    replace(Caller, "_call", call)
+    replace(attempt, "_call", call)
 
 
 def _timeout_as_failure(replace: Replace) -> None:
