@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.app import open as app_open
+from holdfast.app import holdfast as app_holdfast
 from holdfast.core import step as core_step
 from holdfast.core.clock import Clock
 from holdfast.core.step import Event, Facts, Step, StepState
@@ -214,7 +214,7 @@ def _window_looked_at_once(replace: Replace) -> None:
 
 
 def _decides_before_quiet(replace: Replace) -> None:
-    replace(app_open, "decidable_in_ms", _always(0))
+    replace(app_holdfast, "decidable_in_ms", _always(0))
 
 
 def _believes_a_broken_confirmation(replace: Replace) -> None:
