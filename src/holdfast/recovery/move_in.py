@@ -180,29 +180,23 @@ class _Arrival:
         e, claimed = await self._taken(home, state, ready)
         kept = self._put(state)
         await asyncio.to_thread(remove_tree, self._work)
-        return MovedIn(
-            home=str(self._target),
-            id=ready.id,
-            incarnation=e,
-            snapshot=ready.seq,
-            sequence=ready.sequence,
-            claimed=claimed,
-            kept=kept,
-            seconds=0.0,
-        )
+        return self._done(ready, incarnation=e, claimed=claimed, kept=kept)
 
     async def _arrived(self, ready: ReadyImport) -> MovedIn:
         """The folder has its name: an earlier run was cut short after that."""
         home = load_home(self._target)
         await asyncio.to_thread(remove_tree, self._work)
+        return self._done(ready, incarnation=ready.incarnation + 1, claimed=home.arbiter is not None)
+
+    def _done(self, ready: ReadyImport, *, incarnation: int, claimed: bool, kept: str = "") -> MovedIn:
         return MovedIn(
             home=str(self._target),
             id=ready.id,
-            incarnation=ready.incarnation + 1,
+            incarnation=incarnation,
             snapshot=ready.seq,
             sequence=ready.sequence,
-            claimed=home.arbiter is not None,
-            kept="",
+            claimed=claimed,
+            kept=kept,
             seconds=0.0,
         )
 
