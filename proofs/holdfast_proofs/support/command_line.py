@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast_proofs.support.warm_start import run_command
+
 WAIT_S = 60.0  # for things that take a fraction of a second on an idle machine
 
 
@@ -61,16 +63,9 @@ class Commands:
         self._main = main
 
     def __call__(self, *words: str | bytes, stdin: str | bytes = "", code: int = 0) -> Done:
-        """Run a command; its exit code must be the expected one."""
-        raw = subprocess.run(
-            [*command_line(), *words],
-            cwd=self.folder,
-            env=environment(self.folder),
-            capture_output=True,
-            timeout=WAIT_S,
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-        )
-        return self._checked(words, Done(raw.returncode, raw.stdout.decode(), raw.stderr.decode()), code)
+        """Run a command in a process of its own; its exit code must be the expected one."""
+        raw = run_command(words, cwd=self.folder, env=environment(self.folder), timeout=WAIT_S, input=stdin)
+        return self._checked(words, Done(raw.returncode, raw.stdout, raw.stderr), code)
 
     def look(self, *words: str, code: int = 0) -> Done:
         """Run a command that loads no app inside this process: the same answer, sooner."""

@@ -1,0 +1,253 @@
+"""Commands of `holdfast` in processes of their own that need not import Holdfast first.
+
+To start Python and to import the package costs ten times what most commands do. So one process
+imports everything, once, and forks a child for each command. The child has the words, folder,
+environment, input and descriptors that it is given, and no descriptor else; its exit code, output
+and files are those of `python -m holdfast`. What a fork cannot show: the words in /proc, options of
+the interpreter, variables that the interpreter or the C library read at the start (PYTHON*,
+LD_PRELOAD, LC_ALL). A test about those starts Python itself.
+
+    test --(words, descriptors)--> server --fork--> watcher --fork--> command
+      ^----------------- process id, then the status -----'
+
+The server ends when the last process that can ask it has ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import gc
+import importlib
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from select import select
+
+import msgspec
+
+FD_MIN = 512  # where received descriptors wait until each gets its own number
+FDS_MAX = 16
+HEAD_BYTES = 4
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """One command. Texts are bytes: what a system gives is not always UTF-8."""
+
+    words: list[bytes]
+    folder: bytes
+    environment: dict[bytes, bytes]
+    fds: list[int]  # the numbers that the descriptors behind the report get in the child
+
+
+def run_command(
+    words: Sequence[str | bytes],
+    *,
+    timeout: float,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    input: str | bytes = b"",
+    pass_fds: Sequence[int] = (),
+) -> subprocess.CompletedProcess[str]:
+    """`python -m holdfast` with these words, as `subprocess.run` would run it."""
+    order = Order(
+        words=[os.fsencode(word) for word in words],
+        folder=os.fsencode(cwd or os.getcwd()),
+        environment={
+            os.fsencode(name): os.fsencode(value) for name, value in (os.environ if env is None else env).items()
+        },
+        fds=[0, 1, 2, *pass_fds],
+    )
+    raw = input.encode() if isinstance(input, str) else input
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        status = _ask(order, raw, out.fileno(), err.fileno(), pass_fds, timeout)
+        out.seek(0)
+        err.seek(0)
+        code = os.waitstatus_to_exitcode(status)
+        return subprocess.CompletedProcess([*map(os.fsdecode, words)], code, out.read().decode(), err.read().decode())
+
+
+def _ask(order: Order, raw: bytes, out: int, err: int, more: Sequence[int], timeout: float) -> int:
+    body = msgspec.msgpack.encode(order)
+    report, told = os.pipe()
+    stdin, feed = os.pipe()
+    feeder = threading.Thread(target=_feed, args=(feed, raw))
+    try:
+        with _asking:
+            server = _server()
+            socket.send_fds(server, [len(body).to_bytes(HEAD_BYTES)], [told, stdin, out, err, *more])
+            server.sendall(body)
+    finally:
+        os.close(told)
+        os.close(stdin)
+    feeder.start()
+    try:
+        pid = int(_line(report, timeout))
+        try:
+            return int(_line(report, timeout))
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+    finally:
+        os.close(report)
+        feeder.join()
+
+
+def _feed(fd: int, raw: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), open(fd, "wb") as pipe:
+        pipe.write(raw)
+
+
+def _line(fd: int, timeout: float) -> bytes:
+    """The watcher writes each line at once."""
+    ready, _, _ = select([fd], [], [], timeout)
+    if not ready:
+        raise TimeoutError(f"the command has not ended after {timeout} s")
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(fd, 1)
+        if not part:
+            raise RuntimeError("the server of commands has ended")
+        line += part
+    return line
+
+
+_asking = threading.Lock()
+
+
+@functools.cache
+def _server() -> socket.socket:
+    here, there = socket.socketpair()
+    with there:
+        server = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(there.fileno())],
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    atexit.register(_close, here, server)
+    return here
+
+
+def _close(here: socket.socket, server: subprocess.Popen[bytes]) -> None:
+    here.close()
+    server.wait()
+
+
+# --- the server -------------------------------------------------------------------------------
+
+
+def serve(asked: socket.socket) -> None:
+    _import_everything()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    while True:
+        head, fds, _, _ = socket.recv_fds(asked, HEAD_BYTES, FDS_MAX)
+        if not head:
+            return
+        order = msgspec.msgpack.decode(_exactly(asked, int.from_bytes(head)), type=Order)
+        if os.fork() == 0:
+            asked.close()
+            _watch(order, fds)
+        for fd in fds:
+            os.close(fd)
+        _reap()
+
+
+def _reap() -> None:
+    """Forget the watchers that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+
+
+def _import_everything() -> None:
+    import holdfast
+
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()
+
+
+def _exactly(asked: socket.socket, size: int) -> bytes:
+    body = b""
+    while len(body) < size:
+        part = asked.recv(size - len(body))
+        if not part:
+            raise RuntimeError("half an order")
+        body += part
+    return body
+
+
+def _watch(order: Order, fds: list[int]) -> None:
+    """Fork the command, wait for it, tell the test. It never returns."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _be_command(order, fds)
+        finally:
+            os._exit(1)
+    told, *rest = fds
+    for fd in rest:
+        os.close(fd)
+    os.write(told, b"%d\n" % pid)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(told, b"%d\n" % status)
+    os._exit(0)
+
+
+def _be_command(order: Order, fds: list[int]) -> None:
+    _place_descriptors(fds[1:], order.fds)
+    os.environb.clear()
+    os.environb.update(order.environment)
+    os.chdir(order.folder)
+    sys.stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    sys.argv = ["holdfast", *map(os.fsdecode, order.words)]
+    if "" in sys.path:
+        sys.path.remove("")
+    sys.path.insert(0, os.fsdecode(order.folder))
+    code = 0
+    try:
+        runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    _end(code)
+
+
+def _place_descriptors(fds: list[int], numbers: list[int]) -> None:
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, FD_MIN) for fd in fds]
+    os.closerange(3, FD_MIN)
+    for fd, number in zip(high, numbers, strict=True):
+        os.dup2(fd, number)
+    os.closerange(FD_MIN, max(high) + 1)
+
+
+def _end(code: int) -> None:
+    """As an interpreter ends: threads, what was registered, then what is still in buffers."""
+    ended = threading.main_thread()
+    for thread in threading.enumerate():
+        if thread is not ended and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
