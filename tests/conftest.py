@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Two cores shared with other tests make single examples slow now and then; that is no finding.
-settings.register_profile("project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+# Other examples are drawn in every run, so each law gets a sample here; mutants draw twice as many.
+settings.register_profile(
+    "project", max_examples=25, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("project")
 
+BUILD = Path(__file__).parents[1] / "build"
 _MEASURED = "measured"
 
 # Whoever runs tests in the background may have them ignore Ctrl-C, and programs that they start
 # would inherit it; some tests are about Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def shim() -> Path:
+    """The crash shim, compiled once for each version of its source."""
+    from holdfast_proofs.shim import build
+
+    return build(BUILD / "shim")
 
 
 @pytest.fixture

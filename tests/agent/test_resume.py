@@ -26,7 +26,7 @@ from holdfast.testing.lab import Lab, Scripted, look_dead, program, wait_state, 
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
-from holdfast_proofs.shim import Mode, Trace, armed, build
+from holdfast_proofs.shim import Mode, Trace, armed
 
 MakeAgent = Callable[..., holdfast.Agent]
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]
@@ -140,17 +140,16 @@ async def test_an_effect_in_doubt_parks_and_a_persons_word_is_told(lab: Lab, age
 
 
 def test_killed_at_sampled_calls_the_answer_and_the_ledgers_are_the_same(
-    blocking_server: ModelServer, tmp_path: Path
+    blocking_server: ModelServer, shim: Path, tmp_path: Path
 ) -> None:
     """A real process, killed with SIGKILL right after its n-th durable or network call."""
-    library = build(tmp_path)
     reached = 0
     for at in range(9, 400, 31):
         folder = tmp_path / f"at-{at}" / "agent"
         folder.mkdir(parents=True, mode=0o700)
         words = [sys.executable, str(TRIP), str(folder), blocking_server.url]
         with contextlib.closing(Trace.in_file(tmp_path / f"trace-{at}")):
-            killing = armed(library, tmp_path / f"trace-{at}", Mode.KILL_AFTER, at=at, root=folder)
+            killing = armed(shim, tmp_path / f"trace-{at}", Mode.KILL_AFTER, at=at, root=folder)
             first = _played(words, os.environ | killing)
         second = _played(words, dict(os.environ))
         assert second.returncode == 0, (at, second.stderr[-2000:])

@@ -11,7 +11,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +40,7 @@ from holdfast.recovery.survey import Evidence, survey_evidence
 from holdfast_proofs.backup_lab.flips import damage
 from holdfast_proofs.backup_lab.trees import tree_of
 from holdfast_proofs.backup_lab.world import World
+from holdfast_proofs.support.warm_start import run_command
 
 
 async def both(world: World) -> tuple[Backups, Means]:
@@ -351,7 +351,7 @@ async def test_no_secret_lies_in_a_snapshot(world: World) -> None:
 
 def set_secret(world: World, value: bytes) -> None:
     words = ["secret", "set", "shop", "--from-fd", "0", "--journal", str(world.home.journal)]
-    subprocess.run([sys.executable, "-m", "holdfast", *words], input=value, check=True, capture_output=True)
+    run_command(words, input=value).check_returncode()
 
 
 def _texts(value: object) -> list[str]:
@@ -362,9 +362,7 @@ def test_the_commands_say_what_happened(world: World) -> None:
     home = ["--home", str(world.home.folder)]
 
     def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", "backup", *words, *home], capture_output=True, text=True, check=False
-        )
+        return run_command(("backup", *words, *home))
 
     made = holdfast("now", "place-1", "--json")
     assert made.returncode == 0, made.stderr

@@ -17,6 +17,7 @@ import pytest
 from holdfast.backup.progress import Amount
 from holdfast.cli.screen.progress import Progress, amount_text
 from holdfast_proofs.backup_lab.world import World
+from holdfast_proofs.support.warm_start import run_command
 
 
 class Screen(io.StringIO):
@@ -88,11 +89,6 @@ def test_a_program_reads_whole_json_while_a_person_sees_how_far_it_is(world: Wor
     assert [one["made"] for one in report["places"]] == [True, False]
     for what in (b"staging: ", b"place place-1: sending: ", b"place place-1: restoring for a test"):
         assert what in seen, seen
-    plain = subprocess.run(
-        [sys.executable, "-P", "-m", "holdfast", "backup", "verify", "place-2", "--home", str(world.home.folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    plain = run_command(("backup", "verify", "place-2", "--home", str(world.home.folder)))
     assert plain.returncode == 7
     assert "hint: place-2: mount the disk" in plain.stderr

@@ -11,17 +11,17 @@ import pytest
 
 from holdfast.errors import BackupDamaged, BackupFailed
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
-from holdfast_proofs.shim import build, preloaded
+from holdfast_proofs.shim import preloaded
 
 PROGRAM = Path(__file__).parent / "programs" / "swaps.py"
 
 
-def swept(tmp_path: Path, *words: str) -> list[str]:
+def swept(shim: Path, tmp_path: Path, *words: str) -> list[str]:
     root = tmp_path / "root"
     root.mkdir(mode=0o700)
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(root), *words],
-        env=os.environ | preloaded(build(tmp_path / "shim")),
+        env=os.environ | preloaded(shim),
         capture_output=True,
         text=True,
         check=False,
@@ -31,15 +31,15 @@ def swept(tmp_path: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["exchange", "renames"])
-def test_killed_at_every_call_one_whole_folder_is_left(way: str, tmp_path: Path) -> None:
-    *wrong, kills = swept(tmp_path, way)
+def test_killed_at_every_call_one_whole_folder_is_left(way: str, shim: Path, tmp_path: Path) -> None:
+    *wrong, kills = swept(shim, tmp_path, way)
     assert wrong == []
     assert int(kills) >= 8
 
 
-def test_without_settling_two_renames_would_leave_nothing(tmp_path: Path) -> None:
+def test_without_settling_two_renames_would_leave_nothing(shim: Path, tmp_path: Path) -> None:
     """That the sweep can see it."""
-    *wrong, _ = swept(tmp_path, "renames", "unsettled")
+    *wrong, _ = swept(shim, tmp_path, "renames", "unsettled")
     assert any("nothing" in line for line in wrong)
 
 

@@ -13,7 +13,7 @@ from holdfast_proofs.crash.disk_faults.full_disk import RESUMED_S_MAX
 from holdfast_proofs.crash.jobs import run_job
 from holdfast_proofs.crash.subjects import ClassName
 
-SAMPLE = 24
+SAMPLE = 16
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from holdfast_proofs.fuzz.mutations import mutated
 from holdfast_proofs.fuzz.targets import TARGETS, Target
 from holdfast_proofs.fuzz.watch import Finding, Watch
 
-EXAMPLES = 150
+EXAMPLES = 60
 RAW = st.binary(max_size=400)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast_proofs.support.command_line import Commands
+from holdfast_proofs.support.warm_start import run_command
 
 
 @pytest.fixture
@@ -33,14 +34,7 @@ def init(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     Path("words").touch(0o600)
     with open("words", "ab") as file:
         fd = file.fileno()
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast", "init", *words, "--words-fd", str(fd)],
-            pass_fds=[fd],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_command(("init", *words, "--words-fd", str(fd)), pass_fds=[fd])
     assert done.returncode == code, done.stderr
     return done
 
@@ -207,11 +201,8 @@ def test_words_do_not_go_to_a_file_that_a_second_run_empties_or_that_others_read
     Path("words").touch()
     Path("words").chmod(bits)
     with open("words", mode) as file:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "holdfast",
+        done = run_command(
+            (
                 "init",
                 "ada",
                 "--second",
@@ -222,12 +213,8 @@ def test_words_do_not_go_to_a_file_that_a_second_run_empties_or_that_others_read
                 "u2",
                 "--words-fd",
                 str(file.fileno()),
-            ],
+            ),
             pass_fds=[file.fileno()],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
     assert done.returncode == 2, done.stderr
     assert "--words-fd" in done.stderr

@@ -32,6 +32,7 @@ from holdfast.identity.records.records import parse_record
 from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.command_line import Commands, Done, command_line, environment
 from holdfast_proofs.support.scanner import rendered, scanned
+from holdfast_proofs.support.warm_start import run_command, run_command_raw
 
 
 @pytest.fixture
@@ -49,14 +50,7 @@ def words_of(phrase: Phrase) -> str:
 
 
 def raw(home: Home, *words: str, stdin: bytes = b"", code: int = 0) -> bytes:
-    done = subprocess.run(
-        command_line("paper", *words),
-        cwd=home.folder,
-        env=environment(home.folder),
-        input=stdin,
-        capture_output=True,
-        check=False,
-    )
+    done = run_command_raw(("paper", *words), cwd=home.folder, env=environment(home.folder), input=stdin)
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -247,14 +241,11 @@ def _with_fds(home: Home, words: list[str], phrase: str, passphrase: str) -> Don
         os.write(write, text.encode())
         os.close(write)
     reads = [read for read, _ in ends]
-    done = subprocess.run(
-        command_line("paper", *words, "--words-fd", str(reads[0]), "--sheet-passphrase-fd", str(reads[1])),
+    done = run_command(
+        ("paper", *words, "--words-fd", str(reads[0]), "--sheet-passphrase-fd", str(reads[1])),
         cwd=home.folder,
         env=environment(home.folder),
         pass_fds=reads,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     for read in reads:
         os.close(read)

@@ -10,7 +10,7 @@ from holdfast_proofs.identity_schedules.__main__ import main
 from holdfast_proofs.identity_schedules.campaign import find_breach, find_weakness, run
 from holdfast_proofs.identity_schedules.weakened import WEAKENED
 
-SCHEDULES = 250
+SCHEDULES = 120
 ACTS = {
     "owner rotated",
     "owner rotated and changed witnesses",

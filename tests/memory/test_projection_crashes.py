@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_proofs.shim import build, preloaded
+from holdfast_proofs.shim import preloaded
 
 PROGRAM = Path(__file__).parent / "programs" / "projection_lives.py"
 FAST = Path("/dev/shm")  # a sync there costs nothing; what is tried is the order of calls
@@ -28,12 +28,11 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_no_entry_is_lost_or_doubled_wherever_it_dies(
-    folder: Path, tmp_path: Path, measured: Callable[[str], None]
+    folder: Path, shim: Path, measured: Callable[[str], None]
 ) -> None:
-    library = build(tmp_path)
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder), "1"],
-        env=os.environ | preloaded(library),
+        env=os.environ | preloaded(shim),
         capture_output=True,
         text=True,
         check=False,

@@ -25,6 +25,7 @@ from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.journal.records import TaskState
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
+from holdfast_proofs.support.warm_start import run_command
 
 APP = Path(__file__).parent / "programs" / "shop.py"
 ENTROPY = SystemEntropy()
@@ -87,15 +88,7 @@ class Host:
         return json.loads(done.stdout)
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "holdfast", *words, "--json"],
-            cwd=self.root,
-            env={**_clean(), **more},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=2 * WAIT_S,
-        )
+        return run_command((*words, "--json"), cwd=self.root, env={**_clean(), **more}, timeout=2 * WAIT_S)
 
     def export(self, package: Path, code: int = 0, **more: str) -> Any:
         return self.command("migrate", "export", str(package), "--home", str(self.home), code=code, **more)

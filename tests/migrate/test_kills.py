@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from holdfast_proofs.moves.trials import Figures
+from holdfast_proofs.shim import preloaded
 
 WEAK = """
 import sys
@@ -38,16 +39,13 @@ def test_killed_anywhere_at_most_one_copy_can_run(tmp_path: Path, words: tuple[s
     assert figures.green
 
 
-def test_without_the_mark_both_run_and_the_suite_says_so(tmp_path: Path) -> None:
+def test_without_the_mark_both_run_and_the_suite_says_so(shim: Path, tmp_path: Path) -> None:
     """Inside one process: the sweep is not started anew, so what is replaced stays replaced."""
-    from holdfast_proofs.shim import build, preloaded
-
-    library = build(tmp_path / "shim")
     folder = tmp_path / "world"
     folder.mkdir(mode=0o700)
     done = subprocess.run(
         [sys.executable, "-c", WEAK, str(folder), "1", "alone"],
-        env=os.environ | preloaded(library),
+        env=os.environ | preloaded(shim),
         stdout=subprocess.PIPE,
         timeout=300,
         check=True,

@@ -21,6 +21,7 @@ from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast_proofs.support.warm_start import run_command
 
 PROGRAMS = Path(__file__).parent / "programs"
 APP = f"{PROGRAMS / 'shop.py'}:tasks"
@@ -112,23 +113,15 @@ class BareMachine:
                 str(typed_second),
             )
         try:
-            return subprocess.run(
-                [*COMMAND, *options],
-                env=self.environment(),
-                cwd=self.root,
-                text=True,
-                capture_output=True,
-                timeout=180,
-                pass_fds=(typed, typed_second),
+            return run_command(
+                options, env=self.environment(), cwd=self.root, timeout=180, pass_fds=(typed, typed_second)
             )
         finally:
             os.close(typed)
             os.close(typed_second)
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *words], env=self.environment(**more), cwd=self.root, text=True, capture_output=True, timeout=120
-        )
+        return run_command(words, env=self.environment(**more), cwd=self.root, timeout=120)
 
     def json(self, *words: str) -> dict[str, object]:
         done = self.run(*words, "--json")

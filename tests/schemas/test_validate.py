@@ -14,6 +14,8 @@ from holdfast.runtime.tool.given_schema import checked_parameters
 from holdfast.runtime.tool.schema import tool_schema
 from holdfast.runtime.tool.validation import PROBLEMS_MAX, problems
 
+EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
+
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
 
@@ -196,14 +198,14 @@ def schema_of(hint: Any) -> dict[str, object]:
     return tool_schema("t", function)["parameters"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * EXAMPLES, deadline=None)
 @given(st.data())
 def test_the_schema_of_a_hint_takes_every_value_of_it(data: st.DataObject) -> None:
     hint, made = data.draw(HINTED)
     assert problems(schema_of(hint), {"it": data.draw(made)}) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * EXAMPLES, deadline=None)
 @given(HINTED, JSON)
 def test_whatever_comes_in_a_few_readable_lines_come_out(hinted: tuple[Any, object], value: object) -> None:
     for given_value in (value, {"it": value}):
@@ -212,7 +214,7 @@ def test_whatever_comes_in_a_few_readable_lines_come_out(hinted: tuple[Any, obje
         assert all(": " in one and len(one) < 400 and one.isprintable() for one in told)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * EXAMPLES, deadline=None)
 @given(HINTED)
 def test_a_schema_that_we_make_could_have_been_given_by_hand(hinted: tuple[Any, object]) -> None:
     made = schema_of(hinted[0])

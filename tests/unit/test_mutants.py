@@ -99,7 +99,7 @@ print(json.dumps(run_module(module, {}, jobs=2, only=(0, 1, 2)).to_json()))
 """
 
 
-@pytest.mark.parametrize(("tests", "killed"), [("tests/unit/test_chain.py", 3), ("tests/unit/test_ordinal.py", 0)])
+@pytest.mark.parametrize(("tests", "killed"), [("tests/unit/test_chain.py", 3), ("tests/unit/test_clock.py", 0)])
 def test_tests_that_notice_nothing_let_mutants_live(tests: str, killed: int) -> None:
     done = subprocess.run([sys.executable, "-c", CAMPAIGN, tests], cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

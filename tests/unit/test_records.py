@@ -17,6 +17,8 @@ from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.journal.records import Record, RecordKind, TaskState, TaskView, fold
 from holdfast.testing.journal_contract.world import folded, shown
 
+EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
+
 TASK = TaskId("01J9ZK3V5T8Q2M4N6P7R8S9T0V")
 LETTERS: tuple[Letter, ...] = get_args(Letter)
 EPOCH = 1 << 32 | 1
@@ -135,7 +137,7 @@ def read_back(records: list[Record]) -> list[Record]:
     return [msgspec.structs.replace(one, body=json.loads(json.dumps(one.body))) for one in records]
 
 
-@settings(max_examples=200)
+@settings(max_examples=4 * EXAMPLES)
 @given(histories, st.integers(0, 60))
 def test_reading_a_prefix_and_writing_the_rest_gives_the_whole(history: History, cut: int) -> None:
     whole = folded(TaskView(TASK), history.records)
@@ -145,7 +147,7 @@ def test_reading_a_prefix_and_writing_the_rest_gives_the_whole(history: History,
     assert shown(folded(TaskView(TASK), read_back(history.records))) == shown(whole)
 
 
-@settings(max_examples=200)
+@settings(max_examples=4 * EXAMPLES)
 @given(histories)
 def test_a_folded_step_is_the_row_that_was_checked_before_writing(history: History) -> None:
     view = folded(TaskView(TASK), history.records)
@@ -159,7 +161,7 @@ def test_a_folded_step_is_the_row_that_was_checked_before_writing(history: Histo
         assert len({one.fence for one in step.attempts}) == len(step.attempts)
 
 
-@settings(max_examples=100)
+@settings(max_examples=2 * EXAMPLES)
 @given(histories, st.integers(0, 60), st.integers(-3, 3))
 def test_a_missing_repeated_or_exchanged_record_is_found(history: History, place: int, shift: int) -> None:
     records = history.records
@@ -176,7 +178,7 @@ def test_a_missing_repeated_or_exchanged_record_is_found(history: History, place
         folded(TaskView(TASK), records[: place + 1] + records[place:])
 
 
-@settings(max_examples=100)
+@settings(max_examples=2 * EXAMPLES)
 @given(histories, st.sampled_from(Event), st.sampled_from(["1", "2", "3"]))
 def test_an_event_that_cannot_follow_is_refused(history: History, event: Event, ordinal: str) -> None:
     before = history.steps.get(ordinal)

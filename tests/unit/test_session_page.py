@@ -24,6 +24,8 @@ from holdfast.journal.sqlite.host.page_layout import (
 )
 from holdfast.journal.sqlite.host.page_reader import Begun, NotBegun, Unreadable, is_alive, read_dead_page, read_slot
 
+EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
+
 TAG = b"attempt1"
 OTHER = b"attempt2"
 HEAD_BYTES = 156
@@ -230,7 +232,7 @@ def test_garbage_is_neither_a_mark_nor_a_proof(folder: Path, raw: bytes) -> None
         assert isinstance(_read(folder, slot, tag), Unreadable)
 
 
-@settings(max_examples=200)
+@settings(max_examples=4 * EXAMPLES)
 @given(data=st.data())
 def test_no_torn_page_raises_the_mark_or_invents_a_proof(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -262,7 +264,7 @@ def test_no_torn_page_raises_the_mark_or_invents_a_proof(
 
 
 @given(offset=st.integers(0, PAGE_BYTES - 1), bit=st.integers(0, 7))
-@settings(max_examples=200)
+@settings(max_examples=4 * EXAMPLES)
 def test_no_flipped_bit_turns_a_begun_send_into_a_proof(
     offset: int, bit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,8 @@ NAMES = (
     "at_least_once",
     "refusals_stored",
 )
+
+EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
 WILLING: dict[str, Any] = {"owner": True, "previous_closed": True, "lease_ok": True}
 MOVES = {
     Move.ADOPT: Event.ADOPT,
@@ -54,8 +57,7 @@ facts_any = st.integers(0, FACTS_COUNT - 1).map(facts_of)
 
 
 def changed(facts: Facts, **more: Any) -> Facts:
-    values = {name: getattr(facts, name) for name in Facts.__struct_fields__}
-    return Facts(**{**values, **more})
+    return msgspec.structs.replace(facts, **more)
 
 
 def facts_with(**more: Any) -> Facts:
@@ -116,7 +118,7 @@ def walks_of(letter: Letter, **forced: Any) -> st.SearchStrategy[Walk]:
     return numbers.map(lambda drawn: walk_of(letter, drawn, **forced))
 
 
-ALL = settings(max_examples=200)
+ALL = settings(max_examples=4 * EXAMPLES)
 
 
 @ALL
@@ -267,7 +269,7 @@ def as_resumer(facts: Facts, walk: Walk) -> Facts:
     return changed(facts, owner=True, epoch=epoch, lease_ok=True, approved=approved)
 
 
-@settings(max_examples=600)
+@settings(max_examples=12 * EXAMPLES)
 @given(walks, facts_any)
 @example(  # the far end knows the key with another body, yet the lookup finds nothing
     [(Step(letter="K", state=StepState.UNKNOWN, attempts=1, maybe_sent=1), Event.DOUBT, Facts())],
@@ -292,7 +294,7 @@ def test_the_resumers_move_is_always_accepted(walk: Walk, facts: Facts) -> None:
         assert mine.quiet is (move is Move.ASK)
 
 
-@settings(max_examples=600)
+@settings(max_examples=12 * EXAMPLES)
 @given(walks, facts_any)
 def test_a_step_is_parked_only_where_the_resumer_cannot_send(walk: Walk, facts: Facts) -> None:
     step, mine = walk[-1][0], as_resumer(facts, walk)

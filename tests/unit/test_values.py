@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from holdfast.core.values import DEPTH_MAX, canonical, checked, decode, encode
 from holdfast.errors import BadValue, TooLarge
 
+EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
+
 VECTORS = Path(__file__).parents[3] / "shared" / "vectors" / "jcs"
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -46,13 +48,13 @@ def test_what_is_kept_is_read_back_exactly(value: Any) -> None:
     assert exactly(decode(encode(kept, what="args"))) == exactly(kept)
 
 
-@settings(max_examples=300)
+@settings(max_examples=6 * EXAMPLES)
 @given(json_values(st.one_of(safe_whole, floats)))
 def test_the_canonical_form_is_that_of_rfc_8785(value: Any) -> None:
     assert canonical(checked(value, what="args")) == rfc8785.dumps(value)
 
 
-@settings(max_examples=500)
+@settings(max_examples=10 * EXAMPLES)
 @given(floats)
 def test_numbers_are_written_as_in_rfc_8785(value: float) -> None:
     written = canonical(value)

@@ -7,11 +7,13 @@ end is a third program: it counts outside of everything that is killed.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -131,6 +133,9 @@ def divided(by: float) -> Settings:
     )
 
 
+SIZE_BYTES = 4  # before an order and before its figures
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     place: Place
@@ -144,19 +149,54 @@ class JobFailed(HoldfastError):
 
 def run_job(job: Job, library: Path, *, faults: Sequence[Fault] = ()) -> Figures:
     """Do the job in a program of its own, against a far end of its own."""
-    with _far_end(job, faults) as far_end, _folder() as folder:
+    with _far_end(job, faults) as far_end, _folder() as folder, _server(library) as server:
         place = Place(folder=str(folder))
         if far_end is not None:
             place = Place(folder=str(folder), port=far_end.port, pid=far_end.pid)
-        done = subprocess.run(
+        figures = server.ask(msgspec.json.encode(Order(job=job, place=place)))
+    if not figures:
+        raise JobFailed(f"{job}: the fork server has no figures")
+    return msgspec.json.decode(figures, type=Figures)
+
+
+class _Server:
+    """A fork server with the shim in it. It does one job after another, each in a child."""
+
+    def __init__(self, library: Path) -> None:
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "holdfast_proofs.crash.server"],
             env=os.environ | preloaded(library),
-            input=msgspec.json.encode(Order(job=job, place=place)),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-    if done.returncode:
-        raise JobFailed(f"{job}: the fork server ended with {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=Figures)
+        atexit.register(self.close)
+
+    def ask(self, order: bytes) -> bytes:
+        """The figures; empty where the job failed."""
+        asked, told = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert told is not None
+        asked.write(len(order).to_bytes(SIZE_BYTES) + order)
+        asked.flush()
+        return told.read(int.from_bytes(told.read(SIZE_BYTES)))
+
+    def close(self) -> None:
+        with self._process:  # closes its input, waits for its end
+            return
+
+
+_idle: defaultdict[Path, list[_Server]] = defaultdict(list)
+
+
+@contextlib.contextmanager
+def _server(library: Path) -> Generator[_Server]:
+    """One that is idle, or one more. Whoever fails with it leaves it alone."""
+    try:
+        server = _idle[library].pop()
+    except IndexError:
+        server = _Server(library)
+    yield server
+    _idle[library].append(server)
 
 
 @contextlib.contextmanager

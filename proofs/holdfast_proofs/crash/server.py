@@ -1,11 +1,13 @@
-"""The fork server: a program with the shim in it that does one job and prints its figures."""
+"""The fork server: a program with the shim in it that forks a child for each job, which prints its figures."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import assert_never
 
@@ -20,7 +22,19 @@ from holdfast_proofs.crash.child_tools import make_blocking_subject
 from holdfast_proofs.crash.children import ChildPlan, Killed, run_children
 from holdfast_proofs.crash.disk_faults.disk_jobs import DiskJob, FullDisk, Power, SyncError
 from holdfast_proofs.crash.disk_faults.disk_server import do_disk
-from holdfast_proofs.crash.jobs import Children, Flips, Job, Order, Pairs, Place, Races, Sweep, Zombies, divided
+from holdfast_proofs.crash.jobs import (
+    SIZE_BYTES,
+    Children,
+    Flips,
+    Job,
+    Order,
+    Pairs,
+    Place,
+    Races,
+    Sweep,
+    Zombies,
+    divided,
+)
 from holdfast_proofs.crash.judge import Books, Verdict, judge
 from holdfast_proofs.crash.lives import Life, work
 from holdfast_proofs.crash.pairs import Kill, Nest, PairPlan, run_pairs
@@ -35,9 +49,30 @@ def main() -> None:
     # Only the size of the reserve is less than a user's: sixteen megabytes of zeros per program
     # cost more than the rest of its life.
     reserve.RESERVE_BYTES = reserve.RESERVE_BYTES_MIN
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    figures = do(order)
-    sys.stdout.buffer.write(msgspec.json.encode(figures))
+    while size := int.from_bytes(sys.stdin.buffer.read(SIZE_BYTES)):
+        order = msgspec.json.decode(sys.stdin.buffer.read(size), type=Order)
+        child = os.fork()
+        if child == 0:
+            _do_and_end(order)
+        _, status = os.waitpid(child, 0)
+        if status:
+            _tell(b"")
+
+
+def _do_and_end(order: Order) -> None:
+    code = 1
+    try:
+        _tell(msgspec.json.encode(do(order)))
+        code = 0
+    except Exception:  # noqa: BLE001 - whatever it is, this is a child
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _tell(figures: bytes) -> None:
+    sys.stdout.buffer.write(len(figures).to_bytes(SIZE_BYTES) + figures)
+    sys.stdout.buffer.flush()
 
 
 def do(order: Order) -> Figures:

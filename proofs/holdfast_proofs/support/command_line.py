@@ -18,9 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast_proofs.support.warm_start import run_command
-
-WAIT_S = 60.0  # for things that take a fraction of a second on an idle machine
+from holdfast_proofs.support.warm_start import WAIT_S, run_command
 
 
 class Done(NamedTuple):
@@ -64,7 +62,7 @@ class Commands:
 
     def __call__(self, *words: str | bytes, stdin: str | bytes = "", code: int = 0) -> Done:
         """Run a command in a process of its own; its exit code must be the expected one."""
-        raw = run_command(words, cwd=self.folder, env=environment(self.folder), timeout=WAIT_S, input=stdin)
+        raw = run_command(words, cwd=self.folder, env=environment(self.folder), input=stdin)
         return self._checked(words, Done(raw.returncode, raw.stdout, raw.stderr), code)
 
     def look(self, *words: str, code: int = 0) -> Done:

@@ -28,14 +28,15 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from select import select
 
 import msgspec
 
+WAIT_S = 60.0  # for a command that takes a fraction of a second on an idle machine
 FD_MIN = 512  # where received descriptors wait until each gets its own number
 FDS_MAX = 16
 HEAD_BYTES = 4
@@ -53,13 +54,27 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 def run_command(
     words: Sequence[str | bytes],
     *,
-    timeout: float,
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     input: str | bytes = b"",
     pass_fds: Sequence[int] = (),
+    timeout: float = WAIT_S,
 ) -> subprocess.CompletedProcess[str]:
     """`python -m holdfast` with these words, as `subprocess.run` would run it."""
+    done = run_command_raw(words, cwd=cwd, env=env, input=input, pass_fds=pass_fds, timeout=timeout)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run_command_raw(
+    words: Sequence[str | bytes],
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    input: str | bytes = b"",
+    pass_fds: Sequence[int] = (),
+    timeout: float = WAIT_S,
+) -> subprocess.CompletedProcess[bytes]:
+    """The same; what it printed is bytes."""
     order = Order(
         words=[os.fsencode(word) for word in words],
         folder=os.fsencode(cwd or os.getcwd()),
@@ -68,44 +83,46 @@ def run_command(
         },
         fds=[0, 1, 2, *pass_fds],
     )
+    told, stdin, stdout, stderr = (os.pipe() for _ in range(4))
+    theirs = (told[1], stdin[0], stdout[1], stderr[1])
+    try:
+        _send(order, [*theirs, *pass_fds])
+    finally:
+        for fd in theirs:
+            os.close(fd)
     raw = input.encode() if isinstance(input, str) else input
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        status = _ask(order, raw, out.fileno(), err.fileno(), pass_fds, timeout)
-        out.seek(0)
-        err.seek(0)
-        code = os.waitstatus_to_exitcode(status)
-        return subprocess.CompletedProcess([*map(os.fsdecode, words)], code, out.read().decode(), err.read().decode())
+    with ThreadPoolExecutor(3) as pool, open(told[0], "rb", buffering=0) as report:
+        pool.submit(_feed, stdin[1], raw)
+        printed = [pool.submit(_read_all, end) for end in (stdout[0], stderr[0])]
+        code = os.waitstatus_to_exitcode(_wait(report.fileno(), timeout))
+    return subprocess.CompletedProcess(order.words, code, printed[0].result(), printed[1].result())
 
 
-def _ask(order: Order, raw: bytes, out: int, err: int, more: Sequence[int], timeout: float) -> int:
+def _send(order: Order, fds: list[int]) -> None:
     body = msgspec.msgpack.encode(order)
-    report, told = os.pipe()
-    stdin, feed = os.pipe()
-    feeder = threading.Thread(target=_feed, args=(feed, raw))
-    try:
-        with _asking:
-            server = _server()
-            socket.send_fds(server, [len(body).to_bytes(HEAD_BYTES)], [told, stdin, out, err, *more])
-            server.sendall(body)
-    finally:
-        os.close(told)
-        os.close(stdin)
-    feeder.start()
-    try:
-        pid = int(_line(report, timeout))
-        try:
-            return int(_line(report, timeout))
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise
-    finally:
-        os.close(report)
-        feeder.join()
+    with _asking:
+        server = _server()
+        socket.send_fds(server, [len(body).to_bytes(HEAD_BYTES)], fds)
+        server.sendall(body)
 
 
 def _feed(fd: int, raw: bytes) -> None:
     with contextlib.suppress(BrokenPipeError), open(fd, "wb") as pipe:
         pipe.write(raw)
+
+
+def _read_all(fd: int) -> bytes:
+    with open(fd, "rb") as pipe:
+        return pipe.read()
+
+
+def _wait(report: int, timeout: float) -> int:
+    pid = int(_line(report, timeout))
+    try:
+        return int(_line(report, timeout))
+    except TimeoutError:
+        os.kill(pid, signal.SIGKILL)
+        raise
 
 
 def _line(fd: int, timeout: float) -> bytes:

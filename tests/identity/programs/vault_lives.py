@@ -1,4 +1,4 @@
-"""Vaults in all stages of their lives, killed and failed at every call: `vault_lives.py LIFE ROOT`.
+"""Vaults in all stages of their lives, killed and failed at every call: `vault_lives.py LIFE ROOT EVERY`.
 
 Started with the crash shim loaded. Each trial is a fork: a copy of the prepared folder, armed, one
 act; then the parent looks at what is left, finishes the act as a person would, and looks again.
@@ -288,7 +288,7 @@ def main(name: str, folder: Path, *, every: int = 1) -> None:
     at = 1
     while run(Mode.SYNC_ERROR, at):
         at += every
-    for at in range(1, CALLS_MAX):
+    for at in range(1, CALLS_MAX, every):
         said, status = trial(life, base, root, functools.partial(fail_at, at))
         if said:
             wrong.append(f"EIO at {at}: {said}")
@@ -299,4 +299,4 @@ def main(name: str, folder: Path, *, every: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), every=int(sys.argv[3]))
