@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.core.ids import TaskId
 from holdfast.journal.contract import Journal, Session
-from holdfast.journal.memory.journal import MemoryStore
 from holdfast.testing.clocks import ManualClock, SeededEntropy
 from holdfast.testing.journal_contract import JournalContract, World
+from holdfast_proofs.memory_journal.journal import MemoryStore
 
 
 class MemoryWorld(World):

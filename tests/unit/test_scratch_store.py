@@ -22,10 +22,10 @@ from holdfast.host import tree
 from holdfast.host.manifest import CHUNK_BYTES, find_bad_name, find_twin, parents
 from holdfast.host.tree import Limits
 from holdfast.journal.contract import Journal, Submission
-from holdfast.journal.memory.journal import MemoryJournal, MemoryStore
 from holdfast.runtime.scratch import store as scratch_store
 from holdfast.runtime.scratch.store import Store, load_manifest
 from holdfast.testing.clocks import ManualClock, SeededEntropy
+from holdfast_proofs.memory_journal.journal import MemoryJournal, MemoryStore
 
 TASK = TaskId("0" * 26)
 Tree = dict[str, tuple[bytes, bool] | None]  # contents and executable bit; None: a folder

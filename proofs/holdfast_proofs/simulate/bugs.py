@@ -21,7 +21,6 @@ from holdfast.core.step import Event, Facts, Step, StepState
 from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records, rules
 from holdfast.journal.contract import InboxItem, InboxKind
-from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.records import NewRecord, StepView
 from holdfast.journal.steady import SteadyTime
 from holdfast.runtime.engine.engine import Engine
@@ -36,6 +35,7 @@ from holdfast.runtime.step.sending import Sender
 from holdfast.runtime.step.steps import Steps
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.tool.tool import Call, Tool
+from holdfast_proofs.memory_journal.journal import MemoryJournal
 from holdfast_proofs.simulate.campaign import mode_of
 from holdfast_proofs.simulate.parts import ledger
 from holdfast_proofs.simulate.run import Stage, Verdict, simulate

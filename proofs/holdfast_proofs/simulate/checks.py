@@ -12,9 +12,9 @@ from holdfast.core.ids import TaskId
 from holdfast.core.ordinal import base
 from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError
-from holdfast.journal.memory.contents import TaskCell
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.task.task import SCOPE_NAME
+from holdfast_proofs.memory_journal.contents import TaskCell
 from holdfast_proofs.simulate.faults import DELAY_S, LEASE_TTL_S, TIMEOUT_S, WINDOW_S
 from holdfast_proofs.simulate.parts.gated import limit_breaches
 from holdfast_proofs.simulate.parts.tools import TOOLS

@@ -23,8 +23,8 @@ from holdfast.journal.contract import (
     Submission,
     Submitted,
 )
-from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.records import NewRecord
+from holdfast_proofs.memory_journal.journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast_proofs.simulate.parts.process import Process

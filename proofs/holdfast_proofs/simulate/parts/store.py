@@ -14,9 +14,9 @@ from typing import Any
 from holdfast.core.clock import Clock
 from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
-from holdfast.journal.memory.contents import InboxCell, TaskCell, encode_body
-from holdfast.journal.memory.journal import MemoryStore
 from holdfast.journal.records import ENDED, NewRecord, Record, RecordKind, TaskState
+from holdfast_proofs.memory_journal.contents import InboxCell, TaskCell, encode_body
+from holdfast_proofs.memory_journal.journal import MemoryStore
 from holdfast_proofs.simulate.parts.ledger import Ledger
 from holdfast_proofs.simulate.trace import Trace
 

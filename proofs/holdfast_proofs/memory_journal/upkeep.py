@@ -12,8 +12,8 @@ from holdfast.core.notices import Notice
 from holdfast.errors import BlobNotFound, HoldfastError, JournalDamaged
 from holdfast.journal import rules
 from holdfast.journal.contract import KeptRemark, Remark
-from holdfast.journal.memory.contents import BlobCell, MemoryContents
 from holdfast.journal.steady import Moment, SteadyTime
+from holdfast_proofs.memory_journal.contents import BlobCell, MemoryContents
 
 
 class MemoryUpkeep:

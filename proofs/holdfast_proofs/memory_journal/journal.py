@@ -36,7 +36,8 @@ from holdfast.journal.contract import (
     Submitted,
     TaskRow,
 )
-from holdfast.journal.memory.contents import (
+from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, fold
+from holdfast_proofs.memory_journal.contents import (
     InboxCell,
     MemoryContents,
     MemorySession,
@@ -44,8 +45,7 @@ from holdfast.journal.memory.contents import (
     TaskCell,
     encode_body,
 )
-from holdfast.journal.memory.upkeep import MemoryUpkeep
-from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, fold
+from holdfast_proofs.memory_journal.upkeep import MemoryUpkeep
 
 
 class MemoryJournal(MemoryUpkeep):
