@@ -26,6 +26,14 @@ def test_every_file_it_names_is_there() -> None:
     assert not exists("runtime/no_such_file.py")
 
 
+def test_every_binder_is_named() -> None:
+    """Who adds an adapter looks for the one place that chooses it."""
+    binders = [path for name in ("bind", "binder", "open_*") for path in PACKAGE.rglob(f"{name}.py")]
+    assert len(binders) >= 5
+    named = named_paths(PAGE)
+    assert [str(path.relative_to(PACKAGE)) for path in binders if str(path.relative_to(PACKAGE)) not in named] == []
+
+
 def test_every_room_is_in_its_table() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     assert sorted(room for room in rooms if f"| `{room}/` |" not in PAGE) == []
