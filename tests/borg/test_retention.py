@@ -12,7 +12,7 @@ from holdfast.backup.upkeep.retention import Named, PrunePlan, RetentionRules, c
 from holdfast.errors import PruneRefused
 
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
-RULES = RetentionRules()
+RULES = RetentionRules(hourly=24, daily=14, weekly=8, monthly=12)
 
 
 def named(seq: int, at: datetime, *, incarnation: int = 1) -> Named:

@@ -25,10 +25,10 @@ SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    hourly: int = 24
-    daily: int = 14
-    weekly: int = 8
-    monthly: int = 12
+    hourly: int
+    daily: int
+    weekly: int
+    monthly: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
