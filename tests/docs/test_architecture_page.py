@@ -1,13 +1,19 @@
-"""ARCHITECTURE.md names files and rooms that exist, and every room there is."""
+"""ARCHITECTURE.md names files and rooms that exist, every room there is, and every file in a line.
+
+`python tests/docs/test_architecture_page.py` writes the list of files again.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "holdfast"
-PAGE = (PROJECT / "ARCHITECTURE.md").read_text()
+FILE = PROJECT / "ARCHITECTURE.md"
+PAGE = FILE.read_text()
+LIST = "Made from the first line of each module.\n"
 _PATH = re.compile(r"`([a-z_]+/[a-z_/0-9-]*(?:\.py|\.md)?)`|(?<=  )([a-z_]+/[a-z_/]+\.py)")
 
 
@@ -39,6 +45,27 @@ def test_every_room_is_in_its_table() -> None:
     assert sorted(room for room in rooms if f"| `{room}/` |" not in PAGE) == []
 
 
+def test_every_file_is_listed() -> None:
+    assert PAGE.partition(LIST)[2] == render(), "run `python tests/docs/test_architecture_page.py`"
+
+
+def render() -> str:
+    lines: list[str] = []
+    for folder in sorted({path.parent for path in PACKAGE.rglob("*.py")}):
+        name = folder.relative_to(PACKAGE.parent).as_posix().removeprefix("holdfast/")
+        modules = [path for path in sorted(folder.glob("*.py")) if not path.name.startswith("__")]
+        if modules:
+            lines += [f"**`{name}/`**", ""]
+            lines += [f"- `{path.name}`: {purpose(path)}" for path in modules] + [""]
+    return "\n" + "\n".join(lines).rstrip() + "\n"
+
+
+def purpose(path: Path) -> str:
+    """The first paragraph of the module's docstring, in one line."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
 def test_every_room_says_what_it_is_for() -> None:
     """The `__init__.py` of each folder has a docstring of one or more sentences."""
     silent = [
@@ -48,3 +75,7 @@ def test_every_room_says_what_it_is_for() -> None:
         if len(path.read_text().split('"""')) < 3
     ]
     assert silent == []
+
+
+if __name__ == "__main__":
+    FILE.write_text(PAGE.partition(LIST)[0] + LIST + render())
