@@ -105,12 +105,14 @@ def title(action: argparse.Action) -> str:
 
 
 def shown(action: argparse.Action) -> str:
+    if action.nargs == "*":
+        return f"[{title(action)} ...]"
     return title(action) if action.required else f"[{title(action)}]"
 
 
 def meaning(action: argparse.Action) -> str:
     text = str(action.help).replace("|", "\\|")
-    if action.choices:
+    if action.choices and not all(str(one) in text for one in action.choices):
         text += f": {', '.join(str(one) for one in action.choices)}"
     return text
 

@@ -122,14 +122,17 @@ def render() -> str:
     lines = [
         "# Documents",
         "",
-        "Every page with its purpose; new here, read [concepts in five minutes](concepts.md) first.",
+        "Every page and what it is for. If you are new, read [concepts in five minutes](concepts.md) first.",
         "",
-        "This page is made from the pages themselves.",
+        "This page is generated from the first lines of the other pages.",
     ]
     for heading, names in sections().items():
         lines += ["", f"## {heading}", ""]
         if heading == "For contributors":
-            lines += ["You need none of these to use Holdfast; the formats are exact enough to write another one.", ""]
+            lines += [
+                "You need none of these to use Holdfast; the formats are exact enough to write another implementation.",
+                "",
+            ]
         for name in names:
             title, purpose = read_page(name)
             lines.append(f"- [{title}]({name}.md): {purpose}")

@@ -188,7 +188,7 @@ def test_row_25_a_recovery_by_a_stolen_paper_alarms_the_owner(tmp_path: Path) ->
     strange = asyncio.run(watch_log(owner.home())).strange
     assert [(one.power, one.stands) for one in strange] == [(SigningPower.PAPER, True), (SigningPower.NEXT, True)]
     said = hf("doctor", code=6).out
-    assert "a recovery at (1, 0) was not made here" in said
+    assert "a recovery at generation 1, rotation 0 was not made here" in said
     assert "someone else has the recovery words" in said
 
 

@@ -48,7 +48,9 @@ def test_every_witness_ends_with_all_receipts_and_one_that_is_down_is_named(tmp_
         assert not silent
     shutil.rmtree(tmp_path / "c")
     fewer = reached(tmp_path, "a", "b", "c")
-    assert list(fewer.unreachable.values()) == ["no witness is there"]
+    assert list(fewer.unreachable.values()) == [
+        "there is no file witness.seed in this folder: is the disk mounted, and the path right?"
+    ]
     rotation = owner.rotation(done.log, 1)
     after = published(take(done.log, rotation), rotation, fewer)
     assert (after.final, after.receipts) == (True, 2)

@@ -177,8 +177,8 @@ def _text(own: KeyLog, seen: KeyLog, strange: list[ForeignRecord], sources: dict
     newest = strange[-1]
     holders = [name for name, copy in sources.items() if newest.digest in _digests(copy)]
     return (
-        f"{own.id}: this machine's keys were replaced: {newest.what} at {tuple(newest.position)} was "
-        f"not made here. The log is at {tuple(seen.position)}, the copy here at {tuple(own.position)} "
+        f"{own.id}: this machine's keys were replaced: {newest.what} at {newest.position} was "
+        f"not made here. The log is at {seen.position}, the copy here at {own.position} "
         f"(seen at {', '.join(holders)})"
     )
 

@@ -64,7 +64,7 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
     for one in watched.strange:
         yield damage(
             "identity",
-            f"{one.what} at {tuple(one.position)} was not made here" + ("" if one.stands else ", and is not valid"),
+            f"{one.what} at {one.position} was not made here" + ("" if one.stands else ", and is not valid"),
             _MEND[one.power],
         )
     for place, why in watched.silent.items():

@@ -24,8 +24,8 @@ def add_parser(commands: Commands) -> None:
         "doctor",
         run=run,
         purpose="Check this journal, agent and machine, and print the command that fixes each problem. "
-        "Changes nothing. Exit code 0: no problem; 1: something needs you; 6: the journal is "
-        "damaged, stopped or too old, or its keys are missing.",
+        "Changes nothing, except that it upgrades the schema of an older journal. Exit code 0: no problem; "
+        "1: something needs you; 6: the journal is damaged, stopped or too old, or its keys are missing.",
         columns=(
             ("level", "ok; note: worth knowing; warning: needs you; damage: start no new work"),
             ("check", "what was checked"),

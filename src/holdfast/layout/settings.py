@@ -260,10 +260,14 @@ def write_identity_settings(path: Path, *, name: str, identity: IdentitySettings
     new = edited(old, name=name, identity=identity)
     if new is None:
         lines = "".join(_lines(identity))
-        raise BadSettings(f"{path} cannot be changed by a program", hint=f"write this into it:\n{lines}")
+        raise BadSettings(
+            f"Holdfast cannot change `agent` and `identity` in {path} without changing other settings",
+            hint=f"remove every line about `agent` and `identity` from it. Then make this its first line:\n"
+            f"agent = {_text(name)}\nand put these lines at its end:\n{lines}",
+        )
     write_atomically(path, new.encode())
     if read_agent_settings(path).identity != identity:
-        raise BadSettings(f"{path} does not say what was just written to it")
+        raise BadSettings(f"{path} does not have the [identity] settings that Holdfast just wrote to it")
 
 
 def edited(old: str, *, name: str, identity: IdentitySettings) -> str | None:

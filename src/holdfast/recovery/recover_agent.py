@@ -221,7 +221,7 @@ def _find_done(log: KeyLog, vault: Path, *, again: bool) -> NotNow | None:
     if not finished or again or exists(vault):
         return None
     return NotNow(
-        f"{log.id} was already recovered, at {tuple(log.position)}, to keys that are not here",
+        f"{log.id} was already recovered, at {log.position}, to keys that are not here",
         hint="if that machine is lost too, or not yours, --again locks it out",
     )
 

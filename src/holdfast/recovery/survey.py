@@ -162,7 +162,7 @@ def _unplaced(listed: Sequence[Listed], log: KeyLog) -> tuple[str, ...]:
     """Heads that were signed after the log at hand ends: it may be an old copy."""
     return tuple(
         f"place {one.place.name} has head {head.record.seq}, signed at "
-        f"{tuple(head.record.position)}, and the log at hand ends at {tuple(log.position)}"
+        f"{head.record.position}, and the log at hand ends at {log.position}"
         for one in listed
         for head in one.known.heads
         if head.record.id == log.id and head.record.position > log.position

@@ -41,8 +41,8 @@ class Address:
 def check_place_name(name: str) -> str:
     if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
         raise BadPlace(
-            f"{name[:60]!r} cannot be the name of a place",
-            hint=f"small letters, digits and dashes, at most {NAME_CHARS_MAX}: nas, second-host",
+            f"{name[:60]!r} is not a valid name for a place",
+            hint=f"use at most {NAME_CHARS_MAX} lower-case letters, digits and dashes, for example nas or second-host",
         )
     return name
 
@@ -58,7 +58,8 @@ def parse_address(text: str) -> Address:
     if scp is not None:
         return _from_scp(scp)
     raise BadPlace(
-        f"{text[:80]!r} is not a place", hint="a folder by its whole path, ssh://user@host/path, or user@host:path"
+        f"{text[:80]!r} is not the address of a place",
+        hint="give the whole path of a folder (/mnt/nas), ssh://user@host/path, or user@host:path",
     )
 
 
@@ -67,12 +68,15 @@ def _check_characters(text: str) -> None:
         raise BadPlace(f"the address of a place must be printable text of at most {ADDRESS_CHARS_MAX} characters")
     for odd in ("::", "{", "}"):
         if odd in text:
-            raise BadPlace(f"the address of a place may not hold {odd!r}: the backup engine would misread it")
+            raise BadPlace(f"the address of a place may not contain {odd!r}: the backup engine would misread it")
 
 
 def _ssh(text: str, match: re.Match[str] | None) -> Address:
     if match is None or (match["port"] and not 0 < int(match["port"]) <= PORT_MAX):
-        raise BadPlace(f"{text[:80]!r} is not an ssh address", hint="ssh://user@host:22/path")
+        raise BadPlace(
+            f"{text[:80]!r} is not a valid ssh address",
+            hint="use the form ssh://user@host:22/path, with a port from 1 to 65535",
+        )
     return Address(kind=PlaceKind.SSH, text=text.rstrip("/"), host=match["host"])
 
 

@@ -240,7 +240,7 @@ class BackupPlaces:
         if seen is not None and seen.position > own.position:
             raise KeysReplaced(
                 f"place {place.name}: this agent was recovered or rotated elsewhere: its log there is "
-                f"at {tuple(seen.position)}, the log here is at {tuple(own.position)}",
+                f"at {seen.position}, the log here is at {own.position}",
                 hint="stop this copy: its keys were replaced. If this copy is the right one, "
                 "`holdfast identity show --fetch`; if not, `holdfast recover`",
             )
@@ -341,8 +341,8 @@ class BackupPlaces:
                 store(self.vault, decide(read_escrow(self.vault)), also=also)
             except FileNotFoundError as error:
                 raise PlaceMissing(
-                    f"{error.filename} is not there: the vault's keys change only when every folder "
-                    "that holds a copy of them is reachable",
+                    f"{error.filename} is missing. Holdfast changes the vault's keys only if it can also "
+                    "write every copy of them",
                     hint="mount it, or remove that place first",
                 ) from error
 

@@ -164,7 +164,8 @@ def check_free(target: Path, files: Sequence[str]) -> None:
     for path in files:
         if os.path.lexists(target / path):
             raise BadInput(
-                f"{target / path} already exists", hint="Holdfast overwrites nothing: move it, or choose another folder"
+                f"{target / path} already exists",
+                hint="Holdfast does not overwrite files: move this one elsewhere, or choose another --to FOLDER",
             )
 
 

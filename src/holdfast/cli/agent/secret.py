@@ -97,7 +97,7 @@ def _add_remove(verbs: Commands) -> None:
 
 def _add_value_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the secret, without secret://")
-    parser.add_argument("--from-fd", metavar="N", help="read the value from this open descriptor; 0 is a pipe")
+    parser.add_argument("--from-fd", metavar="N", help="read the value from this open descriptor; 0 is standard input")
     parser.add_argument("--from-file", metavar="FILE", help="read the value from a file that only you can read (0600)")
     add_options(parser, "--journal", "--home", "--json")
 

@@ -48,7 +48,7 @@ def _add_now(verbs: Commands) -> None:
         ),
         examples=("holdfast backup now", "holdfast backup now nas --json"),
     )
-    parser.add_argument("place", nargs="*", help="only these places (default: all)")
+    parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     add_flag(parser, "--no-verify", "do not test it; it does not count as verified")
     add_options(parser, "--home", "--json")
 
@@ -94,7 +94,7 @@ def _add_verify(verbs: Commands) -> None:
         ),
         examples=("holdfast backup verify", "holdfast backup verify nas --json"),
     )
-    parser.add_argument("place", nargs="*", help="only these places (default: all)")
+    parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     parser.add_argument("--snapshot", metavar="NAME", default="", help="this snapshot (default: the newest)")
     add_options(parser, "--home", "--json")
 

@@ -40,7 +40,7 @@ def _add_prune(verbs: Commands) -> None:
         ),
         examples=("holdfast backup prune --dry-run", "holdfast backup prune nas"),
     )
-    parser.add_argument("place", nargs="*", help="only these places (default: all)")
+    parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     add_options(parser, "--dry-run")
     add_flag(parser, "--accept-missing", "continue although snapshots are missing: you know who removed them")
     add_options(parser, "--home", "--json")
@@ -67,7 +67,7 @@ def _add_schedule(verbs: Commands) -> None:
         verbs,
         "schedule",
         run=run_schedule,
-        summary="set up a system timer for backups",
+        summary="print or install a timer for backups",
         purpose="Print a systemd service and timer for your user, and a line for cron, that run "
         "`holdfast backup due`. --install writes the two files; you start them.",
         examples=("holdfast backup schedule --every 1h", "holdfast backup schedule --every 1d --install"),

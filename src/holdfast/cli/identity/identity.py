@@ -73,7 +73,7 @@ def _add_rotate(verbs: Commands) -> None:
         "--why",
         choices=("planned", "stolen"),
         default="planned",
-        help="planned: old certificates stay valid for ten more minutes; stolen: they end at once",
+        help="planned (old certificates stay valid for ten more minutes) or stolen (they end at once)",
     )
     add_list(parser, "--witness", "DIR", "use these witnesses instead of the old ones; name the whole new set")
     add_slot_options(parser, new=False)

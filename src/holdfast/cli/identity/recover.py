@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             confirm=lambda look: _ask(look, name, yes=args.yes),
         )
     )
-    talk(f"{name} is recovered: same id, log position {tuple(done.log.position)}")
+    talk(f"{name} is recovered with the same id; its key log is at {done.log.position}")
     for one in done.lost:
         talk(f"lost: {one}")
     talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def _ask(look: RecoveryPreview, name: str, *, yes: bool) -> None:
     log = look.log
     talk(f"the words belong to {log.id}" + (f" ({look.change}: check the sheet)" if look.change else ""))
-    talk(f"identity: {log.standing.value}, log position {tuple(log.position)}; {look.answered} witnesses answer")
+    talk(f"identity: {log.standing.value}, key log at {log.position}; {look.answered} witnesses answered")
     for place, why in look.gone.items():
         talk(f"witness {place}: {why}")
     if not look.escrow:

@@ -19,7 +19,7 @@ def read_secret(name: str, *, from_fd: str | None, from_file: str | None) -> str
         return _decoded(read_descriptor("--from-fd", from_fd, VALUE_BYTES_MAX + 2))
     if from_file is not None:
         return _decoded(_from_file(Path(from_file)))
-    hint = "give --from-fd 0 to read it from a pipe"
+    hint = "give --from-fd 0 to read it from standard input"
     return ask_twice(f"value of secret://{name}", for_what="the value", hint=hint)
 
 

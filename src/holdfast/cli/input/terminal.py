@@ -47,7 +47,7 @@ def ask_twice(prompt: str, *, for_what: str, hint: str) -> str:
 
 
 def ask_words(what: str, option: str = "--from-fd") -> str:
-    return ask_hidden(what, for_what="the words", hint=f"give {option} 0 to read them from a pipe")
+    return ask_hidden(what, for_what="the words", hint=f"give {option} 0 to read them from standard input")
 
 
 def read_words(word: str, option: str = "--from-fd") -> str:

@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
         examples=("holdfast share combine", "holdfast share combine --from-fd 3 3< shares"),
     )
     for one in (split, combine):
-        one.add_argument("--from-fd", metavar="N", help="read the words from this open descriptor; 0 is a pipe")
+        one.add_argument("--from-fd", metavar="N", help="read the words from this open descriptor; 0 is standard input")
 
 
 def run_split(args: argparse.Namespace) -> int:

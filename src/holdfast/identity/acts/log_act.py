@@ -83,9 +83,7 @@ class LogSession:
         asked = witnesses_to_ask(self.log, signed.record)
         after = accept(self.log, signed, port=self.port, asked=asked)
         if isinstance(after, Refusal):
-            raise KeysReplaced(
-                f"the record for {tuple(signed.record.position)} does not fit into the log: {after.message}"
-            )
+            raise KeysReplaced(f"the record for {signed.record.position} does not fit into the log: {after.message}")
         self.log = after
 
     def prepare(self, signed: Signed[Record]) -> None:
@@ -202,7 +200,7 @@ def settle(keys: KeySet, log: KeyLog) -> None:
         keys.settle(op=key_bytes(named.members[0]))
     except VaultDamaged as error:
         raise KeysReplaced(
-            f"{log.id}: the log names an operational key at {tuple(log.position)} that is not in this vault"
+            f"{log.id}: the log names an operational key at {log.position} that is not in this vault"
         ) from error
 
 
@@ -228,12 +226,11 @@ def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused
     why = "; ".join(f"{place}: {reason}" for place, reason in refused.items())
     if held.digest != signed.digest:
         raise KeysReplaced(
-            f"{log.id}: another record is at {tuple(position)}"
+            f"{log.id}: another record is at {position}"
             + (", and none there is final" if log.standing is LogStanding.CONTESTED else "")
             + (f" ({why})" if why else "")
         )
     needed = max(keys.needed for keys in held.needs)
     raise NotFinal(
-        f"{receipts} of {needed} required witnesses vouch for the record at "
-        f"{tuple(position)}" + (f" ({why})" if why else "")
+        f"{receipts} of {needed} required witnesses vouch for the record at {position}" + (f" ({why})" if why else "")
     )

@@ -202,7 +202,7 @@ def _create(
             )
         log = accept(None, inception, port=port)
         if isinstance(log, Refusal):
-            raise BadInput(f"the first record would be rejected: {log.message}")
+            raise BadInput(f"the key log cannot start with these keys and witnesses: {log.message}")
         remove_durably(home.folder / RECEIPTS)
         write_atomically(home.folder / LOG, inception.line() + b"\n")
         note = (

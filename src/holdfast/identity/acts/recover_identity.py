@@ -310,7 +310,7 @@ def _check_not_done(order: RecoveryOrder, session: LogSession, here: bool) -> No
         if pending is not None and pending.digest == session.log.head.digest:
             return
         raise NotNow(
-            f"{session.log.id} was already recovered, at {tuple(session.log.position)}, to keys that are not here",
+            f"{session.log.id} was already recovered, at {session.log.position}, to keys that are not here",
             hint="use the machine that has them; if that machine is lost or not yours, --again locks it out",
         )
 

@@ -61,7 +61,7 @@ def check_active(log: KeyLog) -> None:
             raise NotNow(f"{log.id} is retired", hint="a retired identity never acts again")
         case LogStanding.LOCKED:
             raise NotNow(
-                f"{log.id} is locked by the recovery at {tuple(log.position)}",
+                f"{log.id} is locked by the recovery at {log.position}",
                 hint="run `holdfast identity evict --paper` or `holdfast identity recover` to unlock it",
             )
         case LogStanding.CONTESTED:

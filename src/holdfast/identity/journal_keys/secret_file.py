@@ -152,7 +152,11 @@ class SecretFile:
         check_value(name, value)
         secrets = self._contents.secrets
         if name not in secrets and len(secrets) >= SECRETS_MAX:
-            raise BadSecret(f"there are {SECRETS_MAX:,} secrets already")
+            raise BadSecret(
+                f"secrets.sealed already has {SECRETS_MAX:,} names, which is the limit; removed names count too",
+                hint="store the value under the name of a secret that you no longer need: "
+                "`holdfast secret remove NAME`, then `holdfast secret set NAME`",
+            )
         self._check_apart(name, value)
         before = secrets.get(name)
         number = 1 if before is None else before.newest + 1

@@ -83,6 +83,9 @@ class LogPosition(NamedTuple):
     g: int
     s: int
 
+    def __str__(self) -> str:
+        return f"generation {self.g}, rotation {self.s}"
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:

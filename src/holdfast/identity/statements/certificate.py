@@ -95,7 +95,7 @@ def find_signing_entry(
     entry = log.find(position)
     if entry is not None and moment is not None and _in_grace(log, position, moment):
         return entry
-    return Refusal(Reason.OLD_KEYS, f"keys of {tuple(position)} are no longer valid at {tuple(log.position)}")
+    return Refusal(Reason.OLD_KEYS, f"keys of {position} are no longer valid at {log.position}")
 
 
 def find_inactive(log: KeyLog) -> Refusal | None:

@@ -74,7 +74,7 @@ def find_fault_in_head(signed: Signed[Head], log: KeyLog, *, port: Signatures) -
         return Refusal(Reason.OTHER_ID, "about another agent")
     entry = log.find(head.position)
     if entry is None:
-        return Refusal(Reason.OLD_KEYS, f"signed at {tuple(head.position)}, a position that the log does not have")
+        return Refusal(Reason.OLD_KEYS, f"signed at {head.position}, a position that the log does not have")
     return find_not_signed_by(signed, Family.HEAD, entry, port)
 
 

@@ -80,7 +80,7 @@ def _open(address: WitnessAddress, others: OpenWitnesses, *, port: Signatures, c
     folder = address.folder
     check_place(folder, allow_network_fs=True)
     if not make and not os.path.lexists(folder / SEED):
-        raise FileNotFoundError("no witness is there")
+        raise FileNotFoundError(f"there is no file {SEED} in this folder: is the disk mounted, and the path right?")
     store = FolderLogStore(folder, port=port)
     return WitnessService(store, witness_signer(folder), port=port, clock=clock, peers=others.by_key)
 

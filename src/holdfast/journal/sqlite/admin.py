@@ -252,7 +252,7 @@ def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) ->
     finally:
         db.close()
     if not raise_stored(folder, HighWater(to, sequence), at_ms=clock.wall_ms()):
-        raise JournalBusy(f"the marks of {path} are being folded")
+        raise JournalBusy(f"another process is updating high-water.json of {path}")
 
 
 def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool, above: int) -> Restored:

@@ -32,14 +32,14 @@ WITHIN_S_MAX = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a tool may do in one task. What is over it is refused.
+    """The limits of one tool in one task. Holdfast refuses a call that exceeds one.
 
     Args:
         argument: the argument that holds an amount: a number that is not below 0.
-        per_call: the most of it in one call.
-        per_task: the most of it in all calls of the task together.
-        calls: the most calls in the task; with `within_s`, in any span of so many seconds.
-        within_s: makes a rate of `calls`.
+        per_call: the highest amount in one call.
+        per_task: the highest sum of the amounts of all calls in the task.
+        calls: how many calls the task may make; with `within_s`, in any span of so many seconds.
+        within_s: makes `calls` a rate: so many calls in any span of this many seconds.
     """
 
     argument: str = ""

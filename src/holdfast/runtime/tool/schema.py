@@ -54,9 +54,9 @@ class Field:
     """A description and limits of an argument or of a key of a TypedDict.
 
     Args:
-        description: told to the model; before what the docstring says.
-        minimum: of a number, itself allowed; `above` is not.
-        maximum: of a number, itself allowed; `below` is not.
+        description: sent to the model, instead of the text in the docstring.
+        minimum: the smallest allowed number; `above`: the number must be greater than this.
+        maximum: the largest allowed number; `below`: the number must be less than this.
         multiple_of: a number above 0.
         min_length: of text, in characters.
         min_items: of a list.

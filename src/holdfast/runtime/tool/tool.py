@@ -146,9 +146,9 @@ class Call:
         self._memory, self._tool, self._noted = memory, tool, 0
 
     async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
-        """Add a line to the agent's memory, as this tool's word; another attempt adds no second.
+        """Add a line to the agent's memory, with this tool as its origin. A second attempt does not add the line again.
 
-        Raises Misuse where this journal is in no agent's folder.
+        Raises Misuse if this journal is not in an agent's folder.
         """
         memory = self.memory
         self._noted += 1

@@ -231,7 +231,7 @@ def get_meta(db: Db, key: str) -> object:
     except UnicodeDecodeError as error:
         raise unreadable(error) from error
     if row is None:
-        raise JournalDamaged(f"the journal has no {key}")
+        raise JournalDamaged(f"the journal's table `meta` has no row {key!r}")
     return row[0]
 
 
