@@ -1,4 +1,4 @@
-"""What an HTTP answer proves about an effect: the table, as one pure function.
+"""What an HTTP answer proves about an effect, and how long Retry-After makes us wait: one pure table.
 
 Only two answers close a step: a 2xx (it took place) and a status that says the far end did not
 act (a refusal). Everything the table does not name is unknown, because a wrong "failed" makes

@@ -1,4 +1,4 @@
-"""Files that only their owner reads and that a crash never leaves half written.
+"""Files that only their owner reads and a crash never leaves half written; refuses links and network file systems.
 
 True at all times of what is opened or written here: files are 0600, folders 0700, both ours,
 neither a symbolic link; whatever is found wider, foreign or linked is refused with the command

@@ -1,4 +1,4 @@
-"""What a record must be by itself and beside its predecessor; `log.py` says where it then stands.
+"""What a record or receipt must be by itself and beside its predecessor; `log.py` says whether it then counts.
 
 Cheap checks come first: anyone who sends rubbish costs us a hash, not a signature check.
 """

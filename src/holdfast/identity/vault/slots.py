@@ -1,4 +1,4 @@
-"""Slots: the ways to one sealed key, each of them enough.
+"""Slots: the ways to one sealed key (passphrase, file, credential), each of them enough; who asks for a passphrase.
 
 A slot seals the same small secret (the folder's age identity and the recipient of the paper)
 with XChaCha20-Poly1305 under a key of its own. Everything readable in the slot, the id of the
