@@ -25,6 +25,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def spared_borg() -> None:
+    """Borg says its version once for all tests of a process, and does not test itself each time."""
+    from holdfast_proofs.support.warm_start import spare_borg
+
+    spare_borg()
+
+
 @pytest.fixture(scope="session")
 def shim() -> Path:
     """The crash shim, compiled once for each version of its source."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from borg_bench import SECRET, Bench, read_tar
 
+from holdfast.backup.borg.process import environment
 from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.progress import Amount
@@ -220,6 +221,7 @@ async def test_the_passphrase_is_in_no_argument_environment_or_file(bench: Bench
 
 
 async def test_only_what_is_written_down_reaches_borg(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.backup.borg.verbs.environment", environment)  # not what the tests spare
     for name in ("BORG_PASSPHRASE", "BORG_REPO", "PYTHONPATH", "LD_PRELOAD_X", "HOLDFAST_HOME"):
         monkeypatch.setenv(name, "of the caller")
     spy = bench.folder / "spy"

@@ -46,13 +46,13 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(POLL_S):
+            if self._temporary is not None:
+                self._look_at(self._temporary)
             for pid in (self._pid, *below(self._pid)):
                 for name in ("cmdline", "environ"):
                     raw = read_proc(pid, name)
                     if raw:
                         self.seen.add((f"/proc/{name}", raw))
-                if self._temporary is not None:
-                    self._look_at(self._temporary)
                 self.core_limits += [
                     line for line in read_proc(pid, "limits").splitlines() if line.startswith(b"Max core file size")
                 ]

@@ -5,7 +5,7 @@ imports everything, once, and forks a child for each command. The child has the 
 environment, input and descriptors that it is given, and no descriptor else; its exit code, output
 and files are those of `python -m holdfast`. What a fork cannot show: the words in /proc, options of
 the interpreter, variables that the interpreter or the C library read at the start (PYTHON*,
-LD_PRELOAD, LC_ALL). A test about those starts Python itself.
+LD_PRELOAD, LC_ALL). A test about those starts Python itself. Borg is spared too: see spare_borg.
 
     test --(words, descriptors)--> server --fork--> watcher --fork--> command
       ^----------------- process id, then the status -----'
@@ -15,6 +15,7 @@ The server ends when the last process that can ask it has ended.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import fcntl
@@ -35,6 +36,11 @@ from pathlib import Path
 from select import select
 
 import msgspec
+
+from holdfast.backup import open_engine
+from holdfast.backup.borg import verbs
+from holdfast.backup.borg.program import Version, find_program
+from holdfast.errors import HoldfastError
 
 WAIT_S = 60.0  # for a command that takes a fraction of a second on an idle machine
 FD_MIN = 512  # where received descriptors wait until each gets its own number
@@ -193,8 +199,34 @@ def _import_everything() -> None:
     for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    spare_borg()
+    with contextlib.suppress(HoldfastError):
+        asyncio.run(open_engine.ask_version(find_program()))
     gc.collect()
     gc.freeze()
+
+
+def spare_borg() -> None:
+    """For this process and its forks: a Borg says its version once, as long as it is the same file,
+    and it does not test its own C code before each act. Both cost as much as most acts."""
+    plain = verbs.environment
+
+    def untested(*, base: Path, rescue: bool, rsh: str = "", given: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {**plain(base=base, rescue=rescue, rsh=rsh, given=given), "BORG_SELFTEST": "disabled"}
+
+    verbs.environment = untested
+    ask, known = open_engine.ask_version, dict[tuple[Path, int, int, int], Version]()
+
+    async def remembered(program: Path) -> Version:
+        if not program.is_file():
+            return await ask(program)
+        at = program.stat()
+        key = (program, at.st_ino, at.st_mtime_ns, at.st_size)
+        if key not in known:
+            known[key] = await ask(program)
+        return known[key]
+
+    open_engine.ask_version = remembered
 
 
 def _exactly(asked: socket.socket, size: int) -> bytes:
