@@ -1,4 +1,4 @@
-"""The decisions that every journal shares: values in, values out.
+"""The decisions that every journal shares (claims, leases, crash counts, wakes, erasing): values in, values out.
 
 A journal keeps rows and commits; what the rows may become is said here once, so that memory,
 SQLite and PostgreSQL cannot differ in it.

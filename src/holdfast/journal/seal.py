@@ -1,4 +1,4 @@
-"""Sealing of payloads: AES-256-GCM, a data key per task, wrapped by the journal key.
+"""Compressing and sealing of payloads: deflate, then AES-256-GCM; a data key per task, wrapped by the journal key.
 
 The place of a payload (table, task, sequence, kind, ordinal, epoch) is its associated data, so
 that a row moved to another place no longer opens. A nonce is 96 random bits; RECORDS_MAX keeps a

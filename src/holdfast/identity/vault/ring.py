@@ -1,4 +1,4 @@
-"""Keys that do not sign, in `escrow.age`: what paper and a backup need to become an agent again.
+"""Keys that do not sign (journal keys, effect key, root of backup passphrases), in `escrow.age`: added, never replaced.
 
     vault_key    the vault's own age identity, so that op.age opens too
     vault_root   32 random bytes; the passphrase of each backup place is derived from it
