@@ -100,7 +100,7 @@ def test_a_snapshot_of_the_first_format_is_read_as_it_was(
     def about(**fields: Any) -> SnapshotAbout:
         return structs.replace(SnapshotAbout(**fields), mode=-1, format=1)
 
-    monkeypatch.setattr(staging, "About", about)
+    monkeypatch.setattr(staging, "SnapshotAbout", about)
     taken = Taken(agent, tmp_path)
     assert b"mtime" not in taken.content("MANIFEST.json")
     began = time.time()

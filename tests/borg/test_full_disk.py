@@ -121,7 +121,7 @@ WORLD = """
 import asyncio, json, os, sys
 from pathlib import Path
 from holdfast.backup.places.backup_places import PlaceRequest
-from holdfast.backup import place_state
+from holdfast.backup.places import place_state
 from holdfast_proofs.backup_lab.world import make_world
 
 disk, base, source = map(Path, sys.argv[1:4])
