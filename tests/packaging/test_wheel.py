@@ -20,7 +20,6 @@ PACKAGE = PROJECT / "src" / "holdfast"
 
 # Commands of this file end in seconds; a slow registry may take longer, a hang must not.
 COMMAND_TIMEOUT_S = 180
-WHEEL_LINES_MAX = 67_000
 
 pytestmark = [
     pytest.mark.slow,
@@ -84,8 +83,6 @@ def test_wheel_holds_no_proofs(wheel: Path) -> None:
     """What proves Holdfast itself stays in the repository; the wheel is for users."""
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if "proofs" in name or name.startswith("tests")]
-    lines = sum(zipfile.ZipFile(wheel).read(name).count(b"\n") for name in names if name.endswith(".py"))
-    assert lines <= WHEEL_LINES_MAX
 
 
 def test_sdist_holds_what_a_packager_needs(tmp_path: Path) -> None:
