@@ -113,7 +113,8 @@ def test_programs_read_what_was_done(
     assert moved["address"] == str(tmp_path / "rack")
     assert moved["result"] == "log-missing"
     asked("place", "fix-key", "nas", fields={"name", "snapshots"})
-    asked("place", "mend-key", "nas", fields={"name", "snapshots"})  # its older name
+    assert main(["place", "mend-key", "nas", "--json", "--home", home]) == 0  # its older name, on no page
+    assert set(json.loads(capfd.readouterr().out)) == {"name", "snapshots"}
     asked("place", "break-lock", "nas", "--yes", fields={"name", "repository"})
     asked("place", "remove", "nas", "--yes", fields={"name", "repository"})
 
