@@ -12,7 +12,7 @@ import holdfast
 from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.agent.loop import Loop
-from holdfast.runtime.task.ask_record import request_of
+from holdfast.runtime.task.talk import request_of
 from holdfast.testing.lab import Lab, wait_state
 from holdfast.testing.model_server.process import ModelServer, start_blocking
 from holdfast.testing.model_server.script import Answer, Script, ScriptedCall

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.core.step import Event, Step, StepState
 from holdfast.journal.records import Attempt, Claim, StepView, TaskView
-from holdfast.runtime.agent.resume_message import OPENING, resume_message
+from holdfast.runtime.agent.calls import OPENING, resume_message
 
 AT_MS = 1_800_000_000_000
 

@@ -23,9 +23,9 @@ from holdfast.errors import (
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
+from holdfast.runtime.agent.calls import OPENING
 from holdfast.runtime.agent.loop import Loop
-from holdfast.runtime.agent.resume_message import OPENING
-from holdfast.runtime.task.ask_record import asks_of, request_of
+from holdfast.runtime.task.talk import asks_of, request_of
 from holdfast.testing.lab import Lab, look_dead, wait_state
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer

@@ -15,7 +15,7 @@ from holdfast.errors import BadSettings, Misuse, TaskFailed, TaskParked
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.scratch.store import load_manifest
 from holdfast.runtime.step.plan import plan_of
-from holdfast.runtime.task.ask_record import asks_of, request_of, spent_of
+from holdfast.runtime.task.talk import asks_of, request_of, spent_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer

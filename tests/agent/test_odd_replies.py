@@ -14,7 +14,7 @@ from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.agent.loop import CALL_CUT, CALL_REFUSED, CUT
 from holdfast.runtime.models.reply import Part, Refusal, Reply, StopReason, Text, ToolCall, Usage
 from holdfast.runtime.models.request import Request
-from holdfast.runtime.task.ask_record import asks_of, request_of
+from holdfast.runtime.task.talk import asks_of, request_of
 from holdfast.runtime.tool.tool import FindAnswer
 from holdfast.testing.lab import Lab, wait_state
 

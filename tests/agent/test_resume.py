@@ -19,9 +19,9 @@ import holdfast
 from holdfast.errors import NotNow, NotSettleable, TaskCancelled, TaskParked
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState, TaskView
-from holdfast.runtime.agent.resume_message import OPENING
+from holdfast.runtime.agent.calls import OPENING
 from holdfast.runtime.step.code_changes import MARKS, find_changed
-from holdfast.runtime.task.ask_record import asked_of, asks_of, messages_of, request_of
+from holdfast.runtime.task.talk import asked_of, asks_of, messages_of, request_of
 from holdfast.testing.lab import Lab, Scripted, look_dead, program, wait_state, wait_step, wait_until
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer

@@ -14,7 +14,7 @@ from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
 from holdfast.runtime.step.code_changes import ASKED
-from holdfast.runtime.task.ask_record import asked_of, request_of
+from holdfast.runtime.task.talk import asked_of, request_of
 from holdfast.runtime.task.task import OnChange, TaskType
 from holdfast.testing.lab import Lab, look_dead, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen

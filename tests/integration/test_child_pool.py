@@ -31,8 +31,7 @@ from holdfast.errors import (
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.journal.sqlite.host.page_reader import is_alive
 from holdfast.runtime.tool.blocking import ChildPool
-from holdfast.runtime.tool.child import Target, locate
-from holdfast.runtime.tool.child_wire import Unkept
+from holdfast.runtime.tool.child import Target, Unkept, locate
 
 CALL: dict[str, object] = {
     "task_id": "01J9ZK3V5T8Q2M4N6P7R8S9T0V",

@@ -21,7 +21,7 @@ import holdfast
 holdfast.__path__.append(sys.argv[1])
 import holdfast.extra
 from holdfast.runtime.engine.supervisor import supervise
-from holdfast.runtime.engine.warm import Warm
+from holdfast.runtime.engine.supervisor import Warm
 
 COLD = "import os, signal; print('cold', os.getpid(), flush=True); signal.pause()"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.runtime.http.stream import Timeouts
+from holdfast.runtime.http.exchange import Timeouts
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.request import Request, checked_request
 from holdfast.testing.model_server.process import ModelServer, start_blocking

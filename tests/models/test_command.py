@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.runtime.http import stream as http_stream
+from holdfast.runtime.http import exchange as http_stream
 from holdfast.runtime.http.message import REQUEST_BODY_BYTES_MAX
-from holdfast.runtime.models import endpoint, request, sse, troubles
+from holdfast.runtime.models import endpoint, request, troubles, wire
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
 from holdfast.runtime.models.health import Breaker
@@ -92,7 +92,7 @@ def test_every_word_is_on_the_page() -> None:
         ("messages, parts", [f"{request.MESSAGES_MAX:,}", f"{request.PARTS_MAX:,}", f"{request.TOOLS_MAX}"]),
         (
             "reply: plain body",
-            [f"{endpoint.REPLY_BYTES_MAX >> 20} MiB", f"{endpoint.STREAM_BYTES_MAX >> 20} MiB", f"{sse.EVENTS_MAX:,}"],
+            [f"{endpoint.REPLY_BYTES_MAX >> 20} MiB", f"{endpoint.STREAM_BYTES_MAX >> 20} MiB", f"{wire.EVENTS_MAX:,}"],
         ),
         ("tool calls of a reply", [str(TOOL_CALLS_MAX)]),
         ("arguments of one call", [f"{request.ARGUMENTS_BYTES_MAX >> 20} MiB"]),

@@ -18,7 +18,7 @@ from holdfast.errors import (
     ModelUnavailable,
     ReplyGarbled,
 )
-from holdfast.runtime.http.stream import Timeouts
+from holdfast.runtime.http.exchange import Timeouts
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
 from holdfast.runtime.models.port import Shown

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.http import stream as http_stream
+from holdfast.runtime.http import exchange as http_stream
+from holdfast.runtime.http.exchange import StreamFailed, StreamTooLong, Timeouts, open_stream
 from holdfast.runtime.http.message import Message, build
-from holdfast.runtime.http.stream import StreamFailed, StreamTooLong, Timeouts, open_stream
 from holdfast_proofs.support.tls import make_tls
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -204,7 +204,7 @@ async def test_a_slow_reader_is_not_drowned(monkeypatch: pytest.MonkeyPatch) -> 
             total += len(got)
             if total < 10**6:
                 await asyncio.sleep(0.01)
-            worst = max(worst, answer._pipe._waiting_bytes)
+            worst = max(worst, answer.pipe._waiting_bytes)
     assert total == 6_553_600
     assert worst < 1_000_000
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ModelOverloaded, ModelRateLimited, ModelRejected, ModelUnavailable, ReplyGarbled
-from holdfast.runtime.models import sse
+from holdfast.runtime.models import wire as wire_module
 from holdfast.runtime.models.endpoint import WIRE_FORMS
 from holdfast.runtime.models.reply import Opaque, Reply, StopReason, ToolCall, Usage
 from holdfast.runtime.models.request import ARGUMENTS_BYTES_MAX, check_message, checked_request, parse_arguments
-from holdfast.runtime.models.sse import EventReader
+from holdfast.runtime.models.wire import EventReader
 from holdfast.testing.model_server.anthropic_speaker import AnthropicSpeaker
 from holdfast.testing.model_server.asked import Asked
 from holdfast.testing.model_server.openai_speaker import OpenAISpeaker
@@ -376,7 +376,7 @@ def test_however_events_are_cut_they_are_the_same(lines: list[bytes], ending: by
 
 
 def test_an_event_that_nothing_ends_never_was() -> None:
-    assert list(EventReader().feed(b"\xef\xbb\xbfdata: a\n\ndata: b\n")) == [sse.ServerEvent(name="", data="a")]
+    assert list(EventReader().feed(b"\xef\xbb\xbfdata: a\n\ndata: b\n")) == [wire_module.ServerEvent(name="", data="a")]
 
 
 @pytest.mark.parametrize("line", [b"xdata: a", b"\xff\xfe", b"<html>", b"{}"])
@@ -386,8 +386,8 @@ def test_a_line_that_is_no_event_is_garbage(line: bytes) -> None:
 
 
 def test_streams_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "EVENTS_MAX", 3)
-    monkeypatch.setattr(sse, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(wire_module, "EVENTS_MAX", 3)
+    monkeypatch.setattr(wire_module, "EVENT_BYTES_MAX", 100)
     for raw in (b"data: a\n\n" * 4, b"data: " + b"a" * 200, b"data: aaaaaaaaaa\n" * 20):
         with pytest.raises(ReplyGarbled) as raised:
             list(EventReader().feed(raw))

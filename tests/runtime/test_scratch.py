@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.runtime.scratch.folders import ScratchFolders, sweep
+from holdfast.runtime.scratch.scratch import ScratchFolders, sweep
 from holdfast.runtime.scratch.store import Store
 from holdfast.testing.lab import Lab, Scripted, hang, look_dead, wait_state, wait_step, wait_until
 from holdfast_proofs.support.command_line import Commands
@@ -610,7 +610,7 @@ def test_a_folder_that_others_remove_meanwhile_is_made_again(
         if len(tries) <= often:
             above.rmdir()
 
-    monkeypatch.setattr("holdfast.runtime.scratch.folders._move_away", tidied)
+    monkeypatch.setattr("holdfast.runtime.scratch.scratch._move_away", tidied)
     place = ScratchFolders(tmp_path / "root")
     if often > 1:
         with pytest.raises(FileNotFoundError):

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.runtime.tool import validation as validate
-from holdfast.runtime.tool.given_schema import checked_parameters
 from holdfast.runtime.tool.schema import tool_schema
-from holdfast.runtime.tool.validation import PROBLEMS_MAX, problems
+from holdfast.runtime.tool.validation import PROBLEMS_MAX, checked_parameters, problems
 
 EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
 

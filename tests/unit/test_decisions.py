@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.ids import TaskId
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import StepView
-from holdfast.runtime.step.outcome import is_answer
+from holdfast.runtime.step.facts import is_answer
 
 TASK = TaskId("1KEM627WQ64Y7PGWQRCQ6JMA5Y")
 FIRST, RESTORED = 1 << 32 | 4, 2 << 32 | 5

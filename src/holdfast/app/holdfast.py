@@ -47,8 +47,7 @@ from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.gate.gate import Gate
 from holdfast.runtime.gate.guard import Guard
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
-from holdfast.runtime.step.facts import decidable_in_ms
-from holdfast.runtime.step.outcome import approval_binding, is_answer
+from holdfast.runtime.step.facts import approval_binding, decidable_in_ms, is_answer
 from holdfast.runtime.task.scope import Scope
 from holdfast.runtime.task.task import SCOPE_NAME, TaskType, check_gate, check_name
 from holdfast.runtime.tool.tool import Tool

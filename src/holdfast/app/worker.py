@@ -18,8 +18,7 @@ from holdfast.errors import BadInput
 from holdfast.host.log import Log
 from holdfast.layout.journal_location import journal_path
 from holdfast.layout.settings import find_settings
-from holdfast.runtime.engine.supervisor import supervise
-from holdfast.runtime.engine.warm import Warm
+from holdfast.runtime.engine.supervisor import Warm, supervise
 
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 

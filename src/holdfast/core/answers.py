@@ -1,8 +1,8 @@
 """What an HTTP answer proves about an effect, and how long Retry-After makes us wait: one pure table.
 
-Only two answers close a step: a 2xx (it took place) and a status that says the far end did not
-act (a refusal). Everything the table does not name is unknown, because a wrong "failed" makes
-the journal wrong, while a needless "unknown" only costs a question.
+Only two answers close a step: a 2xx (it took place) and a status that says the far end did not act (a refusal).
+Everything the table does not name is unknown, because a wrong "failed" makes the journal wrong, while a needless
+"unknown" only costs a question.
 
 |                             | Keyed, Fenced      | Queryable, Idempotent, Unrepeatable | Read    |
 |-----------------------------|--------------------|-------------------------------------|---------|
@@ -14,10 +14,9 @@ the journal wrong, while a needless "unknown" only costs a question.
 | 429, 503 with Retry-After   | busy               | unknown, unless declared (429)      | busy    |
 | 3xx, 408, 5xx, the rest     | unknown            | unknown                             | unknown |
 
-A stale fence (412) is no refusal: the owner of the step draws a higher fence and sends again,
-and a worker that is no owner any more cannot. Redirects are never followed and prove nothing.
-A tool's author may declare further 4xx as refusals, because only they know that far end; the
-meanings that the key gives to 409 and 422 cannot be declared away.
+A stale fence (412) is no refusal: the owner of the step draws a higher fence and sends again, and a worker that is no
+owner any more cannot. Redirects are never followed and prove nothing. A tool's author may declare further 4xx as
+refusals, because only they know that far end; the meanings that the key gives to 409 and 422 cannot be declared away.
 """
 
 from __future__ import annotations

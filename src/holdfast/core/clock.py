@@ -1,14 +1,12 @@
 """Time and randomness as arguments: the ports, and the machine's own (testing/clocks.py has those of tests).
 
-Two clocks, for two questions. The *wall clock* says when something happened, to people and to
-key windows; it can be set back, so nothing here trusts it to rise. The *boot clock* says how
-long ago something happened on this machine: CLOCK_BOOTTIME never jumps and counts the time a
-laptop sleeps, which is why leases use it and not CLOCK_MONOTONIC. A reading of the boot clock
-means something only together with the boot id, which changes with every start of the machine.
+Two clocks, for two questions. The *wall clock* says when something happened, to people and to key windows; it can be
+set back, so nothing here trusts it to rise. The *boot clock* says how long ago something happened on this machine:
+CLOCK_BOOTTIME never jumps and counts the time a laptop sleeps, which is why leases use it and not CLOCK_MONOTONIC. A
+reading of the boot clock means something only together with the boot id, which changes with every start of the machine.
 
-On macOS CLOCK_MONOTONIC counts sleep and serves as the boot clock, and the kernel's boot session
-UUID as the boot id. A paused or rolled-back virtual machine stops both clocks; no clock inside
-it can tell.
+On macOS CLOCK_MONOTONIC counts sleep and serves as the boot clock, and the kernel's boot session UUID as the boot id. A
+paused or rolled-back virtual machine stops both clocks; no clock inside it can tell.
 """
 
 from __future__ import annotations

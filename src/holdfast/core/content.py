@@ -1,9 +1,8 @@
 """Contents are named by what they are: a digest each, and a chain of digests for a talk.
 
-A message of a talk, or what a model is asked with (its head), is kept once per task under its
-digest. `link` makes the chain: the prefix after n messages depends on all of them and costs one
-hash for the newest, however long the talk is. Digests are only in sealed payloads, so they may
-be plain hashes.
+A message of a talk, or what a model is asked with (its head), is kept once per task under its digest. `link` makes the
+chain: the prefix after n messages depends on all of them and costs one hash for the newest, however long the talk is.
+Digests are only in sealed payloads, so they may be plain hashes.
 """
 
 from __future__ import annotations

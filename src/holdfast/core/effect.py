@@ -1,8 +1,7 @@
 """The seven effect classes: what a tool promises about repeats, and so what a resumer may do.
 
-A class is a contract with the downstream, not a wish. Nothing here is believed: the numbers
-(window, delay) are the far end's documented ones, and a tool that states no class is
-Unrepeatable: at most once, in doubt a person decides.
+A class is a contract with the downstream, not a wish. Nothing here is believed: the numbers (window, delay) are the far
+end's documented ones, and a tool that states no class is Unrepeatable: at most once, in doubt a person decides.
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ class Keyed(Effect):
 class Queryable(Effect):
     """The downstream can be asked whether a reference happened; the tool has a `find`.
 
-    `find_returns_result`: the lookup gives the whole result, so the record of a success may
-    wait for the next commit.
+    `find_returns_result`: the lookup gives the whole result, so the record of a success may wait for the next commit.
     """
 
     letter: ClassVar[Letter] = "Q"
@@ -141,7 +139,5 @@ CLASSES: dict[Letter, type[Effect]] = {
 
 
 def _check_seconds(name: str, value: float | None, *, low: float, high: float) -> None:
-    if value is None:
-        return
-    if not (low <= value <= high):
+    if value is not None and not low <= value <= high:
         raise Misuse(f"{name} must be between {low:g} and {high:g} seconds, not {value!r}")

@@ -1,9 +1,8 @@
 """Names that only the orchestrator makes: task ids and effect keys.
 
-An effect key depends on the task id and the ordinal alone. The holder of `k_effect` can work it
-out again after the journal is lost; nothing a model, a worker, a clock or an attempt does can
-change it (I9). The secret makes it unguessable, because a downstream may show its stored answer
-for a key that is presented.
+An effect key depends on the task id and the ordinal alone. The holder of `k_effect` can work it out again after the
+journal is lost; nothing a model, a worker, a clock or an attempt does can change it (I9). The secret makes it
+unguessable, because a downstream may show its stored answer for a key that is presented.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ slot that foreign code named in a scope. Compared component by component.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from holdfast.errors import BadReference, Misuse
 
@@ -37,10 +36,6 @@ def slot_ordinal(slot: str) -> str:
 
 def sort_key(ordinal: str) -> Key:
     return tuple(_component_key(part) for part in ordinal.split("."))
-
-
-def sorted_ordinals(ordinals: Iterable[str]) -> list[str]:
-    return sorted(ordinals, key=sort_key)
 
 
 def base(ordinal: str) -> str:

@@ -66,7 +66,7 @@ def names_in(value: Json) -> Iterator[str]:
 
 def resolved(value: Json, secrets: Mapping[str, str]) -> Json:
     """The value with each handle of these names replaced by its secret; other ones stay."""
-    return mapped(value, lambda text: _resolved_text(text, secrets))
+    return mapped(value, lambda text: _HANDLE.sub(lambda found: secrets.get(found[1], found[0]), text))
 
 
 def mapped(value: Json, change: Callable[[str], str]) -> Json:
@@ -79,12 +79,6 @@ def mapped(value: Json, change: Callable[[str], str]) -> Json:
     if isinstance(value, list):
         return [mapped(item, change) for item in cast("list[object]", value)]
     return value
-
-
-def _resolved_text(text: str, secrets: Mapping[str, str]) -> str:
-    if SCHEME not in text:
-        return text
-    return _HANDLE.sub(lambda found: secrets.get(found[1], found[0]), text)
 
 
 VALUE_CHARS_MIN = 8  # shorter ones would be found in innocent text
@@ -145,9 +139,7 @@ class Matcher:
 
     def value(self, value: Json) -> Json:
         """The JSON value with every form swapped, in keys and texts; itself where there is none."""
-        if not self.may_hold(value):
-            return value
-        return self._walked(value)
+        return self._walked(value) if self.may_hold(value) else value
 
     def may_hold(self, value: Json) -> bool:
         """Whether it is worth a walk. One pass over its JSON, no false no."""
@@ -206,7 +198,8 @@ def _hit(text: str, at: int, forms: list[tuple[str, str]]) -> tuple[int, str] | 
         if text.startswith(form, at):
             return at + len(form), name
     for form, name in forms:
-        if len(text) - at >= _half(form) and form.startswith(text[at:]):
+        half = max(VALUE_CHARS_MIN, (len(form) + 1) // 2)
+        if len(text) - at >= half and form.startswith(text[at:]):
             return len(text), name
     return None
 
@@ -229,7 +222,7 @@ def forms_of(value: str) -> set[str]:
     }
     for safe in ("", "/"):
         for spelled in (quote(value, safe=safe), quote_plus(value, safe=safe)):
-            found |= {spelled, _lower_escapes(spelled)}
+            found |= {spelled, re.sub(r"%[0-9A-F]{2}", lambda escape: escape[0].lower(), spelled)}
     for once in (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
         found |= {once, json.dumps(once, ensure_ascii=False)[1:-1]}
     return {form for form in found if len(form) >= VALUE_CHARS_MIN}
@@ -248,14 +241,6 @@ def _base64_forms(raw: bytes) -> set[str]:
             first = (0, 2, 3)[before]
             found.add(text[first : (before + len(raw)) * 8 // 6])
     return found
-
-
-def _lower_escapes(text: str) -> str:
-    return re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), text)
-
-
-def _half(form: str) -> int:
-    return max(VALUE_CHARS_MIN, (len(form) + 1) // 2)
 
 
 def _first_look(forms: Collection[str]) -> str:

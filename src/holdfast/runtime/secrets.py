@@ -1,19 +1,17 @@
 """Secrets in the runtime: pinned when a step is planned, resolved when it is sent, swapped back.
 
-True at all times: no value of a known secret is in a record, an inbox item or a notice, and the
-task's code sees what is recorded. Three moments make it so:
+True at all times: no value of a known secret is in a record, an inbox item or a notice, and the task's code sees what
+is recorded. Three moments make it so:
 
-* **Plan.** The arguments are recorded as they are, with handles. For each handle that the tool may
-  use there, the step records the version that is active now; the fingerprint covers both. A handle
-  that is not set, one that the tool may not use, and an argument that holds a value itself end the
-  run before anything is planned: the task is parked with the reason, because code that could catch
-  it would take another way once the secret is set.
-* **Send.** After the start is durable, the handles are replaced in the copy that the tool gets.
-  The recorded version is sent for as long as it is kept. A step of which nothing can have left
-  takes the active version instead; one that may have been sent is not sent again with another
-  value, which may be another request: it is looked up, or parked.
-* **Record.** Every body that a writer writes passes `entry`, results already before their size is
-  checked. The view is folded from what is written, so a replay sees what the first run saw.
+* **Plan.** The arguments are recorded as they are, with handles. For each handle that the tool may use there, the step
+  records the version that is active now; the fingerprint covers both. A handle that is not set, one that the tool may
+  not use, and an argument that holds a value itself end the run before anything is planned: the task is parked with the
+  reason, because code that could catch it would take another way once the secret is set.
+* **Send.** After the start is durable, the handles are replaced in the copy that the tool gets. The recorded version is
+  sent for as long as it is kept. A step of which nothing can have left takes the active version instead; one that may
+  have been sent is not sent again with another value, which may be another request: it is looked up, or parked.
+* **Record.** Every body that a writer writes passes `entry`, results already before their size is checked. The view is
+  folded from what is written, so a replay sees what the first run saw.
 """
 
 from __future__ import annotations
@@ -82,17 +80,8 @@ class Secrets:
         return value
 
     def fill(self, tool: Tool[..., Any], args: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with the active values, for a call of which nothing is recorded.
-
-        Raises SecretNotFound.
-        """
-        names = {
-            name
-            for parameter in tool.secrets
-            for name in names_in(args.get(parameter))
-            if _may_use(tool, parameter, name)
-        }
-        return _filled(tool, args, {name: self.get_value(name) for name in names})
+        """The arguments with the active values, for a call of which nothing is recorded. Raises SecretNotFound."""
+        return _filled(tool, args, {name: self.get_value(name) for name in _declared(tool, args)})
 
     # swapping
 
@@ -163,7 +152,7 @@ class Secrets:
         pins = pins_of(step)
         if not pins:
             return ""
-        if _undeclared(tool, cast("dict[str, Any]", step.args), {name for name, _ in pins}):
+        if {name for name, _ in pins} - _declared(tool, cast("dict[str, Any]", step.args)):
             return UNDECLARED
         self.refresh()
         fresh = _is_fresh(step, under_way=0)
@@ -250,8 +239,7 @@ def _is_fresh(step: StepView, *, under_way: int) -> bool:
 
 
 def _filled(tool: Tool[..., Any], args: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
-    left = _undeclared(tool, args, set(values))
-    if left:
+    if left := values.keys() - _declared(tool, args):
         raise NotSent(f"{tool.name} does not declare {handle(min(left))} any more")
     filled = dict(args)
     for parameter in tool.secrets:
@@ -261,8 +249,8 @@ def _filled(tool: Tool[..., Any], args: dict[str, Any], values: Mapping[str, str
     return filled
 
 
-def _undeclared(tool: Tool[..., Any], args: Mapping[str, Any], names: set[str]) -> set[str]:
-    """Names that no argument may use now: the code has changed since the step was planned."""
-    return names - {
+def _declared(tool: Tool[..., Any], args: Mapping[str, Any]) -> set[str]:
+    """Names that an argument may use now; the code may have changed since the step was planned."""
+    return {
         name for parameter in tool.secrets for name in names_in(args.get(parameter)) if _may_use(tool, parameter, name)
     }

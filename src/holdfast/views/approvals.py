@@ -10,7 +10,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged
 from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
 from holdfast.journal.records import StepView, TaskState, TaskView
-from holdfast.runtime.step.outcome import approval_binding
+from holdfast.runtime.step.facts import approval_binding
 
 TASKS_MAX = 100_000
 _ASKING = frozenset((TaskState.WAITING, TaskState.RUNNING))

@@ -21,7 +21,7 @@ from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
 from holdfast.journal.records import Note, StepView, TaskState, TaskView
 from holdfast.journal.rules import COUNTER_BITS, NEVER_MS
 from holdfast.runtime.step.plan import plan_of
-from holdfast.runtime.task.ask_record import ASK, asked_of, spent_of
+from holdfast.runtime.task.talk import ASK, asked_of, spent_of
 
 MARKS = "@marks"
 ASKED = "@asked"

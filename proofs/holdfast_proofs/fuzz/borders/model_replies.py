@@ -9,8 +9,8 @@ from holdfast.errors import BadInput
 from holdfast.runtime.models.endpoint import WIRE_FORMS
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import check_message, checked_request
-from holdfast.runtime.models.sse import EventReader
 from holdfast.runtime.models.troubles import read_error
+from holdfast.runtime.models.wire import EventReader
 from holdfast.testing.model_server.anthropic_speaker import AnthropicSpeaker
 from holdfast.testing.model_server.asked import Asked
 from holdfast.testing.model_server.openai_speaker import OpenAISpeaker

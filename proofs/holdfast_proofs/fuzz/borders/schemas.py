@@ -8,9 +8,8 @@ from typing import Annotated, Literal, TypedDict
 from holdfast.core import values
 from holdfast.errors import BadInput
 from holdfast.runtime.models.request import parse_arguments
-from holdfast.runtime.tool.given_schema import checked_parameters
 from holdfast.runtime.tool.schema import Field, parameters_of
-from holdfast.runtime.tool.validation import PROBLEMS_MAX, Schema, problems
+from holdfast.runtime.tool.validation import PROBLEMS_MAX, Schema, checked_parameters, problems
 from holdfast_proofs.fuzz.feed import as_text, law
 
 

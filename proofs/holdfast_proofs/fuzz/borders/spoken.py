@@ -13,7 +13,7 @@ from holdfast.downstream.order import Ask, BadOrder, parse_object, parse_order
 from holdfast.downstream.profiles import PROFILES
 from holdfast.runtime.http.exchange import Exchange, ProtocolError
 from holdfast.runtime.http.message import Response, build
-from holdfast.runtime.tool.child_wire import Unkept, opened, outcome_of, read_message
+from holdfast.runtime.tool.child import Unkept, opened, outcome_of, read_message
 from holdfast_proofs.fuzz.feed import Feed, as_text, law
 
 BODY_BYTES_MAX = 64 * 1024

@@ -150,8 +150,7 @@ class Agent(TaskType):
     async def do(self, request: str, *, request_id: str | None = None, timeout_s: float | None = None) -> str:
         """Submit the request and wait for the answer, in a process that has a journal open.
 
-        Raises TaskFailed, TaskParked, TaskCancelled; TaskUnfinished where the time is over and
-        the task goes on.
+        Raises TaskFailed, TaskParked, TaskCancelled; TaskUnfinished where the time is over and the task goes on.
         """
         handle = await self.home.submit(self, request_id=request_id, request=request)
         return cast(str, await handle.result(timeout_s))

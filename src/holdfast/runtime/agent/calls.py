@@ -1,24 +1,31 @@
-"""One tool call of a model's reply: what becomes of it, and what the model is told.
+"""One tool call of a model's reply: what becomes of it, and what the model is told, also after a resume.
 
-A call has its ordinal by its place in the recorded reply, so every run finds the same
-step. What the journal knows of it decides: closed, its outcome is told; open, it is reconciled with
-its recorded arguments, and parked where its tool is missing; unknown to the journal, it is new. A new
-call that cannot be made (no such tool, arguments that are none) is refused by a note at its
-ordinal: recorded, and told like a tool's failure. So a tool that appears or vanishes between two
-runs changes nothing that was told before.
+A call has its ordinal by its place in the recorded reply, so every run finds the same step. What the journal knows of
+it decides: closed, its outcome is told; open, it is reconciled with its recorded arguments, and parked where its tool
+is missing; unknown to the journal, it is new. A new call that cannot be made (no such tool, arguments that are none) is
+refused by a note at its ordinal: recorded, and told like a tool's failure. So a tool that appears or vanishes between
+two runs changes nothing that was told before.
 
 What a model is told names no task, ordinal or effect key: it could only repeat them wrongly.
+
+A model that is asked again after its worker died would believe what its talk says: that its calls were made once. So
+the first request that is planned after such a death says what became of each call of the reply before it
+(`resume_message`): found done, sent again, decided by a person; in words that are true of its class, because a model
+that is told "once" will not look for a second. A request knows its own epoch, so nothing is told twice: what happened
+between the epoch of the request before and that of this one is told in this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from datetime import UTC, datetime
+from typing import Any, assert_never, cast
 
+from holdfast.core.effect import CLASSES
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.secret_handles import find_whole, handle
-from holdfast.core.step import StepState
+from holdfast.core.step import Event, StepState
 from holdfast.core.values import Json, checked
 from holdfast.errors import (
     BadInput,
@@ -37,9 +44,9 @@ from holdfast.errors import (
     ToolNotImportable,
 )
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskView
+from holdfast.journal.rules import COUNTER_BITS
 from holdfast.runtime.models.reply import ToolCall
-from holdfast.runtime.step.missing_tool import MissingTool
-from holdfast.runtime.step.outcome import outcome_of
+from holdfast.runtime.step.facts import MissingTool, outcome_of
 from holdfast.runtime.step.plan import PLAN, SCHEMA, by_model, plan_of, shown
 from holdfast.runtime.step.sending import args_of
 from holdfast.runtime.task.run import Run
@@ -118,13 +125,15 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
         if last.closed:
             result = _recorded(run, last)
         elif tool is not None and tool.letter == last.letter:
-            result = await _perform(run, tool, ordinal, args_of(step))
+            with run.open_step(ordinal):
+                result = await run.steps.perform(tool, ordinal, args_of(step))
         elif last.state is StepState.PLANNED and last.parked is None:
             return Told(
                 text=f"{step.tool} is not there any more, or has another effect class: it was not called", failed=True
             )
         else:
-            result = await _settle_missing(run, MissingTool(last, tool), last)
+            with run.open_step(last.ordinal):  # by evidence or a person's word; parked until there is one
+                result = _recorded(run, await run.steps.settle_open(MissingTool(last, tool), last))
         return Told(text=told_result(result))
     except ScratchNotKept as error:
         return _unkept(run, error)
@@ -138,12 +147,6 @@ def _recorded(run: Run, step: StepView) -> Json:
     return outcome_of(step)
 
 
-async def _settle_missing(run: Run, tool: MissingTool, step: StepView) -> Json:
-    """By evidence or a person's word; parked until there is one."""
-    with run.open_step(step.ordinal):
-        return _recorded(run, await run.steps.settle_open(tool, step))
-
-
 def _unkept(run: Run, error: ScratchNotKept) -> Told:
     """What came of the call, and that its files are lost; the same on every later run."""
     try:
@@ -152,17 +155,6 @@ def _unkept(run: Run, error: ScratchNotKept) -> Told:
         text = _failure(error.tool, failure).text
     told = f"{text}\n[the files that it left could not be kept: {error.why}]"
     return Told(text=told, failed=True)
-
-
-async def _perform(run: Run, tool: Tool[..., Any], ordinal: str, args: dict[str, Any]) -> Json:
-    run.set_open(ordinal)
-    try:
-        return await run.steps.perform(tool, ordinal, args)
-    except BaseException as error:
-        run.end_by(error)
-        raise
-    finally:
-        run.set_open("")
 
 
 def told_result(result: Json) -> str:
@@ -252,3 +244,104 @@ def _told_before(view: TaskView, body: Body) -> Told:
     if body["what"] == PLAN:
         return Told(text=shown(plan_of(view)))
     return Told(text=str(body.get("text", "")), failed=bool(body.get("failed")))
+
+
+OPENING = "[From the runtime, not from the user.] While you were away: "
+
+
+def resume_message(view: TaskView, *, since: int, now: int, calls: Sequence[tuple[int, str, StepView | None]]) -> str:
+    """What to tell of the time between two epochs; empty where nothing happened.
+
+    `calls` are those of the newest reply: number, tool, the step that it became.
+    """
+    deaths = [taken for lost, taken in view.lost.items() if since <= lost and taken <= now]
+    restored = since >> COUNTER_BITS != now >> COUNTER_BITS
+    if not deaths and not restored:
+        return ""
+    told = [*_deaths(view, deaths)]
+    if restored:
+        told.append(
+            "the journal was restored from an older copy of "
+            f"{_clock(view.restored_ms)}; what was done after that was looked up where it could be"
+        )
+    fates = [
+        f"call {number} ({tool}) {fate}"
+        for number, tool, step in calls
+        if step is not None and (fate := _fate(view, step))
+    ]
+    told += fates or (["none of your calls was in doubt"] if calls else [])
+    return OPENING + "; ".join(told) + "."
+
+
+def _deaths(view: TaskView, epochs: Sequence[int]) -> Iterable[str]:
+    if not epochs:
+        return
+    at = _clock(view.claims[epochs[-1]].at_ms)
+    if len(epochs) == 1:
+        yield f"the worker died, and another one took over at {at}"
+    else:
+        yield f"the worker died {len(epochs)} times; the newest one took over at {at}"
+
+
+def _fate(view: TaskView, step: StepView) -> str:
+    """What became of a call that was open when the worker died; empty where it was not."""
+    match step.ending:
+        case Event.FIND if (found := step.found_at) is not None and found.with_others:
+            return "was not made: it was looked up and found done with other arguments"
+        case Event.FIND:
+            return "had been made before; it was looked up and found done once"
+        case Event.ADOPT:
+            return f"had been made before; {step.by or 'evidence'} says that it was done"
+        case Event.SETTLE_DONE:
+            return "was in doubt; a person says that it was done"
+        case Event.SETTLE_SKIP:
+            return "was in doubt; a person decided that it is not made"
+        case _:
+            pass
+    epochs = {attempt.epoch for attempt in step.attempts}
+    again = ""
+    if len(epochs) > 1 and any(epoch in view.lost for epoch in epochs):
+        again = _again(step)
+    if not _run_by_person(step):
+        return again
+    decided = "was in doubt; a person decided to run it again"
+    return f"{decided}; then it {again}" if again else decided + _failed(step)
+
+
+def _run_by_person(step: StepView) -> bool:
+    """Only a person starts a parked step again; its attempts are counted from then on."""
+    started = step.attempts[0].epoch if step.attempts else 0
+    return step.parked is not None and started > step.parked[0]
+
+
+def _again(step: StepView) -> str:
+    """What a repeat means, by the contract of its class and by what the row has counted."""
+    if not CLASSES[step.letter].changes_nothing and step.step is not None and step.step.maybe_sent < 2:
+        return "had not taken effect before and was made again" + _failed(step)
+    match step.letter:
+        case "R":
+            return "was asked again"
+        case "T":
+            return "had changed nothing yet and was made again"
+        case "F" | "K":
+            once = ", so that it took effect once"
+            told = "was sent again under the same key"
+            return told + (once if step.state is StepState.SUCCEEDED else _failed(step))
+        case "Q":
+            return "was looked up, not found and sent again" + _failed(step)
+        case "I":
+            if step.state is StepState.FAILED:
+                return "was done again, and failed"
+            return "was done again; the end state is that of doing it once"
+        case "N":
+            return "was sent again and may have happened twice" + _failed(step)
+        case _:
+            assert_never(step.letter)
+
+
+def _failed(step: StepView) -> str:
+    return ", and failed" if step.state is StepState.FAILED else ""
+
+
+def _clock(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,19 +1,21 @@
-"""The plan-and-act loop of an agent, rebuilt from its records and never replayed.
+"""The plan-and-act loop of an agent, rebuilt from its records and never replayed; and what its spend cap counts.
 
-A turn is a model call and the tool calls of its reply. Turn t asks at ordinal 2t - 1; call n of the
-recorded reply is step 2t.n.1. So where a run is follows from the records alone: the newest model
-call, its reply, and what the journal knows at the ordinals of its calls. A resumed run reads the
-talk back (its prefix must be the recorded one), closes every call of the newest reply with its true
-outcome, tells the model what happened while it was away, and asks on. No code of the user's is run
-again, and nothing that was told before is made again: messages that a model has been asked with are
-read from the journal.
+A turn is a model call and the tool calls of its reply. Turn t asks at ordinal 2t - 1; call n of the recorded reply is
+step 2t.n.1. So where a run is follows from the records alone: the newest model call, its reply, and what the journal
+knows at the ordinals of its calls. A resumed run reads the talk back (its prefix must be the recorded one), closes
+every call of the newest reply with its true outcome, tells the model what happened while it was away, and asks on. No
+code of the user's is run again, and nothing that was told before is made again: messages that a model has been asked
+with are read from the journal.
 
-What ends a run before its answer is recorded as the reason it rests or fails: a turn or spend limit
-parks it (a person raises the limit and retries), a refusal of the model fails it.
+What ends a run before its answer is recorded as the reason it rests or fails: a turn or spend limit parks it (a person
+raises the limit and retries), a refusal of the model fails it.
 
-In a conversation the user's messages come through the inbox. Each is taken by one commit that
-records it and marks it as taken, and answered before the next one is taken; the answer is durable
-before it is shown.
+In a conversation the user's messages come through the inbox. Each is taken by one commit that records it and marks it
+as taken, and answered before the next one is taken; the answer is durable before it is shown.
+
+A cap on spending must hold against providers that do not count, or count nonsense. So each model step records the most
+that it can cost (`most`, in tokens, from `_check_spend`), before it is sent; a reply whose usage cannot be believed
+counts as that much, and so does every reply that was thrown away.
 """
 
 from __future__ import annotations
@@ -23,23 +25,23 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from holdfast.core.content import content_bytes
 from holdfast.core.rest import Diverged, NeedsPerson, Suspended, WaitsForMessage
 from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
-from holdfast.errors import Cancelled, JournalDamaged, ModelRefused
+from holdfast.errors import Cancelled, JournalDamaged, ModelRefused, ReplyGarbled
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
-from holdfast.runtime.agent.calls import Told, carry_out, last_slot
-from holdfast.runtime.agent.resume_message import resume_message
-from holdfast.runtime.agent.spending import MOST, counted, find_usage, most_tokens
-from holdfast.runtime.models.reply import Reply, StopReason, ToolCall
+from holdfast.runtime.agent.calls import Told, carry_out, last_slot, resume_message
+from holdfast.runtime.models.model import Price
+from holdfast.runtime.models.reply import Reply, StopReason, ToolCall, Usage
 from holdfast.runtime.models.request import Object
 from holdfast.runtime.step.plan import changes_of, plan_of
-from holdfast.runtime.task.ask_record import asked_of, asks_of, messages_of, reading_own, reply_of
-from holdfast.runtime.task.ask_step import MODEL_ERRORS, AskCall
+from holdfast.runtime.task.ask_step import GARBLED_MAX, MODEL_ERRORS, AskCall
 from holdfast.runtime.task.run import Run
-from holdfast.runtime.task.talk import Contents, Talk
+from holdfast.runtime.task.talk import Contents, Talk, asked_of, asks_of, messages_of, reading_own, reply_of
 
 if TYPE_CHECKING:
     from holdfast.runtime.agent.agent import Agent
@@ -93,7 +95,10 @@ class Loop:
             if await self._goes_on(reply):
                 continue
             if not self._conversation:
-                return _answer(reply)
+                if reply.refusal is not None:
+                    why = reply.refusal or reply.text or "it gave no reason"
+                    raise ModelRefused(f"the model refused: {why}")
+                return reply.text
             await self._record_answer(reply)
 
     # how far it has come
@@ -204,7 +209,7 @@ class Loop:
                 f"and the next model call may cost {most:,}; raise spend_cap and retry the task"
             )
             raise Suspended(NeedsPerson(why))
-        return {MOST: most_tokens(input_tokens=read, output_tokens=written)}
+        return {MOST: {"input": read, "output": written}}
 
     def _count_spent(self, asks: Iterable[StepView]) -> None:
         price = self._agent.model.price
@@ -227,15 +232,15 @@ class Loop:
             return
         view = self._writer.view
         step = view.steps.get(self._talk.after)
-        calls = () if step is None else reply_of(step).tool_calls
-        fates = [(call.number, call.tool, self._step_of(call, self._talk.after)) for call in calls]
+        fates = [
+            (call.number, call.tool, last_slot(view, f"{int(step.ordinal) + 1}.{call.number}.1"))
+            for call in (reply_of(step).tool_calls if step is not None else ())
+            if step is not None
+        ]
         text = resume_message(view, since=self._asked_epoch, now=self._writer.hold.epoch, calls=fates)
         if text:
             self._talk.say(text)
         self._asked_epoch = self._writer.hold.epoch
-
-    def _step_of(self, call: ToolCall, ask: str) -> StepView | None:
-        return last_slot(self._writer.view, f"{int(ask) + 1}.{call.number}.1")
 
     # acting
 
@@ -270,8 +275,7 @@ class Loop:
     async def _tell_memory(self) -> None:
         """What the agent's own files say, as the first message of its talk.
 
-        It is recorded with the step that asks: a resumed run reads it back, whatever the files
-        say by then.
+        It is recorded with the step that asks: a resumed run reads it back, whatever the files say by then.
         """
         memory = self._run.steps.memory
         if memory is None or len(self._talk):
@@ -359,7 +363,50 @@ def _unmade(reply: Reply) -> str:
     return CALL_CUT if reply.stop is StopReason.LENGTH else ""
 
 
-def _answer(reply: Reply) -> str:
-    if reply.refusal is not None:
-        raise ModelRefused(f"the model refused: {reply.refusal or reply.text or 'it gave no reason'}")
-    return reply.text
+MOST = "most"
+# What a provider may count beyond our bound: its own prompt, pictures, hidden thoughts.
+BEYOND_TIMES = 10
+BEYOND_TOKENS = 1_000_000
+
+
+def find_usage(ask: StepView) -> Usage | None:
+    """The usage of its reply, where it can be true."""
+    try:
+        usage = msgspec.convert(cast(Body, ask.result)["reply"]["usage"], Usage | None)
+    except (msgspec.ValidationError, KeyError, TypeError):
+        return None
+    if usage is None or usage.input_tokens <= 0 or usage.output_tokens < 0:
+        return None  # no prompt is empty
+    if (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0) > usage.input_tokens:
+        return None  # parts of the prompt
+    most = ask.body.get(MOST)
+    if most is not None and (
+        usage.input_tokens > int(most["input"]) * BEYOND_TIMES + BEYOND_TOKENS
+        or usage.output_tokens > int(most["output"]) * BEYOND_TIMES + BEYOND_TOKENS
+    ):
+        return None
+    return usage
+
+
+def counted(ask: StepView, price: Price) -> int:
+    """Millionths that this model step has cost, or can have cost where it is not known."""
+    found = ask.result
+    result = cast(Body, found) if isinstance(found, dict) else {}
+    if not ask.closed:
+        return 0
+    if "reply" not in result:
+        thrown_away = GARBLED_MAX if ask.failure.kind == ReplyGarbled.__name__ else 0
+        return (thrown_away + bool(ask.unkept)) * _most(ask, price, result)
+    spent = int(result.get("garbled") or 0) * _most(ask, price, result)
+    if find_usage(ask) is None:
+        return spent + _most(ask, price, result)
+    return spent + (max(0, int(result.get("cost") or 0)) if result.get("unit") == price.unit else 0)
+
+
+def _most(ask: StepView, price: Price, result: Body) -> int:
+    most = ask.body.get(MOST)
+    if most is None:
+        return 0  # made before there was a cap
+    # Without max_tokens nothing bounds a reply but itself: no token is shorter than a byte.
+    output = int(most["output"]) or len(content_bytes(result.get("reply") or ""))
+    return price.most(input_tokens=int(most["input"]), output_tokens=output)

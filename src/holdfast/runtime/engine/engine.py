@@ -39,8 +39,7 @@ from holdfast.journal.records import TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.suspects import Suspects
 from holdfast.runtime.engine.upkeep import Upkeep
-from holdfast.runtime.scratch.folders import ScratchFolders, chained
-from holdfast.runtime.scratch.scratch import Scratch
+from holdfast.runtime.scratch.scratch import Scratch, ScratchFolders, chained
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.session.deadlines import Deadlines
 from holdfast.runtime.session.deadman import DeadMan
@@ -170,7 +169,7 @@ class Engine:
             journal=self.journal,
             hold=claimed.hold,
             view=claimed.view,
-            inbox=claimed.inbox,
+            inbox=list(claimed.inbox),
             clock=self.clock,
             on_trouble=self._on_trouble,
             flusher=self._flusher,

@@ -1,18 +1,21 @@
-"""The supervising parent of a worker: starts it again when it dies, and ends with it.
+"""The supervising parent of a worker: starts it again when it dies (forked, where its code is warm), and ends with it.
 
-The worker may be killed at any instant, by its own dead-man timer too; this process is what makes
-that harmless. It holds no journal, no keys and no state, so there is nothing in it to recover. If
-it is itself killed, the kernel kills the worker, and the worker's death kills the tools' children:
-no process is left that no other one restarts. (macOS has no
-such signal: there a worker outlives a killed parent until it is stopped by hand.)
+The worker may be killed at any instant, by its own dead-man timer too; this process is what makes that harmless. It
+holds no journal, no keys and no state, so there is nothing in it to recover. If it is itself killed, the kernel kills
+the worker, and the worker's death kills the tools' children: no process is left that no other one restarts. (macOS has
+no such signal: there a worker outlives a killed parent until it is stopped by hand.)
 
-A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or
-the end of that time, kills it, which loses nothing. The worker is in a process group of its own,
-so Ctrl-C reaches it once, from here. A signal that comes when all is over finds a process that ends
-with the worker's exit code and nothing else: from there on both are ignored. As process 1 of a
-container it also reaps orphans.
+A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or the end of that time,
+kills it, which loses nothing. The worker is in a process group of its own, so Ctrl-C reaches it once, from here. A
+signal that comes when all is over finds a process that ends with the worker's exit code and nothing else: from there on
+both are ignored. As process 1 of a container it also reaps orphans.
 
-Where it is given a `Warm`, a worker is forked from the code that is loaded here; see warm.py.
+Where it is given a `Warm`, a worker is forked from the code that is loaded here: loading takes most of a worker's
+start, and a worker that was killed should resume its tasks at once. This process has the code loaded, runs none of it,
+and has one thread, no journal, no keys and no event loop; so a fork of it is what a fresh start would be, only sooner.
+The code on the disk may have changed since (an upgrade in place). Half of a program from before and half from after
+must never run together, so a parent whose files have changed starts workers from nothing again. macOS cannot fork
+without exec safely: there it is always so.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -30,7 +34,6 @@ from typing import NamedTuple
 
 from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, EXIT_NOT_FOUND, EXIT_PLACE, EXIT_USAGE
 from holdfast.host.hardening import die_with_parent
-from holdfast.runtime.engine.warm import Warm
 
 FIRST_DELAY_S = 0.1
 DELAY_S_MAX = 5.0
@@ -67,8 +70,7 @@ def after_exit(
 ) -> Restart | Stop:
     """Restart a worker that died, let one that ended on purpose end.
 
-    `status` is the exit code, or minus the signal that killed it; `failures` is how often in a
-    row it had died before.
+    `status` is the exit code, or minus the signal that killed it; `failures` is how often in a row it had died before.
     """
     if status == 0 or (status > 0 and terminal(status)):
         return Stop(code=status)
@@ -98,12 +100,12 @@ class Wake(NamedTuple):
     writer: int
 
 
+@dataclass(slots=True, eq=False)
 class _Worker:
     """One life of a worker."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
+    pid: int
+    returncode: int | None = None
 
     def send(self, number: signal.Signals) -> None:
         if self.returncode is None:  # only we reap it: until then the number is its own
@@ -120,33 +122,23 @@ def supervise(
 ) -> int:
     """Keep a worker running until it ends on purpose or we are asked to stop; its exit code.
 
-    Runs in the main thread of a process of its own, which has no other children and ends when this
-    returns: SIGTERM and SIGINT are ignored from then on. `say` gets one line per start, end and
-    decision.
+    Runs in the main thread of a process of its own, which has no other children and ends when this returns: SIGTERM and
+    SIGINT are ignored from then on. `say` gets one line per start, end and decision.
     """
     with _signals() as wake:
-        return _Supervisor(argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake, warm=warm).run()
+        return _Supervisor(argv=argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake, warm=warm).run()
 
 
+@dataclass(slots=True, kw_only=True)
 class _Supervisor:
-    def __init__(
-        self,
-        argv: Sequence[str],
-        *,
-        grace_s: float,
-        terminal: Callable[[int], bool],
-        say: Say,
-        wake: Wake,
-        warm: Warm | None,
-    ) -> None:
-        self._argv = list(argv)
-        self._grace_s = grace_s
-        self._terminal = terminal
-        self._say = say
-        self._wake = wake
-        self._warm = warm
-        self._asked_at: float | None = None  # when we were first asked to stop
-        self._worker: _Worker | None = None
+    argv: Sequence[str]
+    grace_s: float
+    terminal: Callable[[int], bool]
+    say: Say
+    wake: Wake
+    warm: Warm | None
+    _asked_at: float | None = None  # when we were first asked to stop
+    _worker: _Worker | None = None
 
     def run(self) -> int:
         failures = 0
@@ -157,36 +149,36 @@ class _Supervisor:
             if self._asked_at is not None:
                 # Asked before it listened to signals, the worker died of the polite one: as good.
                 return 0 if -status in _POLITE else exit_code(status)
-            decision = after_exit(status, uptime_s, failures, terminal=self._terminal)
+            decision = after_exit(status, uptime_s, failures, terminal=self.terminal)
             if isinstance(decision, Stop):
-                self._say(f"worker ended with exit code {decision.code}")
+                self.say(f"worker ended with exit code {decision.code}")
                 return decision.code
             failures = decision.failures
-            self._say(f"worker ended ({status}); starting it again in {decision.delay_s:g} s")
+            self.say(f"worker ended ({status}); starting it again in {decision.delay_s:g} s")
             if self._rest(decision.delay_s):
                 return 0
 
     def _live(self) -> int:
         """One life of the worker: its exit code, or minus the signal."""
         worker = self._worker = self._start()
-        self._say(f"worker {worker.pid} started")
+        self.say(f"worker {worker.pid} started")
         try:
             while worker.returncode is None:
                 self._wait(self._time_left())
                 _reap(worker)
                 if worker.returncode is None and self._time_left() == 0.0:
-                    self._say(f"worker {worker.pid} is killed")
+                    self.say(f"worker {worker.pid} is killed")
                     worker.send(signal.SIGKILL)
         finally:
             self._worker = None
         return worker.returncode
 
     def _start(self) -> _Worker:
-        if self._warm is not None and self._warm.is_fresh():
-            return _Worker(self._warm.fork(signals=_HANDLED, close=self._wake))
+        if self.warm is not None and self.warm.is_fresh():
+            return _Worker(self.warm.fork(signals=_HANDLED, close=self.wake))
         parent = os.getpid()
         started = subprocess.Popen(
-            self._argv,
+            self.argv,
             stdin=subprocess.DEVNULL,
             process_group=0,
             preexec_fn=lambda: _first(parent),  # noqa: PLW1509 - this process has one thread
@@ -205,14 +197,14 @@ class _Supervisor:
     def _time_left(self) -> float | None:
         if self._asked_at is None:
             return None
-        return max(self._asked_at + self._grace_s - time.monotonic(), 0.0)
+        return max(self._asked_at + self.grace_s - time.monotonic(), 0.0)
 
     def _wait(self, timeout_s: float | None) -> None:
         """Sleep until a signal or the end of the time."""
         if timeout_s == 0.0:
             timeout_s = _DOUBLE_S  # killed already; only its end can wake us
-        ready, _, _ = select.select([self._wake.reader], [], [], timeout_s)
-        for number in os.read(self._wake.reader, 4_096) if ready else b"":
+        ready, _, _ = select.select([self.wake.reader], [], [], timeout_s)
+        for number in os.read(self.wake.reader, 4_096) if ready else b"":
             if number in _POLITE:
                 self._asked(signal.Signals(number))
 
@@ -220,11 +212,11 @@ class _Supervisor:
         now = time.monotonic()
         if self._asked_at is None:
             self._asked_at = now
-            self._say(f"{number.name}: the worker has {self._grace_s:g} s to finish")
+            self.say(f"{number.name}: the worker has {self.grace_s:g} s to finish")
             if self._worker is not None:
                 self._worker.send(number)
         elif now - self._asked_at > _DOUBLE_S:
-            self._grace_s = 0.0
+            self.grace_s = 0.0
 
 
 def _first(parent: int) -> None:
@@ -270,3 +262,63 @@ def _signals() -> Generator[Wake, None, None]:
 
 def _ignore(number: int, frame: FrameType | None) -> None:
     """The number is read from the descriptor."""
+
+
+PACKAGE = "holdfast"
+EXIT_DEFECT = 1
+
+
+class Warm:
+    """What a worker runs, with its code loaded."""
+
+    def __init__(self, run: Callable[[], int]) -> None:
+        self._run = run
+        self._stamps = _stamps()
+
+    def is_fresh(self) -> bool:
+        """Whether a fork would run what is on the disk."""
+        return sys.platform == "linux" and self._stamps == _stamps(self._stamps)
+
+    def fork(self, *, signals: Sequence[signal.Signals], close: Sequence[int]) -> int:
+        """Start a worker; its process id. It never returns to the caller's code."""
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = EXIT_DEFECT
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in signals:
+                signal.signal(number, signal.SIG_DFL)
+            die_with_parent(parent)
+            os.setpgid(0, 0)
+            for descriptor in close:
+                os.close(descriptor)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.close(nothing)
+            code = self._run()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _stamps(known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
+    """Size and time of the files of our own modules that are loaded."""
+    paths = known or {
+        str(module.__file__)
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == PACKAGE and getattr(module, "__file__", None)
+    }
+    return {path: _stamp(path) for path in paths}
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (-1, -1)
+    return (found.st_size, found.st_mtime_ns)

@@ -1,16 +1,14 @@
-"""The gate: which tools a task may call, with which arguments, how much, how often, and when a
-person must say yes. It is outside the model and outside the task's code; neither can change it.
+"""The gate: which tools a task may call, with which arguments, how much, how often, and when a person must say yes. It
+is outside the model and outside the task's code; neither can change it.
 
-Decisions only: `decide` is given the call and what the journal knows of the calls before it, and
-says nothing (let it through), refuse, or ask a person. guard.py works out what is known and records
-the answer with the step, so that a call is judged once: never again by a replay, and never by
-another gate than the one that was there when it was new.
+Decisions only: `decide` is given the call and what the journal knows of the calls before it, and says nothing (let it
+through), refuse, or ask a person. guard.py works out what is known and records the answer with the step, so that a call
+is judged once: never again by a replay, and never by another gate than the one that was there when it was new.
 
-What counts. For amounts and numbers of calls: every call that took effect or may yet, planned,
-started, unknown and parked ones too; what failed with proof, was skipped or was refused does not.
-For rates: every call that was sent, whatever became of it, at the time of its newest attempt; one
-that is planned and not started may start at any moment, so it counts as of now. Where an amount
-cannot be known, the call is refused.
+What counts. For amounts and numbers of calls: every call that took effect or may yet, planned, started, unknown and
+parked ones too; what failed with proof, was skipped or was refused does not. For rates: every call that was sent,
+whatever became of it, at the time of its newest attempt; one that is planned and not started may start at any moment,
+so it counts as of now. Where an amount cannot be known, the call is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -52,7 +50,7 @@ class Limit:
         _check_amounts("Limit", self.argument, self.per_call, self.per_task)
         if self.calls is None and not self.argument:
             raise Misuse("Limit: give calls, or an argument with per_call or per_task")
-        if self.calls is not None and not _is_count(self.calls):
+        if self.calls is not None and not (type(self.calls) is int and 0 <= self.calls <= CALLS_MAX):
             raise Misuse(f"Limit: calls must be a whole number from 0 to {CALLS_MAX:,}")
         if self.within_s is None:
             return
@@ -62,13 +60,7 @@ class Limit:
             raise Misuse(f"Limit: within_s must be above 0 and at most {WITHIN_S_MAX:,.0f}, calls above 0")
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "argument": self.argument,
-            "per_call": self.per_call,
-            "per_task": self.per_task,
-            "calls": self.calls,
-            "within_s": self.within_s,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +77,7 @@ class Above:
             raise Misuse("Above: give the argument that holds the amount")
 
     def to_json(self) -> dict[str, object]:
-        return {"argument": self.argument, "per_call": self.per_call, "per_task": self.per_task}
+        return asdict(self)
 
 
 def amount_of(args: object, name: str) -> Fraction | str:
@@ -109,10 +101,6 @@ def _check_amounts(what: str, argument: object, per_call: float | None, per_task
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # pyright: ignore[reportArgumentType] - a number by now
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= CALLS_MAX
 
 
 DIGEST_CHARS = 16
@@ -345,7 +333,7 @@ def _beyond(
         return _Beyond(name, amount)
     if per_task is None:
         return None
-    spent = _spent(past, name)
+    spent = past.spent.get(name, Fraction(0))
     if isinstance(spent, str):
         return GateVerdict(True, "amount", spent)
     return _Beyond(name, amount, spent + amount) if spent + amount > exact(per_task) else None
@@ -362,10 +350,6 @@ def _too_fast(calls: int, within_s: float, past: Past) -> GateVerdict | None:
     wait_ms = span_ms - recent[len(recent) - calls]
     why = f"{calls:,} calls within {within_s:g} s are the most"
     return GateVerdict(True, "rate", why, wait_ms / 1000)
-
-
-def _spent(past: Past, name: str) -> Spent:
-    return past.spent.get(name, Fraction(0))
 
 
 def shown(amount: Fraction) -> str:

@@ -1,22 +1,21 @@
 """Enforcing a gate: each new call of a task is judged once, and the answer recorded with it.
 
-Every call passes here when its slot is new: of the code, of a branch, a compensation, a retry slot,
-a call of a scope. What the journal holds is never judged again, so a replay, another worker and a
-changed gate find the same answer.
+Every call passes here when its slot is new: of the code, of a branch, a compensation, a retry slot, a call of a scope.
+What the journal holds is never judged again, so a replay, another worker and a changed gate find the same answer.
 
 * Let through: nothing is added; the step is begun as without a gate.
-* Refused: one record plans the step and skips it (T1, T11). It has its ordinal and its arguments,
-  nothing was sent, it is closed and counts for nothing; `run.call` raises GateRefused, the first
-  time and on every replay. A crash before that commit leaves nothing, one after it all.
+* Refused: one record plans the step and skips it (T1, T11). It has its ordinal and its arguments, nothing was sent, it
+  is closed and counts for nothing; `run.call` raises GateRefused, the first time and on every replay. A crash before
+  that commit leaves nothing, one after it all.
 * A person must say yes: the step is planned, and waits like a tool that needs approval.
 
-Judging and taking the place is one act without an await. Between it and the commit the call is
-remembered here, so that branches that are judged in the same moment do not pass a limit together.
-If the process dies before the commit the place is free again: nothing was begun.
+Judging and taking the place is one act without an await. Between it and the commit the call is remembered here, so that
+branches that are judged in the same moment do not pass a limit together. If the process dies before the commit the
+place is free again: nothing was begun.
 
-After a restore a slot may have been used in the timeline that is lost. To record that it was not
-would be wrong, so a call that is refused there is opened as in doubt, to be looked up or parked;
-it is not sent unless a person says yes twice.
+After a restore a slot may have been used in the timeline that is lost. To record that it was not would be wrong, so a
+call that is refused there is opened as in doubt, to be looked up or parked; it is not sent unless a person says yes
+twice.
 
 What the calls of a tool add up to is kept in a `Tally`, at a cost that does not grow with the task: a closed call never
 changes (I7), so it is added once and not looked at again; the few open ones are looked at each time.

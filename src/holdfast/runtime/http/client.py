@@ -2,18 +2,17 @@
 
 What holds at all times:
 
-- One effect request per call. A second one could be half of an effect that the record calls
-  whole; it is refused before a byte leaves. Requests that only read say `effect=False`.
-- Nothing here repeats anything: no retries, no redirects, no pool (a pooled connection that
-  died makes clients send again), no proxy, no `Expect`, no early data.
-- The request is built and checked whole, then the connection is made, then `on_first_byte` is
-  called, then all bytes go to the kernel in one send; no await is between the last two. So a
-  process killed before `on_first_byte` provably sent nothing, and one killed after it may have.
-- `NotSent` is raised only while no byte of the call's effect has been handed over. After that
-  every failure is `HttpUnknown`, including that of a later request that only reads.
-- From the connect on the socket lingers for zero seconds: when the attempt is given up, or the
-  process dies, the kernel throws unsent bytes away instead of delivering them later. Only a
-  whole answer is followed by an orderly close.
+- One effect request per call. A second one could be half of an effect that the record calls whole; it is refused before
+  a byte leaves. Requests that only read say `effect=False`.
+- Nothing here repeats anything: no retries, no redirects, no pool (a pooled connection that died makes clients send
+  again), no proxy, no `Expect`, no early data.
+- The request is built and checked whole, then the connection is made, then `on_first_byte` is called, then all bytes go
+  to the kernel in one send; no await is between the last two. So a process killed before `on_first_byte` provably sent
+  nothing, and one killed after it may have.
+- `NotSent` is raised only while no byte of the call's effect has been handed over. After that every failure is
+  `HttpUnknown`, including that of a later request that only reads.
+- From the connect on the socket lingers for zero seconds: when the attempt is given up, or the process dies, the kernel
+  throws unsent bytes away instead of delivering them later. Only a whole answer is followed by an orderly close.
 """
 
 from __future__ import annotations
@@ -33,10 +32,6 @@ __all__ = ["AnswerUnknown", "BadRequest", "HttpClient", "Response"]
 
 TIMEOUT_DEFAULT_S = 30.0
 _READING = Read()
-
-
-def _do_nothing() -> None:
-    pass
 
 
 class Options(TypedDict, total=False):
@@ -67,7 +62,7 @@ class HttpClient:
         ordinal: str,
         fence: int | None = None,
         time_left_s: Callable[[], float],
-        on_first_byte: Callable[[], None] = _do_nothing,
+        on_first_byte: Callable[[], None] = lambda: None,
         lookup: bool = False,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -111,10 +106,9 @@ class HttpClient:
         """Send one request and return its answer.
 
         Args:
-            check: raise unless the answer proves success; False returns whatever came, and the
-                tool reads it.
-            effect: False for a request that only reads: it carries no key, does not count as
-                the effect, and its failure never proves anything about the effect.
+            check: raise unless the answer proves success; False returns whatever came, and the tool reads it.
+            effect: False for a request that only reads: it carries no key, does not count as the effect, and its
+                failure never proves anything about the effect.
             refused_on: further 4xx by which this far end says that it did not act.
 
         Raises:
@@ -169,7 +163,11 @@ class HttpClient:
         asked = whole = False
         try:
             async with asyncio.timeout(left_s):
-                transport, exchange = await self._connect(message)
+                transport, exchange = await connect(
+                    message.target,
+                    lambda: Exchange(message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX),
+                    ssl_context=self._ssl_context,
+                )
                 self._check_may_send(exchange, transport, where)
                 if effect:
                     self._check_first()  # again: another one may have been sent meanwhile
@@ -183,7 +181,7 @@ class HttpClient:
         except BadRequest as error:
             raise self._unsent(BadRequest, str(error)) from error
         except (OSError, ProtocolError, UnicodeError) as error:
-            what = "no answer in time" if isinstance(error, TimeoutError) else _shown(error)
+            what = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             if not asked:
                 raise self._unsent(NotSent, f"{where}: not sent: {what}") from error
             if not effect:
@@ -192,13 +190,6 @@ class HttpClient:
         finally:
             if transport is not None:
                 close(transport, whole=whole)
-
-    async def _connect(self, message: Message) -> tuple[asyncio.Transport, Exchange]:
-        return await connect(
-            message.target,
-            lambda: Exchange(message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX),
-            ssl_context=self._ssl_context,
-        )
 
     def _check_may_send(self, exchange: Exchange, transport: asyncio.Transport, where: str) -> None:
         """The last look before the first byte; nothing may be awaited after it."""
@@ -249,7 +240,3 @@ def _effect_headers(effect: Effect, effect_key: str, fence: int | None) -> dict[
     name = effect.key_header if isinstance(effect, Keyed) else "Idempotency-Key"
     fenced = isinstance(effect, Fenced) and fence is not None
     return {name: effect_key, **({"Holdfast-Fence": str(fence)} if fenced else {})}
-
-
-def _shown(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -17,13 +17,20 @@ import msgspec
 
 from holdfast.core import values
 from holdfast.errors import BadValue, ReplyGarbled
-from holdfast.runtime.models import assembly
-from holdfast.runtime.models.assembly import as_list, as_object, as_text, garbage
+from holdfast.runtime.models import wire
 from holdfast.runtime.models.reply import Opaque, Part, Refusal, Reply, StopReason, Text, Usage
 from holdfast.runtime.models.request import Object, Request, parse_arguments
-from holdfast.runtime.models.sse import ServerEvent
 from holdfast.runtime.models.troubles import error_inside
-from holdfast.runtime.models.wire import Assembler, body_bytes, with_extra
+from holdfast.runtime.models.wire import (
+    Assembler,
+    ServerEvent,
+    as_list,
+    as_object,
+    as_text,
+    body_bytes,
+    garbage,
+    with_extra,
+)
 
 BLOCKS_MAX = 1_000
 _STOPS = {
@@ -43,15 +50,6 @@ _DELTAS = {  # kind of delta: where its text is, and which field of the block it
 }
 
 
-def decode_reply(raw: bytes) -> Reply:
-    """Raises ReplyGarbled, or the error that a gateway put into a 200."""
-    body = assembly.parse_object(raw)
-    if body.get("type") == "error" or body.get("error"):
-        raise error_inside(body)
-    blocks = [as_object(one, "a block") for one in as_list(body.get("content"), "content")]
-    return _finish([_part(dict(block), None) for block in blocks], body)
-
-
 class AnthropicAssembler:
     """Puts the events of one message together."""
 
@@ -63,7 +61,7 @@ class AnthropicAssembler:
         self._ended = False
 
     def take(self, event: ServerEvent) -> str:
-        body = assembly.parse_object(event.data)
+        body = wire.parse_object(event.data)
         kind = body.get("type")
         if kind == "error":
             raise error_inside(body)
@@ -131,9 +129,9 @@ def _part(block: dict[str, object], grown: dict[str, list[str]] | None) -> Part:
         return Text(text=as_text(block.get("text"), "text"))
     if block.get("type") == "tool_use":
         text = written or msgspec.json.encode(_checked(block.get("input"))).decode()
-        return assembly.new_call(tool=block.get("name"), text=text, provider_id=block.get("id"))
+        return wire.new_call(tool=block.get("name"), text=text, provider_id=block.get("id"))
     if written:
-        block["input"] = assembly.parse_object(written)
+        block["input"] = wire.parse_object(written)
     return Opaque(wire="anthropic", value=cast("dict[str, object]", _checked(block)))
 
 
@@ -150,22 +148,22 @@ def _finish(parts: list[Part], body: Object) -> Reply:
     if stop is StopReason.REFUSED:
         details = as_object(body.get("stop_details") or {}, "stop_details")
         parts.append(Refusal(text=as_text(details.get("explanation"), "an explanation")))
-    ids = {"reply": assembly.shown_id(body.get("id")), "model": assembly.shown_id(body.get("model")), "stop": reason}
+    ids = {"reply": wire.shown_id(body.get("id")), "model": wire.shown_id(body.get("model")), "stop": reason}
     container = as_object(body.get("container") or {}, "container")
     if container:
-        ids["container"] = assembly.shown_id(container.get("id"))
-    return assembly.finish(
+        ids["container"] = wire.shown_id(container.get("id"))
+    return wire.finish(
         parts, stop=stop, usage=_usage(body.get("usage")), ids=ids, held_state=("container",) if container else ()
     )
 
 
 def _usage(value: object) -> Usage | None:
     usage = as_object(value or {}, "usage")
-    fresh, output = (assembly.as_count(usage.get(f"{one}_tokens")) for one in ("input", "output"))
+    fresh, output = (wire.as_count(usage.get(f"{one}_tokens")) for one in ("input", "output"))
     if fresh is None or output is None:
         return None
-    read = assembly.as_count(usage.get("cache_read_input_tokens"))
-    written = assembly.as_count(usage.get("cache_creation_input_tokens"))
+    read = wire.as_count(usage.get("cache_read_input_tokens"))
+    written = wire.as_count(usage.get("cache_creation_input_tokens"))
     return Usage(
         input_tokens=fresh + (read or 0) + (written or 0),  # theirs counts what no cache touched
         output_tokens=output,
@@ -195,7 +193,8 @@ class AnthropicWire:
             "max_tokens": settings.get("max_tokens", MAX_TOKENS_DEFAULT),
             "messages": _turns(request),
         }
-        if system := _system(request):
+        system = [one for said in request.messages if said["role"] == "system" for one in _blocks(said)]
+        if system:
             body["system"] = system
         for ours, theirs in _SETTINGS.items():
             if ours in settings:
@@ -209,14 +208,14 @@ class AnthropicWire:
         return body_bytes(with_extra(body, request, self.name))
 
     def decode(self, raw: bytes) -> Reply:
-        return decode_reply(raw)
+        body = wire.parse_object(raw)
+        if body.get("type") == "error" or body.get("error"):
+            raise error_inside(body)  # a gateway put it into a 200
+        blocks = [as_object(one, "a block") for one in as_list(body.get("content"), "content")]
+        return _finish([_part(dict(block), None) for block in blocks], body)
 
     def assembler(self) -> Assembler:
         return AnthropicAssembler()
-
-
-def _system(request: Request) -> list[Object]:
-    return [block for message in request.messages if message["role"] == "system" for block in _blocks(message)]
 
 
 def _turns(request: Request) -> list[Object]:

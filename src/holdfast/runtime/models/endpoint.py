@@ -1,8 +1,7 @@
 """One endpoint of a model: where it is, how it is spoken to, and one exchange with it.
 
-The key comes from a secret or a callable at each request, so that a rotated one is used at once. It
-is in the request's header and nowhere else: not in this value's repr, not in an error, not even
-where the far end repeats it in its own.
+The key comes from a secret or a callable at each request, so that a rotated one is used at once. It is in the request's
+header and nowhere else: not in this value's repr, not in an error, not even where the far end repeats it in its own.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ import msgspec
 
 from holdfast.core.secret_handles import find_whole
 from holdfast.errors import BadSettings, ModelKeyRefused, ModelRejected, ModelUnavailable, ReplyGarbled, SecretNotFound
+from holdfast.runtime.http.exchange import StreamedAnswer, StreamFailed, StreamTooLong, Timeouts
+from holdfast.runtime.http.exchange import open_stream as open_http_stream
 from holdfast.runtime.http.message import BadRequest, build, parse_url
-from holdfast.runtime.http.stream import StreamedAnswer, StreamFailed, StreamTooLong, Timeouts
-from holdfast.runtime.http.stream import open_stream as open_http_stream
 from holdfast.runtime.models.anthropic import AnthropicWire
 from holdfast.runtime.models.openai import OpenAIWire
 from holdfast.runtime.models.port import Keys
 from holdfast.runtime.models.reply import Reply
-from holdfast.runtime.models.sse import EventReader
 from holdfast.runtime.models.troubles import ModelError, read_error
-from holdfast.runtime.models.wire import WireForm
+from holdfast.runtime.models.wire import EventReader, WireForm
 
 REPLY_BYTES_MAX = 32 * 1024 * 1024
 STREAM_BYTES_MAX = 128 * 1024 * 1024  # each token of a stream comes in an envelope of its own

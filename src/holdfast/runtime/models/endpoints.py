@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -96,13 +97,15 @@ class Endpoints:
     ) -> Reply:
         """See `ChatModel.ask`."""
         held = check_held_state(request, allowed=self._allow_state)
-        call = _Asking(request, self._wire_names, show=show, session=session, kept=kept or {}, keys=keys)
+        call = _Asking(
+            request=request, wire_names=self._wire_names, show=show, session=session, kept=kept or {}, keys=keys
+        )
         ends = None if time_s is None else asyncio.get_running_loop().time() + time_s
         for endpoint in self._endpoints:
-            wait_ms = health.find_wait_ms(self._health[endpoint.name], self._clock.boot_ms())
+            now_ms = self._clock.boot_ms()
+            wait_ms = health.find_wait_ms(self._health[endpoint.name], now_ms)
             if wait_ms is not None:
-                wait_s = (wait_ms - self._clock.boot_ms()) / 1000
-                call.failures.append(as_resting(endpoint, wait_s=wait_s))
+                call.failures.append(as_resting(endpoint, wait_s=(wait_ms - now_ms) / 1000))
                 continue
             left_s = None if ends is None else ends - asyncio.get_running_loop().time()
             if left_s is not None and left_s <= 0 and call.errors:
@@ -114,26 +117,26 @@ class Endpoints:
 
     async def _ask_one(self, call: _Asking, endpoint: Endpoint, *, time_s: float | None) -> Answered | None:
         """The endpoint's answer, or None where the next one is to be asked."""
-        body = call.body(endpoint)
-        self._update(endpoint, health.asked(self._of(endpoint), self._now(), breaker=self._breaker))
+        body, known, name = call.body(endpoint), self._health, endpoint.name
+        known[name] = health.asked(known[name], self._clock.boot_ms(), breaker=self._breaker)
         try:
             answered = await exchange(
                 endpoint, body, show=call.shower(), affinity=call.affinity(endpoint), time_s=time_s, keys=call.keys
             )
         except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
-            self._update(endpoint, self._after(error, endpoint))
+            known[name] = self._after(error, known[name])
             call.failed(endpoint, error)
             if about_the_request(error):
                 raise with_failures(error, call.failures) from None
             return None
         except BaseException:
-            self._update(endpoint, health.given_up(self._of(endpoint)))
+            known[name] = health.given_up(known[name])
             raise
-        self._update(endpoint, health.replied(self._of(endpoint)))
+        known[name] = health.replied(known[name])
         return answered
 
-    def _after(self, error: ModelError, endpoint: Endpoint) -> EndpointHealth:
-        before, now_ms = self._of(endpoint), self._now()
+    def _after(self, error: ModelError, before: EndpointHealth) -> EndpointHealth:
+        now_ms = self._clock.boot_ms()
         if about_the_request(error):
             return health.replied(before)
         if isinstance(error, ModelRateLimited):
@@ -146,77 +149,54 @@ class Endpoints:
             retry_after_s=error.retry_after_s if isinstance(error, ModelUnavailable) else None,
         )
 
-    def _now(self) -> int:
-        return self._clock.boot_ms()
 
-    def _of(self, endpoint: Endpoint) -> EndpointHealth:
-        return self._health[endpoint.name]
-
-    def _update(self, endpoint: Endpoint, new: EndpointHealth) -> None:
-        self._health[endpoint.name] = new
-
-
+@dataclass(slots=True, kw_only=True)
 class _Asking:
     """One call on its way over the endpoints."""
 
-    def __init__(
-        self,
-        request: Request,
-        wire_names: Mapping[str, str],
-        *,
-        show: Show | None,
-        session: str,
-        kept: Kept,
-        keys: Keys | None,
-    ) -> None:
-        self.keys = keys
-        self.failures: list[Failure] = []
-        self.errors: dict[str, ModelError] = {}
-        self._request = request
-        self._wire_names = wire_names
-        self._show = show
-        self._session = session
-        self._kept = kept
-        self._bodies: dict[str, bytes] = {}
-        self._shown_chars = 0
+    request: Request
+    wire_names: Mapping[str, str]
+    show: Show | None
+    session: str
+    kept: Kept
+    keys: Keys | None
+    failures: list[Failure] = field(default_factory=list[Failure])
+    errors: dict[str, ModelError] = field(default_factory=dict[str, ModelError])
+    _bodies: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    _shown_chars: int = 0
 
     def body(self, endpoint: Endpoint) -> bytes:
         """The same bytes for every endpoint of one wire form."""
         wire = endpoint.wire
         if wire not in self._bodies:
-            request = self._request
-            if wire in self._wire_names:
-                request = Request(
-                    model=self._wire_names[wire],
-                    messages=request.messages,
-                    settings=request.settings,
-                    tools=request.tools,
-                )
-            self._bodies[wire] = endpoint.wire_form.encode(request, stream=self._show is not None)
+            request = self.request
+            if wire in self.wire_names:
+                request = replace(request, model=self.wire_names[wire])
+            self._bodies[wire] = endpoint.wire_form.encode(request, stream=self.show is not None)
         return self._bodies[wire]
 
     def affinity(self, endpoint: Endpoint) -> dict[str, str]:
-        return affinity_of(endpoint, session=self._session, kept=self._kept.get(endpoint.name, {}))
+        return affinity_of(endpoint, session=self.session, kept=self.kept.get(endpoint.name, {}))
 
     def shower(self) -> Callable[[str], None] | None:
-        return None if self._show is None else self._shown
+        return None if self.show is None else self._shown
 
     def _shown(self, text: str) -> None:
-        assert self._show is not None
+        assert self.show is not None
         self._shown_chars += len(text)
-        self._show(TextDelta(text=text))
+        self.show(TextDelta(text=text))
 
     def failed(self, endpoint: Endpoint, error: ModelError) -> None:
         self.errors[endpoint.name] = error
         self.failures.append(as_failure(endpoint, error, text_chars=self._shown_chars))
-        if self._show is not None and self._shown_chars:
-            self._show(Restarted(failed=endpoint.name))
+        if self.show is not None and self._shown_chars:
+            self.show(Restarted(failed=endpoint.name))
         self._shown_chars = 0
 
     def told(self, answered: Answered, endpoint: Endpoint, held: tuple[str, ...]) -> Reply:
         """The reply with the way it came."""
         reply = answered.reply
-        kept = {name: dict(one) for name, one in self._kept.items()}
+        kept = {name: dict(one) for name, one in self.kept.items()}
         if answered.kept:
             kept[endpoint.name] = {**kept.get(endpoint.name, {}), **answered.kept}
         route = Route(
@@ -267,7 +247,8 @@ def verdict(failures: Sequence[Failure], errors: Mapping[str, ModelError]) -> Mo
     resting = any(one.code == RESTING for one in failures)
     if retryable or resting:
         kind = _common_kind(retryable, resting=resting)
-        found: ModelError = kind(_told(failures), retry_after_s=min(waits, default=None))
+        told = "no endpoint replied: " + "; ".join(one.message for one in failures)
+        found: ModelError = kind(told, retry_after_s=min(waits, default=None))
     else:
         garbled = [one for one in errors.values() if isinstance(one, ReplyGarbled)]
         found = garbled[0] if garbled else next(iter(errors.values()))
@@ -298,7 +279,3 @@ def _common_kind(errors: Sequence[ModelUnavailable], *, resting: bool) -> type[M
         if errors and not resting and all(isinstance(one, kind) for one in errors):
             return kind
     return ModelUnavailable
-
-
-def _told(failures: Sequence[Failure]) -> str:
-    return "no endpoint replied: " + "; ".join(one.message for one in failures)

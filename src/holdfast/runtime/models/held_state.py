@@ -1,10 +1,9 @@
 """State that the provider's servers would keep for us, found in a request before it is sent.
 
-Such state is in no checkpoint, no backup and no other region: a resumed task may not find it. So a
-request that leans on it is refused, unless the caller names the surface; then every reply says so,
-and the register of surfaces can list it. Only the wire forms' own parts can lean on it (`extra`,
-opaque parts); our own form has no words for it. A provider's cache of prefixes is not state: losing
-it costs tokens, nothing else.
+Such state is in no checkpoint, no backup and no other region: a resumed task may not find it. So a request that leans
+on it is refused, unless the caller names the surface; then every reply says so, and the register of surfaces can list
+it. Only the wire forms' own parts can lean on it (`extra`, opaque parts); our own form has no words for it. A
+provider's cache of prefixes is not state: losing it costs tokens, nothing else.
 """
 
 from __future__ import annotations

@@ -11,13 +11,20 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from holdfast.errors import ReplyGarbled
-from holdfast.runtime.models import assembly
-from holdfast.runtime.models.assembly import as_list, as_object, as_text, garbage
+from holdfast.runtime.models import wire
 from holdfast.runtime.models.reply import TOOL_CALLS_MAX, Part, Refusal, Reply, StopReason, Text, Usage
 from holdfast.runtime.models.request import Object, Request
-from holdfast.runtime.models.sse import ServerEvent
 from holdfast.runtime.models.troubles import error_inside
-from holdfast.runtime.models.wire import Assembler, body_bytes, with_extra
+from holdfast.runtime.models.wire import (
+    Assembler,
+    ServerEvent,
+    as_list,
+    as_object,
+    as_text,
+    body_bytes,
+    garbage,
+    with_extra,
+)
 
 _STOPS = {
     "stop": StopReason.END,
@@ -26,22 +33,6 @@ _STOPS = {
     "function_call": StopReason.TOOL_CALLS,
     "content_filter": StopReason.REFUSED,
 }
-
-
-def decode_reply(raw: bytes) -> Reply:
-    """Raises ReplyGarbled, or the error that a gateway put into a 200."""
-    body = assembly.parse_object(raw)
-    _check_no_error(body)
-    choices = as_list(body.get("choices"), "choices")
-    if not choices:
-        raise ReplyGarbled("the reply is empty: no choice in it", reason="empty")
-    choice = as_object(choices[0], "a choice")
-    message = as_object(choice.get("message"), "a message")
-    parts = _said(_content(message.get("content")), as_text(message.get("refusal"), "a refusal"))
-    for call in as_list(message.get("tool_calls") or [], "tool_calls"):
-        parts.append(_call(as_object(call, "a tool call")))
-    reason = as_text(choice.get("finish_reason"), "finish_reason")
-    return _finish(parts, reason=reason, usage=_usage(body.get("usage")), ids=_ids(body))
 
 
 class OpenAIAssembler:
@@ -62,8 +53,7 @@ class OpenAIAssembler:
         if event.data == "[DONE]":
             self._done = True
             return ""
-        chunk = assembly.parse_object(event.data)
-        _check_no_error(chunk)
+        chunk = _opened(event.data)
         self._ids = self._ids or _ids(chunk)
         self._usage = _usage(chunk.get("usage")) or self._usage
         choices = as_list(chunk.get("choices") or [], "choices")
@@ -74,7 +64,7 @@ class OpenAIAssembler:
             raise ReplyGarbled("the stream ended before the reply did", reason="cut")
         parts = _said("".join(self._text), "".join(self._refusal))
         parts += [
-            assembly.new_call(tool="".join(call.name), text="".join(call.text), provider_id=call.provider_id)
+            wire.new_call(tool="".join(call.name), text="".join(call.text), provider_id=call.provider_id)
             for call in self._calls
         ]
         return _finish(parts, reason=self._reason, usage=self._usage, ids=self._ids)
@@ -86,8 +76,7 @@ class OpenAIAssembler:
         text = as_text(delta.get("content"), "content")
         if text:
             self._text.append(text)
-        refusal = as_text(delta.get("refusal"), "a refusal")
-        if refusal:
+        if refusal := as_text(delta.get("refusal"), "a refusal"):
             self._refusal.append(refusal)
         for piece in as_list(delta.get("tool_calls") or [], "tool_calls"):
             self._take_call(as_object(piece, "a tool call"))
@@ -105,8 +94,7 @@ class OpenAIAssembler:
         name = as_text(told.get("name"), "a tool's name")
         if name and name != "".join(found.name):  # some servers repeat it in every piece
             found.name.append(name)
-        text = as_text(told.get("arguments"), "arguments")
-        if text:
+        if text := as_text(told.get("arguments"), "arguments"):
             found.text.append(text)
 
     def _find_call(self, piece: Object) -> _CallPieces | None:
@@ -142,19 +130,19 @@ def _content(content: object) -> str:
 def _call(call: Object) -> Part:
     told = as_object(call.get("function") or call.get("custom") or {}, "a function")
     text = told.get("arguments", told.get("input"))
-    return assembly.new_call(tool=told.get("name"), text=as_text(text, "arguments"), provider_id=call.get("id"))
+    return wire.new_call(tool=told.get("name"), text=as_text(text, "arguments"), provider_id=call.get("id"))
 
 
 def _finish(parts: list[Part], *, reason: str, usage: Usage | None, ids: dict[str, str]) -> Reply:
     stop = _STOPS.get(reason, StopReason.OTHER)
     if stop is StopReason.END and any(isinstance(part, Refusal) and part.text for part in parts):
         stop = StopReason.REFUSED
-    return assembly.finish(parts, stop=stop, usage=usage, ids={**ids, "stop": reason})
+    return wire.finish(parts, stop=stop, usage=usage, ids={**ids, "stop": reason})
 
 
 def _usage(value: object) -> Usage | None:
     usage = as_object(value or {}, "usage")
-    read, written = (assembly.as_count(usage.get(f"{one}_tokens")) for one in _KINDS)
+    read, written = (wire.as_count(usage.get(f"{one}_tokens")) for one in ("prompt", "completion"))
     if read is None or written is None:
         return None
     prompt = as_object(usage.get("prompt_tokens_details") or {}, "details")
@@ -162,26 +150,26 @@ def _usage(value: object) -> Usage | None:
     return Usage(
         input_tokens=read,
         output_tokens=written,
-        cached_tokens=assembly.as_count(prompt.get("cached_tokens")),
-        cache_write_tokens=assembly.as_count(prompt.get("cache_write_tokens")),
-        reasoning_tokens=assembly.as_count(output.get("reasoning_tokens")),
+        cached_tokens=wire.as_count(prompt.get("cached_tokens")),
+        cache_write_tokens=wire.as_count(prompt.get("cache_write_tokens")),
+        reasoning_tokens=wire.as_count(output.get("reasoning_tokens")),
     )
-
-
-_KINDS = ("prompt", "completion")
 
 
 def _ids(body: Object) -> dict[str, str]:
     return {
-        "reply": assembly.shown_id(body.get("id")),
-        "model": assembly.shown_id(body.get("model")),
-        "fingerprint": assembly.shown_id(body.get("system_fingerprint")),
+        "reply": wire.shown_id(body.get("id")),
+        "model": wire.shown_id(body.get("model")),
+        "fingerprint": wire.shown_id(body.get("system_fingerprint")),
     }
 
 
-def _check_no_error(body: Object) -> None:
+def _opened(raw: bytes | str) -> Object:
+    """Raises ReplyGarbled, or the error that a gateway put into a 200."""
+    body = wire.parse_object(raw)
     if body.get("error"):
         raise error_inside(body)
+    return body
 
 
 _SETTINGS = {
@@ -219,7 +207,17 @@ class OpenAIWire:
         return body_bytes(with_extra(body, request, self.name))
 
     def decode(self, raw: bytes) -> Reply:
-        return decode_reply(raw)
+        body = _opened(raw)
+        choices = as_list(body.get("choices"), "choices")
+        if not choices:
+            raise ReplyGarbled("the reply is empty: no choice in it", reason="empty")
+        choice = as_object(choices[0], "a choice")
+        message = as_object(choice.get("message"), "a message")
+        parts = _said(_content(message.get("content")), as_text(message.get("refusal"), "a refusal"))
+        for call in as_list(message.get("tool_calls") or [], "tool_calls"):
+            parts.append(_call(as_object(call, "a tool call")))
+        reason = as_text(choice.get("finish_reason"), "finish_reason")
+        return _finish(parts, reason=reason, usage=_usage(body.get("usage")), ids=_ids(body))
 
     def assembler(self) -> Assembler:
         return OpenAIAssembler()

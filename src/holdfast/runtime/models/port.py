@@ -66,9 +66,8 @@ def check_show(show: object) -> None:
 class ChatModel(Protocol):
     """Answers one request with one reply.
 
-    A call has no effect in the world beyond its price, so it may be repeated. It sends the request
-    at most once to each endpoint and never waits to try again: that is for the caller, who can
-    do it durably.
+    A call has no effect in the world beyond its price, so it may be repeated. It sends the request at most once to each
+    endpoint and never waits to try again: that is for the caller, who can do it durably.
     """
 
     async def ask(
@@ -103,10 +102,7 @@ class ChatModel(Protocol):
 async def stream(
     model: ChatModel, request: Request, *, session: str = "", kept: Kept | None = None, time_s: float | None = None
 ) -> AsyncGenerator[StreamEvent]:
-    """The same as events: text as it comes, and last the whole reply. Close it to give up.
-
-    Raises what `ask` raises.
-    """
+    """The same as events: text as it comes, and last the whole reply. Close it to give up. Raises what `ask` raises."""
     shown: asyncio.Queue[Shown | None] = asyncio.Queue()
     asking = asyncio.ensure_future(model.ask(request, show=shown.put_nowait, session=session, kept=kept, time_s=time_s))
     asking.add_done_callback(lambda _: shown.put_nowait(None))

@@ -1,8 +1,7 @@
 """What came back from a model: a whole reply, as a value that a record can keep.
 
-A reply holds its parts in the order in which the model gave them. Tool calls are numbered 1, 2, 3
-by that order; the provider's own ids are kept as data (`ids`, `provider_id`) and decide nothing:
-two calls may carry one id, or none.
+A reply holds its parts in the order in which the model gave them. Tool calls are numbered 1, 2, 3 by that order; the
+provider's own ids are kept as data (`ids`, `provider_id`) and decide nothing: two calls may carry one id, or none.
 """
 
 from __future__ import annotations

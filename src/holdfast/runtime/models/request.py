@@ -12,13 +12,12 @@
                {"type": "opaque", "wire": "anthropic", "value": {...}}
     tools      {"name": NAME, "description": TEXT, "parameters": JSON SCHEMA}
 
-A `ref` joins a call and its result. It is ours (see `Reply.message`), never the provider's id, so
-that it is the same on every endpoint. An opaque part goes back to the wire form it came from,
-unread (signed thinking, for one), and is left out of the others. `extra` is for one wire form
-alone and cannot repeat what the rest of the request says.
+A `ref` joins a call and its result. It is ours (see `Reply.message`), never the provider's id, so that it is the same
+on every endpoint. An opaque part goes back to the wire form it came from, unread (signed thinking, for one), and is
+left out of the others. `extra` is for one wire form alone and cannot repeat what the rest of the request says.
 
-`checked_request` is the border: whatever passes it can be encoded for every wire form. `Request`
-itself trusts its maker, so that a long talk is not checked again at every turn.
+`checked_request` is the border: whatever passes it can be encoded for every wire form. `Request` itself trusts its
+maker, so that a long talk is not checked again at every turn.
 
 Models write malformed JSON now and then. That is an outcome: the text is kept and the call carries an error. A key that
 is given twice is such an error too: of two amounts neither may be taken for the meant one.
@@ -88,19 +87,6 @@ class MessageOrder:
                 raise BadInput(f"{place}: result {ref!r} does not answer an open call")
             del self.open_calls[ref]
 
-
-__all__ = [
-    "MESSAGES_MAX",
-    "NAME_CHARS_MAX",
-    "WIRES",
-    "Object",
-    "Request",
-    "check_message",
-    "check_model_name",
-    "check_settings",
-    "check_tools",
-    "checked_request",
-]
 
 MESSAGES_MAX = 100_000
 PARTS_MAX = 1_000  # of one message

@@ -1,40 +1,52 @@
 """Scratch: a folder for a task's working files that survives the loss of the worker's disk.
 
-A task's code is replayed from its start, its tools are not. So the folder of a new run begins
-empty, the code writes again what it wrote, and at each step that is closed the folder becomes
-what it was when that step had ended: the code's files and the tools'. Code that appends to a file
-between two calls is right, because what the replay has appended is replaced. At the step that was
-open the folder becomes what it was before it, and the step runs on that. From there on nothing is
-replaced: the run has caught up.
+A task's code is replayed from its start, its tools are not. So the folder of a new run begins empty, the code writes
+again what it wrote, and at each step that is closed the folder becomes what it was when that step had ended: the code's
+files and the tools'. Code that appends to a file between two calls is right, because what the replay has appended is
+replaced. At the step that was open the folder becomes what it was before it, and the step runs on that. From there on
+nothing is replaced: the run has caught up.
 
-Records of kind FILES say what the folder held, by the digest of a manifest: `before` a step, in
-the commit that plans it or earlier; `after` it, in the commit that closes it or earlier; at the
-`end` of the task. What a manifest names is durable before the record is written (Store.keep). So
-there is no start whose files could be lost, and a closed step has its files, but for one case: a
-known outcome is more than its files. Where there is no space for them the outcome is recorded
-first, and they follow when there is; if the worker dies in between, the step's files are lost,
-and `run.call` says so (ScratchNotKept) on every replay. The same where something among them
-cannot be kept at all.
+Records of kind FILES say what the folder held, by the digest of a manifest: `before` a step, in the commit that plans
+it or earlier; `after` it, in the commit that closes it or earlier; at the `end` of the task. What a manifest names is
+durable before the record is written (Store.keep). So there is no start whose files could be lost, and a closed step has
+its files, but for one case: a known outcome is more than its files. Where there is no space for them the outcome is
+recorded first, and they follow when there is; if the worker dies in between, the step's files are lost, and `run.call`
+says so (ScratchNotKept) on every replay. The same where something among them cannot be kept at all.
 
-Order decides, not names: the folder only ever moves to a manifest with a higher sequence number
-than the one it holds (`_at`). That is what makes branches of a gather safe. They share the
-folder; on replay it becomes, when the gather is entered, the newest that was recorded inside it,
-and then no branch moves it: none can take away what another has done since. What holds for
-branches: a file that a closed step left is there, whole; a file that some call was writing may be
-there half-written; code of a branch that writes between its calls writes again over what is
-there, so it should write files whole and not append.
+Order decides, not names: the folder only ever moves to a manifest with a higher sequence number than the one it holds
+(`_at`). That is what makes branches of a gather safe. They share the folder; on replay it becomes, when the gather is
+entered, the newest that was recorded inside it, and then no branch moves it: none can take away what another has done
+since. What holds for branches: a file that a closed step left is there, whole; a file that some call was writing may be
+there half-written; code of a branch that writes between its calls writes again over what is there, so it should write
+files whole and not append.
 
-Not recorded with notes (`run.now()` and the like are not async, and replay makes the same files
-up to them) and rests: what was written since the last step is written again by the replay.
+Not recorded with notes (`run.now()` and the like are not async, and replay makes the same files up to them) and rests:
+what was written since the last step is written again by the replay.
+
+The folder's path is the same for every run of a task, because its code may pass it to tools, and arguments must not
+change from run to run. The folder itself is not: a run begins by moving what it finds there out of the way and making a
+new one, so a leftover is never used, whatever is in it. What was moved away is called `gone-...` and is removed by the
+next run or sweep. `files` is moved by its name only by a run that begins, or where no run can come any more: the task
+has ended for good. Every other caller, also a run that ends, removes what it holds through its descriptor: if another
+run has come between, it has moved that very folder away and works in a new one. An empty folder may stay until the task
+has ended.
+
+A dead worker cannot write into the new folder; a live one that has lost its task can, by the path, until it notices.
+`holdfast worker` is killed by its timer before that; a process that only embeds an engine stops its runs, but a thread
+of a blocking tool there may run for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from holdfast.core.ids import TaskId, parse_task_id
 from holdfast.core.rest import NeedsPerson, Sleep, Suspended
 from holdfast.errors import (
     BlobNotFound,
@@ -48,11 +60,157 @@ from holdfast.errors import (
     ScratchRefused,
     ScratchTooLarge,
 )
+from holdfast.host import tree, tree_io
+from holdfast.host.private_files import FOLDER_MODE, ensure_private_folder, explained
 from holdfast.host.tree import Limits
-from holdfast.journal.records import Body, Files, KeptFiles, NewRecord, RecordKind, StepView
-from holdfast.runtime.scratch.folders import Folder, ScratchFolders
+from holdfast.journal.contract import Journal
+from holdfast.journal.records import Body, Files, KeptFiles, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.scratch.store import Store
 from holdfast.runtime.session.task_writer import RETRY_S, TaskWriter
+
+FILES = "files"
+GONE = "gone-"
+_ENDED_FOR_GOOD = (TaskState.SUCCEEDED, TaskState.CANCELLED)
+_TRIES_MAX = 10  # another process may remove the task's folder when it is empty
+
+
+@dataclass(slots=True, eq=False)
+class Folder:
+    """A run's own folder: its path, and the descriptor that stays with it wherever it is moved."""
+
+    path: Path
+    fd: int
+
+    def check(self) -> None:
+        """Make the folder again where it was removed; another one in its place is refused."""
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+        except FileNotFoundError:
+            self.path.mkdir(FOLDER_MODE)
+            new = tree.open_folder(str(self.path))
+            os.dup2(new, self.fd, inheritable=False)
+            os.close(new)
+            return
+        mine = os.fstat(self.fd)
+        if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            raise ScratchRefused(f"{self.path} is not the folder that this run was given")
+
+    def remove(self) -> None:
+        """Remove what it holds, and what was moved away beside it; the last use of this folder."""
+        try:
+            tree_io.empty(self.fd)
+        finally:
+            os.close(self.fd)
+        _remove_gone(self.path.parent)
+
+
+@dataclass(slots=True, eq=False)
+class ScratchFolders:
+    """The scratch folders of one journal."""
+
+    root: Path
+
+    def open(self, task_id: TaskId) -> Folder:
+        """A new, empty folder for the run that holds the task. Raises JournalFull, ReadOnly."""
+        above = self.root / task_id
+        try:
+            ensure_private_folder(self.root)
+            return self._open(above)
+        except OSError as error:
+            raise explained(error, above) from error
+
+    def _open(self, above: Path) -> Folder:
+        for number in range(_TRIES_MAX):
+            try:
+                ensure_private_folder(above)
+                with contextlib.suppress(FileNotFoundError):
+                    _move_away(above)
+                (above / FILES).mkdir(FOLDER_MODE)
+                return Folder(above / FILES, tree.open_folder(str(above / FILES)))
+            except (FileNotFoundError, FileExistsError):
+                if number == _TRIES_MAX - 1:
+                    raise
+        raise AssertionError("not reached")
+
+    def leftovers(self) -> Iterator[TaskId]:
+        """Tasks of which something is here."""
+        try:
+            names = os.listdir(self.root)
+        except OSError:
+            return
+        for name in names:
+            with contextlib.suppress(HoldfastError):
+                yield parse_task_id(name)
+
+    def open_leftover(self, task_id: TaskId) -> int | None:
+        """The descriptor of what is at the task's path now."""
+        try:
+            return tree.open_folder(str(self.root / task_id / FILES))
+        except OSError:
+            return None
+
+    def tidy(self, task_id: TaskId) -> None:
+        """Remove what was moved away here, and the task's folder where nothing else is in it."""
+        _remove_gone(self.root / task_id)
+
+    def forget(self, task_id: TaskId) -> None:
+        """Remove all of a task that will not run again."""
+        above = self.root / task_id
+        with contextlib.suppress(OSError):
+            _move_away(above)
+        _remove_gone(above)
+
+
+def _remove_gone(above: Path) -> None:
+    try:
+        folder = tree.open_folder(str(above))
+    except OSError:
+        return
+    try:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith(GONE):
+                    _remove(folder, name)
+    finally:
+        os.close(folder)
+    with contextlib.suppress(OSError):
+        above.rmdir()
+
+
+def _remove(folder: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        fd = tree.open_folder(name, at=folder)
+        try:
+            tree_io.empty(fd)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=folder)
+
+
+def _move_away(above: Path) -> None:
+    os.rename(above / FILES, above / f"{GONE}{os.urandom(8).hex()}")
+
+
+async def sweep(place: ScratchFolders, journal: Journal) -> None:
+    """Remove what dead runs have left, of tasks that no run holds now. A disk that will not let
+    go of it is no reason to stop: the next sweep tries again."""
+    for task_id in list(place.leftovers()):
+        fd = place.open_leftover(task_id)  # first: a run that comes later has another folder
+        try:
+            row = await journal.find_task(task_id)
+            over = row is None or row.erased or row.state in _ENDED_FOR_GOOD
+            if fd is not None and row is not None and row.state is not TaskState.RUNNING:
+                await asyncio.to_thread(tree_io.empty, fd)
+        finally:
+            if fd is not None:
+                os.close(fd)
+        await asyncio.to_thread(place.forget if over else place.tidy, task_id)
+
+
+def chained(*acts: Callable[[], None]) -> None:
+    for act in acts:
+        act()
+
 
 CANNOT_KEEP = (ScratchRefused, ScratchTooLarge, ScratchChanging)
 DIED_FULL = "the disk was full, and the worker died before there was space"
@@ -81,8 +239,7 @@ class Scratch:
     def path(self) -> Path:
         """The folder: for plain files and folders, of this task alone.
 
-        The same on every worker that serves the journal from this place; a tool finds it as
-        `call.scratch`.
+        The same on every worker that serves the journal from this place; a tool finds it as `call.scratch`.
         """
         return self._folder.path
 
@@ -110,9 +267,8 @@ class Scratch:
     async def after(self, ordinal: str) -> tuple[bool, BaseException | None]:
         """Record what the folder holds after a call, before its outcome is recorded.
 
-        False where there is no space: then the outcome is recorded first, and `after_late`
-        follows. Never raises: a cancel waits, and whatever went wrong is given back, to be raised
-        once the outcome is recorded.
+        False where there is no space: then the outcome is recorded first, and `after_late` follows. Never raises: a
+        cancel waits, and whatever went wrong is given back, to be raised once the outcome is recorded.
         """
         keeping = asyncio.ensure_future(self._after(ordinal, wait=False))
         cut: BaseException | None = None

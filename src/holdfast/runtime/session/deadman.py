@@ -1,20 +1,19 @@
 """The dead-man timer: the kernel kills this process at its lease deadline, whatever it does.
 
-A worker that is stopped, swapped out or held by a debugger past its lease must not wake up and
-send. The timer's signal is SIGKILL, so it needs no scheduling, no handler and no luck: a stopped
-process dies without running another instruction. It counts on CLOCK_BOOTTIME, like leases do, so
-sleep of the machine counts too.
+A worker that is stopped, swapped out or held by a debugger past its lease must not wake up and send. The timer's signal
+is SIGKILL, so it needs no scheduling, no handler and no luck: a stopped process dies without running another
+instruction. It counts on CLOCK_BOOTTIME, like leases do, so sleep of the machine counts too.
 
-`arm_at` takes an absolute time on that clock, and that is the form for leases: a worker that is
-paused between working out the time left and setting the timer would otherwise get the pause on
-top. Re-arming costs about 2 microseconds; the earlier deadline holds until the new one is set.
+`arm_at` takes an absolute time on that clock, and that is the form for leases: a worker that is paused between working
+out the time left and setting the timer would otherwise get the pause on top. Re-arming costs about 2 microseconds; the
+earlier deadline holds until the new one is set.
 
-The timer belongs to this process alone: fork and exec do not pass it on. Children of the worker
-die with it by PR_SET_PDEATHSIG (hardening.py). Not covered: a paused virtual machine, whose
-clocks stop too, and bytes that are already in the kernel.
+The timer belongs to this process alone: fork and exec do not pass it on. Children of the worker die with it by
+PR_SET_PDEATHSIG (hardening.py). Not covered: a paused virtual machine, whose clocks stop too, and bytes that are
+already in the kernel.
 
-Only `holdfast worker` uses this. macOS has no POSIX timers: `DeadMan.create` returns None there,
-and a stopped worker is held off by the epoch check and the quiet rule alone.
+Only `holdfast worker` uses this. macOS has no POSIX timers: `DeadMan.create` returns None there, and a stopped worker
+is held off by the epoch check and the quiet rule alone.
 """
 
 from __future__ import annotations

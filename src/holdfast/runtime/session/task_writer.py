@@ -1,22 +1,21 @@
 """A task's writer: the owner's one way to write, and its memory of what is written.
 
-The view in memory is the fold of what is durable plus, at its end, results that may wait for the
-next step's commit (`defer`): for Read and Keyed steps a lost result is asked for again, so the
-result of step n and the intent of step n+1 share one synced commit (proven safe, effects I4, I5).
-Nothing outside the task sees a deferred result before it is durable: every effect, rest and
-finish takes the deferred records along in its own commit, first.
+The view in memory is the fold of what is durable plus, at its end, results that may wait for the next step's commit
+(`defer`): for Read and Keyed steps a lost result is asked for again, so the result of step n and the intent of step n+1
+share one synced commit (proven safe, effects I4, I5). Nothing outside the task sees a deferred result before it is
+durable: every effect, rest and finish takes the deferred records along in its own commit, first.
 
-Branches of a gather write at the same time; their records leave in the order they arrive and
-share commits.
+Branches of a gather write at the same time; their records leave in the order they arrive and share commits.
 
-A cancel never leaves a write in doubt: the journal decides it first, the view follows, then the
-cancel is raised. A stale owner writes nothing; what it saw succeed it leaves as evidence.
+A cancel never leaves a write in doubt: the journal decides it first, the view follows, then the cancel is raised. A
+stale owner writes nothing; what it saw succeed it leaves as evidence.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Clock
@@ -45,64 +44,33 @@ RETRY_S = 0.25
 CONFIRM_MAX = 3
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TaskWriter:
     """The owner's hold on one task: append, fold, remember."""
 
-    __slots__ = (
-        "_flusher",
-        "_pending",
-        "_slots",
-        "_turn",
-        "_waited",
-        "calls",
-        "cancelled",
-        "changed",
-        "clock",
-        "ended",
-        "fenced",
-        "hold",
-        "inbox",
-        "journal",
-        "may_rest",
-        "on_trouble",
-        "scratch",
-        "secrets",
-        "signal",
-        "view",
-    )
+    journal: Journal
+    hold: Hold
+    view: TaskView
+    inbox: list[InboxItem]
+    clock: Clock
+    on_trouble: Callable[[HoldfastError], None]
+    flusher: Flusher
+    secrets: Secrets = NO_SECRETS
+    cancelled: bool = field(init=False)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    fenced: bool = False
+    ended: bool = False  # the task's code has returned or raised
+    signal: BaseException | None = None  # why every chain of this run has to end
+    may_rest: bool = True  # whether a long wait may end the run for now
+    calls: int = 0  # attempts under way whose outcome is not yet recorded
+    scratch: Scratch | None = None  # of a task that uses it
+    _pending: list[NewRecord] = field(default_factory=list[NewRecord])
+    _slots: list[int] = field(default_factory=list[int])
+    _turn: Turn = field(default_factory=Turn)
+    _waited: bool = False  # what is deferred has been looked at once
 
-    def __init__(
-        self,
-        *,
-        journal: Journal,
-        hold: Hold,
-        view: TaskView,
-        inbox: Sequence[InboxItem],
-        clock: Clock,
-        on_trouble: Callable[[HoldfastError], None],
-        flusher: Flusher,
-        secrets: Secrets = NO_SECRETS,
-    ) -> None:
-        self.journal = journal
-        self.hold = hold
-        self.view = view
-        self.clock = clock
-        self.inbox = list(inbox)
-        self.on_trouble = on_trouble
+    def __post_init__(self) -> None:
         self.cancelled = any(item.kind is InboxKind.CANCEL for item in self.inbox)
-        self.changed = asyncio.Event()
-        self.fenced = False
-        self.ended = False  # the task's code has returned or raised
-        self.signal: BaseException | None = None  # why every chain of this run has to end
-        self.may_rest = True  # whether a long wait may end the run for now
-        self.calls = 0  # attempts under way whose outcome is not yet recorded
-        self.scratch: Scratch | None = None  # of a task that uses it
-        self._pending: list[NewRecord] = []
-        self._slots: list[int] = []
-        self._turn = Turn()
-        self._flusher = flusher
-        self.secrets = secrets
-        self._waited = False  # what is deferred has been looked at once
 
     # whether the run may continue
 
@@ -128,8 +96,7 @@ class TaskWriter:
     # the inbox
 
     def add_to_inbox(self, item: InboxItem) -> None:
-        # `hold.seen` stays as it was claimed: a branch may have ended before this came, and the
-        # run may not rest on it.
+        # `hold.seen` stays as it was claimed: a branch may have ended before this came, and the run may not rest on it.
         if all(known.number != item.number for known in self.inbox):
             self.inbox.append(item)
             self.cancelled = self.cancelled or item.kind is InboxKind.CANCEL
@@ -323,7 +290,7 @@ class TaskWriter:
 
     def _flush_soon(self) -> None:
         self._waited = False
-        self._flusher.add(self)
+        self.flusher.add(self)
 
     def flush_if_left(self) -> bool:
         """Write what was deferred at least a tick ago; False where nothing is left to look at."""

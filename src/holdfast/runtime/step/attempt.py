@@ -1,9 +1,8 @@
 """One attempt: the tool is called once, and what it did is put into one word.
 
-By the time this runs the start record is durable. The send-begun slot is marked before the
-tool's code is entered, or, for tools that say when (`http_only`, `marks_sending`), right before
-their first byte. Whatever the tool does, exactly one AttemptOutcome comes back; only a fenced or
-stopping worker breaks off, and then nothing is concluded here.
+By the time this runs the start record is durable. The send-begun slot is marked before the tool's code is entered, or,
+for tools that say when (`http_only`, `marks_sending`), right before their first byte. Whatever the tool does, exactly
+one AttemptOutcome comes back; only a fenced or stopping worker breaks off, and then nothing is concluded here.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.session.deadlines import Deadlines
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.tool.blocking import ChildPool, Threads
-from holdfast.runtime.tool.child_wire import Unkept
+from holdfast.runtime.tool.child import CALL_FIELDS, Unkept
 from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, Many, Tool, Unsure
 
 TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
@@ -81,15 +81,13 @@ class Raised(msgspec.Struct):
 AttemptOutcome = Returned | RefusedBy | Unsent | Doubtful | Raised
 
 
+@dataclass(slots=True, eq=False)
 class Send:
     """Whether an attempt's first byte may have left, and the slot that says so to others."""
 
-    __slots__ = ("_lease", "begun", "slot")
-
-    def __init__(self, lease: SessionLease, slot: int) -> None:
-        self._lease = lease
-        self.slot = slot
-        self.begun = False
+    lease: SessionLease
+    slot: int
+    begun: bool = False
 
     def mark(self) -> None:
         """The next byte may leave now. Raises RunFenced where the lease is over.
@@ -97,33 +95,24 @@ class Send:
         Raises NotSent where the mark cannot be kept, as on a full disk that copies on write.
         """
         if not self.begun:
-            self._lease.check()
+            self.lease.check()
             try:
-                self._lease.session.mark_begun(self.slot)
+                self.lease.session.mark_begun(self.slot)
             except (JournalFull, ReadOnly, OSError) as error:
                 raise NotSent(f"could not record the start of the send: {text_of(error)}") from error
             self.begun = True
 
 
+@dataclass(slots=True, kw_only=True, repr=False)
 class Caller:
     """Calls tools and lookups for one worker."""
 
-    def __init__(
-        self,
-        *,
-        lease: SessionLease,
-        children: ChildPool,
-        threads: Threads,
-        deadlines: Deadlines,
-        secrets: Secrets = NO_SECRETS,
-        memory: Memory | None = None,
-    ) -> None:
-        self._lease = lease
-        self._memory = memory
-        self._children = children
-        self._threads = threads
-        self._deadlines = deadlines
-        self._secrets = secrets
+    lease: SessionLease
+    children: ChildPool
+    threads: Threads
+    deadlines: Deadlines
+    secrets: Secrets = NO_SECRETS
+    memory: Memory | None = None
 
     async def attempt(
         self,
@@ -140,35 +129,35 @@ class Caller:
         call = _call(tool, step, task_id=task_id, ends=ends, mark=send.mark)
         if folder is not None:
             call.give_scratch(folder)
-        if self._memory is not None:
-            call.give_memory(self._memory, tool=tool.name)
+        if self.memory is not None:
+            call.give_memory(self.memory, tool=tool.name)
         try:
             own = _own(args)
             if "secrets" in step.body:  # not `planned`: every call passes here
-                own = self._secrets.resolve(tool, step, own)
+                own = self.secrets.resolve(tool, step, own)
             if tool.blocking:
                 value = await self._invoke(tool, call, own, send.mark)
             else:
                 if tool.marks_itself:
-                    self._lease.check()
+                    self.lease.check()
                 else:
                     send.mark()
-                value = await self._deadlines.run(tool.bound(call, own), tool.timeout_s, task_id, step.ordinal)
+                value = await self.deadlines.run(tool.bound(call, own), tool.timeout_s, task_id, step.ordinal)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            return _judged(tool, error, begun=send.begun, secrets=self._secrets)
+            return _judged(tool, error, begun=send.begun, secrets=self.secrets)
         except TimeoutError:
             # One of the tool's own says the same: no outcome in time.
             late = AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
-            return _judged(tool, late, begun=send.begun, secrets=self._secrets)
+            return _judged(tool, late, begun=send.begun, secrets=self.secrets)
         except Unkept as error:
             return Returned(None, unkept=error.why)
         except BaseException as error:
             if self._is_fenced(error) or is_closed_from_outside(error):
                 raise
-            return _judged(tool, error, begun=send.begun, secrets=self._secrets)
-        return _returned(tool, value, self._secrets)
+            return _judged(tool, error, begun=send.begun, secrets=self.secrets)
+        return _returned(tool, value, self.secrets)
 
     async def find(
         self,
@@ -185,7 +174,7 @@ class Caller:
         ends = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
         call = _call(tool, step, task_id=task_id, ends=ends, lookup=True, sent_ago_s=sent_ago_s)
         try:
-            own = self._secrets.resolve(tool, step, _own(args), lookup=True)
+            own = self.secrets.resolve(tool, step, _own(args), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 answer = cast(object, await tool.finder(call, **own))
         except BaseException as error:
@@ -193,7 +182,7 @@ class Caller:
                 raise
             if self._is_fenced(error) or is_closed_from_outside(error):
                 raise
-            text = self._secrets.text(text_of(error))
+            text = self.secrets.text(text_of(error))
             return Unsure(f"{type(error).__name__}: {text[:TEXT_CHARS_MAX]}")
         if not isinstance(answer, (Found, Absent, Many, Unsure)):
             return Unsure(f"the lookup returned {type(answer).__name__}")
@@ -201,28 +190,21 @@ class Caller:
 
     def _is_fenced(self, error: BaseException) -> bool:
         """Whether it is our own signal; one that a tool raises is an error like any other."""
-        return isinstance(error, RunFenced) and self._lease.lost
+        return isinstance(error, RunFenced) and self.lease.lost
 
     async def _invoke(self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]) -> object:
         """Call a blocking tool, in a child process or in a thread."""
-        self._lease.check()
+        self.lease.check()
         if tool.needs_child:
-            fields = {
-                "task_id": call.task_id,
-                "ordinal": call.ordinal,
-                "effect_key": call.effect_key,
-                "fence": call.fence,
-                "attempt": call.attempt,
-                "folder": call.folder,
-            }
-            return await self._children.run(tool.target, fields, args, tool.timeout_s, before_send=mark)
+            fields = {name: getattr(call, name) for name in (*CALL_FIELDS, "folder")}
+            return await self.children.run(tool.target, fields, args, tool.timeout_s, before_send=mark)
         mark()
-        return await self._deadlines.run(
+        return await self.deadlines.run(
             lambda: self._in_thread(tool.bound(call, args)), tool.timeout_s, call.task_id, call.ordinal
         )
 
     async def _in_thread(self, bound: Callable[[], Any]) -> object:
-        value = await self._threads.run(bound)
+        value = await self.threads.run(bound)
         # A plain function around an async one: what it returned has not happened yet.
         return await value if inspect.isawaitable(value) else value
 
@@ -314,15 +296,7 @@ def _shown_json(proof: object, secrets: Secrets) -> Json:
         encode(kept, what="proof", bytes_max=64 * 1024)
         return kept
     except (BadValue, TooLarge):
-        return secrets.text(_tidy(repr(proof)))[:TEXT_CHARS_MAX]
-
-
-def _tidy(text: str) -> str:
-    return text.encode(errors="replace").decode()
-
-
-def _nothing() -> None:
-    return None
+        return secrets.text(repr(proof).encode(errors="replace").decode())[:TEXT_CHARS_MAX]
 
 
 def _call(
@@ -331,7 +305,7 @@ def _call(
     *,
     task_id: str,
     ends: float,
-    mark: Callable[[], None] = _nothing,
+    mark: Callable[[], None] = lambda: None,
     lookup: bool = False,
     sent_ago_s: float | None = None,
 ) -> Call:

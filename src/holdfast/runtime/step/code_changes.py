@@ -1,13 +1,12 @@
 """Marks: digests of what a task was begun with, so that a change before its resume is noticed.
 
-A task's code is replayed over its records. Where it asks for another call than the one recorded,
-replay notices by itself; but code, a prompt or a model may change without changing a call, and the
-rest of the task then goes another way than its beginning. So the first run records a digest of
-each (`@marks`), and every later run compares.
+A task's code is replayed over its records. Where it asks for another call than the one recorded, replay notices by
+itself; but code, a prompt or a model may change without changing a call, and the rest of the task then goes another way
+than its beginning. So the first run records a digest of each (`@marks`), and every later run compares.
 
-A change is always reported: in the log, in the record and by `holdfast task show`. What follows is
-the task's own policy: `continue` takes what is there now, `park` asks a person first, who
-accepts with `holdfast task retry`. `run.version` is for changes that the code itself tells apart.
+A change is always reported: in the log, in the record and by `holdfast task show`. What follows is the task's own
+policy: `continue` takes what is there now, `park` asks a person first, who accepts with `holdfast task retry`.
+`run.version` is for changes that the code itself tells apart.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.rest import NeedsPerson, Suspended
@@ -68,6 +68,7 @@ def note_changes(
     writer.defer(_entry(digests, changed=changed))
 
 
+@dataclass(slots=True, kw_only=True)
 class HeadChanges:
     """What a task's policy says about a model that is asked with another head than recorded.
 
@@ -76,25 +77,24 @@ class HeadChanges:
     it. A change that was accepted once is not asked about again (`@asked`).
     """
 
-    def __init__(self, writer: TaskWriter, *, park: bool, report: Callable[[list[str]], None]) -> None:
-        self._writer = writer
-        self._park = park
-        self._report = report
+    writer: TaskWriter
+    park: bool
+    report: Callable[[list[str]], None]
 
     def check_head(self, before: tuple[str, Body], now: tuple[str, Body]) -> None:
         """Both as digest and head. Raises Suspended where a person has to say yes first."""
-        known = self._writer.view.notes.get(ASKED)
+        known = self.writer.view.notes.get(ASKED)
         passed: dict[str, str] = {} if known is None else dict(known.body.get("passed") or {})
         (was, old), (digest, new) = before, now
         if was == digest or passed.get(was) == digest:
             return
         changed = [HEAD[key] for key in HEAD if old.get(key) != new.get(key)]
-        self._report(changed)
-        accepted = any(item.kind is InboxKind.RETRY for item in self._writer.inbox)
-        if self._park and not accepted:
+        self.report(changed)
+        accepted = any(item.kind is InboxKind.RETRY for item in self.writer.inbox)
+        if self.park and not accepted:
             raise Suspended(_changed(changed))
         body: Body = {"what": "asked", "passed": {**passed, was: digest}, "changed": changed}
-        self._writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ASKED, body=body))
+        self.writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ASKED, body=body))
 
 
 def find_changed(before: object, now: Mapping[str, str]) -> list[str]:

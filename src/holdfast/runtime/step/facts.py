@@ -1,20 +1,35 @@
-"""Facts about an open step: is it quiet, is its key window open, was it ever sent.
+"""Facts about a step: is it quiet, is its key window open, was it ever sent; and what a closed one means to the code.
 
-Times are measured on the clock that can be trusted for the question. Quiet is counted on the
-boot clock from the moment the newest attempt ended: by its own record, or by the claim that took
-the task from the session that made it. After a reboot everything of the old boot has ended, so
-the time since the boot counts. Key windows are counted on the wall clock, which may have been
-set back: the longer of wall time and boot time counts, and when the wall clock is behind the
+Times are measured on the clock that can be trusted for the question. Quiet is counted on the boot clock from the moment
+the newest attempt ended: by its own record, or by the claim that took the task from the session that made it. After a
+reboot everything of the old boot has ended, so the time since the boot counts. Key windows are counted on the wall
+clock, which may have been set back: the longer of wall time and boot time counts, and when the wall clock is behind the
 journal's newest record the window of an attempt of another boot is taken as closed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from holdfast.core.clock import Clock
-from holdfast.core.effect import Keyed
+from holdfast.core.effect import CLASSES, Effect, Keyed
+from holdfast.core.ids import effect_key_from_bytes
+from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.step import StepState
-from holdfast.journal.contract import Journal
-from holdfast.journal.records import Attempt, Claim, StepView, TaskView
+from holdfast.core.values import copied
+from holdfast.errors import (
+    DoneWithOtherArguments,
+    GateRefused,
+    InvariantViolated,
+    NotSent,
+    Refused,
+    ResultNotKept,
+    StepSkipped,
+    ToolFailed,
+)
+from holdfast.journal.contract import InboxItem, InboxKind, Journal
+from holdfast.journal.records import Attempt, Body, Claim, StepView, TaskView
 from holdfast.runtime.tool.tool import Tool
 
 CLOCK_TOLERANCE_MS = 5_000
@@ -140,3 +155,122 @@ def _superseded(view: TaskView, attempt: Attempt | None) -> Claim | None:
     else:
         later = [epoch for epoch in view.claims if epoch > attempt.epoch]
     return view.claims[min(later)] if later else None
+
+
+def outcome_of(step: StepView) -> object:
+    """What `run.call` gives for a closed step, the first time and on every replay."""
+    match step.state:
+        case StepState.SUCCEEDED:
+            if step.unkept:
+                raise ResultNotKept(tool=step.tool, ordinal=step.ordinal, why=step.unkept)
+            if (found := step.found_at) is not None and found.with_others:
+                raise DoneWithOtherArguments(
+                    tool=step.tool, ordinal=step.ordinal, args=copied(found.args), result=copied(step.result)
+                )
+            return copied(step.result)
+        case StepState.FAILED:
+            failure = step.failure
+            if failure.proven:
+                raise Refused(failure.proof)
+            raise ToolFailed(tool=step.tool, kind=str(failure.kind), text=str(failure.text))
+        case StepState.SKIPPED:
+            if (said := step.planned.gate) is not None and said.refused:
+                raise GateRefused(
+                    tool=step.tool, ordinal=step.ordinal, rule=said.rule, why=said.why, retry_after_s=said.retry_after_s
+                )
+            raise StepSkipped(ordinal=step.ordinal, note=step.note)
+        case _:
+            raise InvariantViolated("I2", f"step {step.ordinal} is {step.state}, not closed")
+
+
+def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
+    """On replay the code must ask for the very call that is recorded at this ordinal."""
+    if step.tool != tool.name:
+        raise Suspended(Diverged(f"step {step.ordinal} was {step.tool}, now it is {tool.name}"))
+    if step.fingerprint != mark:
+        raise Suspended(Diverged(f"step {step.ordinal}: {tool.name} has other arguments now"))
+    if step.letter != tool.letter and not step.closed:
+        was, now = CLASSES[step.letter].name, CLASSES[tool.letter].name
+        raise Suspended(Diverged(f"step {step.ordinal}: {tool.name} was {was}, now it is {now}"))
+
+
+def is_answer(item: InboxItem, step: StepView) -> bool:
+    """Whether this is a decision about the question that the step asks now.
+
+    Not about one it asked before, nor one from a copy of the journal: that may have been carried
+    out in the timeline that the restore has lost.
+    """
+    asked = None if step.parked is None else step.parked[0]
+    same = item.kind is InboxKind.DECISION and item.ordinal == step.ordinal
+    return same and asked is not None and item.body.get("epoch") == asked
+
+
+def needs_approval(tool: Tool[..., Any], step: StepView) -> bool:
+    """Whether a person must say yes before it starts: by the tool, or by the gate of its task."""
+    return tool.needs_approval or step.planned.gate is not None
+
+
+def approval_binding(step: StepView) -> str:
+    """What an approval is for: these arguments, under this key, of this version of the tool."""
+    key = effect_key_from_bytes(step.effect_key)
+    return f"{key}/{step.fingerprint.hex()}/{step.planned.version}"
+
+
+def evidence_of(step: StepView, found: object, told: Sequence[InboxItem] = ()) -> list[Body]:
+    """What a person should see: every attempt, its end, what the lookup and others said."""
+    seen: list[Body] = [
+        {"attempt": number, "started_ms": one.at_ms, "epoch": one.epoch, "fence": one.fence}
+        for number, one in enumerate(step.attempts, start=1)
+    ]
+    if step.doubt:
+        seen.append({"ended": step.doubt, **{k: v for k, v in step.error.items() if v}})
+    if found is not None:
+        seen.append({"lookup": found})
+    seen += [{"told": item.body, "at_ms": item.at_ms} for item in told]
+    return seen
+
+
+NONE_AT_ALL = -1_000_000  # below every count of attempts that were spared
+QUESTION = (
+    "was it done? The call is open, and the agent has no such tool any more; "
+    "say done or skip, or give the tool back and say run"
+)
+OTHER_CLASS = (
+    "was it done? The call is open as {was}, and the tool is {now} now; "
+    "say done or skip, or give it back its class and say run"
+)
+
+
+class MissingTool(Tool[..., Any]):
+    """In place of a tool that an agent does not have any more, or has under another class.
+
+    An open call of such a tool may have taken effect, and nothing here can find out. So the step itself is parked, with
+    that question: then evidence, a person's decision and a cancel do for it what they do for every parked step. It has
+    no attempts, so it is never sent; it has no lookup, so nothing is asked of it.
+    """
+
+    def __init__(self, step: StepView, now: Tool[..., Any] | None) -> None:
+        super().__init__(
+            _refuse,
+            name=step.tool,
+            effect=_effect_of(step),
+            timeout_s=1.0,
+            attempts=NONE_AT_ALL,
+            retries=NONE_AT_ALL,
+            marks_sending=True,
+        )
+        self.question = QUESTION
+        if now is not None:
+            self.delay_ms = max(self.delay_ms, now.delay_ms)
+            self.question = OTHER_CLASS.format(was=self.effect.name, now=now.effect.name)
+
+
+async def _refuse(**_args: object) -> None:
+    raise NotSent("the agent does not have its tool any more")
+
+
+def _effect_of(step: StepView) -> Effect:
+    if step.letter != Keyed.letter:
+        return CLASSES[step.letter]()
+    window_s = max(1.0, step.planned.window_ms / 1000)
+    return Keyed(window_s=window_s, fingerprint="checked", refusals_stored=True)

@@ -1,30 +1,28 @@
 """What the timeline that a restore has lost did with a tool, wherever in the task it did it.
 
-A key belongs to a place in the task, and the code that runs after a restore may come to other
-places: the model answers otherwise, a value is read again. Then the key of the place where a tool
-is called now says nothing about the place where the lost timeline called it. So a suspect slot
-whose own key is unknown to the far end asks about the places around it too, and this holds:
+A key belongs to a place in the task, and the code that runs after a restore may come to other places: the model answers
+otherwise, a value is read again. Then the key of the place where a tool is called now says nothing about the place
+where the lost timeline called it. So a suspect slot whose own key is unknown to the far end asks about the places
+around it too, and this holds:
 
     While an effect of a tool with a lookup, made by the lost timeline within reach, has not been
     told to the task, no new effect of that tool is made.
 
-An effect with the arguments that are asked for now is taken for the step itself, once. One with
-other arguments is told, once: the step is closed by what was done, and the task's code or the
-model decides what that means. Both are in the record of the step (`found`), so a later run knows
-what was told; within a run, branches at the same time share this memory.
+An effect with the arguments that are asked for now is taken for the step itself, once. One with other arguments is
+told, once: the step is closed by what was done, and the task's code or the model decides what that means. Both are in
+the record of the step (`found`), so a later run knows what was told; within a run, branches at the same time share this
+memory.
 
-A step may come to a place whose effect another one has taken. Under its key nothing new can be
-made, the far end would only say again what it did, and one effect must not answer two calls: a
-person is asked.
+A step may come to a place whose effect another one has taken. Under its key nothing new can be made, the far end would
+only say again what it did, and one effect must not answer two calls: a person is asked.
 
-The key of a place does not name a tool. Where two tools share a far end, a lookup may find what
-this timeline itself has done there with the other tool. That is no lost effect: taken for one, a
-step would be closed that was never made. So a place is looked at again when its answer is there
-(a branch may have come to it meanwhile), and an answer that may be the own effect of another
-tool's step says nothing: neither is the step closed by it, nor is anything sent.
+The key of a place does not name a tool. Where two tools share a far end, a lookup may find what this timeline itself
+has done there with the other tool. That is no lost effect: taken for one, a step would be closed that was never made.
+So a place is looked at again when its answer is there (a branch may have come to it meanwhile), and an answer that may
+be the own effect of another tool's step says nothing: neither is the step closed by it, nor is anything sent.
 
-Out of reach is what was done more than PLACES_AHEAD places after the task's own, and what a tool
-without a lookup did at another place.
+Out of reach is what was done more than PLACES_AHEAD places after the task's own, and what a tool without a lookup did
+at another place.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """The plan of a task: what is to be done, what is done, and what came of it.
 
-Each change is one record (a note `plan`) that holds the changed items alone, as they are then: a
-plan of n items costs n records and not n times n. The plan of any moment is the fold of the notes
-up to it; every step says how many changes came before it (`plan` in its body), so that each
-checkpoint names its plan.
+Each change is one record (a note `plan`) that holds the changed items alone, as they are then: a plan of n items costs
+n records and not n times n. The plan of any moment is the fold of the notes up to it; every step says how many changes
+came before it (`plan` in its body), so that each checkpoint names its plan.
 
-In a task's own code a change takes an ordinal, like everything that a replay must see again. In an
-agent's loop the model changes it, through a built-in tool, and the note is at the call's own
-ordinal.
+In a task's own code a change takes an ordinal, like everything that a replay must see again. In an agent's loop the
+model changes it, through a built-in tool, and the note is at the call's own ordinal.
 """
 
 from __future__ import annotations

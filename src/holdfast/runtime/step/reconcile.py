@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, assert_never, cast
 
 from holdfast.core.clock import Clock
@@ -26,10 +27,20 @@ from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, Task
 from holdfast.runtime.secrets import pinned_fingerprint
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import Caller
-from holdfast.runtime.step.facts import attempts_left, ended_ago_ms, in_window, proven_unsent, quiet_in_ms, sent_ago_s
+from holdfast.runtime.step.facts import (
+    MissingTool,
+    approval_binding,
+    attempts_left,
+    ended_ago_ms,
+    evidence_of,
+    in_window,
+    is_answer,
+    needs_approval,
+    proven_unsent,
+    quiet_in_ms,
+    sent_ago_s,
+)
 from holdfast.runtime.step.lost_timeline import Ask, LostEffects, opens_slots, retry_slots, slot_at
-from holdfast.runtime.step.missing_tool import MissingTool
-from holdfast.runtime.step.outcome import approval_binding, evidence_of, is_answer, needs_approval
 from holdfast.runtime.step.sending import NOT_SENT, Args, Sender, check_allowed
 from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many, Tool, Unsure
 
@@ -46,40 +57,33 @@ TAKEN = (
 _DECISIONS = {"done": Event.SETTLE_DONE, "run": Event.SETTLE_RUN, "skip": Event.SETTLE_SKIP}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Reconciler:
     """Drives open steps of one task."""
 
-    def __init__(
-        self,
-        *,
-        writer: TaskWriter,
-        sender: Sender,
-        caller: Caller,
-        clock: Clock,
-        fingerprint_key: bytes,
-        key_of: Callable[[str], bytes],
-        pace: float,
-    ) -> None:
-        self._writer = writer
-        self._key_of = key_of
-        self._sender = sender
-        self._caller = caller
-        self._clock = clock
-        self._fingerprint_key = fingerprint_key
-        self._pace = pace  # 1 in production; tests with shorter leases wait shorter too
-        self._lost = LostEffects(writer.view, key_of)
+    writer: TaskWriter
+    sender: Sender
+    caller: Caller
+    clock: Clock
+    fingerprint_key: bytes
+    key_of: Callable[[str], bytes]
+    pace: float  # 1 in production; tests with shorter leases wait shorter too
+    _lost: LostEffects = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lost = LostEffects(self.writer.view, self.key_of)
 
     def fingerprint(self, tool: Tool[..., Any], args: object) -> bytes:
         """Raises TooLarge."""
         raw = canonical_within(args, what=tool.args_title)
-        return fingerprint(self._fingerprint_key, tool=tool.name, canonical_args=raw)
+        return fingerprint(self.fingerprint_key, tool=tool.name, canonical_args=raw)
 
     async def drive(self, tool: Tool[..., Any], step: StepView, args: Args) -> StepView:
         """Until the step is closed; Suspended where it rests for a person."""
         lookup: Lookup = Lookup.NONE
         found: object = None
         while not step.closed:
-            self._writer.check_going()
+            self.writer.check_going()
             await self._take_decision(tool, step)
             if step.closed:
                 break
@@ -93,7 +97,7 @@ class Reconciler:
                     await self._adopt(step, facts)
                 case Move.UNSEND:
                     body: Body = {"reason": NOT_SENT, "text": "the worker died before it sent a byte"}
-                    await self._sender.record(step, Event.UNSENT, facts, body)
+                    await self.sender.record(step, Event.UNSENT, facts, body)
                 case Move.START:
                     await self._await_turn(tool, step)
                     await self._start_again(tool, step, args, lookup)
@@ -104,7 +108,7 @@ class Reconciler:
                     lookup, found = await self._ask(tool, step, args)
                 case Move.FIND:
                     body = found_body(found)
-                    await self._sender.record(step, Event.FIND, facts, body)
+                    await self.sender.record(step, Event.FIND, facts, body)
                 case Move.PARK:
                     await self._park(tool, step, facts, found)
                     raise Suspended(Parked())
@@ -114,8 +118,8 @@ class Reconciler:
 
     async def pause_before_retry(self, tool: Tool[..., Any], refused: StepView) -> None:
         """Wait before a retry slot is opened, counted from the refusal."""
-        ago_ms = self._writer.journal.now_ms() - refused.closed_ms
-        await self._pause(tool.retry_delay_s * self._pace - max(ago_ms, 0) / 1000, lambda: False)
+        ago_ms = self.writer.journal.now_ms() - refused.closed_ms
+        await self._pause(tool.retry_delay_s * self.pace - max(ago_ms, 0) / 1000, lambda: False)
 
     async def _start_again(self, tool: Tool[..., Any], step: StepView, args: Args, lookup: Lookup) -> None:
         if step.state is StepState.PLANNED and await self._stopped_by_person(tool, step):
@@ -125,7 +129,7 @@ class Reconciler:
         if decide(_row(step), facts) is not Move.START:
             return
         check_allowed(next_step(step.step, Event.START, facts, letter=step.letter), step.ordinal)
-        slot = self._sender.take_slot(tool, step.effect_key, _row(step).attempts + 1)
+        slot = self.sender.take_slot(tool, step.effect_key, _row(step).attempts + 1)
         entry = NewRecord(
             kind=RecordKind.STEP, ordinal=step.ordinal, events=(Event.START,), body={}, slot=slot, quiet=facts.quiet
         )
@@ -134,32 +138,32 @@ class Reconciler:
         def allowed() -> bool:
             return not by_window or self._in_window(tool, step)
 
-        if not await self._sender.begin(entry, slot, allowed=allowed):
+        if not await self.sender.begin(entry, slot, allowed=allowed):
             return
         if allowed():
-            await self._sender.call(tool, step, args, slot)
+            await self.sender.call(tool, step, args, slot)
         else:
-            await self._sender.unsend(tool, step, slot, "its key window closed before a byte was sent")
+            await self.sender.unsend(tool, step, slot, "its key window closed before a byte was sent")
 
     async def _stopped_by_person(self, tool: Tool[..., Any], step: StepView) -> bool:
         """A planned step is skipped where the task is cancelled or its approval refused."""
         facts = self._facts(tool, step, Lookup.NONE)
-        if self._writer.cancelled:
-            await self._sender.record(step, Event.SKIP, facts, {"note": "cancelled"})
+        if self.writer.cancelled:
+            await self.sender.record(step, Event.SKIP, facts, {"note": "cancelled"})
             raise Cancelled
         if not needs_approval(tool, step):
             return False
         if step.planned.version != tool.version:
             # The code has changed since the question: what was granted for the old is void.
             note: Body = {"what": "version", "v": tool.version}
-            await self._writer.write([NewRecord(kind=RecordKind.NOTE, ordinal=step.ordinal, body=note)])
+            await self.writer.write([NewRecord(kind=RecordKind.NOTE, ordinal=step.ordinal, body=note)])
         item = self._approval(tool, step)
         if item is None:
             raise Suspended(WaitsForApproval())
         if item.body.get("granted"):
             return False
         body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note") or "refused"}
-        await self._sender.record(step, Event.SKIP, facts, body, applied=(item.number,))
+        await self.sender.record(step, Event.SKIP, facts, body, applied=(item.number,))
         return True
 
     # what people and webhooks say
@@ -169,11 +173,11 @@ class Reconciler:
         if item is None:
             raise InvariantViolated("T7", f"step {step.ordinal} has no evidence")
         body: Body = {"result": item.body.get("result"), "by": item.body.get("source", "evidence")}
-        await self._sender.record(step, Event.ADOPT, facts, body, applied=(item.number,))
+        await self.sender.record(step, Event.ADOPT, facts, body, applied=(item.number,))
 
     async def _take_decision(self, tool: Tool[..., Any], step: StepView) -> None:
         """Apply a person's decision to a parked step, not before it is quiet (T10)."""
-        items = [item for item in self._writer.inbox if is_answer(item, step)]
+        items = [item for item in self.writer.inbox if is_answer(item, step)]
         if not items or step.state is not StepState.PARKED:
             return
         while not (facts := self._facts(tool, step, Lookup.NONE)).quiet:
@@ -189,10 +193,10 @@ class Reconciler:
             body["result"] = item.body.get("result")
         # One question, one answer: a second one must not settle what is asked later.
         answered = tuple(one.number for one in items)
-        await self._sender.record(step, event, facts, body, applied=answered)
+        await self.sender.record(step, event, facts, body, applied=answered)
 
     def _evidence(self, step: StepView) -> InboxItem | None:
-        for item in self._writer.items(InboxKind.EVIDENCE, step.ordinal):
+        for item in self.writer.items(InboxKind.EVIDENCE, step.ordinal):
             if item.body.get("outcome") == "succeeded":
                 return item
         return None
@@ -202,7 +206,7 @@ class Reconciler:
         wanted = approval_binding(step)
         if step.planned.version != tool.version:
             return None
-        for item in reversed(self._writer.items(InboxKind.APPROVAL, step.ordinal)):
+        for item in reversed(self.writer.items(InboxKind.APPROVAL, step.ordinal)):
             if item.body.get("binding") == wanted:
                 return item
         return None
@@ -210,24 +214,24 @@ class Reconciler:
     # facts and waiting
 
     def _facts(self, tool: Tool[..., Any], step: StepView, lookup: Lookup) -> Facts:
-        self._sender.check_owner()
-        view, effect = self._writer.view, tool.effect
-        quiet = quiet_in_ms(view, step, delay_ms=self._delay_ms(tool), clock=self._clock) == 0
+        self.sender.check_owner()
+        view, effect = self.writer.view, tool.effect
+        quiet = quiet_in_ms(view, step, delay_ms=self._delay_ms(tool), clock=self.clock) == 0
         asked = needs_approval(tool, step)
         approval = self._approval(tool, step) if asked else None
-        older = _row(step).epoch < self._writer.hold.epoch
+        older = _row(step).epoch < self.writer.hold.epoch
         return Facts(
-            epoch=self._writer.hold.epoch,
-            owner=not self._writer.fenced,
+            epoch=self.writer.hold.epoch,
+            owner=not self.writer.fenced,
             previous_closed=True,
             approved=not asked or (approval is not None and bool(approval.body.get("granted"))),
             lease_ok=True,  # the sender checks it again right before the commit
             quiet=quiet,
             in_window=self._in_window(tool, step) and not _must_ask_first(tool, step),
-            attempts_left=attempts_left(step, tool) and not self._writer.secrets.missing(tool, step),
+            attempts_left=attempts_left(step, tool) and not self.writer.secrets.missing(tool, step),
             lookup=lookup,
             has_lookup=tool.finder is not None,
-            unsent=older and proven_unsent(view, step, self._writer.journal),
+            unsent=older and proven_unsent(view, step, self.writer.journal),
             evidence=self._evidence(step) is not None,
             key_reused=step.doubt == "key-reused",
             at_least_once=isinstance(effect, Unrepeatable) and effect.policy == "at_least_once",
@@ -236,7 +240,7 @@ class Reconciler:
 
     def _in_window(self, tool: Tool[..., Any], step: StepView) -> bool:
         return in_window(
-            self._writer.view, step, tool, self._writer.journal, self._clock, late_ms=self._sender.late_ms(tool)
+            self.writer.view, step, tool, self.writer.journal, self.clock, late_ms=self.sender.late_ms(tool)
         )
 
     async def _await_turn(self, tool: Tool[..., Any], step: StepView) -> None:
@@ -253,16 +257,16 @@ class Reconciler:
         wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
         if step.doubt in ("refused", "raised"):
             wait_s = max(wait_s, tool.retry_delay_s)
-        ago_s = ended_ago_ms(self._writer.view, step, self._clock) / 1000
-        await self._pause(wait_s * self._pace - ago_s, lambda: self._is_decided(step))
+        ago_s = ended_ago_ms(self.writer.view, step, self.clock) / 1000
+        await self._pause(wait_s * self.pace - ago_s, lambda: self._is_decided(step))
 
     def _is_decided(self, step: StepView) -> bool:
         """Whether waiting longer before the next attempt is of no use."""
-        cancelled = self._writer.cancelled and step.state is StepState.PLANNED
+        cancelled = self.writer.cancelled and step.state is StepState.PLANNED
         return cancelled or self._evidence(step) is not None
 
     async def _pause(self, seconds: float, until: Callable[[], bool]) -> None:
-        await self._writer.flush()
+        await self.writer.flush()
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not until() and (left := end - loop.time()) > 0:
@@ -270,35 +274,35 @@ class Reconciler:
             await self._wait_change(left)
 
     async def _wait_quiet(self, tool: Tool[..., Any], step: StepView) -> None:
-        await self._writer.flush()
-        left = quiet_in_ms(self._writer.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
+        await self.writer.flush()
+        left = quiet_in_ms(self.writer.view, step, delay_ms=self._delay_ms(tool), clock=self.clock)
         self._check_rest(left / 1000)
         await self._wait_change(max(left / 1000, 0.001))
 
     def _check_rest(self, left_s: float) -> None:
         """Leave memory to others where the wait is long; the journal knows since when it runs."""
-        if self._writer.may_rest and left_s > REST_ABOVE_S:
-            raise Suspended(Sleep(self._writer.journal.now_ms() + int(left_s * 1000)))
+        if self.writer.may_rest and left_s > REST_ABOVE_S:
+            raise Suspended(Sleep(self.writer.journal.now_ms() + int(left_s * 1000)))
 
     async def _wait_change(self, seconds: float) -> None:
         """Wait, but listen for evidence, decisions and cancels."""
-        self._writer.changed.clear()
-        await wait_event(self._writer.changed, seconds)
-        self._writer.check_going()
+        self.writer.changed.clear()
+        await wait_event(self.writer.changed, seconds)
+        self.writer.check_going()
 
     def _delay_ms(self, tool: Tool[..., Any]) -> int:
-        return int(tool.delay_ms * self._pace)
+        return int(tool.delay_ms * self.pace)
 
     # the lookup
 
     async def _ask(self, tool: Tool[..., Any], step: StepView, args: Args) -> tuple[Lookup, object]:
         """Ask; a lookup that cannot say is asked again a few times."""
         reason = ""
-        task_id = self._writer.view.task_id
-        ago_s = sent_ago_s(self._writer.view, step, self._writer.journal, self._clock)
+        task_id = self.writer.view.task_id
+        ago_s = sent_ago_s(self.writer.view, step, self.writer.journal, self.clock)
 
         async def ask_at(slot: StepView) -> FindAnswer:
-            return await self._caller.find(tool, slot, args, task_id=task_id, sent_ago_s=ago_s)
+            return await self.caller.find(tool, slot, args, task_id=task_id, sent_ago_s=ago_s)
 
         for slot in self._lost_slots(tool, step):
             answer = await ask_at(slot)
@@ -310,7 +314,7 @@ class Reconciler:
                 return Lookup.UNSURE, f"retry slot {slot.ordinal}: {answer!r}"[:500]
         for ask in range(UNSURE_ASKS_MAX):
             if ask:
-                await self._pause(ASK_AGAIN_S * ask * self._pace, lambda: self._is_decided(step))
+                await self._pause(ASK_AGAIN_S * ask * self.pace, lambda: self._is_decided(step))
                 if self._evidence(step) is not None:
                     return Lookup.NONE, None
             answer = await ask_at(step)
@@ -323,7 +327,7 @@ class Reconciler:
                 case Absent():
                     return Lookup.ABSENT, None
                 case Many():
-                    clean = self._writer.secrets.text
+                    clean = self.writer.secrets.text
                     return Lookup.MANY, [clean(repr(one))[:500] for one in answer.results]
                 case Unsure():
                     reason = answer.reason
@@ -334,9 +338,8 @@ class Reconciler:
     async def _ask_around(
         self, tool: Tool[..., Any], step: StepView, own: FindAnswer, ask_at: Ask
     ) -> tuple[str, FindAnswer]:
-        """What a lost timeline did in place of this step: the very call, wherever it made it,
-        before another call with the same key, and that before another call elsewhere; what was
-        told already comes last."""
+        """What a lost timeline did in place of this step: the very call, wherever it made it, before another call with
+        the same key, and that before another call elsewhere; what was told already comes last."""
 
         def same(found: Found) -> bool:
             return self._is_same(tool, step, found)
@@ -361,12 +364,12 @@ class Reconciler:
         if not step.restored_ms or not opens_slots(tool):
             return []
         names = retry_slots(tool, step.ordinal)
-        return [slot_at(step, name, self._key_of(name)) for name in names]
+        return [slot_at(step, name, self.key_of(name)) for name in names]
 
     def _found(self, tool: Tool[..., Any], step: StepView, answer: Found, *, at: str = "") -> tuple[Lookup, object]:
         place: Body = {"at": at} if at and at != step.ordinal else {}
         try:
-            clean = self._writer.secrets.value
+            clean = self.writer.secrets.value
             result = clean(checked(answer.result, what=f"lookup result of {tool.name}"))
             encode(result, what=f"lookup result of {tool.name}")
             other = self._other_args(tool, step, answer)
@@ -380,7 +383,7 @@ class Reconciler:
         """The arguments it was done with, where they are not the step's. Raises BadValue."""
         if answer.args is None:
             return None
-        other = self._writer.secrets.value(checked(answer.args, what="arguments the lookup found"))
+        other = self.writer.secrets.value(checked(answer.args, what="arguments the lookup found"))
         mark = pinned_fingerprint(self.fingerprint(tool, other), step.planned.secrets)
         return None if mark == step.fingerprint else other
 
@@ -395,21 +398,21 @@ class Reconciler:
         text = QUESTIONS[name]
         if isinstance(tool, MissingTool):
             name, text = "tool", tool.question
-        elif name == "attempts" and (gone := self._writer.secrets.missing(tool, step)):
+        elif name == "attempts" and (gone := self.writer.secrets.missing(tool, step)):
             name, text = "secret", gone
-        left = quiet_in_ms(self._writer.view, step, delay_ms=self._delay_ms(tool), clock=self._clock)
-        now_ms = self._writer.journal.now_ms()
+        left = quiet_in_ms(self.writer.view, step, delay_ms=self._delay_ms(tool), clock=self.clock)
+        now_ms = self.writer.journal.now_ms()
         body: Body = {
             "question": text,
             "why": name,
-            "evidence": evidence_of(step, found, self._writer.items(InboxKind.EVIDENCE, step.ordinal)),
+            "evidence": evidence_of(step, found, self.writer.items(InboxKind.EVIDENCE, step.ordinal)),
             "not_before_ms": now_ms + left,
             "quiet_in_ms": left,
         }
-        task_id, epoch = self._writer.view.task_id, self._writer.hold.epoch
+        task_id, epoch = self.writer.view.task_id, self.writer.hold.epoch
         notice = step_parked_notice(task_id, step.ordinal, step.tool, text, epoch=epoch, now_ms=now_ms)
         change = Change(state=TaskState.RUNNING, notice=notice)
-        await self._sender.record(step, Event.PARK, facts, body, change=change)
+        await self.sender.record(step, Event.PARK, facts, body, change=change)
 
 
 def _row(step: StepView) -> Step:

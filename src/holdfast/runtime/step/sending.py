@@ -33,10 +33,6 @@ _CLOSED_ELSEWHERE = frozenset((Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event
 Args = dict[str, Any]  # Any: JSON values, checked before they are planned
 
 
-def _always() -> bool:
-    return True
-
-
 class Sender:
     """Sends attempts of one task's steps and records their outcomes."""
 
@@ -64,7 +60,7 @@ class Sender:
         own time, and a pause that its lease outlasts."""
         return int(tool.timeout_s * 1000) + self._lease.session.ttl_ms
 
-    async def begin(self, entry: NewRecord, slot: int, *, allowed: Callable[[], bool] = _always) -> bool:
+    async def begin(self, entry: NewRecord, slot: int, *, allowed: Callable[[], bool] = lambda: True) -> bool:
         """Make the start durable. No space: wait here, nothing has been sent.
 
         False where it stopped being allowed before it was written.
@@ -122,8 +118,7 @@ class Sender:
     async def _record_with_files(
         self, scratch: Scratch, tool: Tool[..., Any], step: StepView, outcome: AttemptOutcome, slot: int
     ) -> None:
-        """The files that the call left are durable with its outcome; where they cannot be, the
-        outcome goes first."""
+        """The files that the call left are durable with its outcome; where they cannot be, the outcome goes first."""
         kept, cut = await scratch.after(step.ordinal)
         if not self._deferred(tool, step, outcome, slot):
             await self._record(tool, step, outcome, slot)

@@ -1,13 +1,12 @@
 """Performing a step: plan, start, call, record; what is found open is reconciled.
 
-`perform` is what `run.call` awaits. A new step is planned and started in one commit and called;
-an open one, found on resume, goes through reconcile.py until it is closed or parked. Every
-record is checked by `next_step` before it is written, so that a mistake here is refused rather
-than recorded.
+`perform` is what `run.call` awaits. A new step is planned and started in one commit and called; an open one, found on
+resume, goes through reconcile.py until it is closed or parked. Every record is checked by `next_step` before it is
+written, so that a mistake here is refused rather than recorded.
 
-What a crash leaves, line by line of `_begin_new`: before the commit nothing; after it a started
-step whose slot says whether a byte can have left; after the call the same until the result's
-commit. There is no line at which an effect exists without its intent.
+What a crash leaves, line by line of `_begin_new`: before the commit nothing; after it a started step whose slot says
+whether a byte can have left; after the call the same until the result's commit. There is no line at which an effect
+exists without its intent.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import Caller
 from holdfast.runtime.step.code_changes import HeadChanges
-from holdfast.runtime.step.outcome import check_same, outcome_of
+from holdfast.runtime.step.facts import check_same, outcome_of
 from holdfast.runtime.step.reconcile import Reconciler
 from holdfast.runtime.step.sending import Args, Sender, args_of, check_allowed
 from holdfast.runtime.tool.tool import Tool
@@ -125,10 +124,9 @@ class Steps:
     async def end_all(self) -> None:
         """The code has ended: bring what it has left under way to its end; nothing begins.
 
-        Calls that it began and did not await, because an attempt must not run on once the task
-        belongs to another worker. Calls that it broke off: here and not in the next run, where the code
-        may break them off again and again; then it runs again, because what it has made of the
-        break does not count.
+        Calls that it began and did not await, because an attempt must not run on once the task belongs to another
+        worker. Calls that it broke off: here and not in the next run, where the code may break them off again and
+        again; then it runs again, because what it has made of the break does not count.
         """
         self.writer.ended = True
         await self._end_strays()

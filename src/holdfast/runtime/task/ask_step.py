@@ -1,14 +1,13 @@
 """Asking a model: a step like any other, of class Read, whose request is kept by digest.
 
-The order never changes: what the request names is deferred, the step that names it is planned and
-started in the commit that takes it along, the request is sent, the reply is recorded before any
-later step can begin. A crash before the commit leaves nothing or contents that no record names; after
-it a started Read, which is sent again; a lost reply is asked for again; nothing has followed from it.
+The order never changes: what the request names is deferred, the step that names it is planned and started in the commit
+that takes it along, the request is sent, the reply is recorded before any later step can begin. A crash before the
+commit leaves nothing or contents that no record names; after it a started Read, which is sent again; a lost reply is
+asked for again; nothing has followed from it.
 
-After an error that may pass, the step waits in the record (`busy`, with the provider's
-Retry-After), for as long as it takes; every other one closes the step as failed with its kind and
-words, and the code gets the same error on each replay. A garbled reply is paid for, so it is asked
-for again only a few times.
+After an error that may pass, the step waits in the record (`busy`, with the provider's Retry-After), for as long as it
+takes; every other one closes the step as failed with its kind and words, and the code gets the same error on each
+replay. A garbled reply is paid for, so it is asked for again only a few times.
 
 While a reply comes its pieces are shown (`StreamView`), with handles for known secrets. A piece may end inside a secret
 that the model echoes: so the end of the text is held back while it may be the beginning of one.
@@ -48,9 +47,8 @@ from holdfast.runtime.models.port import Restarted, Show, Shown, TextDelta, chec
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Object, Request, check_settings, check_tools
 from holdfast.runtime.secrets import Secrets
-from holdfast.runtime.task.ask_record import ASK, AskRecord, asked_of, head_of, reading_own
 from holdfast.runtime.task.run import Run, StepCall
-from holdfast.runtime.task.talk import Contents, Talk
+from holdfast.runtime.task.talk import ASK, AskRecord, Contents, Talk, asked_of, head_of, reading_own
 from holdfast.runtime.tool.tool import Call, Tool
 
 if TYPE_CHECKING:
@@ -116,16 +114,12 @@ class AskCall(StepCall[Reply]):
         talk.check_end()
         head = checked_head(self._model, talk, tools=self._tools, settings=self._settings)
         self.ordinal = run.take_ordinal()
-        run.set_open(self.ordinal)
         talk.asking = True
         try:
-            return await ask_at(run, self.ordinal, self._model, talk, head=head, show=self._show, extra=self._extra)
-        except BaseException as error:
-            run.end_by(error)
-            raise
+            with run.open_step(self.ordinal):
+                return await ask_at(run, self.ordinal, self._model, talk, head=head, show=self._show, extra=self._extra)
         finally:
             talk.asking = False
-            run.set_open("")
 
 
 async def ask_at(
@@ -170,7 +164,8 @@ async def ask_at(
 
 def checked_head(model: Model, talk: Talk, *, tools: Tools, settings: Mapping[str, object] | None) -> Body:
     """What is sent before the talk. Raises BadInput or BadValue."""
-    given = {"settings": {**model.settings, **(settings or {})}, "tools": _offered(tools)}
+    offered = [one if isinstance(one, Mapping) else _schema_of(one) for one in tools]
+    given = {"settings": {**model.settings, **(settings or {})}, "tools": offered}
     head = _known_head(given)
     return {"model": model.name, "settings": head["settings"], "system": talk.system, "tools": head["tools"]}
 
@@ -190,10 +185,6 @@ def _known_head(given: Body) -> Body:
             _heads.clear()
         _heads[raw] = known
     return known
-
-
-def _offered(tools: Tools) -> list[object]:
-    return [one if isinstance(one, Mapping) else _schema_of(one) for one in tools]
 
 
 def _schema_of(tool: object) -> object:
@@ -340,19 +331,14 @@ def _listed(writer: TaskWriter, messages: object) -> Talk:
     if not isinstance(messages, list | tuple):
         raise Misuse("ask: give a talk (run.talk) or a list of messages")
     given = cast("Sequence[object]", messages)
-    leading = 0
-    while leading < len(given) and _role(given[leading]) == "system":
-        leading += 1
+    roles = [cast(Object, one).get("role") if isinstance(one, Mapping) else None for one in given]
+    leading = next((at for at, role in enumerate(roles) if role != "system"), len(given))
     talk = Talk(writer, system=given[:leading])  # pyright: ignore[reportArgumentType] - checked there
     for message in given[leading:]:
         if not isinstance(message, Mapping):
             raise BadInput(f"message {len(talk) + 1}: must be an object")
         talk.add(cast(Object, message))
     return talk
-
-
-def _role(message: object) -> object:
-    return cast(Object, message).get("role") if isinstance(message, Mapping) else None
 
 
 class StreamView:

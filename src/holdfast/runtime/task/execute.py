@@ -68,7 +68,7 @@ async def execute(
     try:
         park = task.on_change == "park"
         note_changes(writer, task.digests, park=park, report=on_change)
-        run.steps.changes = HeadChanges(writer, park=park, report=on_change)
+        run.steps.changes = HeadChanges(writer=writer, park=park, report=on_change)
         return await _succeed(task, writer, await _run_code(task, run, writer))
     except RunFenced:
         return None

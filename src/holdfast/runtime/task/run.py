@@ -1,14 +1,13 @@
 """The run: what a task function is given to act with.
 
-A task function is replayed from its start on every resume. Each use of the run takes the next
-ordinal; where the journal already holds that ordinal, the recorded answer is given and nothing
-is done. So the same code takes the same path, and code that has changed is noticed at the first
-ordinal where it asks for something else.
+A task function is replayed from its start on every resume. Each use of the run takes the next ordinal; where the
+journal already holds that ordinal, the recorded answer is given and nothing is done. So the same code takes the same
+path, and code that has changed is noticed at the first ordinal where it asks for something else.
 
-What the run tells its code by a Signal (parked, cancelled, fenced) cannot be overruled: code that
-swallows it meets it again at its next use of the run, and when it ends. The same holds for a step
-that the code itself breaks off (`asyncio.wait_for` around `run.call`): the run ends there, the
-step is carried out without the code, and the code, run again, gets what it gave.
+What the run tells its code by a Signal (parked, cancelled, fenced) cannot be overruled: code that swallows it meets it
+again at its next use of the run, and when it ends. The same holds for a step that the code itself breaks off
+(`asyncio.wait_for` around `run.call`): the run ends there, the step is carried out without the code, and the code, run
+again, gets what it gave.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ import random
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
-from holdfast.core.rest import BrokenOff, Diverged, Sleep, Suspended, WaitsForApproval
+from holdfast.core.rest import BrokenOff, Diverged, Parked, Sleep, Suspended, WaitsForApproval
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
-from holdfast.errors import Cancelled, Misuse, Signal, StepOpen
+from holdfast.errors import Cancelled, Misuse, RunFenced, Signal, StepOpen
 from holdfast.journal.contract import InboxKind, Remark
 from holdfast.journal.records import REMARK, Body, NewRecord, Note, RecordKind
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.steps import Steps
-from holdfast.runtime.task.branches import joined
 from holdfast.runtime.tool.tool import Tool, check_tool
 
 if TYPE_CHECKING:
@@ -175,20 +174,19 @@ class Run:
     ) -> StepCall[Reply]:
         """A recorded model call; await it for the reply, which is then part of the talk.
 
-        The request is recorded before it is sent, the reply before anything follows from it; a
-        replay gets the recorded reply and sends nothing.
+        The request is recorded before it is sent, the reply before anything follows from it; a replay gets the recorded
+        reply and sends nothing.
 
         Args:
-            talk: from `run.talk`; or all messages as a list, which then costs as much to record
-                as the list is long.
+            talk: from `run.talk`; or all messages as a list, which then costs as much to record as the list is long.
             tools: tools, or their schemas, that the model may call.
             settings: before those of the model.
-            show: is given pieces of the reply as they come, which are provisional. Nothing is
-                shown of a reply that is recorded already.
+            show: is given pieces of the reply as they come, which are provisional. Nothing is shown of a reply that is
+                recorded already.
 
-        Raises, when awaited: ContextTooLong, ModelKeyRefused, ModelQuotaSpent, ModelNotFound,
-        ModelRejected, ReplyGarbled, StateHeldElsewhere, BadInput or TooLarge, where the step is
-        closed as failed. While no endpoint replies it is sent again later, durably.
+        Raises, when awaited: ContextTooLong, ModelKeyRefused, ModelQuotaSpent, ModelNotFound, ModelRejected,
+        ReplyGarbled, StateHeldElsewhere, BadInput or TooLarge, where the step is closed as failed. While no endpoint
+        replies it is sent again later, durably.
         """
         from holdfast.runtime.task.ask_step import AskCall
 
@@ -236,7 +234,7 @@ class Run:
                     task.cancel()
                 await asyncio.wait(tasks)
                 raise
-            return joined([task.result() for task in tasks])
+            return _joined([task.result() for task in tasks])
 
     async def sleep(self, seconds: float) -> None:
         """Rest durably; wakes once, on whichever worker, also after a restart."""
@@ -259,7 +257,8 @@ class Run:
                 self._writer.changed.clear()
                 if not await wait_event(self._writer.changed, left / 1000):
                     break  # slept out; a clock that was set back must not make it longer
-        self._answer(ordinal, {"woken_ms": self._writer.journal.now_ms()})
+        body: Body = {"woken_ms": self._writer.journal.now_ms()}
+        self._writer.defer(NewRecord(kind=RecordKind.ANSWER, ordinal=ordinal, body=body))
 
     async def approve(self, question: str, **details: Any) -> Approval:  # Any: checked as JSON
         """Ask a person; the task waits, for as long as it takes.
@@ -292,9 +291,8 @@ class Run:
     def version(self, name: str, newest: int) -> int:
         """Which way this task goes where the code has two: the version it was begun with.
 
-        The newest one where this task comes here for the first time; 0 where it has passed here
-        before there were versions. Takes no ordinal, so that it can be added to code of tasks
-        that are under way.
+        The newest one where this task comes here for the first time; 0 where it has passed here before there were
+        versions. Takes no ordinal, so that it can be added to code of tasks that are under way.
         """
         check_version(name, newest)
         ordinal = f"@version {name}"
@@ -344,8 +342,7 @@ class Run:
 
     def uuid(self) -> str:
         """A random UUID, recorded: a replay sees the same."""
-        raw = self._value("uuid", lambda: str(uuid.UUID(bytes=self._entropy.bytes(16), version=4)))
-        return str(raw)
+        return str(self._value("uuid", lambda: str(uuid.UUID(bytes=self._entropy.bytes(16), version=4))))
 
     def rng(self) -> random.Random:
         """A random generator whose seed is recorded."""
@@ -357,8 +354,7 @@ class Run:
     def signal(self) -> BaseException | None:
         """What ends this chain, whatever its code has made of it.
 
-        That the worker stops counts only for code that has met it: other code has come to its
-        end in time.
+        That the worker stops counts only for code that has met it: other code has come to its end in time.
         """
         return self._signal or (None if self._writer.stopping else self._writer.signal)
 
@@ -381,8 +377,17 @@ class Run:
         if self._open:
             raise StepOpen(f"step {self._open} is still open: await it first")
 
-    def open_step(self, ordinal: str) -> _Open:
-        return _Open(self, ordinal)
+    @contextmanager
+    def open_step(self, ordinal: str) -> Generator[None]:
+        """Marks this chain as busy with one step, so that a second one is refused (I5)."""
+        self._open = ordinal
+        try:
+            yield
+        except BaseException as error:
+            self.end_by(error)
+            raise
+        finally:
+            self._open = ""
 
     async def _enter_gather(self, ordinal: str) -> None:
         files, scratch = self._writer.view.files, self._writer.scratch
@@ -414,8 +419,7 @@ class Run:
         return result, run.signal or error
 
     def _value(self, what: str, make: Callable[[], object]) -> Any:  # Any: JSON of that kind
-        note = self._note(self.take_ordinal(), what, lambda: {"value": make()})
-        return note.body["value"]
+        return self._note(self.take_ordinal(), what, lambda: {"value": make()}).body["value"]
 
     def _note(self, ordinal: str, what: str, make: Callable[[], Body]) -> Note:
         """The value recorded at this ordinal; made and recorded now where there is none."""
@@ -442,9 +446,6 @@ class Run:
         self._signal = signal = Suspended(Diverged(why))
         return signal
 
-    def _answer(self, ordinal: str, body: Body) -> None:
-        self._writer.defer(NewRecord(kind=RecordKind.ANSWER, ordinal=ordinal, body=body))
-
     def set_open(self, ordinal: str) -> None:
         self._open = ordinal
 
@@ -456,27 +457,36 @@ class Run:
             self._writer.end(Suspended(BrokenOff()))
 
 
-class _Open:
-    """Marks a chain as busy with one step, so that a second one is refused (I5)."""
-
-    __slots__ = ("_ordinal", "_run")
-
-    def __init__(self, run: Run, ordinal: str) -> None:
-        self._run = run
-        self._ordinal = ordinal
-
-    def __enter__(self) -> None:
-        self._run.set_open(self._ordinal)
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None:
-            self._run.end_by(error)
-        self._run.set_open("")
-
-
 def check_version(name: str, newest: int) -> None:
     """Refuse what is no name and number of a version."""
     if not _VERSION.fullmatch(name) or type(newest) is not int or not 1 <= newest <= VERSION_MAX:
         raise Misuse(
             f"version: a name of 1 to 100 letters, digits, - and _, and a whole number from 1 to {VERSION_MAX}"
         )
+
+
+def _joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:
+    """All results of a gather's branches; or a signal before any failure, the first failure in order otherwise."""
+    errors = [error for _, error in ends if error is not None]
+    if errors:
+        raise min(errors, key=_rank)
+    return [result for result, _ in ends]
+
+
+def _rank(error: BaseException) -> tuple[int, int]:
+    """Which of several ends is the run's: the gravest; of several sleeps the shortest."""
+    match error:
+        case RunFenced():
+            return (0, 0)
+        case Cancelled():
+            return (1, 0)
+        case Suspended(rest=Sleep(due_ms=due_ms)):
+            return (3, due_ms)
+        case Suspended(rest=WaitsForApproval()):
+            return (4, 0)
+        case Suspended(rest=Parked()):
+            return (5, 0)
+        case Signal():
+            return (2, 0)
+        case _:
+            return (6, 0)

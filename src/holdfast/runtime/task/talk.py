@@ -1,39 +1,193 @@
-"""A talk: the messages of a conversation with a model, in order, each recorded once.
+"""A talk: the messages of a conversation with a model, in order, each recorded once, and read back.
 
-A talk only grows. What it costs to record a turn depends on the turn's own messages: they are
-checked, hashed and linked to the prefix when they are added, and the step that asks the model next
-names the step before it and the digests of what is new. So the whole talk can be read back from
-any of its steps (see asked.py), and no turn hashes, copies or writes what came before.
+A talk only grows. What it costs to record a turn depends on the turn's own messages: they are checked, hashed and
+linked to the prefix when they are added, and the step that asks the model next names the step before it and the digests
+of what is new. So the whole talk can be read back from any of its steps, and no turn hashes, copies or writes what came
+before.
 
-A reply is in the talk as the message that `Reply.message` makes of it. It is not kept a second
-time: its step has it.
+A reply is in the talk as the message that `Reply.message` makes of it. It is not kept a second time: its step has it.
 
 `Contents` are the values that a task's records name by digest, each kept once. A content's record is deferred, so that
 it shares the commit of the step that first names it; a writer's records leave in order, so none is named before it is
 durable.
+
+The arguments of a model step name its request by digests:
+
+    {"after": "3", "count": 5, "head": DIGEST, "new": [DIGEST, ...], "prefix": DIGEST}
+
+`head` is the content {"model", "settings", "system", "tools"}. The messages are those of the step `after`, then its
+reply, then the `new` ones; `count` of them in all, and `prefix` is the chain over their digests. The result is
+{"reply": ..., "cost": micro-units or null, "unit": ...}; `head` is in it where an open step was sent with a head that
+had changed since it was planned, and `garbled` where so many replies before it could not be used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+import contextlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
 
 from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
+from holdfast.core.ordinal import sort_key
+from holdfast.core.rest import NeedsPerson, Suspended
+from holdfast.core.step import StepState
 from holdfast.core.values import PAYLOAD_BYTES_MAX, Json, checked, encode_unchecked
-from holdfast.errors import BadInput, Misuse, TooLarge
-from holdfast.journal.records import NewRecord, RecordKind
+from holdfast.errors import BadInput, JournalDamaged, Misuse, TooLarge
+from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskView
 from holdfast.runtime.models.reply import Reply, ToolCall, ref_of
-from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, check_message
+from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, Request, check_message
 from holdfast.runtime.session.task_writer import TaskWriter
 
+ASK = "@ask"
 
+
+class AskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of a model step."""
+
+    after: str
+    count: int
+    head: str
+    new: tuple[str, ...]
+    prefix: str
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        return {**msgspec.structs.asdict(self), "new": list(self.new)}
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replies of a task have cost. `unpriced`: replies whose cost is not known."""
+
+    asks: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: dict[str, int]  # micro-units by currency
+    unpriced: int
+
+
+@contextlib.contextmanager
+def reading_own() -> Generator[None]:
+    """Records of this task are read: where they make no sense, it rests alone for a person.
+
+    JournalDamaged would end the worker, and with it every other task.
+    """
+    try:
+        yield
+    except JournalDamaged as error:
+        raise Suspended(NeedsPerson(f"damaged: {error.message}")) from None
+
+
+def asked_of(step: StepView) -> AskRecord:
+    """Raises JournalDamaged where the step is no model call of ours."""
+    try:
+        return msgspec.convert(step.args, AskRecord)
+    except msgspec.ValidationError as error:
+        raise JournalDamaged(f"step {step.ordinal}: its request cannot be read: {error}") from None
+
+
+def head_of(view: TaskView, digest: str) -> Body:
+    return cast(Body, _content(view, digest))
+
+
+def reply_of(step: StepView) -> Reply:
+    """The reply of a model step that succeeded."""
+    try:
+        return Reply.from_json(cast(Body, step.result)["reply"])
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        raise JournalDamaged(f"step {step.ordinal}: its reply cannot be read: {error}") from None
+
+
+def find_ask(view: TaskView, ordinal: str) -> StepView | None:
+    step = view.steps.get(ordinal)
+    return step if step is not None and step.tool == ASK else None
+
+
+def asks_of(view: TaskView) -> list[StepView]:
+    """The model steps of a task, in order."""
+    found = [ordinal for ordinal, step in view.steps.items() if step.tool == ASK]
+    return [view.steps[ordinal] for ordinal in sorted(found, key=sort_key)]
+
+
+def line_of(view: TaskView, ordinal: str) -> list[StepView]:
+    """The model steps of the talk up to this one, oldest first."""
+    found: list[StepView] = []
+    while ordinal:
+        step = find_ask(view, ordinal)
+        if step is None or len(found) > len(view.steps):
+            raise JournalDamaged(f"task {view.task_id}: step {ordinal} is not a model call")
+        found.append(step)
+        ordinal = asked_of(step).after
+    return found[::-1]
+
+
+def messages_of(view: TaskView, ordinal: str) -> Iterator[tuple[Object, str | StepView]]:
+    """The messages of the request at this ordinal, without the system's.
+
+    Each with its digest, or with the step whose reply it is.
+    """
+    line = line_of(view, ordinal)
+    count = 0
+    for step, following in zip(line, (*line[1:], None), strict=True):
+        for digest in asked_of(step).new:
+            count += 1
+            yield cast(Object, _content(view, digest)), digest
+        if following is not None:
+            count += 1
+            yield reply_of(step).message(prefix=f"r{count}"), step
+
+
+def request_of(view: TaskView, ordinal: str) -> Request:
+    """The whole request as it was recorded; what was sent has the same bytes."""
+    step = find_ask(view, ordinal)
+    if step is None:
+        raise JournalDamaged(f"task {view.task_id}: step {ordinal} is not a model call")
+    sent = cast(Body, step.result or {}).get("head") or asked_of(step).head
+    head = head_of(view, sent)
+    messages = [message for message, _ in messages_of(view, ordinal)]
+    return Request(
+        model=head["model"], messages=[*head["system"], *messages], settings=head["settings"], tools=head["tools"]
+    )
+
+
+def spent_of(view: TaskView) -> Spent | None:
+    """What was spent on models, or None where none was asked."""
+    done = [
+        step
+        for step in view.steps.values()
+        if step.tool == ASK and step.step is not None and step.state is StepState.SUCCEEDED
+    ]
+    if not done:
+        return None
+    cost: dict[str, int] = {}
+    tokens = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
+    unpriced = 0
+    for step in done:
+        result = cast(Body, step.result or {})
+        if result.get("cost") is None:
+            unpriced += 1
+        else:
+            cost[result["unit"]] = cost.get(result["unit"], 0) + int(result["cost"])
+        usage = cast(Body, cast(Body, result.get("reply") or {}).get("usage") or {})
+        for name in tokens:
+            tokens[name] += int(usage.get(name) or 0)
+    return Spent(asks=len(done), cost=cost, unpriced=unpriced, **tokens)
+
+
+def _content(view: TaskView, digest: str) -> object:
+    try:
+        return view.contents[digest]
+    except KeyError:
+        raise JournalDamaged(f"task {view.task_id}: content {digest} is missing") from None
+
+
+@dataclass(slots=True, eq=False)
 class Contents:
     """The contents of one task, through its writer."""
 
-    __slots__ = ("_writer",)
-
-    def __init__(self, writer: TaskWriter) -> None:
-        self._writer = writer
+    writer: TaskWriter
 
     def named(self, value: Json, *, what: str) -> tuple[Json, str]:
         """The checked value as it may be written, and its digest. Nothing is recorded yet.
@@ -45,19 +199,19 @@ class Contents:
         if len(raw) > PAYLOAD_BYTES_MAX:
             raise TooLarge(f"{what} has {len(raw):,} bytes of JSON; the limit is {PAYLOAD_BYTES_MAX:,}")
         digest = digest_of(raw)
-        known = self._writer.view.contents.get(digest)
+        known = self.writer.view.contents.get(digest)
         if known is not None:
             return known, digest
-        secrets = self._writer.secrets
+        secrets = self.writer.secrets
         if secrets.active and (clean := secrets.value(value)) is not value:
             return clean, digest_of(content_bytes(clean))
         return value, digest
 
     def record(self, value: Json, digest: str) -> None:
         """Have it in the journal with the next commit, if it is not there."""
-        if digest not in self._writer.view.contents:
+        if digest not in self.writer.view.contents:
             body = {"digest": digest, "value": value}
-            self._writer.defer(NewRecord(kind=RecordKind.CONTENT, body=body))
+            self.writer.defer(NewRecord(kind=RecordKind.CONTENT, body=body))
 
 
 class Talk:

@@ -32,13 +32,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from holdfast.errors import AttemptTimedOut, ChildDied, Misuse, NotSent, ToolNotImportable
-from holdfast.runtime.tool.child import CALL_FIELDS, Target, in_child
-from holdfast.runtime.tool.child_wire import Message, frame, opened, outcome_of, read_message
+from holdfast.runtime.tool.child import CALL_FIELDS, Message, Target, frame, in_child, opened, outcome_of, read_message
 
 CHILDREN_MAX = 4
 IDLE_S = 30.0
@@ -83,9 +82,8 @@ class ChildPool:
     ) -> object:
         """Run the tool once in a child and return its value.
 
-        `call_fields` holds task_id, ordinal, effect_key, fence, attempt. The time counts from
-        the moment the function is entered: a child that is slow to start, or no room for it,
-        says nothing about the tool.
+        `call_fields` holds task_id, ordinal, effect_key, fence, attempt. The time counts from the moment the function
+        is entered: a child that is slow to start, or no room for it, says nothing about the tool.
 
         Raises:
             Refused, NotSent, Busy, KeyReused: the tool said so.
@@ -130,7 +128,8 @@ class ChildPool:
             raise NotSent(f"{attempt.target.name}: its process {status} before the call") from error
         finally:
             if outcome is not None and outcome["kind"] != "raised":
-                self._keep(child)
+                child.rest(self._idle_s)
+                self._idle.append(child)
             else:
                 await self._end(child)
 
@@ -150,14 +149,6 @@ class ChildPool:
         self._all.add(child)
         return child
 
-    def _keep(self, child: _Child) -> None:
-        child.rest(self._idle_s, self._retire)
-        self._idle.append(child)
-
-    def _retire(self, child: _Child) -> None:
-        """Let an idle child go; the next call, or `close`, reaps it."""
-        child.kill()
-
     async def _end(self, child: _Child) -> str:
         """Kill the child and wait until it has ended; a cancel waits too. Says how it ended."""
         if child in self._idle:
@@ -166,29 +157,27 @@ class ChildPool:
         return await child.end()
 
 
+@dataclass(slots=True)
 class _Attempt:
     """One call on its way: what is asked, and whether it was sent."""
 
-    def __init__(
-        self, target: Target, request: bytes, before_send: Callable[[], None] | None, timeout_s: float | None
-    ) -> None:
-        self.target = target
-        self.sent = False
-        self.limit: asyncio.Timeout | None = None
-        self._request = request
-        self._before_send = before_send
-        self._timeout_s = timeout_s
+    target: Target
+    request: bytes
+    before_send: Callable[[], None] | None
+    timeout_s: float | None
+    sent: bool = False
+    limit: asyncio.Timeout | None = None
 
     async def on(self, child: _Child) -> Message:
-        answer = await child.ask(self._request)
+        answer = await child.ask(self.request)
         if "unfit" in answer:
             raise ToolNotImportable(f"{self.target}: {answer['unfit']}")
-        if self._before_send is not None:
-            self._before_send()
+        if self.before_send is not None:
+            self.before_send()
         self.sent = True
         if self.limit is not None:
-            ends = asyncio.get_running_loop().time() + (self._timeout_s or 0.0)
-            self.limit.reschedule(None if self._timeout_s is None else ends)
+            ends = asyncio.get_running_loop().time() + (self.timeout_s or 0.0)
+            self.limit.reschedule(None if self.timeout_s is None else ends)
         return outcome_of(await child.ask(frame({"go": True}, what="call")))
 
 
@@ -215,7 +204,9 @@ class _Child:
             except BaseException:
                 writer.transport.abort()
                 raise
-        writer.write(frame(_hello(), what="hello"))
+        path = [os.getcwd() if entry == "" else entry for entry in sys.path]
+        hello = {"parent": os.getpid(), "path": path, "pythonpath": os.environ.get("PYTHONPATH")}
+        writer.write(frame(hello, what="hello"))
         return cls(process, reader, writer)
 
     @property
@@ -227,8 +218,9 @@ class _Child:
         await self._writer.drain()
         return await read_message(self._reader)
 
-    def rest(self, idle_s: float, retire: Callable[[_Child], None]) -> None:
-        self._resting = asyncio.get_running_loop().call_later(idle_s, retire, self)
+    def rest(self, idle_s: float) -> None:
+        """Idle for so long, it is let go; the next call, or `close`, reaps it."""
+        self._resting = asyncio.get_running_loop().call_later(idle_s, self.kill)
 
     def wake(self) -> None:
         if self._resting is not None:
@@ -298,11 +290,6 @@ def _standard_error() -> int:
     except OSError:
         return subprocess.DEVNULL
     return 2
-
-
-def _hello() -> Message:
-    path = [os.getcwd() if entry == "" else entry for entry in sys.path]
-    return {"parent": os.getpid(), "path": path, "pythonpath": os.environ.get("PYTHONPATH")}
 
 
 def _status(code: int | None) -> str:

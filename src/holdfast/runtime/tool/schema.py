@@ -1,12 +1,11 @@
 """JSON schemas of tools, from their type hints: what a model is told and the gate enforces.
 
-A tool is given plain JSON values, so only hints of plain JSON values have a schema: text, numbers,
-true and false, null, lists, objects, choices among them, TypedDicts. A dataclass or a date would
-promise the function something it is never given. Such a tool works as before; it is refused when
-its schema is asked for, naming the parameter.
+A tool is given plain JSON values, so only hints of plain JSON values have a schema: text, numbers, true and false,
+null, lists, objects, choices among them, TypedDicts. A dataclass or a date would promise the function something it is
+never given. Such a tool works as before; it is refused when its schema is asked for, naming the parameter.
 
-The same function gives the same schema in every process: the order is that of the signature and
-of the definitions, so `schema_digest` is a fingerprint. The `call` parameter is never part of it.
+The same function gives the same schema in every process: the order is that of the signature and of the definitions, so
+`schema_digest` is a fingerprint. The `call` parameter is never part of it.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ class Tool(Generic[P, T]):
 
     def _checked_parameters(self, by_hand: Mapping[str, object]) -> Mapping[str, object]:
         """A schema by hand, held against the function."""
-        from holdfast.runtime.tool.given_schema import checked_parameters
+        from holdfast.runtime.tool.validation import checked_parameters
 
         schema = checked_parameters(dict(by_hand), what=f"{self.name}: parameters")
         known = cast("dict[str, object]", schema["properties"])
@@ -479,10 +479,7 @@ def _shape(function: Callable[..., Any]) -> tuple[bool, frozenset[str], tuple[st
 def _version(function: Callable[..., Any], name: str, effect: Effect) -> str:
     """A short digest of the tool's code and contract; approvals are bound to it."""
     code = getattr(function, "__code__", None)
-    raw = b"" if code is None else code.co_code + repr(_constants(code)).encode()
+    # Constants without nested code objects, whose repr holds a memory address.
+    constants = [one.co_code.hex() if hasattr(one, "co_code") else repr(one) for one in getattr(code, "co_consts", ())]
+    raw = b"" if code is None else code.co_code + repr(constants).encode()
     return hashlib.sha256(f"{name}\0{effect!r}\0".encode() + raw).hexdigest()[:16]
-
-
-def _constants(code: Any) -> list[str]:  # Any: a code object's constants are of any type
-    """Constants without nested code objects, whose repr holds a memory address."""
-    return [repr(one) if not hasattr(one, "co_code") else one.co_code.hex() for one in code.co_consts]
