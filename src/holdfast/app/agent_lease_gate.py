@@ -1,9 +1,8 @@
 """Acting as an agent: a process that serves a journal in an agent's folder first gets its lease.
 
-A folder whose settings name no arbiter has no lease, and pays nothing for this. Otherwise the order
-is: lease held, journal raised to its incarnation and opened, tasks claimed. Without the lease the
-journal is not even opened for serving: a copy sends nothing and writes nothing, says why it waits,
-and notifies a person once.
+A folder whose settings name no arbiter has no lease, and pays nothing for this. Otherwise the order is: lease held,
+journal raised to its incarnation and opened, tasks claimed. Without the lease the journal is not even opened for
+serving: a copy sends nothing and writes nothing, says why it waits, and notifies a person once.
 """
 
 from __future__ import annotations

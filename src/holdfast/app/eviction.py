@@ -1,10 +1,9 @@
 """Whether this machine's keys are still valid for its agent: checked at start and regularly after.
 
-A recovery elsewhere replaces the keys, and cannot reach the old machine. So a worker checks, at its
-start and every `[identity] watch_s` seconds, the log at its witnesses and next to every backup place
-that is a folder. If a valid record there was not made here and names keys that the vault here does
-not hold, this machine was evicted: a starting worker refuses, a running one stops as by SIGTERM, and
-both end with KeysReplaced, which no restart changes.
+A recovery elsewhere replaces the keys, and cannot reach the old machine. So a worker checks, at its start and every
+`[identity] watch_s` seconds, the log at its witnesses and next to every backup place that is a folder. If a valid
+record there was not made here and names keys that the vault here does not hold, this machine was evicted: a starting
+worker refuses, a running one stops as by SIGTERM, and both end with KeysReplaced, which no restart changes.
 
 The remote sources are read first; then what this machine is about to publish; then its own log. A
 record of our own is written in the opposite order (pending, sent, own log, no longer pending), so
@@ -13,10 +12,9 @@ whatever stage another process of this machine is in, its record is seen in one 
 A person is notified once: `instance/evicted` holds the id of the notice, written after it was sent,
 so that a worker that restarts again and again does not send it each time.
 
-Nothing else is written. A source that cannot be reached does not stop an agent; a machine that
-reaches none continues until it does. Every peer that knows the newer log rejects what such a machine
-signs, and its lease ends with its arbiter's. The check runs in its own thread: a mount that hangs
-blocks neither tasks nor leases.
+Nothing else is written. A source that cannot be reached does not stop an agent; a machine that reaches none continues
+until it does. Every peer that knows the newer log rejects what such a machine signs, and its lease ends with its
+arbiter's. The check runs in its own thread: a mount that hangs blocks neither tasks nor leases.
 """
 
 from __future__ import annotations
@@ -177,9 +175,8 @@ def _text(own: KeyLog, seen: KeyLog, strange: list[ForeignRecord], sources: dict
     newest = strange[-1]
     holders = [name for name, copy in sources.items() if newest.digest in _digests(copy)]
     return (
-        f"{own.id}: this machine's keys were replaced: {newest.what} at {newest.position} was "
-        f"not made here. The log is at {seen.position}, the copy here at {own.position} "
-        f"(seen at {', '.join(holders)})"
+        f"{own.id}: this machine's keys were replaced: {newest.what} at {newest.position} was not made here. "
+        f"The log is at {seen.position}, the copy here at {own.position} (seen at {', '.join(holders)})"
     )
 
 

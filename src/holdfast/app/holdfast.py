@@ -113,8 +113,7 @@ class Holdfast:
     ) -> TaskHandle:  # Any: checked as JSON before anything is written
         """Accept a task. On return it is durable.
 
-        With a request id, the same call again finds the same task; with other arguments it raises
-        RequestConflict.
+        With a request id, the same call again finds the same task; with other arguments it raises RequestConflict.
         """
         self._check_alive()
         name = task if isinstance(task, str) else task.name

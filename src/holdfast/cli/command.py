@@ -2,13 +2,12 @@
 
 A command is a module with two functions:
 
-    def add_parser(commands: Commands) -> None      # calls new_command, adds its arguments
+    def add_parser(commands: Commands) -> None      # calls new_command(...).help(...), adds its arguments
     def run(args: argparse.Namespace) -> int        # does it; returns the exit code
 
-`main` imports only the module of the command that was asked for, so at its top a module imports
-only argparse, this file and what is as cheap; the rest is imported inside `run`. A
-command with verbs (`holdfast task list`) gives each verb's parser its own `run` by
-`parser.set_defaults(run=...)`.
+`main` imports only the module of the command that was asked for, so at its top a module imports only argparse, this
+file and what is as cheap; the rest is imported inside `run`. A command with verbs (`holdfast task list`) gives each
+verb's parser its own `run` by `parser.set_defaults(run=...)`.
 
 `run` prints data to standard output and messages to standard error. It lets HoldfastErrors pass:
 `main` prints them (`error:`, `hint:`, `see:`) and exits with their code.
@@ -17,8 +16,8 @@ command with verbs (`holdfast task list`) gives each verb's parser its own `run`
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Sequence
-from textwrap import fill
+from collections.abc import Awaitable, Callable
+from textwrap import dedent, fill
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -82,38 +81,55 @@ def over_journal(work: Work) -> Run:
     return run
 
 
-def new_noun(commands: Commands, name: str, *, purpose: str, examples: Sequence[str]) -> Commands:
-    """A command with verbs, one of which is required; where its verbs are added."""
-    parser = new_command(commands, name, run=None, purpose=purpose, examples=examples)
-    return parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs", parser_class=type(parser))
+class New(NamedTuple):
+    """A command or verb that has no help yet; `help` adds it to its parser."""
+
+    commands: Commands
+    name: str
+    run: Run | None
+    summary: str = ""
+
+    def help(self, text: str) -> argparse.ArgumentParser:
+        """The purpose, `columns:` that explain what the table shows, `examples:` of command lines that work.
+
+        The text of a verb starts with its summary, in a paragraph of its own. The summary of a
+        top-level command is in COMMANDS, so that `holdfast --help` loads nothing.
+        """
+        first, _, rest = text.partition("\n")
+        lines = [first, *dedent(rest).rstrip().split("\n")]
+        end = next(i for i, line in enumerate(lines) if line in ("columns:", "examples:"))
+        paragraphs = [one.strip() for one in "\n".join(lines[:end]).split("\n\n")]
+        parser = self.commands.add_parser(
+            self.name,
+            help=self.summary or paragraphs.pop(0),
+            description="\n\n".join(fill(one, WIDTH, break_on_hyphens=False) for one in paragraphs),
+            epilog="\n".join(lines[end:]).replace("\nexamples:", "\n\nexamples:"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if self.run is not None:
+            parser.set_defaults(run=self.run)
+        return parser
 
 
-def new_command(
-    commands: Commands,
-    name: str,
-    *,
-    run: Run | None,
-    purpose: str,
-    examples: Sequence[str],
-    columns: Sequence[tuple[str, str]] = (),
-    summary: str = "",
-) -> argparse.ArgumentParser:
-    """Add the parser of a command or verb, with the help that every one has.
+class NewNoun(NamedTuple):
+    """A command with verbs, one of which is required; `help` returns where its verbs are added."""
 
-    `columns` explains what the table shows, `examples` are command lines that work. The one-line
-    summary of a top-level command is in COMMANDS, so that `holdfast --help` loads nothing.
-    """
-    parser = commands.add_parser(
-        name,
-        help=summary or COMMANDS[name].summary,
-        description=purpose if "\n" in purpose else fill(purpose, WIDTH),
-        epilog=_epilog(columns, examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    if run is not None:
-        parser.set_defaults(run=run)
-    return parser
+    commands: Commands
+    name: str
+
+    def help(self, text: str) -> Commands:
+        parser = New(self.commands, self.name, None, COMMANDS[self.name].summary).help(text)
+        return parser.add_subparsers(
+            dest="verb", metavar="VERB", required=True, title="verbs", parser_class=type(parser)
+        )
+
+
+new_noun, new_verb = NewNoun, New
+
+
+def new_command(commands: Commands, name: str, run: Run) -> New:
+    return New(commands, name, run, COMMANDS[name].summary)
 
 
 def imported(module: str, name: str = "run") -> Run:
@@ -171,12 +187,3 @@ def add_flag(parser: _Arguments, name: str, help: str) -> None:
 def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str) -> None:
     """An option that may be repeated; a list."""
     parser.add_argument(name, metavar=metavar, action="append", default=[], help=help)
-
-
-def _epilog(columns: Sequence[tuple[str, str]], examples: Sequence[str]) -> str:
-    lines: list[str] = []
-    if columns:
-        width = max(len(name) for name, _ in columns)
-        lines += ["columns:", *(f"  {name:<{width}}  {what}" for name, what in columns), ""]
-    lines += ["examples:", *(f"  {line}" for line in examples)]
-    return "\n".join(lines)

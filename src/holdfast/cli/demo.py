@@ -22,19 +22,16 @@ _INDENT = 10 + _WHO_CHARS + 1
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "demo",
-        run=run,
-        purpose=(
-            "An agent books a trip through local payment and mail services, which keep their own\n"
-            "counts. The demo kills its worker with SIGKILL inside the payment; another worker\n"
-            "resumes. Then the same with a letter that cannot be looked up: Holdfast asks a person.\n"
-            "Finally the machine is lost, and the agent returns from 24 words and one of two backups.\n"
-            "Uses only a private folder and the loopback network. Exit code 1 if a promise broke."
-        ),
-        examples=("holdfast demo", "holdfast demo --json", "holdfast demo --folder /tmp/trip"),
-    )
+    parser = new_command(commands, "demo", run).help("""
+        An agent books a trip through local payment and mail services, which keep their own counts. The demo kills
+        its worker with SIGKILL inside the payment; another worker resumes. Then the same with a letter that cannot
+        be looked up: Holdfast asks a person. Finally the machine is lost, and the agent returns from 24 words and
+        one of two backups. Uses only a private folder and the loopback network. Exit code 1 if a promise broke.
+        examples:
+          holdfast demo
+          holdfast demo --json
+          holdfast demo --folder /tmp/trip
+        """)
     add_options(parser, "--json")
     add_flag(parser, "--keep", "keep the journal and the ledgers")
     parser.add_argument("--folder", metavar="DIR", help="run in this new or empty folder, and keep it")

@@ -19,20 +19,18 @@ EXIT_PROBLEMS = 1
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "doctor",
-        run=run,
-        purpose="Check this journal, agent and machine, and print the command that fixes each problem. "
-        "Changes nothing, except that it upgrades the schema of an older journal. Exit code 0: no problem; "
-        "1: something needs you; 6: the journal is damaged, stopped or too old, or its keys are missing.",
-        columns=(
-            ("level", "ok; note: worth knowing; warning: needs you; damage: start no new work"),
-            ("check", "what was checked"),
-            ("finding", "what was found; below it the command that fixes it"),
-        ),
-        examples=("holdfast doctor --home ~/agents/ada", "holdfast doctor --deep --json"),
-    )
+    parser = new_command(commands, "doctor", run).help("""
+        Check this journal, agent and machine, and print the command that fixes each problem. Changes nothing. Exit
+        code 0: no problem; 1: something needs you; 6: the journal is damaged, stopped or too old, or its keys are
+        missing.
+        columns:
+          level    ok; note: worth knowing; warning: needs you; damage: start no new work
+          check    what was checked
+          finding  what was found; below it the command that fixes it
+        examples:
+          holdfast doctor --home ~/agents/ada
+          holdfast doctor --deep --json
+        """)
     add_flag(parser, "--deep", "also read and check every record")
     add_options(parser, "--journal", "--home", "--json")
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
 
 from holdfast.cli.command import COMMANDS, OLDER_NAMES
 from holdfast.cli.parser import build_parser
-from holdfast.cli.screen.error_report import report_error, report_internal
 from holdfast.cli.signals import Ended, report_ended
 from holdfast.errors import EXIT_USAGE, BadInput, HoldfastError
 
@@ -28,36 +26,48 @@ EXIT_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        _make_tolerant(stream)
+        # A terminal that cannot show a letter shows its number instead of failing.
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="backslashreplace")
     as_json = "--json" in words
     if argv is None and command_of(words) in SECRETIVE:
-        _harden()
+        from holdfast.host.hardening import harden
+
+        harden()  # no core dump of this process: it may have words and keys in its memory
     try:
         return _run(words)
     except HoldfastError as error:
         if not error.hint and error.exit_code == EXIT_USAGE:
             error.hint = f"see `holdfast {command_of(words)}--help`"
-        report_error(error, as_json=as_json)
-        return error.exit_code
+        return _report(error, as_json=as_json)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _discard_output()
         return EXIT_PIPE
     except OSError as error:
-        known = _find_disk_error(error)
-        if known is None:
-            report_internal(error, as_json=as_json)
-            return EXIT_INTERNAL
-        report_error(known, as_json=as_json)
-        _discard_output()
-        return known.exit_code
+        from holdfast.host.disk_errors import find_disk_error
+
+        known = find_disk_error(error)
+        code = _report(known or error, as_json=as_json)
+        if known is not None:
+            _discard_output()
+        return code
     except Ended as ended:
         report_ended(ended)
         return ended.exit_code
     except Exception as error:  # noqa: BLE001 - whatever it is, a person gets one line and a hint
-        report_internal(error, as_json=as_json)
-        return EXIT_INTERNAL
+        return _report(error, as_json=as_json)
+
+
+def _report(error: Exception, *, as_json: bool) -> int:
+    from holdfast.cli.screen.error_report import report_error, report_internal
+
+    if isinstance(error, HoldfastError):
+        report_error(error, as_json=as_json)
+        return error.exit_code
+    report_internal(error, as_json=as_json)
+    return EXIT_INTERNAL
 
 
 def _run(words: list[str]) -> int:
@@ -78,24 +88,10 @@ def _run(words: list[str]) -> int:
         raise
     except SystemExit as stop:  # --help and --version
         code = stop.code if isinstance(stop.code, int) else 0
-        _flush()
-        return code
-    code = args.run(args)
-    _flush()
-    return int(code)
-
-
-def _find_disk_error(error: OSError) -> HoldfastError | None:
-    from holdfast.host.disk_errors import find_disk_error
-
-    return find_disk_error(error)
-
-
-def _harden() -> None:
-    """No core dump of this process: it may have words and keys in its memory."""
-    from holdfast.host.hardening import harden
-
-    harden()
+    else:
+        code = int(args.run(args))
+    sys.stdout.flush()
+    return code
 
 
 def command_of(words: Sequence[str]) -> str:
@@ -115,17 +111,6 @@ def check_words(words: Sequence[str]) -> None:
                 f"argument {number} is not UTF-8 text: {ascii(word)[:80]}",
                 hint="check the encoding of the terminal or script that wrote it",
             ) from None
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-
-
-def _make_tolerant(stream: TextIO | None) -> None:
-    """A terminal that cannot show a letter shows its number instead of failing."""
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:

@@ -1,9 +1,8 @@
 """A command that is stopped by a signal stops the programs that it runs.
 
-Borg and ssh run in a session of their own, so neither Ctrl-C nor a signal to this process reaches
-them. asyncio turns Ctrl-C into a cancellation; here SIGTERM, and SIGHUP unless it is ignored
-(nohup), do the same. The work's own clean-up then ends Borg and ssh (backup/borg/process.py)
-before this process ends. A second signal ends them at once.
+Borg and ssh run in a session of their own, so neither Ctrl-C nor a signal to this process reaches them. asyncio turns
+Ctrl-C into a cancellation; here SIGTERM, and SIGHUP unless it is ignored (nohup), do the same. The work's own clean-up
+then ends Borg and ssh (backup/borg/process.py) before this process ends. A second signal ends them at once.
 """
 
 from __future__ import annotations

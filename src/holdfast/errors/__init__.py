@@ -1,14 +1,32 @@
 """Every error of Holdfast, one file per room; the tree of all of them is drawn in base.py. Imports nothing of ours.
 
-Use it as `from holdfast.errors import JournalBusy`: every name of the files below is a name of this package.
+Use it as `from holdfast.errors import JournalBusy`: every name of the files below is a name of this package. They are
+loaded at the first use of a name that is not in base.py, so that `holdfast --help` does not wait for them.
 """
 
-from holdfast.errors.agent import *
-from holdfast.errors.backup import *
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from holdfast.errors.base import *
-from holdfast.errors.host import *
-from holdfast.errors.identity import *
-from holdfast.errors.journal import *
-from holdfast.errors.model import *
-from holdfast.errors.runtime import *
-from holdfast.errors.step import *
+
+if TYPE_CHECKING:
+    from holdfast.errors.agent import *
+    from holdfast.errors.backup import *
+    from holdfast.errors.host import *
+    from holdfast.errors.identity import *
+    from holdfast.errors.journal import *
+    from holdfast.errors.model import *
+    from holdfast.errors.runtime import *
+    from holdfast.errors.step import *
+
+_ROOMS = ("agent", "backup", "host", "identity", "journal", "model", "runtime", "step")
+
+
+def __getattr__(name: str) -> object:
+    if not name.startswith("__"):
+        for room in _ROOMS:
+            found = vars(import_module(f"{__name__}.{room}"))
+            globals().update({key: value for key, value in found.items() if not key.startswith("_")})
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,19 +13,15 @@ class BadSettings(BadUsage):
 
 
 class NotAnAgent(NotFound):
-    """The folder has no `holdfast.toml` that names an agent. `HOLDFAST_HOME` may name the agent's folder
-    too.
-    """
+    """The folder has no `holdfast.toml` that names an agent. `HOLDFAST_HOME` may name the agent's folder too."""
 
     code = "not-an-agent"
     default_hint = "name the agent's folder with --home, or make an agent with `holdfast init NAME`"
 
 
 class AgentExists(Conflict):
-    """The folder already holds a complete agent with its own identity.
-
-    `holdfast identity show` says which. An interrupted `holdfast init` does not raise this; run it again.
-    """
+    """The folder already holds a complete agent with its own identity. `holdfast identity show` says which. An
+    interrupted `holdfast init` does not raise this; run it again."""
 
     code = "agent-exists"
     default_hint = "choose another folder; Holdfast never overwrites an agent"
@@ -39,10 +35,8 @@ class NoHandoff(NotFound):
 
 
 class MemoryFileBusy(Retryable):
-    """Another process held the agent's memory files for too long, or saved one each time it was written.
-
-    The line is in the journal; the next pass writes it.
-    """
+    """Another process held the agent's memory files for too long, or saved one each time it was written. The line is in
+    the journal; the next pass writes it."""
 
     code = "memory-file-busy"
     default_hint = "nothing is lost: the text is in the journal, and Holdfast writes it to the file later"

@@ -6,11 +6,8 @@ from holdfast.errors.base import EXIT_PLACE, BadUsage, Conflict, HostUnfit, NotF
 
 
 class PlaceMissing(Retryable):
-    """The place is not there: the disk is not mounted, another disk is, or the repository is missing.
-
-    Holdfast recognizes a place by its file `holdfast-place.json`; an empty folder is not taken for a new
-    place.
-    """
+    """The place is not there: the disk is not mounted, another disk is, or the repository is missing. Holdfast
+    recognizes a place by its file `holdfast-place.json`; an empty folder is not taken for a new place."""
 
     code = "place-missing"
     exit_code = EXIT_PLACE
@@ -18,10 +15,8 @@ class PlaceMissing(Retryable):
 
 
 class PlaceUnreachable(Retryable):
-    """The connection to the host failed or broke, or the host did not answer within a minute.
-
-    Incomplete snapshots do not count. The other places continued.
-    """
+    """The connection to the host failed or broke, or the host did not answer within a minute. Incomplete snapshots do
+    not count. The other places continued."""
 
     code = "place-unreachable"
     exit_code = EXIT_PLACE
@@ -46,11 +41,8 @@ class PlaceFull(Retryable):
 
 
 class RepositoryLocked(Retryable):
-    """Another client has held the repository's lock for more than a minute.
-
-    A lock left by a dead process of this machine disappears by itself; one left by another machine does
-    not.
-    """
+    """Another client has held the repository's lock for more than a minute. A lock left by a dead process of this
+    machine disappears by itself; one left by another machine does not."""
 
     code = "repository-locked"
     default_hint = (
@@ -74,11 +66,8 @@ class BackupBusy(Retryable):
 
 
 class EngineMissing(HostUnfit):
-    """Borg, the program that makes backups, is not installed or does not start.
-
-    The agent continues; its places are marked as failed, and a notice is sent when no verified backup is
-    recent enough.
-    """
+    """Borg, the program that makes backups, is not installed or does not start. The agent continues; its places are
+    marked as failed, and a notice is sent when no verified backup is recent enough."""
 
     code = "engine-missing"
     default_hint = (
@@ -88,9 +77,7 @@ class EngineMissing(HostUnfit):
 
 
 class EngineTooOld(HostUnfit):
-    """The installed Borg is older than 1.4, or writes another format (2). Debian 12 ships such a
-    version.
-    """
+    """The installed Borg is older than 1.4, or writes another format (2). Debian 12 ships such a version."""
 
     code = "engine-too-old"
     default_hint = (
@@ -114,9 +101,7 @@ class PlaceNotFound(NotFound):
 
 
 class PlaceTaken(Conflict):
-    """There is already a repository or folder that this agent's vault does not open. Nothing there was
-    changed.
-    """
+    """There is already a repository or folder that this agent's vault does not open. Nothing there was changed."""
 
     code = "place-taken"
     default_hint = "choose another folder; nothing there was changed"
@@ -140,20 +125,15 @@ class PassphraseRefused(StateUnusable):
 
 
 class RepositoryMoved(Conflict):
-    """The repository is not where this machine last used it. A copy and its original must never both be
-    used.
-    """
+    """The repository is not where this machine last used it. A copy and its original must never both be used."""
 
     code = "repository-moved"
     default_hint = "if you moved it yourself: `holdfast place move NAME ADDRESS`. Never use a copy and its original"
 
 
 class RepositoryRolledBack(StateUnusable):
-    """The repository is older than what this machine has already seen of it: an older copy was put in
-    its place.
-
-    A machine that never saw it cannot notice; the signed heads show it.
-    """
+    """The repository is older than what this machine has already seen of it: an older copy was put in its place. A
+    machine that never saw it cannot notice; the signed heads show it."""
 
     code = "repository-rolled-back"
     default_hint = (
@@ -163,11 +143,8 @@ class RepositoryRolledBack(StateUnusable):
 
 
 class RepositoryReplaced(StateUnusable):
-    """Another repository is where this agent's was: its id is not the one in `places.json` or
-    `place.json`.
-
-    Nothing was written to it. Your passphrase is not wrong.
-    """
+    """Another repository is where this agent's was: its id is not the one in `places.json` or `place.json`. Nothing was
+    written to it. Your passphrase is not wrong."""
 
     code = "repository-replaced"
     default_hint = (
@@ -177,20 +154,16 @@ class RepositoryReplaced(StateUnusable):
 
 
 class RepositoryKeyMissing(StateUnusable):
-    """The key block is missing from the repository's config, or is damaged.
-
-    The vault and the other places keep a copy.
-    """
+    """The key block is missing from the repository's config, or is damaged. The vault and the other places keep a
+    copy."""
 
     code = "repository-key-missing"
     default_hint = "`holdfast place fix-key NAME` puts the stored copy of the key block back"
 
 
 class RepositoryDamaged(StateUnusable):
-    """Data in the repository is missing or is not what was written.
-
-    New snapshots there may share the damaged part, so they do not count until one was test-restored.
-    """
+    """Data in the repository is missing or is not what was written. New snapshots there may share the damaged part, so
+    they do not count until one was test-restored."""
 
     code = "repository-damaged"
     default_hint = (
@@ -200,11 +173,8 @@ class RepositoryDamaged(StateUnusable):
 
 
 class SnapshotNotFound(NotFound):
-    """The repository has no archive of that name, no place holds a snapshot that can be restored, none
-    is as old as `--at` asks, or the snapshot has no such file.
-
-    The message names the oldest snapshot or similar names.
-    """
+    """The repository has no archive of that name, no place holds a snapshot that can be restored, none is as old as
+    `--at` asks, or the snapshot has no such file. The message names the oldest snapshot or similar names."""
 
     code = "snapshot-not-found"
     default_hint = "`holdfast backup list` shows the snapshots of each place"
@@ -225,22 +195,16 @@ class SnapshotIncomplete(StateUnusable):
 
 
 class SnapshotFailed(HostUnfit):
-    """A snapshot of the agent's folder could not be made.
-
-    A database cannot be copied whole, there are too many files, the journal is missing, or another
-    incarnation of the agent has made backups since. No place was written to.
-    """
+    """A snapshot of the agent's folder could not be made. A database cannot be copied whole, there are too many files,
+    the journal is missing, or another incarnation of the agent has made backups since. No place was written to."""
 
     code = "snapshot-failed"
     default_hint = "nothing was changed; the message says why"
 
 
 class BackupDamaged(StateUnusable):
-    """What came from a place does not match its signed head: something is missing, cut off or changed,
-    or belongs to another head.
-
-    Nothing was put in place.
-    """
+    """What came from a place does not match its signed head: something is missing, cut off or changed, or belongs to
+    another head. Nothing was put in place."""
 
     code = "backup-damaged"
     default_hint = (
@@ -262,9 +226,8 @@ class ArchiveRefused(StateUnusable):
 
 
 class PruneRefused(Conflict):
-    """Nothing was removed: snapshots that the chain of heads names are missing, or no snapshot of this
-    place was ever verified.
-    """
+    """Nothing was removed: snapshots that the chain of heads names are missing, or no snapshot of this place was ever
+    verified."""
 
     code = "prune-refused"
     default_hint = "run `holdfast backup verify` first; if a snapshot is missing, find out why"

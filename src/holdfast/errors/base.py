@@ -64,9 +64,8 @@
          +- Suspended                the run ends here for now (sleeping, waiting, parked)
          +- Cancelled                the task was cancelled
 
-Messages say what was tried, on what, and what happened; ids in full, no secrets.
-Every class below HoldfastError with a code has a section in docs/reference/errors.md, made from its docstring,
-headed by its code.
+Messages say what was tried, on what, and what happened; ids in full, no secrets. Every class below HoldfastError with a
+code has a section in docs/reference/errors.md, made from its docstring, headed by its code.
 """
 
 from __future__ import annotations
@@ -155,10 +154,8 @@ class InvariantViolated(Terminal):
 
 
 class BadInput(BadUsage):
-    """A word, an option or a file cannot be used.
-
-    The message says which one and why; `--help` shows what the command takes.
-    """
+    """A word, an option or a file cannot be used. The message says which one and why; `--help` shows what the command
+    takes."""
 
     code = "bad-input"
 
@@ -166,9 +163,8 @@ class BadInput(BadUsage):
 class BadValue(BadUsage):
     """An argument or result is not a JSON value that can be stored exactly.
 
-    Examples: NaN, infinity, a whole number beyond 64 bits, text with a lone surrogate, a Python object,
-    more than 200 levels. The message names the place in the value. Pass large whole numbers as text, bytes
-    through a blob.
+    Examples: NaN, infinity, a whole number beyond 64 bits, text with a lone surrogate, a Python object, more than 200
+    levels. The message names the place in the value. Pass large whole numbers as text, bytes through a blob.
     """
 
     code = "bad-value"
@@ -176,20 +172,15 @@ class BadValue(BadUsage):
 
 
 class TooLarge(BadUsage):
-    """Arguments or a result have more than 16 MiB of JSON, or a value is over another limit that the
-    message names.
-    """
+    """Arguments or a result have more than 16 MiB of JSON, or a value is over another limit that the message names."""
 
     code = "too-large"
     default_hint = "put large contents into a blob or a file, and pass a reference to it"
 
 
 class Misuse(BadUsage):
-    """The library was called in a way that cannot work.
-
-    Examples: wrong arguments for a task or tool, a contract that cannot be kept, a value out of range. The
-    message says what is wrong.
-    """
+    """The library was called in a way that cannot work. Examples: wrong arguments for a task or tool, a contract that
+    cannot be kept, a value out of range. The message says what is wrong."""
 
     code = "misuse"
 

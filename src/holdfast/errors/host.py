@@ -14,10 +14,8 @@ class DiskFull(Retryable):
 
 
 class DiskFailed(HostUnfit):
-    """The disk or its file system failed a read or a write, for example with `Input/output error`.
-
-    The message names the path if it is known. Incomplete files do not count.
-    """
+    """The disk or its file system failed a read or a write, for example with `Input/output error`. The message names
+    the path if it is known. Incomplete files do not count."""
 
     code = "disk-failed"
     default_hint = (
@@ -27,20 +25,16 @@ class DiskFailed(HostUnfit):
 
 
 class ReadOnly(HostUnfit):
-    """This user cannot write the journal or its folder.
-
-    Commands that only read need this too, because SQLite keeps shared memory beside the file.
-    """
+    """This user cannot write the journal or its folder. Commands that only read need this too, because SQLite keeps
+    shared memory beside the file."""
 
     code = "read-only"
     default_hint = "give this user write permission there, or choose another folder"
 
 
 class ModeTooWide(HostUnfit):
-    """Other users can read a private file or folder, or change a settings file.
-
-    The hint is the `chmod` for that file. Consider who may have read it already.
-    """
+    """Other users can read a private file or folder, or change a settings file. The hint is the `chmod` for that file.
+    Consider who may have read it already."""
 
     code = "mode-too-wide"
 
@@ -60,19 +54,15 @@ class WrongKind(HostUnfit):
 
 
 class SymlinkRefused(HostUnfit):
-    """The path is, or leads through, a symbolic link that another user could change.
-
-    The folder of a vault must never be a link.
-    """
+    """The path is, or leads through, a symbolic link that another user could change. The folder of a vault must never
+    be a link."""
 
     code = "symlink-refused"
     default_hint = "give the real path"
 
 
 class OpenParent(HostUnfit):
-    """A folder above lets every user rename and replace what is in it. The hint is the `chmod` for that
-    folder.
-    """
+    """A folder above lets every user rename and replace what is in it. The hint is the `chmod` for that folder."""
 
     code = "open-parent"
 

@@ -6,11 +6,8 @@ from holdfast.errors.base import BadInput, BadUsage, Conflict, NotFound, Retryab
 
 
 class BadRecord(BadInput):
-    """Bytes that should be a record of the identity log are not: not canonical, an unknown field, an
-    impossible value, a repeated key, too long.
-
-    Nothing was taken from them. See docs/formats/identity-log.md.
-    """
+    """Bytes that should be a record of the identity log are not: not canonical, an unknown field, an impossible value,
+    a repeated key, too long. Nothing was taken from them. See docs/formats/identity-log.md."""
 
     code = "bad-record"
     default_hint = "nothing was taken from it; ask another relay, or the sender, for the log"
@@ -39,22 +36,16 @@ class LogMissing(NotFound):
 
 
 class LogDamaged(StateUnusable):
-    """The agent's copy of its key log, or `identity.json`, was changed, cut in the middle, or belongs to
-    another agent.
-
-    Holdfast signs nothing based on it. An unfinished last line is not damage.
-    """
+    """The agent's copy of its key log, or `identity.json`, was changed, cut in the middle, or belongs to another agent.
+    Holdfast signs nothing based on it. An unfinished last line is not damage."""
 
     code = "log-damaged"
     default_hint = "`holdfast identity show --fetch` writes it again from what the witnesses hold"
 
 
 class WitnessDamaged(StateUnusable):
-    """The file in which a witness keeps what it saw first was changed or cut.
-
-    It signs nothing more for that agent, because a second receipt for one position would make receipts
-    worthless.
-    """
+    """The file in which a witness keeps what it saw first was changed or cut. It signs nothing more for that agent,
+    because a second receipt for one position would make receipts worthless."""
 
     code = "witness-damaged"
     default_hint = (
@@ -76,68 +67,56 @@ class KeysReplaced(Conflict):
 
 
 class SignerUnavailable(Retryable):
-    """No process answers at the socket that `[identity] signer` names, or the answer broke off.
-
-    Nothing was signed. A worker asks again by itself.
-    """
+    """No process answers at the socket that `[identity] signer` names, or the answer broke off. Nothing was signed. A
+    worker asks again by itself."""
 
     code = "signer-unavailable"
     default_hint = "start `holdfast identity signer`; nothing was signed"
 
 
 class SignerRefused(Conflict):
-    """The signer does not do what was asked: it does not serve this user, the request is unknown, or
-    there were too many.
-    """
+    """The signer does not do what was asked: it does not serve this user, the request is unknown, or there were too
+    many."""
 
     code = "signer-refused"
     default_hint = "its log says why; `holdfast identity signer --help` says which users it answers"
 
 
 class AgentElsewhere(Retryable):
-    """Another instance of this agent holds its lease, so this one may not act.
-
-    A worker waits and asks again; `holdfast.open` gives up after one lease. See docs/explanation/clones.md.
-    """
+    """Another instance of this agent holds its lease, so this one may not act. A worker waits and asks again;
+    `holdfast.open` gives up after one lease. See docs/explanation/clones.md."""
 
     code = "agent-elsewhere"
     default_hint = "Holdfast asks for the lease again; stop the other instance, or let it give the lease up"
 
 
 class AgentQuarantined(Conflict):
-    """This folder may not act as the agent: it is a copy, another instance acted since, an older state
-    was put back, or two copies of its instance key were seen.
-    """
+    """This folder may not act as the agent: it is a copy, another instance acted since, an older state was put back, or
+    two copies of its instance key were seen."""
 
     code = "agent-quarantined"
     default_hint = "see docs/explanation/clones.md; nothing was sent"
 
 
 class InstanceDamaged(StateUnusable):
-    """`instance/key.json` cannot be read.
-
-    After you remove it, the folder counts as a copy until you make it a restore.
-    """
+    """`instance/key.json` cannot be read. After you remove it, the folder counts as a copy until you make it a
+    restore."""
 
     code = "instance-damaged"
     default_hint = "remove the file: Holdfast makes a new key, and the folder counts as a copy"
 
 
 class ArbiterDamaged(StateUnusable):
-    """A file of the arbiter's folder was changed or cut short.
-
-    The arbiter grants nothing, because it may have forgotten what it granted.
-    """
+    """A file of the arbiter's folder was changed or cut short. The arbiter grants nothing, because it may have
+    forgotten what it granted."""
 
     code = "arbiter-damaged"
     default_hint = "an arbiter that lost its state grants nothing: put its folder back, or rotate the keys"
 
 
 class BadPhrase(BadUsage):
-    """The words are not a recovery phrase, or not the right one, nor within one mistake of it.
-
-    The message names places, never words.
-    """
+    """The words are not a recovery phrase, or not the right one, nor within one mistake of it. The message names
+    places, never words."""
 
     code = "bad-phrase"
     default_hint = "read the words from the sheet again: 24 words, the first four letters of each are enough"
@@ -169,11 +148,8 @@ class BadSheet(BadUsage):
 
 
 class BadKeyFile(BadUsage):
-    """The file given to `--import-key` is not an OpenSSH private key of type ed25519 and not a seed, or
-    its passphrase is wrong.
-
-    Nothing was made.
-    """
+    """The file given to `--import-key` is not an OpenSSH private key of type ed25519 and not a seed, or its passphrase
+    is wrong. Nothing was made."""
 
     code = "bad-key-file"
     default_hint = (
@@ -183,10 +159,8 @@ class BadKeyFile(BadUsage):
 
 
 class VaultMissing(StateUnusable):
-    """`keys.json` says that the keys are in a vault, and there is no vault at that path.
-
-    If it is lost for good, the escrow file beside a backup and the recovery sheet open the same keys.
-    """
+    """`keys.json` says that the keys are in a vault, and there is no vault at that path. If it is lost for good, the
+    escrow file beside a backup and the recovery sheet open the same keys."""
 
     code = "vault-missing"
     default_hint = "mount the vault's folder, or put it back"
@@ -200,8 +174,7 @@ class VaultExists(Conflict):
 
 
 class VaultLocked(StateUnusable):
-    """No slot of the vault opened: the passphrase is wrong, or the file of the unattended slot is not
-    mounted.
+    """No slot of the vault opened: the passphrase is wrong, or the file of the unattended slot is not mounted.
 
     The message names the vault and what was tried for each slot. Otherwise only the paper opens the vault
     (docs/how-to/recovery.md).
@@ -212,9 +185,8 @@ class VaultLocked(StateUnusable):
 
 
 class VaultDamaged(StateUnusable):
-    """A file of the vault was changed or cut short, or asks for something that Holdfast rejects before
-    any work (a key derivation beyond the limits, a passphrase recipient in an age file).
-    """
+    """A file of the vault was changed or cut short, or asks for something that Holdfast rejects before any work (a key
+    derivation beyond the limits, a passphrase recipient in an age file)."""
 
     code = "vault-damaged"
     default_hint = "put the file back from a copy; escrow.age is stored next to every backup"

@@ -6,20 +6,16 @@ from holdfast.errors.base import EXIT_PLACE, Conflict, NotFound, Retryable, Stat
 
 
 class JournalBusy(Retryable):
-    """Another process held the journal's write lock, or was repairing the journal, for too long.
-
-    Nothing was written. Workers try again by themselves; you can repeat a command.
-    """
+    """Another process held the journal's write lock, or was repairing the journal, for too long. Nothing was written.
+    Workers try again by themselves; you can repeat a command."""
 
     code = "journal-busy"
     default_hint = "another process is writing; Holdfast tries again. See `holdfast doctor` if this continues"
 
 
 class JournalFull(Retryable):
-    """There is no space on the journal's disk.
-
-    No new step begins. Results of running calls are still recorded, in reserved space.
-    """
+    """There is no space on the journal's disk. No new step begins. Results of running calls are still recorded, in
+    reserved space."""
 
     code = "journal-full"
     exit_code = EXIT_PLACE
@@ -27,11 +23,8 @@ class JournalFull(Retryable):
 
 
 class JournalStopped(StateUnusable):
-    """The disk reported a failed write, so memory and disk may differ; no step begins on this file.
-
-    Check the disk. The next worker that opens the journal alone rewrites it to a new file and keeps every
-    record.
-    """
+    """The disk reported a failed write, so memory and disk may differ; no step begins on this file. Check the disk. The
+    next worker that opens the journal alone rewrites it to a new file and keeps every record."""
 
     code = "journal-stopped"
     default_hint = (
@@ -41,10 +34,8 @@ class JournalStopped(StateUnusable):
 
 
 class JournalDamaged(StateUnusable):
-    """The file's structure, a record's seal or a task's hash chain is broken.
-
-    A single damaged task is parked and the others continue; an unreadable file stops all work.
-    """
+    """The file's structure, a record's seal or a task's hash chain is broken. A single damaged task is parked and the
+    others continue; an unreadable file stops all work."""
 
     code = "journal-damaged"
     default_hint = (
@@ -61,10 +52,8 @@ class JournalNewer(StateUnusable):
 
 
 class JournalOlderCopy(StateUnusable):
-    """The file is older than what this machine has already committed: an old copy was put back.
-
-    Running it would repeat what was done since.
-    """
+    """The file is older than what this machine has already committed: an old copy was put back. Running it would repeat
+    what was done since."""
 
     code = "journal-older-copy"
     default_hint = (
@@ -89,29 +78,23 @@ class JournalGone(StateUnusable):
 
 
 class NotAJournal(StateUnusable):
-    """There is no journal at this path, or the file is something else.
-
-    `holdfast worker APP` and `holdfast submit APP REQUEST` make a journal if there is none.
-    """
+    """There is no journal at this path, or the file is something else. `holdfast worker APP` and `holdfast submit APP
+    REQUEST` make a journal if there is none."""
 
     code = "not-a-journal"
     default_hint = "check the path; Holdfast never overwrites a file that it did not make"
 
 
 class CommitUnknown(Retryable):
-    """The disk reported an error during a commit, so the journal cannot say yet whether the write is
-    durable.
-
-    If the row cannot be read again, the journal stops (journal-stopped).
-    """
+    """The disk reported an error during a commit, so the journal cannot say yet whether the write is durable. If the
+    row cannot be read again, the journal stops (journal-stopped)."""
 
     code = "commit-unknown"
     default_hint = "Holdfast reads the row again under a lock before it sends anything"
 
 
 class SessionLost(Retryable):
-    """The process was paused for longer than its lease (a laptop slept, a debugger held it, the disk
-    hung).
+    """The process was paused for longer than its lease (a laptop slept, a debugger held it, the disk hung).
 
     Other sessions may have its tasks, so it stops at once. A worker is started again by its parent; an
     embedded engine begins a new session.
@@ -125,10 +108,7 @@ class SessionLost(Retryable):
 
 
 class LeaseLost(Conflict):
-    """A run wrote under an epoch that is no longer the task's: another worker has resumed it.
-
-    Nothing was written.
-    """
+    """A run wrote under an epoch that is no longer the task's: another worker has resumed it. Nothing was written."""
 
     code = "lease-lost"
     default_hint = "another worker has resumed the task; this run stops, and nothing is lost"
@@ -140,11 +120,8 @@ class LeaseLost(Conflict):
 
 
 class KeysMissing(StateUnusable):
-    """The journal has no `keys.json`.
-
-    Without it payloads cannot be read and effect keys cannot be made. Holdfast never makes new keys for an
-    old journal.
-    """
+    """The journal has no `keys.json`. Without it payloads cannot be read and effect keys cannot be made. Holdfast never
+    makes new keys for an old journal."""
 
     code = "keys-missing"
     default_hint = "put the journal's keys.json back next to it; without it the journal cannot be read"
@@ -168,11 +145,8 @@ class HighWaterDamaged(StateUnusable):
 
 
 class SecretsDamaged(StateUnusable):
-    """`secrets.sealed` beside the journal cannot be opened: it was changed, cut short, or sealed with
-    the keys of another journal.
-
-    The journal itself is not harmed.
-    """
+    """`secrets.sealed` beside the journal cannot be opened: it was changed, cut short, or sealed with the keys of
+    another journal. The journal itself is not harmed."""
 
     code = "secrets-damaged"
     default_hint = (
@@ -182,10 +156,7 @@ class SecretsDamaged(StateUnusable):
 
 
 class TaskNotFound(NotFound):
-    """This journal has no such task, or retention has removed it.
-
-    Check that `--journal` names the right journal.
-    """
+    """This journal has no such task, or retention has removed it. Check that `--journal` names the right journal."""
 
     code = "task-not-found"
     default_hint = "`holdfast task list` shows the tasks of this journal"
@@ -210,9 +181,7 @@ class ApprovalNotFound(NotFound):
 
 
 class BlobNotFound(NotFound):
-    """No blob has this digest, or retention removed it with the last task that used it.
-
-    Get the contents from their source again.
-    """
+    """No blob has this digest, or retention removed it with the last task that used it. Get the contents from their
+    source again."""
 
     code = "blob-not-found"

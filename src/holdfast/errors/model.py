@@ -40,10 +40,8 @@ class ModelOverloaded(ModelUnavailable):
 
 
 class ModelRejected(Terminal):
-    """The provider rejects the request; sending it again changes nothing.
-
-    The message is the provider's own, without the key.
-    """
+    """The provider rejects the request; sending it again changes nothing. The message is the provider's own, without
+    the key."""
 
     code = "model-rejected"
     exit_code = EXIT_FAILED
@@ -56,9 +54,7 @@ class ModelRejected(Terminal):
 
 
 class ContextTooLong(ModelRejected):
-    """The conversation does not fit into the model's context, or the request is larger than the provider
-    accepts.
-    """
+    """The conversation does not fit into the model's context, or the request is larger than the provider accepts."""
 
     code = "context-too-long"
     default_hint = "shorten the conversation, or choose a model with a longer context"
@@ -86,10 +82,8 @@ class ModelQuotaSpent(ModelRejected):
 
 
 class ModelRefused(Terminal):
-    """The model itself declined what the agent was asked to do; the message is in its words.
-
-    The task has failed; earlier effects stay.
-    """
+    """The model itself declined what the agent was asked to do; the message is in its words. The task has failed;
+    earlier effects stay."""
 
     code = "model-refused"
     exit_code = EXIT_FAILED
@@ -97,12 +91,8 @@ class ModelRefused(Terminal):
 
 
 class StateHeldElsewhere(BadUsage):
-    """The request depends on state that the provider keeps: a stored reply, a thread, an uploaded file,
-    a container.
-
-    Such state is in no checkpoint and no backup, and may be missing when the task resumes. Nothing was
-    sent.
-    """
+    """The request depends on state that the provider keeps: a stored reply, a thread, an uploaded file, a container.
+    Such state is in no checkpoint and no backup, and may be missing when the task resumes. Nothing was sent."""
 
     code = "state-held-elsewhere"
     default_hint = (
@@ -111,12 +101,8 @@ class StateHeldElsewhere(BadUsage):
 
 
 class ReplyGarbled(Unresolved):
-    """A reply began and cannot be used; it is never recorded as one.
-
-    Other endpoints were tried first. Asking again is safe, but you pay again.
-
-    `reason` is `cut`, `garbage`, `empty` or `too-large`.
-    """
+    """A reply began and cannot be used; it is never recorded as one. Other endpoints were tried first. Asking again is
+    safe, but you pay again. `reason` is `cut`, `garbage`, `empty` or `too-large`."""
 
     code = "reply-garbled"
     default_hint = "Holdfast threw the reply away and sends the request again"

@@ -6,11 +6,8 @@ from holdfast.errors.base import EXIT_FAILED, EXIT_RETRY, BadInput, BadUsage, Co
 
 
 class BadApp(BadUsage):
-    """APP does not lead to tasks.
-
-    The file or module does not exist, fails at import, lacks the attribute, or the attribute is not a list
-    of tasks or a `holdfast.App`. If it has several tasks, choose one with `--task`.
-    """
+    """APP does not lead to tasks. The file or module does not exist, fails at import, lacks the attribute, or the
+    attribute is not a list of tasks or a `holdfast.App`. If it has several tasks, choose one with `--task`."""
 
     code = "bad-app"
     default_hint = (
@@ -19,21 +16,16 @@ class BadApp(BadUsage):
 
 
 class BadReference(BadUsage):
-    """The text is not a task id, effect key or TASK/ORDINAL, or it is the beginning of several ids.
-
-    You can shorten an id to any unique beginning.
-    """
+    """The text is not a task id, effect key or TASK/ORDINAL, or it is the beginning of several ids. You can shorten an
+    id to any unique beginning."""
 
     code = "bad-reference"
     default_hint = "name a step as TASK/ORDINAL, for example 01J9ZK3V5T8Q2M4N6P7R8S9T0V/4"
 
 
 class BadEvent(BadInput):
-    """A webhook request is not signed by the provider of a ready contract, is too old, or is not an
-    event.
-
-    Nothing was taken from it. See docs/reference/contracts/README.md.
-    """
+    """A webhook request is not signed by the provider of a ready contract, is too old, or is not an event. Nothing was
+    taken from it. See docs/reference/contracts/README.md."""
 
     code = "bad-event"
     default_hint = "answer 400; if the provider did send it, check the signing secret of the endpoint"
@@ -61,11 +53,8 @@ class ToolNotImportable(BadUsage):
 
 
 class NoSchema(BadUsage):
-    """A tool cannot be offered to a model or checked by a gate, because a parameter's type is not a JSON
-    value: a date, a dataclass, a set.
-
-    The message names the tool and the parameter. Without a model or gate the tool still works.
-    """
+    """A tool cannot be offered to a model or checked by a gate, because a parameter's type is not a JSON value: a date,
+    a dataclass, a set. The message names the tool and the parameter. Without a model or gate the tool still works."""
 
     code = "no-schema"
     default_hint = (
@@ -81,9 +70,8 @@ class NoSchema(BadUsage):
 
 
 class BadSecret(BadUsage):
-    """The name or value of a secret is not allowed: a value below 8 characters, too large, or part of a
-    name; a name with other characters than small letters, digits, `_` and `-`; a secret that exists
-    already.
+    """The name or value of a secret is not allowed: a value below 8 characters, too large, or part of a name; a name
+    with other characters than small letters, digits, `_` and `-`; a secret that exists already.
 
     The value is never shown.
     """
@@ -93,10 +81,8 @@ class BadSecret(BadUsage):
 
 
 class SecretInInput(BadUsage):
-    """The arguments or the request id of a task contain the value of a known secret, plain or encoded.
-
-    Nothing was written.
-    """
+    """The arguments or the request id of a task contain the value of a known secret, plain or encoded. Nothing was
+    written."""
 
     code = "secret-in-input"
     default_hint = "pass the handle `secret://NAME` instead; the value itself would be written down"
@@ -118,22 +104,18 @@ class SecretNotFound(NotFound):
 
 
 class SecretInUse(Conflict):
-    """Open steps have recorded that they send this secret; the message names them.
-
-    Nothing was removed. With `--force` a step that would send it is parked with a question.
-    """
+    """Open steps have recorded that they send this secret; the message names them. Nothing was removed. With `--force`
+    a step that would send it is parked with a question."""
 
     code = "secret-in-use"
     default_hint = "let those steps finish, or give --force: they are then parked when they would be sent"
 
 
 class ScratchRefused(BadUsage):
-    """The scratch folder holds something that another worker cannot get as it is: a link, pipe, socket
-    or device, a file on another file system, a name that is not UTF-8, or two names that some file
-    systems treat as one.
+    """The scratch folder holds something that another worker cannot get as it is: a link, pipe, socket or device, a
+    file on another file system, a name that is not UTF-8, or two names that some file systems treat as one.
 
-    The message names the path. `run.call` raises it before anything is sent; after a call it is
-    scratch-not-kept.
+    The message names the path. `run.call` raises it before anything is sent; after a call it is scratch-not-kept.
     """
 
     code = "scratch-refused"
@@ -148,11 +130,8 @@ class ScratchTooLarge(BadUsage):
 
 
 class ScratchChanging(BadUsage):
-    """A scratch file changed each time it was read for a checkpoint, and no other call of the task was
-    writing it.
-
-    A thread or a background program may be.
-    """
+    """A scratch file changed each time it was read for a checkpoint, and no other call of the task was writing it. A
+    thread or a background program may be."""
 
     code = "scratch-changing"
     default_hint = "let the program that writes the file finish before the next step"
@@ -192,31 +171,24 @@ class ScopeBusy(Conflict):
 
 
 class NotNow(Conflict):
-    """The decision came too early: a request may still be in transit.
-
-    The message and `holdfast effect show` name the time.
-    """
+    """The decision came too early: a request may still be in transit. The message and `holdfast effect show` name the
+    time."""
 
     code = "too-early"
     default_hint = "a request may still be in flight; decide after that time"
 
 
 class NotSettleable(Conflict):
-    """The step or task is not in a state for this decision.
-
-    Only a parked step can be settled, only a parked or failed task retried; an ended task cannot be
-    cancelled.
-    """
+    """The step or task is not in a state for this decision. Only a parked step can be settled, only a parked or failed
+    task retried; an ended task cannot be cancelled."""
 
     code = "not-settleable"
     default_hint = "you can decide only parked steps; `holdfast effect list` shows them"
 
 
 class TaskFailed(Terminal):
-    """The task ended with an error of its own code, or of a step that it did not handle.
-
-    `holdfast task retry TASK` runs it again; closed steps are not repeated.
-    """
+    """The task ended with an error of its own code, or of a step that it did not handle. `holdfast task retry TASK`
+    runs it again; closed steps are not repeated."""
 
     code = "task-failed"
     exit_code = EXIT_FAILED
@@ -241,11 +213,8 @@ class TaskCancelled(Terminal):
 
 
 class TaskParked(Unresolved):
-    """A step needs a person, or the task cannot continue by itself: its code has changed, or its last
-    runs killed their process.
-
-    The hint names the commands for this task.
-    """
+    """A step needs a person, or the task cannot continue by itself: its code has changed, or its last runs killed their
+    process. The hint names the commands for this task."""
 
     code = "task-parked"
 

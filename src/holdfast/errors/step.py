@@ -17,10 +17,9 @@ class StepFailed(Terminal):
 class Refused(StepFailed):
     """The service says that the effect did not happen and will not happen; `proof` holds its answer.
 
-    A tool raises it with the service's proof; `run.call` raises it again on every replay. With
-    `retry_after_s` the tool says that it may be asked again after that time, for example after a rate
-    limit. It is then sent again while the tool's `attempts` last, unless another attempt may have been sent
-    or refusals are stored.
+    A tool raises it with the service's proof; `run.call` raises it again on every replay. With `retry_after_s` the tool
+    says that it may be asked again after that time, for example after a rate limit. It is then sent again while the
+    tool's `attempts` last, unless another attempt may have been sent or refusals are stored.
     """
 
     code = "refused"
@@ -34,10 +33,8 @@ class Refused(StepFailed):
 
 
 class ToolFailed(StepFailed):
-    """A Read or Transactional tool raised; nothing outside was changed.
-
-    The message holds the tool's own error. With `retries` the tool tries again by itself.
-    """
+    """A Read or Transactional tool raised; nothing outside was changed. The message holds the tool's own error. With
+    `retries` the tool tries again by itself."""
 
     code = "tool-failed"
 
@@ -49,10 +46,8 @@ class ToolFailed(StepFailed):
 
 
 class StatementFailed(StepFailed):
-    """The database rejected a statement of a Transactional tool; all its statements were undone.
-
-    The message holds the database's reason.
-    """
+    """The database rejected a statement of a Transactional tool; all its statements were undone. The message holds the
+    database's reason."""
 
     code = "statement-failed"
 
@@ -92,11 +87,8 @@ class GateRefused(StepFailed):
 
 
 class ScratchNotKept(StepFailed):
-    """The step is closed and will not run again, but its files in the scratch folder are not stored.
-
-    One of them is rejected or over a limit, or the disk was full and the worker died before there was
-    space.
-    """
+    """The step is closed and will not run again, but its files in the scratch folder are not stored. One of them is
+    rejected or over a limit, or the disk was full and the worker died before there was space."""
 
     code = "scratch-not-kept"
     default_hint = "the step is not run again; make its files again with another call, or continue without them"
@@ -109,10 +101,8 @@ class ScratchNotKept(StepFailed):
 
 
 class ResultNotKept(StepFailed):
-    """The effect took place, but its result is not a JSON value that can be stored.
-
-    The step is recorded as succeeded and never repeated.
-    """
+    """The effect took place, but its result is not a JSON value that can be stored. The step is recorded as succeeded
+    and never repeated."""
 
     code = "result-not-kept"
     default_hint = "the step is recorded as succeeded; make the tool return JSON values"
@@ -127,8 +117,7 @@ class ResultNotKept(StepFailed):
 class DoneWithOtherArguments(StepFailed):
     """The call was not made: before the journal was restored, this step was done with other arguments.
 
-    It is recorded as succeeded and raised again on every replay. Continue with what was done, or make
-    another call.
+    It is recorded as succeeded and raised again on every replay. Continue with what was done, or make another call.
 
     `args_done` is what it was called with (None if the lookup does not say), `result` is what it returned.
     """
@@ -158,9 +147,7 @@ class NotSent(Unresolved):
 
 
 class Busy(Unresolved):
-    """The service still works on this effect key, or asks to come back later. The step asks again by
-    itself.
-    """
+    """The service still works on this effect key, or asks to come back later. The step asks again by itself."""
 
     code = "busy"
 
@@ -189,10 +176,8 @@ class HttpUnknown(Unresolved):
 
 
 class AttemptTimedOut(Unresolved):
-    """A call gave no outcome in time; that says nothing about the effect.
-
-    Holdfast settles it by the tool's effect class.
-    """
+    """A call gave no outcome in time; that says nothing about the effect. Holdfast settles it by the tool's effect
+    class."""
 
     code = "attempt-timed-out"
 
@@ -203,9 +188,7 @@ class AttemptTimedOut(Unresolved):
 
 
 class ChildDied(Unresolved):
-    """The process of a blocking tool died during the call. Holdfast settles it by the tool's effect
-    class.
-    """
+    """The process of a blocking tool died during the call. Holdfast settles it by the tool's effect class."""
 
     code = "child-died"
 
@@ -213,11 +196,9 @@ class ChildDied(Unresolved):
 class ToolRaised(Unresolved):
     """A blocking tool raised something that says nothing about its effect.
 
-    Holdfast settles it by the tool's effect class. If the tool knows more, let it raise `Refused` or
-    `NotSent`.
+    Holdfast settles it by the tool's effect class. If the tool knows more, let it raise `Refused` or `NotSent`.
 
-    `kind` is the exception's class, `text` its message, `error_code` its code if it was an error of
-    Holdfast.
+    `kind` is the exception's class, `text` its message, `error_code` its code if it was an error of Holdfast.
     """
 
     code = "tool-raised"

@@ -1,3 +1,1 @@
-"""Read models: what `--json`, pages and programs are shown. They get open ports and never import
-`app`.
-"""
+"""Read models: what `--json`, pages and programs are shown. They get open ports and never import `app`."""

@@ -16,19 +16,15 @@ SHOWN_MAX = 40
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "adopt",
-        run=run,
-        purpose=(
-            "Give an existing agent, in any language or framework, an identity, backups, a\n"
-            "hand-off and recovery. Lists what was found, what is backed up and what is not.\n"
-            "Holdfast does not move, write or change the mode of any of its files. Holdfast's own\n"
-            "files are in FOLDER/.holdfast, readable only by you. If a run is interrupted, run the\n"
-            "same command again to finish it."
-        ),
-        examples=("holdfast adopt ~/clawd --dry-run", "holdfast adopt ~/clawd --second /media/stick/clawd"),
-    )
+    parser = new_command(commands, "adopt", run).help("""
+        Give an existing agent, in any language or framework, an identity, backups, a hand-off and recovery. Lists
+        what was found, what is backed up and what is not. Holdfast does not move, write or change the mode of any
+        of its files. Holdfast's own files are in FOLDER/.holdfast, readable only by you. If a run is interrupted,
+        run the same command again to finish it.
+        examples:
+          holdfast adopt ~/clawd --dry-run
+          holdfast adopt ~/clawd --second /media/stick/clawd
+        """)
     parser.add_argument("folder", metavar="FOLDER", help="the agent's folder")
     parser.add_argument("--name", metavar="NAME", default="", help="default: the folder's name")
     add_options(parser, "--dry-run", "--yes")

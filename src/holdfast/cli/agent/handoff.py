@@ -12,15 +12,13 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "handoff",
-        run=run,
-        purpose="Show what is done, what is pending, what was decided and what changed, from the "
-        "journal of the agent in this folder, and update handoff.md. Without a journal, show "
-        "handoff.md and its date.",
-        examples=("holdfast handoff", "holdfast handoff --home ~/agents/ada --json"),
-    )
+    parser = new_command(commands, "handoff", run).help("""
+        Show what is done, what is pending, what was decided and what changed, from the journal of the agent in this
+        folder, and update handoff.md. Without a journal, show handoff.md and its date.
+        examples:
+          holdfast handoff
+          holdfast handoff --home ~/agents/ada --json
+        """)
     add_options(parser, "--home", "--json")
 
 

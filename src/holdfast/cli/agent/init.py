@@ -11,25 +11,20 @@ from holdfast.cli.input.input_slots import add_slot_options
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "init",
-        run=run,
-        purpose=(
-            "Make an agent: its folder, its identity, a vault with its keys, a second place for\n"
-            "the next key, a witness, and 24 recovery words to write on paper.\n\n"
-            "Holdfast shows the words once, before it makes anything that they could open. Anyone\n"
-            "who has them can evict every running copy of the agent. Without them, a lost machine\n"
-            "is a lost identity. An agent that already has a journal keeps it; its keys move into\n"
-            "the vault. If a run is interrupted, run the same command again to finish it."
-        ),
-        examples=(
-            "holdfast init ada",
-            "holdfast init ada --second /media/stick/ada",
-            "holdfast init ada --second /srv/second/ada --unlock-file /run/secrets/ada \\\n"
-            "    --second-passphrase-fd 3 --words-fd 4 3< passphrase 4>> /dev/shm/words",
-        ),
-    )
+    parser = new_command(commands, "init", run).help("""
+        Make an agent: its folder, its identity, a vault with its keys, a second place for the next key, a witness,
+        and 24 recovery words to write on paper.
+
+        Holdfast shows the words once, before it makes anything that they could open. Anyone who has them can evict
+        every running copy of the agent. Without them, a lost machine is a lost identity. An agent that already has
+        a journal keeps it; its keys move into the vault. If a run is interrupted, run the same command again to
+        finish it.
+        examples:
+          holdfast init ada
+          holdfast init ada --second /media/stick/ada
+          holdfast init ada --second /srv/second/ada --unlock-file /run/secrets/ada \\
+            --second-passphrase-fd 3 --words-fd 4 3< passphrase 4>> /dev/shm/words
+        """)
     parser.add_argument("name", metavar="NAME", help="small letters, digits, - and _")
     parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: ./NAME)")
     add_identity_options(parser)

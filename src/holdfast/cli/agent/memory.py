@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
+from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
 
 if TYPE_CHECKING:
     from holdfast.app.memory_search import MissingFile
@@ -17,71 +17,50 @@ LIMIT = 20
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "memory",
-        purpose="What the agent in this folder remembers: MEMORY.md, and one log per day in memory/. "
-        "You may edit the files at any time; a running agent keeps your edits.",
-        examples=(
-            'holdfast memory add "The landlord answers on Mondays" --to MEMORY',
-            "holdfast memory search landlord",
-        ),
-    )
-    _add_add(verbs)
-    _add_search(verbs)
-    _add_show(verbs)
+    verbs = new_noun(commands, "memory").help("""
+        What the agent in this folder remembers: MEMORY.md, and one log per day in memory/. You may edit the files
+        at any time; a running agent keeps your edits.
+        examples:
+          holdfast memory add "The landlord answers on Mondays" --to MEMORY
+          holdfast memory search landlord
+        """)
+    parser = new_verb(verbs, "add", run_add).help("""add a line
 
-
-def _add_add(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "add",
-        run=run_add,
-        summary="add a line",
-        purpose="Add one line to today's log or to MEMORY.md. If there is a journal, the line goes "
-        "through it, also while a worker runs; otherwise straight into the file.",
-        examples=(
-            'holdfast memory add "Moved the meeting to Friday"',
-            "echo 'Never call before nine' | holdfast memory add - --to MEMORY",
-        ),
-    )
+        Add one line to today's log or to MEMORY.md. If there is a journal, the line goes through it, also while a
+        worker runs; otherwise straight into the file.
+        examples:
+          holdfast memory add "Moved the meeting to Friday"
+          echo 'Never call before nine' | holdfast memory add - --to MEMORY
+        """)
     parser.add_argument("text", metavar="TEXT", help="the line; - reads it from standard input")
     parser.add_argument("--to", choices=("day", "MEMORY"), default="day", help="which file (default: today's log)")
     parser.add_argument("--origin", metavar="WHO", default="user", help="who says it (default: user)")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "search", run_search).help("""find lines
 
-
-def _add_search(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "search",
-        run=run_search,
-        summary="find lines",
-        purpose="Find the lines of MEMORY.md and of the daily logs that match these words, best match first.",
-        columns=(
-            ("FILE", "file and line number; waits: in the journal, not yet in the file"),
-            ("DAY", "when it was said, if known"),
-            ("ORIGIN", "who said it; file: written by hand"),
-            ("TEXT", "the line"),
-        ),
-        examples=("holdfast memory search landlord", "holdfast memory search rent --since 2026-11-01"),
-    )
+        Find the lines of MEMORY.md and of the daily logs that match these words, best match first.
+        columns:
+          FILE    file and line number; waits: in the journal, not yet in the file
+          DAY     when it was said, if known
+          ORIGIN  who said it; file: written by hand
+          TEXT    the line
+        examples:
+          holdfast memory search landlord
+          holdfast memory search rent --since 2026-11-01
+        """)
     parser.add_argument("words", metavar="WORD", nargs="+", help="words to search for")
     parser.add_argument("--since", metavar="DAY", default="", help="only lines from this day on")
     parser.add_argument("--limit", type=int, default=LIMIT, help=f"at most (default: {LIMIT})")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "show", run_show).help("""print the memory
 
-
-def _add_show(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "show",
-        run=run_show,
-        summary="print the memory",
-        purpose="Print MEMORY.md or the log of a day; with --start, the summary that an agent gets "
-        "when it starts. Needs no journal.",
-        examples=("holdfast memory show", "holdfast memory show 2026-11-15", "holdfast memory show --start"),
-    )
+        Print MEMORY.md or the log of a day; with --start, the summary that an agent gets when it starts. Needs no
+        journal.
+        examples:
+          holdfast memory show
+          holdfast memory show 2026-11-15
+          holdfast memory show --start
+        """)
     parser.add_argument("day", metavar="DAY", nargs="?", default="", help="a day's log (default: MEMORY.md)")
     add_flag(parser, "--start", "the summary that an agent gets when it starts")
     add_options(parser, "--home", "--json")

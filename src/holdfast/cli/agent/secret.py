@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun, over_journal
+from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb, over_journal
 from holdfast.errors import InvariantViolated
 
 if TYPE_CHECKING:
@@ -14,82 +14,58 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "secret",
-        purpose="The secrets of tools. A tool's argument names one as secret://NAME. Holdfast fills "
-        "in the value when it sends the call, and never records, shows or logs it. Values are "
-        "encrypted in secrets.sealed next to the journal's keys; running workers see a change at once.",
-        examples=("holdfast secret set billing", "holdfast secret list"),
-    )
-    _add_set(verbs)
-    _add_list(verbs)
-    _add_rotate(verbs)
-    _add_remove(verbs)
+    verbs = new_noun(commands, "secret").help("""
+        The secrets of tools. A tool's argument names one as secret://NAME. Holdfast fills in the value when it
+        sends the call, and never records, shows or logs it. Values are encrypted in secrets.sealed next to the
+        journal's keys; running workers see a change at once.
+        examples:
+          holdfast secret set billing
+          holdfast secret list
+        """)
+    parser = new_verb(verbs, "set", run_set).help("""store a new secret
 
-
-def _add_set(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "set",
-        run=run_set,
-        summary="store a new secret",
-        purpose="Store a new secret. Holdfast asks for the value without showing it, or reads it from "
-        "a descriptor or a private file. Never put it on the command line or in the environment, "
-        "where other programs can read it. At least 8 characters; a final line break is dropped.",
-        examples=(
-            "holdfast secret set billing",
-            "holdfast secret set billing --from-file billing.key",
-            "pass show billing | holdfast secret set billing --from-fd 0",
-        ),
-    )
+        Store a new secret. Holdfast asks for the value without showing it, or reads it from a descriptor or a
+        private file. Never put it on the command line or in the environment, where other programs can read it. At
+        least 8 characters; a final line break is dropped.
+        examples:
+          holdfast secret set billing
+          holdfast secret set billing --from-file billing.key
+          pass show billing | holdfast secret set billing --from-fd 0
+        """)
     _add_value_options(parser)
+    parser = new_verb(verbs, "list", over_journal(_list)).help("""names, versions and ages; never values
 
-
-def _add_list(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "list",
-        run=over_journal(_list),
-        summary="names, versions and ages; never values",
-        purpose="List every secret by name; never a value.",
-        columns=(
-            ("secret", "the handle to use in an argument"),
-            ("version", "the version that new steps use"),
-            ("age", "how long this version is in use"),
-            ("kept", "older versions that open steps may still send"),
-        ),
-        examples=("holdfast secret list", "holdfast secret list --json"),
-    )
+        List every secret by name; never a value.
+        columns:
+          secret   the handle to use in an argument
+          version  the version that new steps use
+          age      how long this version is in use
+          kept     older versions that open steps may still send
+        examples:
+          holdfast secret list
+          holdfast secret list --json
+        """)
     add_options(parser, "--journal", "--home", "--json")
+    parser = new_verb(verbs, "rotate", run_rotate).help("""give a secret a new value
 
-
-def _add_rotate(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "rotate",
-        run=run_rotate,
-        summary="give a secret a new value",
-        purpose="Give a secret a new value. New steps use it at once. A step that was planned with "
-        "the old value still sends that one; Holdfast keeps two older versions for this. Use "
-        "--drop-old if the old value is revoked: Holdfast then forgets it, and parks a step that "
-        "may have been sent with it instead of sending it again with another value.",
-        examples=("holdfast secret rotate billing", "holdfast secret rotate billing --from-file new.key --drop-old"),
-    )
+        Give a secret a new value. New steps use it at once. A step that was planned with the old value still sends
+        that one; Holdfast keeps two older versions for this. Use --drop-old if the old value is revoked: Holdfast
+        then forgets it, and parks a step that may have been sent with it instead of sending it again with another
+        value.
+        examples:
+          holdfast secret rotate billing
+          holdfast secret rotate billing --from-file new.key --drop-old
+        """)
     _add_value_options(parser)
     add_flag(parser, "--drop-old", "forget older versions: the old value is revoked")
+    parser = new_verb(verbs, "remove", over_journal(_remove)).help("""remove a secret
 
-
-def _add_remove(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "remove",
-        run=over_journal(_remove),
-        summary="remove a secret",
-        purpose="Remove a secret with all its versions. Asks first; refuses if open steps use it. "
-        "Holdfast no longer recognises the value if a far end echoes it later.",
-        examples=("holdfast secret remove billing", "holdfast secret remove billing --yes"),
-    )
+        Remove a secret with all its versions. Asks first; refuses if open steps use it. Holdfast no longer
+        recognises the value if a far end echoes it later.
+        examples:
+          holdfast secret remove billing
+          holdfast secret remove billing --yes
+        """)
     parser.add_argument("name", metavar="NAME", help="the secret, without secret://")
     add_flag(parser, "--force", "also if open steps use it: they will be parked")
     add_options(parser, "--yes", "--dry-run", "--journal", "--home", "--json")

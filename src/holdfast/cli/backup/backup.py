@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.cli.backup.upkeep import add_upkeep
-from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
+from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
@@ -17,86 +17,67 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "backup",
-        purpose="Snapshots of an agent in its places. A new snapshot is not yet a backup: it counts "
-        "after Holdfast has restored it for a test and compared every byte with the signed manifest.",
-        examples=("holdfast backup now", "holdfast backup list", "holdfast backup verify"),
-    )
-    _add_now(verbs)
-    _add_list(verbs)
-    _add_verify(verbs)
-    add_upkeep(verbs)
+    verbs = new_noun(commands, "backup").help("""
+        Snapshots of an agent in its places. A new snapshot is not yet a backup: it counts after Holdfast has
+        restored it for a test and compared every byte with the signed manifest.
+        examples:
+          holdfast backup now
+          holdfast backup list
+          holdfast backup verify
+        """)
+    parser = new_verb(verbs, "now", run_now).help("""make a snapshot in every place, and test it
 
-
-def _add_now(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "now",
-        run=run_now,
-        summary="make a snapshot in every place, and test it",
-        purpose="Make a snapshot of the agent in every place at once, and restore it for a test from "
-        "each. The agent may continue to work. Each place has its own result; a place that fails "
-        "does not stop the others.",
-        columns=(
-            ("place", "where"),
-            ("made", "whether the snapshot was stored"),
-            ("verified", "whether a test restore was identical"),
-            ("stored", "new bytes in the repository"),
-            ("result", "ok, or what went wrong"),
-        ),
-        examples=("holdfast backup now", "holdfast backup now nas --json"),
-    )
+        Make a snapshot of the agent in every place at once, and restore it for a test from each. The agent may
+        continue to work. Each place has its own result; a place that fails does not stop the others.
+        columns:
+          place     where
+          made      whether the snapshot was stored
+          verified  whether a test restore was identical
+          stored    new bytes in the repository
+          result    ok, or what went wrong
+        examples:
+          holdfast backup now
+          holdfast backup now nas --json
+        """)
     parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     add_flag(parser, "--no-verify", "do not test it; it does not count as verified")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "list", run_list).help("""which snapshots exist, where, and how old
 
-
-def _add_list(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "list",
-        run=run_list,
-        summary="which snapshots exist, where, and how old",
-        purpose="Look into every place: its newest snapshot, how far it is behind the newest one that "
-        "any place knows of, and when a snapshot was last made and last verified there. Also finds "
-        "a repository that was rolled back to an older state.",
-        columns=(
-            ("place", "where"),
-            ("newest", "number of its newest snapshot"),
-            ("behind", "snapshots, steps and seconds behind the newest known snapshot"),
-            ("last backup", "when a snapshot was last made there"),
-            ("last verified", "when a snapshot was last restored for a test"),
-            ("result", "of the last run; or why the place cannot be read"),
-        ),
-        examples=("holdfast backup list", "holdfast backup list --snapshots --json"),
-    )
+        Look into every place: its newest snapshot, how far it is behind the newest one that any place knows of, and
+        when a snapshot was last made and last verified there. Also finds a repository that was rolled back to an
+        older state.
+        columns:
+          place          where
+          newest         number of its newest snapshot
+          behind         snapshots, steps and seconds behind the newest known snapshot
+          last backup    when a snapshot was last made there
+          last verified  when a snapshot was last restored for a test
+          result         of the last run; or why the place cannot be read
+        examples:
+          holdfast backup list
+          holdfast backup list --snapshots --json
+        """)
     add_flag(parser, "--snapshots", "show every snapshot")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "verify", run_verify).help("""restore a snapshot for a test
 
-
-def _add_verify(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "verify",
-        run=run_verify,
-        summary="restore a snapshot for a test",
-        purpose="Restore the newest snapshot of every place into a scratch folder, without using "
-        "anything stored on this machine. Compare all of it with the signed manifest, and check "
-        "the journal in it. Does not change the agent.",
-        columns=(
-            ("place", "where"),
-            ("snapshot", "which one"),
-            ("verified", "whether it is identical to what was signed"),
-            ("seconds", "how long it took"),
-            ("result", "ok, or what is wrong"),
-        ),
-        examples=("holdfast backup verify", "holdfast backup verify nas --json"),
-    )
+        Restore the newest snapshot of every place into a scratch folder, without using anything stored on this
+        machine. Compare all of it with the signed manifest, and check the journal in it. Does not change the agent.
+        columns:
+          place     where
+          snapshot  which one
+          verified  whether it is identical to what was signed
+          seconds   how long it took
+          result    ok, or what is wrong
+        examples:
+          holdfast backup verify
+          holdfast backup verify nas --json
+        """)
     parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     parser.add_argument("--snapshot", metavar="NAME", default="", help="this snapshot (default: the newest)")
     add_options(parser, "--home", "--json")
+    add_upkeep(verbs)
 
 
 def run_now(args: argparse.Namespace) -> int:

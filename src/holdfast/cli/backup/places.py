@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, Run, add_flag, add_options, new_command, new_noun
+from holdfast.cli.command import Commands, Run, add_flag, add_options, new_noun, new_verb
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
@@ -16,38 +16,23 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "place",
-        purpose="Where an agent's backups go: folders on other disks, and repositories on other "
-        "hosts. Each place has its own repository and key; a place that fails does not stop the others.",
-        examples=("holdfast place add nas /mnt/nas/holdfast --domain 'NAS in the cellar'", "holdfast place list"),
-    )
-    _add_add(verbs)
-    _add_list(verbs)
-    _add_check(verbs)
-    _add_move(verbs)
-    _add_fix_key(verbs)
-    _add_break_lock(verbs)
-    _add_remove(verbs)
+    verbs = new_noun(commands, "place").help("""
+        Where an agent's backups go: folders on other disks, and repositories on other hosts. Each place has its own
+        repository and key; a place that fails does not stop the others.
+        examples:
+          holdfast place add nas /mnt/nas/holdfast --domain 'NAS in the cellar'
+          holdfast place list
+        """)
+    parser = new_verb(verbs, "add", over_places(_add)).help("""add a place, with its own repository
 
-
-def _add_add(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "add",
-        run=over_places(_add),
-        summary="add a place, with its own repository",
-        purpose="Add a place and make an encrypted Borg repository there. The folder must exist, so "
-        "that Holdfast does not mistake an unmounted disk for a new place. Holdfast also stores "
-        "there what your recovery sheet needs to restore the agent from this place alone: "
-        "escrow.age, the heads, and the key blocks of the other places.",
-        examples=(
-            "holdfast place add nas /mnt/nas/holdfast --domain 'NAS in the cellar'",
-            "holdfast place add host ssh://backup@host.example/./ada --append-only",
-            "holdfast place add host backup@host.example:ada --rsh 'ssh -i ~/.ssh/backup'",
-        ),
-    )
+        Add a place and make an encrypted Borg repository there. The folder must exist, so that Holdfast does not
+        mistake an unmounted disk for a new place. Holdfast also stores there what your recovery sheet needs to
+        restore the agent from this place alone: escrow.age, the heads, and the key blocks of the other places.
+        examples:
+          holdfast place add nas /mnt/nas/holdfast --domain 'NAS in the cellar'
+          holdfast place add host ssh://backup@host.example/./ada --append-only
+          holdfast place add host backup@host.example:ada --rsh 'ssh -i ~/.ssh/backup'
+        """)
     parser.add_argument("name", metavar="NAME", help="your name for it: nas, second-host")
     parser.add_argument("address", metavar="ADDRESS", help="a folder, ssh://user@host:port/path, or user@host:path")
     parser.add_argument(
@@ -70,94 +55,66 @@ def _add_add(verbs: Commands) -> None:
         "repositories that they made themselves (default: ADDRESS-beside)",
     )
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "list", run_list).help("""list places, and when each was last verified
 
-
-def _add_list(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "list",
-        run=run_list,
-        summary="list places, and when each was last verified",
-        purpose="List the places of the agent, as this machine knows them. Contacts no place.",
-        columns=(
-            ("place", "its name"),
-            ("address", "where it is"),
-            ("domain", "what fails together with it; places that share one are listed below"),
-            ("verified", "age of the newest snapshot that passed a test restore; only this counts"),
-            ("made", "age of the newest snapshot"),
-            ("result", "of the last try: ok, or the code of the error"),
-        ),
-        examples=("holdfast place list", "holdfast place list --json"),
-    )
+        List the places of the agent, as this machine knows them. Contacts no place.
+        columns:
+          place     its name
+          address   where it is
+          domain    what fails together with it; places that share one are listed below
+          verified  age of the newest snapshot that passed a test restore; only this counts
+          made      age of the newest snapshot
+          result    of the last try: ok, or the code of the error
+        examples:
+          holdfast place list
+          holdfast place list --json
+        """)
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "check", over_places(_check)).help("""check that a place is present, opens and is complete
 
-
-def _add_check(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "check",
-        run=over_places(_check),
-        summary="check that a place is present, opens and is complete",
-        purpose="Check a place: the right disk is mounted, the repository opens and is the one that "
-        "was added, no snapshot is missing, and the files for a recovery on a new machine are "
-        "present. --deep reads every chunk; only a test restore (`holdfast backup verify`) proves more.",
-        examples=("holdfast place check nas", "holdfast place check nas --deep --json"),
-    )
+        Check a place: the right disk is mounted, the repository opens and is the one that was added, no snapshot is
+        missing, and the files for a recovery on a new machine are present. --deep reads every chunk; only a test
+        restore (`holdfast backup verify`) proves more.
+        examples:
+          holdfast place check nas
+          holdfast place check nas --deep --json
+        """)
     _add_name(parser)
     add_flag(parser, "--deep", "read every chunk; slow")
     add_flag(parser, "--mark", "write the place's marker file again: you confirm that this is the right place")
+    parser = new_verb(verbs, "move", over_places(_move)).help("""give the new address of a repository that you moved
 
-
-def _add_move(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "move",
-        run=over_places(_move),
-        summary="give the new address of a repository that you moved",
-        purpose="Tell Holdfast the new address of a place. It must be the same repository; never use "
-        "both a copy and its original.",
-        examples=("holdfast place move nas /mnt/rack/holdfast",),
-    )
+        Tell Holdfast the new address of a place. It must be the same repository; never use both a copy and its
+        original.
+        examples:
+          holdfast place move nas /mnt/rack/holdfast
+        """)
     parser.add_argument("name", metavar="NAME", help="the place")
     parser.add_argument("address", metavar="ADDRESS", help="where it is now")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "fix-key", over_places(_fix_key)).help("""put a lost key block back
 
-
-def _add_fix_key(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "fix-key",
-        run=over_places(_fix_key),
-        summary="put a lost key block back",
-        purpose="Put the vault's copy of the key block back into a repository that lost its own.",
-        examples=("holdfast place fix-key nas",),
-    )
+        Put the vault's copy of the key block back into a repository that lost its own.
+        examples:
+          holdfast place fix-key nas
+        """)
     _add_name(parser)
+    parser = new_verb(verbs, "break-lock", over_places(_break_lock)).help("""remove a lock that a dead machine left
 
-
-def _add_break_lock(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "break-lock",
-        run=over_places(_break_lock),
-        summary="remove a lock that a dead machine left",
-        purpose="Remove a lock that another machine left behind when it died. Two clients at the same "
-        "time can damage a repository: make sure that no other client is working.",
-        examples=("holdfast place break-lock nas",),
-    )
+        Remove a lock that another machine left behind when it died. Two clients at the same time can damage a
+        repository: make sure that no other client is working.
+        examples:
+          holdfast place break-lock nas
+        """)
     _add_name(parser)
     add_options(parser, "--yes")
+    parser = new_verb(verbs, "remove", over_places(_remove)).help("""stop backing up there; existing snapshots stay
 
-
-def _add_remove(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "remove",
-        run=over_places(_remove),
-        summary="stop backing up there; existing snapshots stay",
-        purpose="Stop backing up to this place. Its snapshots stay and can be restored; the vault keeps its key.",
-        examples=("holdfast place remove usb", "holdfast place remove usb --yes"),
-    )
+        Stop backing up to this place. Its snapshots stay and can be restored; the vault keeps its key.
+        examples:
+          holdfast place remove usb
+          holdfast place remove usb --yes
+        """)
     _add_name(parser)
     add_options(parser, "--yes")
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_options, new_command
+from holdfast.cli.command import Commands, add_flag, add_options, new_verb
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
@@ -16,62 +16,44 @@ if TYPE_CHECKING:
 
 
 def add_upkeep(verbs: Commands) -> None:
-    _add_prune(verbs)
-    _add_due(verbs)
-    _add_schedule(verbs)
+    parser = new_verb(verbs, "prune", run_prune).help("""remove old snapshots, never the last verified one
 
-
-def _add_prune(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "prune",
-        run=run_prune,
-        summary="remove old snapshots, never the last verified one",
-        purpose="Remove snapshots that the rules under [backup] do not keep, but never the newest "
-        "verified one or anything newer. Holdfast first compares each place with the signed heads: "
-        "if a snapshot is missing, it reports this and removes nothing there. At an append-only "
-        "place, removals hide snapshots and free no space.",
-        columns=(
-            ("place", "where"),
-            ("kept", "snapshots that stay"),
-            ("removed", "snapshots that were removed; with --dry-run, would be"),
-            ("unnamed", "archives that no head names: not touched"),
-            ("result", "ok, or why nothing was removed"),
-        ),
-        examples=("holdfast backup prune --dry-run", "holdfast backup prune nas"),
-    )
+        Remove snapshots that the rules under [backup] do not keep, but never the newest verified one or anything
+        newer. Holdfast first compares each place with the signed heads: if a snapshot is missing, it reports this
+        and removes nothing there. At an append-only place, removals hide snapshots and free no space.
+        columns:
+          place    where
+          kept     snapshots that stay
+          removed  snapshots that were removed; with --dry-run, would be
+          unnamed  archives that no head names: not touched
+          result   ok, or why nothing was removed
+        examples:
+          holdfast backup prune --dry-run
+          holdfast backup prune nas
+        """)
     parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     add_options(parser, "--dry-run")
     add_flag(parser, "--accept-missing", "continue although snapshots are missing: you know who removed them")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "due", run_due).help("""back up to every place that is due
 
-
-def _add_due(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "due",
-        run=run_due,
-        summary="back up to every place that is due",
-        purpose="Back up to every place that is due, and send news by [notices]. For timers and cron. "
-        "A place that failed is tried again soon, then less often. A disk that is not mounted "
-        "raises no alarm until its last verified backup is too old. The exit code is 0 even if a "
-        "place failed: a notice tells you what you must know.",
-        examples=("holdfast backup due --every 1h", "holdfast backup due --every 1d --home ~/ada"),
-    )
+        Back up to every place that is due, and send news by [notices]. For timers and cron. A place that failed is
+        tried again soon, then less often. A disk that is not mounted raises no alarm until its last verified backup
+        is too old. The exit code is 0 even if a place failed: a notice tells you what you must know.
+        examples:
+          holdfast backup due --every 1h
+          holdfast backup due --every 1d --home ~/ada
+        """)
     parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "schedule", run_schedule).help("""print or install a timer for backups
 
-
-def _add_schedule(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "schedule",
-        run=run_schedule,
-        summary="print or install a timer for backups",
-        purpose="Print a systemd service and timer for your user, and a line for cron, that run "
-        "`holdfast backup due`. --install writes the two files; you start them.",
-        examples=("holdfast backup schedule --every 1h", "holdfast backup schedule --every 1d --install"),
-    )
+        Print a systemd service and timer for your user, and a line for cron, that run `holdfast backup due`.
+        --install writes the two files; you start them.
+        examples:
+          holdfast backup schedule --every 1h
+          holdfast backup schedule --every 1d --install
+        """)
     parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
     add_flag(parser, "--install", "write the files to ~/.config/systemd/user")
     add_options(parser, "--home", "--json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_options, imported, new_command, new_noun, over_journal
+from holdfast.cli.command import Commands, add_flag, add_options, imported, new_noun, new_verb, over_journal
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -14,66 +14,46 @@ TASKS_MAX = 100_000  # looked through for one list
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "effect",
-        purpose="Effects in doubt: what may or may not have happened at a far end, what is known, and how to decide.",
-        examples=("holdfast effect list", "holdfast effect show 01J9ZK/4"),
-    )
-    _add_list(verbs)
-    _add_show(verbs)
-    _add_settle(verbs)
-    _add_evidence(verbs)
+    verbs = new_noun(commands, "effect").help("""
+        Effects in doubt: what may or may not have happened at a far end, what is known, and how to decide.
+        examples:
+          holdfast effect list
+          holdfast effect show 01J9ZK/4
+        """)
+    parser = new_verb(verbs, "list", over_journal(_list)).help("""list effects in doubt
 
-
-def _add_list(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "list",
-        run=over_journal(_list),
-        summary="list effects in doubt",
-        purpose="List every effect in doubt: unknown, parked, or started by a worker that died.",
-        columns=(
-            ("effect", "TASK/ORDINAL, as the other verbs take it"),
-            ("tool", "what was called"),
-            ("class", "effect class"),
-            ("state", "unknown: a worker reconciles it; parked: a person decides; started"),
-            ("since", "how long ago its newest attempt began"),
-            ("question", "what a person must find out, or why there is doubt"),
-        ),
-        examples=("holdfast effect list", "holdfast effect list --all --json"),
-    )
+        List every effect in doubt: unknown, parked, or started by a worker that died.
+        columns:
+          effect    TASK/ORDINAL, as the other verbs take it
+          tool      what was called
+          class     effect class
+          state     unknown: a worker reconciles it; parked: a person decides; started
+          since     how long ago its newest attempt began
+          question  what a person must find out, or why there is doubt
+        examples:
+          holdfast effect list
+          holdfast effect list --all --json
+        """)
     add_flag(parser, "--all", "every effect of every task, also closed ones")
     add_options(parser, "--journal", "--home", "--json")
+    parser = new_verb(verbs, "show", over_journal(_show)).help("""show one effect: question, evidence, what to do
 
-
-def _add_show(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "show",
-        run=over_journal(_show),
-        summary="show one effect: question, evidence, what to do",
-        purpose="Show one effect: the question, the evidence, its effect key, every attempt, when it "
-        "may be decided, and the commands that decide it.",
-        examples=("holdfast effect show 01J9ZK/4", "holdfast effect show 01J9ZK/4 --json"),
-    )
+        Show one effect: the question, the evidence, its effect key, every attempt, when it may be decided, and the
+        commands that decide it.
+        examples:
+          holdfast effect show 01J9ZK/4
+          holdfast effect show 01J9ZK/4 --json
+        """)
     parser.add_argument("effect", metavar="TASK/ORDINAL", help="the step")
     add_options(parser, "--journal", "--home", "--json")
+    parser = new_verb(verbs, "settle", imported("effect.settle", "run_settle")).help("""decide a parked effect
 
-
-def _add_settle(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "settle",
-        run=imported("effect.settle", "run_settle"),
-        summary="decide a parked effect",
-        purpose="Decide a parked effect, after you have checked the far end yourself. Either it was "
-        "done (you give its result), or Holdfast runs it now, or Holdfast skips it.",
-        examples=(
-            'holdfast effect settle 01J9ZK/4 --done --result \'{"id": "ch_1"}\'',
-            "holdfast effect settle 01J9ZK/4 --run --by ops --note 'not in the ledger'",
-        ),
-    )
+        Decide a parked effect, after you have checked the far end yourself. Either it was done (you give its
+        result), or Holdfast runs it now, or Holdfast skips it.
+        examples:
+          holdfast effect settle 01J9ZK/4 --done --result '{"id": "ch_1"}'
+          holdfast effect settle 01J9ZK/4 --run --by ops --note 'not in the ledger'
+        """)
     parser.add_argument("effect", metavar="TASK/ORDINAL", help="the step")
     decision = parser.add_mutually_exclusive_group(required=True)
     add_flag(decision, "--done", "it happened; the task continues")
@@ -81,21 +61,15 @@ def _add_settle(verbs: Commands) -> None:
     add_flag(decision, "--skip", "do not do it; the task gets StepSkipped")
     parser.add_argument("--result", metavar="JSON", help="with --done: its result; JSON, @file or - (null)")
     add_options(parser, "--by", "--note", "--yes", "--dry-run", "--journal", "--home", "--json")
+    parser = new_verb(verbs, "evidence", imported("effect.settle", "run_evidence")).help("""
+        report what is known of an effect
 
-
-def _add_evidence(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "evidence",
-        run=imported("effect.settle", "run_evidence"),
-        summary="report what is known of an effect",
-        purpose="Report what is known of an effect from elsewhere, for example from a webhook. If it "
-        "happened, this closes an effect in doubt; if not, Holdfast shows it to the person who decides.",
-        examples=(
-            "holdfast effect evidence --effect-key 6f1c2a9e-9d3b-8f00-a1b2-0123456789ab --result @body.json",
-            "holdfast effect evidence 01J9ZK/4 --did-not-happen --source 'support call'",
-        ),
-    )
+        Report what is known of an effect from elsewhere, for example from a webhook. If it happened, this closes an
+        effect in doubt; if not, Holdfast shows it to the person who decides.
+        examples:
+          holdfast effect evidence --effect-key 6f1c2a9e-9d3b-8f00-a1b2-0123456789ab --result @body.json
+          holdfast effect evidence 01J9ZK/4 --did-not-happen --source 'support call'
+        """)
     parser.add_argument("effect", metavar="TASK/ORDINAL", nargs="?", help="the step")
     parser.add_argument("--effect-key", metavar="KEY", help="the step, by its effect key")
     parser.add_argument("--result", metavar="JSON", help="what the call would have returned: JSON, @file or -")

@@ -4,70 +4,46 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_command, new_noun
+from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_noun, new_verb
 from holdfast.cli.identity.signer import add_verb as add_signer
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "identity",
-        purpose="Who the agent is. The id never changes; the keys that sign for it do, and the key "
-        "log says which are valid. A key in a second place rotates them; the recovery words take "
-        "the identity back after a theft.",
-        examples=(
-            "holdfast identity show",
-            "holdfast identity rotate",
-            "holdfast identity evict --paper",
-            "holdfast identity recover --card card.txt",
-        ),
-    )
-    for add in (
-        _add_show,
-        _add_rotate,
-        _add_evict,
-        _add_recover,
-        _add_retire,
-        _add_answer,
-        _add_check_answer,
-        add_signer,
-    ):
-        add(verbs)
+    verbs = new_noun(commands, "identity").help("""
+        Who the agent is. The id never changes; the keys that sign for it do, and the key log says which are valid.
+        A key in a second place rotates them; the recovery words take the identity back after a theft.
+        examples:
+          holdfast identity show
+          holdfast identity rotate
+          holdfast identity evict --paper
+          holdfast identity recover --card card.txt
+        """)
+    parser = new_verb(verbs, "show", imported("identity.show")).help("""
+        show id, standing, newest log record, witnesses, paper
 
-
-def _add_show(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "show",
-        run=imported("identity.show"),
-        summary="show id, standing, newest log record, witnesses, paper",
-        purpose="Show the identity: id, standing (active, contested, locked, retired), the newest "
-        "record, which witnesses confirm it, and which recovery sheets exist. With --fetch, ask "
-        "the witnesses first and write the agent's own copy of the log again.",
-        examples=("holdfast identity show", "holdfast identity show --fetch --json"),
-    )
+        Show the identity: id, standing (active, contested, locked, retired), the newest record, which witnesses
+        confirm it, and which recovery sheets exist. With --fetch, ask the witnesses first and write the agent's own
+        copy of the log again.
+        examples:
+          holdfast identity show
+          holdfast identity show --fetch --json
+        """)
     add_options(parser, "--home")
     add_flag(parser, "--fetch", "ask the witnesses, and repair the agent's copy of the log")
     add_options(parser, "--json")
+    parser = new_verb(verbs, "rotate", imported("identity.change", "run_rotate")).help("""
+        make new keys, with the key in the second place
 
-
-def _add_rotate(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "rotate",
-        run=imported("identity.change", "run_rotate"),
-        summary="make new keys, with the key in the second place",
-        purpose="Make a new operational key and a new next key, store them in the vault and the second "
-        "place, test them, and only then publish the rotation. The second place has its own "
-        "passphrase or file. If a run is interrupted, run the same command again to finish it.",
-        examples=(
-            "holdfast identity rotate",
-            "holdfast identity rotate --why stolen --yes",
-            "holdfast identity rotate --witness /mnt/a/w --witness /mnt/b/w --witness /mnt/c/w",
-        ),
-    )
+        Make a new operational key and a new next key, store them in the vault and the second place, test them, and
+        only then publish the rotation. The second place has its own passphrase or file. If a run is interrupted,
+        run the same command again to finish it.
+        examples:
+          holdfast identity rotate
+          holdfast identity rotate --why stolen --yes
+          holdfast identity rotate --witness /mnt/a/w --witness /mnt/b/w --witness /mnt/c/w
+        """)
     add_options(parser, "--home")
     parser.add_argument(
         "--why",
@@ -78,28 +54,20 @@ def _add_rotate(verbs: Commands) -> None:
     add_list(parser, "--witness", "DIR", "use these witnesses instead of the old ones; name the whole new set")
     add_slot_options(parser, new=False)
     add_options(parser, "--yes", "--json")
+    parser = new_verb(verbs, "evict", imported("identity.change", "run_evict")).help("""
+        the keys were stolen: evict the thief
 
+        Evict a thief who holds the agent's keys.
 
-def _add_evict(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "evict",
-        run=imported("identity.change", "run_evict"),
-        summary="the keys were stolen: evict the thief",
-        purpose=(
-            "Evict a thief who holds the agent's keys.\n\n"
-            "Without --paper: the operational key was stolen, the next key was not. A rotation\n"
-            "ends every certificate at once. With --paper: both may be stolen, or the thief has\n"
-            "already rotated. A recovery with the recovery words overrides everything that the\n"
-            "thief did and locks the identity; then new keys take over. --lock-only stops after\n"
-            "the lock: no keys can act until you use the words again."
-        ),
-        examples=(
-            "holdfast identity evict",
-            "holdfast identity evict --paper",
-            "holdfast identity evict --paper --lock-only --yes --words-fd 0 < /dev/shm/words",
-        ),
-    )
+        Without --paper: the operational key was stolen, the next key was not. A rotation ends every certificate at
+        once. With --paper: both may be stolen, or the thief has already rotated. A recovery with the recovery words
+        overrides everything that the thief did and locks the identity; then new keys take over. --lock-only stops
+        after the lock: no keys can act until you use the words again.
+        examples:
+          holdfast identity evict
+          holdfast identity evict --paper
+          holdfast identity evict --paper --lock-only --yes --words-fd 0 < /dev/shm/words
+        """)
     add_options(parser, "--home")
     add_flag(parser, "--paper", "with the recovery words")
     add_flag(parser, "--lock-only", "with --paper: only lock; install no keys")
@@ -107,31 +75,22 @@ def _add_evict(verbs: Commands) -> None:
     add_words_options(parser)
     add_slot_options(parser, new=False)
     add_options(parser, "--yes", "--json")
+    parser = new_verb(verbs, "recover", imported("identity.recover")).help("""
+        everything is lost: recover from the recovery words
 
+        Recover an agent's identity from the words of its sheet, or from enough shares, on a new machine. The key
+        log comes from a witness, from a backup's kel.jsonl, or from the code on the public card. The id does not
+        change. Holders of the old keys are locked out.
 
-def _add_recover(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "recover",
-        run=imported("identity.recover"),
-        summary="everything is lost: recover from the recovery words",
-        purpose=(
-            "Recover an agent's identity from the words of its sheet, or from enough shares, on a\n"
-            "new machine. The key log comes from a witness, from a backup's kel.jsonl, or from the\n"
-            "code on the public card. The id does not change. Holders of the old keys are locked\n"
-            "out.\n\n"
-            "Holdfast finds one wrong, missing or swapped word. escrow.age, stored next to every\n"
-            "backup, holds the keys of the journal; without it, Holdfast makes new ones. It asks\n"
-            "for the words without showing them. If a run is interrupted, run the same command\n"
-            "again to finish it."
-        ),
-        examples=(
-            "holdfast identity recover --home ada --second /media/stick/ada --card card.txt \\\n"
-            "    --new-witness ~/witness/ada",
-            "holdfast identity recover --home ada --second /srv/second/ada \\\n"
-            "    --log backup/kel.jsonl --witness /mnt/witness --escrow backup/escrow.age",
-        ),
-    )
+        Holdfast finds one wrong, missing or swapped word. escrow.age, stored next to every backup, holds the keys
+        of the journal; without it, Holdfast makes new ones. It asks for the words without showing them. If a run is
+        interrupted, run the same command again to finish it.
+        examples:
+          holdfast identity recover --home ada --second /media/stick/ada --card card.txt \\
+            --new-witness ~/witness/ada
+          holdfast identity recover --home ada --second /srv/second/ada \\
+            --log backup/kel.jsonl --witness /mnt/witness --escrow backup/escrow.age
+        """)
     add_options(parser, "--home")
     parser.add_argument("--name", metavar="NAME", default="", help="default: the folder's name")
     add_options(parser, "--vault", "--second")
@@ -144,52 +103,37 @@ def _add_recover(verbs: Commands) -> None:
     add_words_options(parser)
     add_slot_options(parser, new=True)
     add_options(parser, "--yes", "--json")
+    parser = new_verb(verbs, "retire", imported("identity.change", "run_retire")).help("""
+        end the identity, with the recovery words
 
-
-def _add_retire(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "retire",
-        run=imported("identity.change", "run_retire"),
-        summary="end the identity, with the recovery words",
-        purpose="End the identity for good. No keys can act for it, and it cannot be restored. Peers "
-        "that ask see the heir, if you name one.",
-        examples=("holdfast identity retire", "holdfast identity retire --heir hf1... --yes"),
-    )
+        End the identity for good. No keys can act for it, and it cannot be restored. Peers that ask see the heir,
+        if you name one.
+        examples:
+          holdfast identity retire
+          holdfast identity retire --heir hf1... --yes
+        """)
     add_options(parser, "--home")
     parser.add_argument("--heir", metavar="ID", help="the agent that takes over")
     add_words_options(parser)
     add_options(parser, "--yes", "--json")
+    parser = new_verb(verbs, "answer", imported("identity.answer", "run_answer")).help("""sign an answer to a challenge
 
-
-def _add_answer(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "answer",
-        run=imported("identity.answer", "run_answer"),
-        summary="sign an answer to a challenge",
-        purpose="Print a signed answer to a challenge from a peer. It proves that this agent holds the "
-        "keys that the log names.",
-        examples=("holdfast identity answer --challenge 3q2-7wAAAAAAAAAAAAAAAQ",),
-    )
+        Print a signed answer to a challenge from a peer. It proves that this agent holds the keys that the log
+        names.
+        examples:
+          holdfast identity answer --challenge 3q2-7wAAAAAAAAAAAAAAAQ
+        """)
     add_options(parser, "--home")
     _add_challenge(parser)
     add_options(parser, "--passphrase-fd")
+    parser = new_verb(verbs, "check-answer", imported("identity.answer", "run_check")).help("""
+        verify an answer against a log
 
-
-def _add_check_answer(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "check-answer",
-        run=imported("identity.answer", "run_check"),
-        summary="verify an answer against a log",
-        purpose="Verify an answer against a copy of the agent's log: the keys that the log names "
-        "signed it, for this challenge, within five minutes. A log from only one source may be "
-        "old; ask two.",
-        examples=(
-            "holdfast identity check-answer --log kel.jsonl --challenge 3q2-7wAAAAAAAAAAAAAAAQ --answer @answer.json",
-        ),
-    )
+        Verify an answer against a copy of the agent's log: the keys that the log names signed it, for this
+        challenge, within five minutes. A log from only one source may be old; ask two.
+        examples:
+          holdfast identity check-answer --log kel.jsonl --challenge 3q2-7wAAAAAAAAAAAAAAAQ --answer @answer.json
+        """)
     parser.add_argument(
         "--log",
         metavar="FILE",
@@ -200,6 +144,7 @@ def _add_check_answer(verbs: Commands) -> None:
     _add_challenge(parser)
     parser.add_argument("--answer", metavar="TEXT", required=True, help="the answer; @FILE, or - for a pipe")
     add_options(parser, "--json")
+    add_signer(verbs)
 
 
 def _add_challenge(parser: argparse.ArgumentParser) -> None:

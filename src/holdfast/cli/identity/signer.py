@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_list, new_command
+from holdfast.cli.command import Commands, add_list, new_verb
 
 
 def add_verb(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "signer",
-        run=run,
-        summary="keep the operational key in a separate process, behind a socket",
-        purpose="Open the vault and serve a Unix socket until SIGTERM or Ctrl-C. A client can ask for a "
-        "certificate, a signed answer to a challenge, a profile, a backup head, or the keys that read "
-        "the journal. The signer never signs bytes that a client sends. Run it as a different user from "
-        "the agent, with its own home and vault; name the agent's user with --allow. In the agent's "
-        "holdfast.toml, set `signer` under [identity] to the socket's path. See docs/how-to/keys.md.",
-        examples=(
-            "holdfast identity signer --home /var/lib/holdfast-signer/ada --allow ada",
-            "holdfast identity signer --home ~/agents/ada --socket /run/user/1000/ada.sock",
-        ),
-    )
+    parser = new_verb(verbs, "signer", run).help("""keep the operational key in a separate process, behind a socket
+
+        Open the vault and answer a short list of requests at a Unix socket: certificates, answers, profiles, backup
+        heads, and the keys with which a worker reads its journal. It never signs bytes from a caller. Run it as
+        another user than the agent, with its own home and vault, and name the agent's user with --allow. Set
+        [identity] signer in the agent's holdfast.toml to the socket. Runs until SIGTERM or Ctrl-C. See
+        docs/how-to/keys.md.
+        examples:
+          holdfast identity signer --home /var/lib/holdfast-signer/ada --allow ada
+          holdfast identity signer --home ~/agents/ada --socket /run/user/1000/ada.sock
+        """)
     parser.add_argument(
         "--home",
         metavar="DIR",
@@ -32,8 +28,7 @@ def add_verb(verbs: Commands) -> None:
     parser.add_argument(
         "--socket",
         metavar="PATH",
-        help="path of the socket (default: `signer` under [identity] in the home's holdfast.toml, "
-        "else signer.sock in the home)",
+        help="where to answer (default: [identity] signer of the home's settings, else signer.sock in the home)",
     )
     add_list(
         parser,

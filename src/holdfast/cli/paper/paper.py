@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_command, new_noun
+from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_noun, new_verb
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 
@@ -19,44 +19,27 @@ _PARTS = re.compile(r"([0-9]{1,2})of([0-9]{1,2})")
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "paper",
-        purpose="The recovery sheets of an agent, and its public card. The words exist only on paper: "
-        "you type, scan or pipe them in, and Holdfast compares them with the agent's key log and "
-        "forgets them.",
-        examples=(
-            "holdfast paper print | lp",
-            "holdfast paper verify",
-            "holdfast paper list",
-            "holdfast paper card | lp",
-        ),
-    )
-    _add_print(verbs)
-    _add_verify(verbs)
-    _add_list(verbs)
-    _add_revoke(verbs)
-    _add_replace(verbs)
-    _add_card(verbs)
+    verbs = new_noun(commands, "paper").help("""
+        The recovery sheets of an agent, and its public card. The words exist only on paper: you type, scan or pipe
+        them in, and Holdfast compares them with the agent's key log and forgets them.
+        examples:
+          holdfast paper print | lp
+          holdfast paper verify
+          holdfast paper list
+          holdfast paper card | lp
+        """)
+    parser = new_verb(verbs, "print", run_print).help("""print a sheet, or shares
 
-
-def _add_print(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "print",
-        run=run_print,
-        summary="print a sheet, or shares",
-        purpose="Print a recovery sheet, or shares of it, as PDF to standard output. Holdfast asks for "
-        "the words without showing them. Pages go to a pipe or to memory, never to a disk. "
-        "The sheet counts after `holdfast paper verify` has read it back from the paper. Use your "
-        "own printer: many printers keep copies, and cloud print services always do.",
-        examples=(
-            "holdfast paper print | lp",
-            "holdfast paper print --shares 2of3 --holder Grace --holder Alan | lp",
-            "holdfast paper print --hand-copy",
-            "holdfast paper print --text --out /dev/shm/sheet.txt",
-        ),
-    )
+        Print a recovery sheet, or shares of it, as PDF to standard output. Holdfast asks for the words without
+        showing them. Pages go to a pipe or to memory, never to a disk. The sheet counts after `holdfast paper
+        verify` has read it back from the paper. Use your own printer: many printers keep copies, and cloud print
+        services always do.
+        examples:
+          holdfast paper print | lp
+          holdfast paper print --shares 2of3 --holder Grace --holder Alan | lp
+          holdfast paper print --hand-copy
+          holdfast paper print --text --out /dev/shm/sheet.txt
+        """)
     add_options(parser, "--home")
     add_paper_options(parser)
     parser.add_argument("--shares", metavar="MofN", help="N sheets of which any M are needed, for example 2of3")
@@ -64,84 +47,59 @@ def _add_print(verbs: Commands) -> None:
     add_flag(parser, "--text", "plain text instead of PDF")
     parser.add_argument("--out", metavar="FILE", help="a new file in memory, such as in /dev/shm")
     add_flag(parser, "--hand-copy", "show the words one by one to copy by hand, then ask for them")
+    parser = new_verb(verbs, "verify", run_verify).help("""read a sheet back from the paper
 
-
-def _add_verify(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "verify",
-        run=run_verify,
-        summary="read a sheet back from the paper",
-        purpose="Read a sheet back from the paper: typed, scanned, or as the text of its code. "
-        "Holdfast derives the key and compares its digest with the key log; it signs nothing. It "
-        "finds one wrong, missing or swapped word. Do this after printing and every 90 days.",
-        examples=(
-            "holdfast paper verify --sheet 3",
-            "holdfast paper verify --scan page.png",
-            "zbarcam -1 --raw | holdfast paper verify --words-fd 0",
-        ),
-    )
+        Read a sheet back from the paper: typed, scanned, or as the text of its code. Holdfast derives the key and
+        compares its digest with the key log; it signs nothing. It finds one wrong, missing or swapped word. Do this
+        after printing and every 90 days.
+        examples:
+          holdfast paper verify --sheet 3
+          holdfast paper verify --scan page.png
+          zbarcam -1 --raw | holdfast paper verify --words-fd 0
+        """)
     add_options(parser, "--home")
     add_paper_options(parser)
     parser.add_argument("--sheet", metavar="NUMBER", help="which sheet it is, if there are several")
     add_options(parser, "--json")
+    parser = new_verb(verbs, "list", run_list).help("""list the sheets, and when each was last read back
 
-
-def _add_list(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "list",
-        run=run_list,
-        summary="list the sheets, and when each was last read back",
-        purpose="List every printed sheet. A sheet that was last read back more than 90 days ago is "
-        "stale: it may no longer be readable.",
-        columns=(
-            ("sheet", "the number printed on it"),
-            ("state", "verified, stale, not verified, revoked"),
-            ("printed", "when"),
-            ("verified", "when it was last read back from the paper"),
-            ("part", "1 of 1; for shares, how many are needed and the document they belong to"),
-            ("holder", "who keeps it"),
-        ),
-        examples=("holdfast paper list", "holdfast paper list --json"),
-    )
+        List every printed sheet. A sheet that was last read back more than 90 days ago is stale: it may no longer
+        be readable.
+        columns:
+          sheet     the number printed on it
+          state     verified, stale, not verified, revoked
+          printed   when
+          verified  when it was last read back from the paper
+          part      1 of 1; for shares, how many are needed and the document they belong to
+          holder    who keeps it
+        examples:
+          holdfast paper list
+          holdfast paper list --json
+        """)
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "revoke", run_revoke).help("""mark sheets as lost, seen or destroyed
 
-
-def _add_revoke(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "revoke",
-        run=run_revoke,
-        summary="mark sheets as lost, seen or destroyed",
-        purpose="Mark sheets that no longer count; shares of one split are marked together. This only "
-        "changes the register: the words on a lost sheet stay valid until `holdfast paper replace` "
-        "makes new ones.",
-        examples=("holdfast paper revoke 3", "holdfast paper revoke 4 --yes"),
-    )
+        Mark sheets that no longer count; shares of one split are marked together. This only changes the register:
+        the words on a lost sheet stay valid until `holdfast paper replace` makes new ones.
+        examples:
+          holdfast paper revoke 3
+          holdfast paper revoke 4 --yes
+        """)
     parser.add_argument("numbers", metavar="NUMBER", nargs="+", help="as printed on the sheet")
     add_options(parser, "--yes", "--home", "--json")
+    parser = new_verb(verbs, "replace", imported("paper.replace")).help("""
+        make new recovery words; the old ones become invalid
 
+        Make new recovery words. The old words sign a recovery that names the new ones. This evicts every running
+        copy, installs new keys, and seals the vaults for the new words.
 
-def _add_replace(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "replace",
-        run=imported("paper.replace"),
-        summary="make new recovery words; the old ones become invalid",
-        purpose=(
-            "Make new recovery words. The old words sign a recovery that names the new ones. This\n"
-            "evicts every running copy, installs new keys, and seals the vaults for the new words.\n\n"
-            "Use it when a sheet was lost or seen by others, or after the words were typed on a\n"
-            "machine with a network. The old words still open what they could open before (copies\n"
-            "of backups). If a run is interrupted, run the same command again: it asks for the new\n"
-            "words that the first run showed."
-        ),
-        examples=(
-            "holdfast paper replace",
-            "holdfast paper replace --words-fd 3 --new-words-fd 4 --yes 3< old 4>> /dev/shm/new",
-        ),
-    )
+        Use it when a sheet was lost or seen by others, or after the words were typed on a machine with a network.
+        The old words still open what they could open before (copies of backups). If a run is interrupted, run the
+        same command again: it asks for the new words that the first run showed.
+        examples:
+          holdfast paper replace
+          holdfast paper replace --words-fd 3 --new-words-fd 4 --yes 3< old 4>> /dev/shm/new
+        """)
     add_options(parser, "--home")
     add_words_options(parser)
     add_slot_options(parser, new=False)
@@ -154,19 +112,15 @@ def _add_replace(verbs: Commands) -> None:
         help="an earlier run was interrupted: read the new words that it showed from this descriptor",
     )
     add_options(parser, "--yes", "--json")
+    parser = new_verb(verbs, "card", run_card).help("""print the public card
 
-
-def _add_card(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "card",
-        run=run_card,
-        summary="print the public card",
-        purpose="Print the public card: id, handles, relays, where backups are, and a code with the "
-        "first signed records of the identity. With a sheet, it restores the identity when every "
-        "relay and backup is lost. It contains no secret; print it again after each recovery.",
-        examples=("holdfast paper card | lp", "holdfast paper card --text > card.txt"),
-    )
+        Print the public card: id, handles, relays, where backups are, and a code with the first signed records of
+        the identity. With a sheet, it restores the identity when every relay and backup is lost. It contains no
+        secret; print it again after each recovery.
+        examples:
+          holdfast paper card | lp
+          holdfast paper card --text > card.txt
+        """)
     add_options(parser, "--home")
     add_flag(parser, "--text", "plain text instead of PDF")
     parser.add_argument("--contact", metavar="TEXT", default="", help="who to ask about the agent")

@@ -6,46 +6,39 @@ import argparse
 import re
 import sys
 
-from holdfast.cli.command import Commands, new_command, new_noun
+from holdfast.cli.command import Commands, new_noun, new_verb
 
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "share",
-        purpose="Shares of a recovery phrase (SLIP-39): enough of them together give the phrase, fewer "
-        "reveal nothing. Run it on a machine without a network. The output is secret: Holdfast "
-        "writes it to a terminal, a pipe or a private file in memory, and refuses a file on a disk. "
-        "It stores nothing.",
-        examples=("holdfast share split --needed 2 --total 3", "holdfast share combine"),
-    )
-    split = new_command(
-        verbs,
-        "split",
-        run=run_split,
-        summary="split a phrase into shares",
-        purpose="Split a recovery phrase into shares. Holdfast asks for the 24 words without showing "
-        "them, or reads them from a descriptor. The phrase stays valid: destroy its sheet if only "
-        "the shares should count. Shares of different splits cannot be combined.",
-        examples=(
-            "holdfast share split --needed 2 --total 3",
-            "gpg -d words.gpg | holdfast share split --needed 3 --total 5 --from-fd 0",
-        ),
-    )
+    verbs = new_noun(commands, "share").help("""
+        Shares of a recovery phrase (SLIP-39): enough of them together give the phrase, fewer reveal nothing. Run it
+        on a machine without a network. The output is secret: Holdfast writes it to a terminal, a pipe or a private
+        file in memory, and refuses a file on a disk. It stores nothing.
+        examples:
+          holdfast share split --needed 2 --total 3
+          holdfast share combine
+        """)
+    split = new_verb(verbs, "split", run_split).help("""split a phrase into shares
+
+        Split a recovery phrase into shares. Holdfast asks for the 24 words without showing them, or reads them from
+        a descriptor. The phrase stays valid: destroy its sheet if only the shares should count. Shares of different
+        splits cannot be combined.
+        examples:
+          holdfast share split --needed 2 --total 3
+          gpg -d words.gpg | holdfast share split --needed 3 --total 5 --from-fd 0
+        """)
     split.add_argument("--needed", metavar="M", required=True, help="how many shares give the phrase")
     split.add_argument("--total", metavar="N", required=True, help="how many shares to make, at most 16")
-    combine = new_command(
-        verbs,
-        "combine",
-        run=run_combine,
-        summary="get the phrase back from enough shares",
-        purpose="Print the recovery phrase from enough shares. Holdfast asks for them one by one "
-        "without showing them, or reads them from a descriptor, one per line. Four letters of each "
-        "word are enough.",
-        examples=("holdfast share combine", "holdfast share combine --from-fd 3 3< shares"),
-    )
+    combine = new_verb(verbs, "combine", run_combine).help("""get the phrase back from enough shares
+
+        Print the recovery phrase from enough shares. Holdfast asks for them one by one without showing them, or
+        reads them from a descriptor, one per line. Four letters of each word are enough.
+        examples:
+          holdfast share combine
+          holdfast share combine --from-fd 3 3< shares
+        """)
     for one in (split, combine):
         one.add_argument("--from-fd", metavar="N", help="read the words from this open descriptor; 0 is standard input")
 

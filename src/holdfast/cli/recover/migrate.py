@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
+from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,39 +16,24 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "migrate",
-        purpose=(
-            "Move an agent to another host: it stops here, travels in one sealed file, and resumes\n"
-            "there. Nothing is lost, so no task is in doubt; both copies can never run at the same\n"
-            "time. If the old host is lost, use `holdfast recover`."
-        ),
-        examples=(
-            "holdfast migrate export ada.move --home ada",
-            "holdfast migrate import ada.move --home ada --vault ~/.config/holdfast/vault/ada",
-            "holdfast migrate cancel --home ada",
-        ),
-    )
-    _add_export(verbs)
-    _add_import(verbs)
-    _add_cancel(verbs)
+    verbs = new_noun(commands, "migrate").help("""
+        Move an agent to another host: it stops here, travels in one sealed file, and resumes there. Nothing is
+        lost, so no task is in doubt; both copies can never run at the same time. If the old host is lost, use
+        `holdfast recover`.
+        examples:
+          holdfast migrate export ada.move --home ada
+          holdfast migrate import ada.move --home ada --vault ~/.config/holdfast/vault/ada
+          holdfast migrate cancel --home ada
+        """)
+    parser = new_verb(verbs, "export", run_export).help("""stop the agent here and write its package
 
-
-def _add_export(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "export",
-        run=run_export,
-        summary="stop the agent here and write its package",
-        purpose=(
-            "Stop the agent and write it into one sealed file. Workers finish their calls and\n"
-            "stop; from then on this copy refuses to run. The agent's vault, or its recovery\n"
-            "words, open the file. If a run is interrupted, run the same command again to finish\n"
-            "it."
-        ),
-        examples=("holdfast migrate export ada.move", "holdfast migrate export ada.move --json"),
-    )
+        Stop the agent and write it into one sealed file. Workers finish their calls and stop; from then on this
+        copy refuses to run. The agent's vault, or its recovery words, open the file. If a run is interrupted, run
+        the same command again to finish it.
+        examples:
+          holdfast migrate export ada.move
+          holdfast migrate export ada.move --json
+        """)
     parser.add_argument("package", metavar="FILE", help="where to write the package; outside the agent's folder")
     add_options(parser, "--home")
     parser.add_argument(
@@ -59,21 +44,14 @@ def _add_export(verbs: Commands) -> None:
         help="seconds to wait for workers and other programs to close the journal (60)",
     )
     add_options(parser, "--passphrase-fd", "--json")
+    parser = new_verb(verbs, "import", run_import).help("""install a package on this host
 
-
-def _add_import(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "import",
-        run=run_import,
-        summary="install a package on this host",
-        purpose=(
-            "Install a package: open it with the vault, compare every byte with what was signed,\n"
-            "take over the lease, and write the agent's folder. Copy the vault here first, or make\n"
-            "it again from the recovery words. A package can be installed only once."
-        ),
-        examples=("holdfast migrate import ada.move --home ada --vault ~/.config/holdfast/vault/ada",),
-    )
+        Install a package: open it with the vault, compare every byte with what was signed, take over the lease, and
+        write the agent's folder. Copy the vault here first, or make it again from the recovery words. A package can
+        be installed only once.
+        examples:
+          holdfast migrate import ada.move --home ada --vault ~/.config/holdfast/vault/ada
+        """)
     parser.add_argument("package", metavar="FILE", help="as `migrate export` wrote it")
     add_options(parser, "--home")
     parser.add_argument("--vault", metavar="DIR", required=True, help="the agent's vault on this host")
@@ -81,22 +59,15 @@ def _add_import(verbs: Commands) -> None:
     parser.add_argument("--arbiter", metavar="DIR", help="the arbiter's folder on this host")
     parser.add_argument("--witness", metavar="DIR", action="append", help="a witness's folder on this host; repeatable")
     add_options(parser, "--passphrase-fd", "--json")
+    parser = new_verb(verbs, "cancel", run_cancel).help("""cancel a move: the agent stays here
 
-
-def _add_cancel(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "cancel",
-        run=run_cancel,
-        summary="cancel a move: the agent stays here",
-        purpose=(
-            "Cancel a move. Before the package is complete, nothing has happened. Afterwards you\n"
-            "must confirm that the package was not installed anywhere: an arbiter knows only of\n"
-            "copies on its own machine. Open tasks are then in doubt: Holdfast looks up or parks\n"
-            "their effects before it sends anything."
-        ),
-        examples=("holdfast migrate cancel", "holdfast migrate cancel --nobody-has-it"),
-    )
+        Cancel a move. Before the package is complete, nothing has happened. Afterwards you must confirm that the
+        package was not installed anywhere: an arbiter knows only of copies on its own machine. Open tasks are then
+        in doubt: Holdfast looks up or parks their effects before it sends anything.
+        examples:
+          holdfast migrate cancel
+          holdfast migrate cancel --nobody-has-it
+        """)
     add_options(parser, "--home")
     add_flag(parser, "--nobody-has-it", "you confirm: the package is destroyed, and the agent runs nowhere else")
     add_options(parser, "--passphrase-fd", "--json")

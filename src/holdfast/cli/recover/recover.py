@@ -10,35 +10,31 @@ from holdfast.cli.input.input_slots import add_slot_options
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "recover",
-        run=run,
-        purpose=(
-            "Restore an agent on a new machine, from the words of its recovery sheet (or shares)\n"
-            "and one place with its backups.\n\n"
-            "Holdfast restores the newest snapshot that any place knows of, and compares every\n"
-            "byte with what the agent signed. If it is damaged in one place, Holdfast uses another\n"
-            "place. If it is damaged everywhere, Holdfast uses the newest good one and reports\n"
-            "what is lost. The id does not change. Holders of the old keys are locked out.\n"
-            "Every open task is then in doubt: Holdfast looks up, by effect key, what the task may\n"
-            "have done after the snapshot, or parks it for a person. It repeats nothing on a\n"
-            "guess. If the folder exists, Holdfast keeps the old one next to it. If a run is\n"
-            "interrupted, run the same command again to finish it.\n\n"
-            "With --card and no place, only the identity is recovered: sheet and card are enough.\n"
-            "With --keep-keys, the vault at --vault was not lost, and no keys change.\n"
-            "With --journal FILE, only turn an older copy of a journal into a proper restore."
-        ),
-        examples=(
-            "holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada",
-            "holdfast recover --place ssh://u1@backup.example.org/./ada --home ~/agents/ada \\\n"
-            "    --second /media/stick/ada",
-            "holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada --dry-run --json",
-            "holdfast recover --place /mnt/nas/holdfast --file MEMORY.md --to ~/looked-at",
-            "holdfast recover --journal journal.db --yes",
-            "holdfast recover --journal journal.db --begin-anew",
-        ),
-    )
+    parser = new_command(commands, "recover", run).help("""
+        Restore an agent on a new machine, from the words of its recovery sheet (or shares) and one place with its
+        backups.
+
+        Holdfast restores the newest snapshot that any place knows of, and compares every byte with what the agent
+        signed. If it is damaged in one place, Holdfast uses another place. If it is damaged everywhere, Holdfast
+        uses the newest good one and reports what is lost. The id does not change. Holders of the old keys are
+        locked out. Every open task is then in doubt: Holdfast looks up, by effect key, what the task may have done
+        after the snapshot, or parks it for a person. It repeats nothing on a guess. If the folder exists, Holdfast
+        keeps the old one next to it. If a run is interrupted, run the same command again to finish it.
+
+        With --card and no place, only the identity is recovered: sheet and card are enough.
+
+        With --keep-keys, the vault at --vault was not lost, and no keys change.
+
+        With --journal FILE, only turn an older copy of a journal into a proper restore.
+        examples:
+          holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada
+          holdfast recover --place ssh://u1@backup.example.org/./ada --home ~/agents/ada \\
+            --second /media/stick/ada
+          holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada --dry-run --json
+          holdfast recover --place /mnt/nas/holdfast --file MEMORY.md --to ~/looked-at
+          holdfast recover --journal journal.db --yes
+          holdfast recover --journal journal.db --begin-anew
+        """)
     add_list(
         parser,
         "--place",

@@ -5,48 +5,42 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_options, new_command, new_noun, over_journal
+from holdfast.cli.command import Commands, add_options, new_noun, new_verb, over_journal
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "approval",
-        purpose="Questions that wait for a person's yes or no. An answer is valid only for this "
-        "question, these arguments, this effect key and this version of the code.",
-        examples=("holdfast approval list", "holdfast approval grant 01J9ZK/4 --by ada"),
-    )
-    listing = new_command(
-        verbs,
-        "list",
-        run=over_journal(_list),
-        summary="list open questions",
-        purpose="List every question that waits for an answer, oldest first.",
-        columns=(
-            ("approval", "TASK/ORDINAL, as grant and refuse take it"),
-            ("task", "the task function"),
-            ("asked", "how long ago"),
-            ("question", "what the task asks, or the call that needs a yes"),
-            ("details", "what the answer is valid for"),
-        ),
-        examples=("holdfast approval list", "holdfast approval list --json"),
-    )
+    verbs = new_noun(commands, "approval").help("""
+        Questions that wait for a person's yes or no. An answer is valid only for this question, these arguments,
+        this effect key and this version of the code.
+        examples:
+          holdfast approval list
+          holdfast approval grant 01J9ZK/4 --by ada
+        """)
+    listing = new_verb(verbs, "list", over_journal(_list)).help("""list open questions
+
+        List every question that waits for an answer, oldest first.
+        columns:
+          approval  TASK/ORDINAL, as grant and refuse take it
+          task      the task function
+          asked     how long ago
+          question  what the task asks, or the call that needs a yes
+          details   what the answer is valid for
+        examples:
+          holdfast approval list
+          holdfast approval list --json
+        """)
     add_options(listing, "--journal", "--home", "--json")
     for verb, granted, what in (("grant", True, "yes"), ("refuse", False, "no")):
-        answer = new_command(
-            verbs,
-            verb,
-            run=over_journal(_answer),
-            summary=f"say {what}",
-            purpose=f"Say {what} to the question of a task; the task continues at once.",
-            examples=(
-                f"holdfast approval {verb} 01J9ZK/4",
-                f"holdfast approval {verb} 01J9ZK/4 --by ada --note 'as agreed'",
-            ),
-        )
+        answer = new_verb(verbs, verb, over_journal(_answer)).help(f"""say {what}
+
+            Say {what} to the question of a task; the task continues at once.
+            examples:
+              holdfast approval {verb} 01J9ZK/4
+              holdfast approval {verb} 01J9ZK/4 --by ada --note 'as agreed'
+            """)
         answer.set_defaults(granted=granted)
         answer.add_argument("approval", metavar="TASK/ORDINAL", help="the step that waits")
         add_options(answer, "--by", "--note", "--journal", "--home", "--json")

@@ -20,26 +20,21 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "submit",
-        run=run,
-        purpose="Submit a task and follow it until it ends: progress on standard error, the result as "
-        "JSON on standard output. REQUEST is a JSON object with the task's arguments, or any other "
-        "text, which becomes the task's only argument; @file and - (standard input) work too. "
-        "With --request-id, the same command again finds the same task.",
-        columns=(
-            ("step", "ordinal"),
-            ("tool", "what is called"),
-            ("class", "effect class"),
-            ("state", "planned, started, unknown, succeeded, failed, skipped, parked"),
-            ("took", "from the start of the newest attempt to its end"),
-        ),
-        examples=(
-            "holdfast submit examples/trip.py:tasks 'LIS to BER' --request-id order-77",
-            "holdfast submit orders.app:app '{\"order\": 77}' --task ship --json",
-        ),
-    )
+    parser = new_command(commands, "submit", run).help("""
+        Submit a task and follow it until it ends: progress on standard error, the result as JSON on standard
+        output. REQUEST is a JSON object with the task's arguments, or any other text, which becomes the task's only
+        argument; @file and - (standard input) work too. With --request-id, the same command again finds the same
+        task.
+        columns:
+          step   ordinal
+          tool   what is called
+          class  effect class
+          state  planned, started, unknown, succeeded, failed, skipped, parked
+          took   from the start of the newest attempt to its end
+        examples:
+          holdfast submit examples/trip.py:tasks 'LIS to BER' --request-id order-77
+          holdfast submit orders.app:app '{"order": 77}' --task ship --json
+        """)
     parser.add_argument("app", metavar="APP", help="where the task is: module:attribute or path/file.py:attribute")
     parser.add_argument("request", metavar="REQUEST", help="JSON object, text, @file or -")
     parser.add_argument("--task", metavar="NAME", default="", help="which task, if APP has several")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_options, new_command, new_noun, over_journal
+from holdfast.cli.command import Commands, add_options, new_noun, new_verb, over_journal
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -16,86 +16,64 @@ LIMIT_MAX = 100_000
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "task",
-        purpose="Tasks and their steps.",
-        examples=("holdfast task list --state parked", "holdfast task show 01J9ZK"),
-    )
-    _add_list(verbs)
-    _add_show(verbs)
-    _add_cancel(verbs)
-    _add_retry(verbs)
+    verbs = new_noun(commands, "task").help("""
+        Tasks and their steps.
+        examples:
+          holdfast task list --state parked
+          holdfast task show 01J9ZK
+        """)
+    parser = new_verb(verbs, "list", over_journal(_list)).help(f"""list tasks, newest first
 
-
-def _add_list(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "list",
-        run=over_journal(_list),
-        summary="list tasks, newest first",
-        purpose="List the tasks of the journal, newest first.",
-        columns=(
-            ("task", "its id; every command accepts a unique beginning"),
-            ("name", "the task function"),
-            ("state", ", ".join(STATES)),
-            ("records", "how many records the journal has of it"),
-            ("changed", "how long ago something was last recorded"),
-            ("worker", "which worker runs it; (dead) if that process died"),
-        ),
-        examples=("holdfast task list", "holdfast task list --state parked --json"),
-    )
+        List the tasks of the journal, newest first.
+        columns:
+          task     its id; every command accepts a unique beginning
+          name     the task function
+          state    {", ".join(STATES)}
+          records  how many records the journal has of it
+          changed  how long ago something was last recorded
+          worker   which worker runs it; (dead) if that process died
+        examples:
+          holdfast task list
+          holdfast task list --state parked --json
+        """)
     parser.add_argument("--state", action="append", choices=STATES, help="only tasks in this state (may be repeated)")
     parser.add_argument("--name", help="only tasks of this name")
     parser.add_argument("--limit", type=_limit, default=LIMIT, metavar="N", help=f"at most N tasks ({LIMIT})")
     add_options(parser, "--journal", "--home", "--json")
+    parser = new_verb(verbs, "show", over_journal(_show)).help("""show one task with every step
 
-
-def _add_show(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "show",
-        run=over_journal(_show),
-        summary="show one task with every step",
-        purpose="Show one task with every step: state, effect key, attempts, times, result.",
-        columns=(
-            ("step", "ordinal: 4; 4.2.1 in a gather; 4.r1 a retry slot; 4.c1 a compensation"),
-            ("tool", "what was called"),
-            ("class", "effect class: Read, Transactional, Fenced, Keyed, Queryable, ..."),
-            ("state", "planned, started, unknown, succeeded, failed, skipped, parked"),
-            ("sent", "number of attempts"),
-            ("started", "when the newest attempt started"),
-            ("took", "from its start to its end"),
-            ("result", "the recorded result, or why there is none"),
-        ),
-        examples=("holdfast task show 01J9ZK", "holdfast task show 01J9ZK --json"),
-    )
+        Show one task with every step: state, effect key, attempts, times, result.
+        columns:
+          step     ordinal: 4; 4.2.1 in a gather; 4.r1 a retry slot; 4.c1 a compensation
+          tool     what was called
+          class    effect class: Read, Transactional, Fenced, Keyed, Queryable, ...
+          state    planned, started, unknown, succeeded, failed, skipped, parked
+          sent     number of attempts
+          started  when the newest attempt started
+          took     from its start to its end
+          result   the recorded result, or why there is none
+        examples:
+          holdfast task show 01J9ZK
+          holdfast task show 01J9ZK --json
+        """)
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
     add_options(parser, "--journal", "--home", "--json")
+    parser = new_verb(verbs, "cancel", over_journal(_cancel)).help("""ask a task to stop
 
-
-def _add_cancel(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "cancel",
-        run=over_journal(_cancel),
-        summary="ask a task to stop",
-        purpose="Ask a task to stop. Holdfast first finishes the calls in flight; it undoes nothing.",
-        examples=("holdfast task cancel 01J9ZK", "holdfast task cancel 01J9ZK --yes --by ops"),
-    )
+        Ask a task to stop. Holdfast first finishes the calls in flight; it undoes nothing.
+        examples:
+          holdfast task cancel 01J9ZK
+          holdfast task cancel 01J9ZK --yes --by ops
+        """)
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
     add_options(parser, "--by", "--yes", "--dry-run", "--journal", "--home", "--json")
+    parser = new_verb(verbs, "retry", over_journal(_retry)).help("""run a parked or failed task again
 
-
-def _add_retry(verbs: Commands) -> None:
-    parser = new_command(
-        verbs,
-        "retry",
-        run=over_journal(_retry),
-        summary="run a parked or failed task again",
-        purpose="Run a parked or failed task again. Closed steps are not repeated; a parked step keeps its question.",
-        examples=("holdfast task retry 01J9ZK", "holdfast task retry 01J9ZK --by ops"),
-    )
+        Run a parked or failed task again. Closed steps are not repeated; a parked step keeps its question.
+        examples:
+          holdfast task retry 01J9ZK
+          holdfast task retry 01J9ZK --by ops
+        """)
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
     add_options(parser, "--by", "--dry-run", "--journal", "--home", "--json")
 

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import Commands, add_flag, add_options, new_command, new_noun
+from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
 
 if TYPE_CHECKING:
     from holdfast.app.tool_check import Check, Verdict
@@ -18,31 +18,24 @@ AT_ONCE_MAX = 100
 
 
 def add_parser(commands: Commands) -> None:
-    verbs = new_noun(
-        commands,
-        "tool",
-        purpose="Test whether the far end keeps the promises of the tool's class.",
-        examples=("holdfast tool check examples/trip.py:tasks charge '{\"cents\": 100}' --yes",),
-    )
-    check = new_command(
-        verbs,
-        "check",
-        run=run_check,
-        summary="test a tool with a sandbox; print the class it proved",
-        purpose="Send real requests through the tool to a sandbox of its far end: a repeat, another "
-        "key, several at the same time, another body, a refusal, the lookup. Prints what the answers "
-        "prove. Exit code 0: the declared class is proven; 1: it promises more than was proven.",
-        columns=(
-            ("ok", "yes: it behaves as a safe far end does; no: it does not; -: not tried"),
-            ("habit", "what was tried"),
-            ("seen", "what the far end did"),
-        ),
-        examples=(
-            'holdfast tool check shop.py:tasks charge \'{"card": "tok_test", "cents": 100}\'',
-            "holdfast tool check shop.py:tasks charge @good.json --other @other.json "
-            "--refused @declined.json --yes --json",
-        ),
-    )
+    verbs = new_noun(commands, "tool").help("""
+        Test whether the far end keeps the promises of the tool's class.
+        examples:
+          holdfast tool check examples/trip.py:tasks charge '{"cents": 100}' --yes
+        """)
+    check = new_verb(verbs, "check", run_check).help("""test a tool with a sandbox; print the class it proved
+
+        Send real requests through the tool to a sandbox of its far end: a repeat, another key, several at the same
+        time, another body, a refusal, the lookup. Prints what the answers prove. Exit code 0: the declared class is
+        proven; 1: it promises more than was proven.
+        columns:
+          ok     yes: it behaves as a safe far end does; no: it does not; -: not tried
+          habit  what was tried
+          seen   what the far end did
+        examples:
+          holdfast tool check shop.py:tasks charge '{"card": "tok_test", "cents": 100}'
+          holdfast tool check shop.py:tasks charge @good.json --other @other.json --refused @declined.json --yes --json
+        """)
     check.add_argument("app", metavar="APP", help="module:attribute or path/file.py:attribute")
     check.add_argument("tool", metavar="TOOL", help="name of the tool")
     check.add_argument("args", metavar="ARGS", help="its arguments: a JSON object, @file or -")

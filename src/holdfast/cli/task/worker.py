@@ -10,20 +10,15 @@ PORT_MAX = 65_535
 
 
 def add_parser(commands: Commands) -> None:
-    parser = new_command(
-        commands,
-        "worker",
-        run=run,
-        purpose="Run the tasks of an app until you stop it. This process supervises a worker process "
-        "and starts it again when it dies; the new one resumes its tasks at once. SIGTERM or "
-        "Ctrl-C lets calls in flight finish; a second one kills the worker, which loses nothing. "
-        "Any number of workers may serve one journal on one machine. Events go to standard error, "
-        "as JSON lines unless it is a terminal.",
-        examples=(
-            "holdfast worker examples/trip.py:tasks",
-            "holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471",
-        ),
-    )
+    parser = new_command(commands, "worker", run).help("""
+        Run the tasks of an app until you stop it. This process supervises a worker process and starts it again when
+        it dies; the new one resumes its tasks at once. SIGTERM or Ctrl-C lets calls in flight finish; a second one
+        kills the worker, which loses nothing. Any number of workers may serve one journal on one machine. Events go
+        to standard error, as JSON lines unless it is a terminal.
+        examples:
+          holdfast worker examples/trip.py:tasks
+          holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471
+        """)
     parser.add_argument("app", metavar="APP", help="tasks to run: module:attribute or path/file.py:attribute")
     add_options(parser, "--journal", "--home", "--config")
     parser.add_argument("--name", help="a name for this worker (default: host:pid)")
