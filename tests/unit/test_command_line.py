@@ -11,8 +11,7 @@ from holdfast.app.metrics import METRICS, render
 from holdfast.app.worker import Order, Readable, parse_order
 from holdfast.cli import doctor
 from holdfast.cli.main import main
-from holdfast.cli.screen.screen import ago, clock_time, print_json
-from holdfast.cli.screen.text import one_line, shown
+from holdfast.cli.screen.screen import ago, clock_time, one_line, print_json, shown
 from holdfast.core.clock import iso
 from holdfast.errors import BadInput
 from holdfast.host.log import Log

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from holdfast.app.agent_lease_gate import acting, open_as, watching
@@ -28,7 +27,7 @@ from holdfast.runtime.tool.child import in_child
 from holdfast.runtime.tool.tool import Tool, check_registered
 
 if TYPE_CHECKING:
-    from holdfast.app.agent_lease import AgentLease
+    pass
 
 
 @runtime_checkable
@@ -70,105 +69,75 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     entropy = entropy or SystemEntropy()
     path, log = journal_path(journal), log or Log()
     notices = make_notices(settings) if serve else None
+    files = AsyncExitStack()  # closed while the journal is still open
     async with AsyncExitStack() as stack:
         lease = None
         if serve:
             lease = await stack.enter_async_context(
                 acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=False)
             )
-        hf = await stack.enter_async_context(
-            _opened(
-                path,
-                tasks=tasks,
-                tools=tools,
-                settings=settings,
-                serve=serve,
-                create=create,
-                clock=clock,
-                entropy=entropy,
-                log=log,
-                lease=lease,
-            )
+        known = list(tools)
+        for tool in known:
+            check_registered(tool)
+        opened, keys = await open_as(
+            lease, path, clock=clock, entropy=entropy, create=create, allow_network_fs=settings.allow_network_fs
         )
-        await stack.enter_async_context(watching(lease, hf.journal, log))
-        yield hf
-
-
-@asynccontextmanager
-async def _opened(
-    path: Path,
-    *,
-    tasks: Iterable[TaskType],
-    tools: Iterable[Tool[..., Any]],
-    settings: Settings,
-    serve: bool,
-    create: bool,
-    clock: Clock,
-    entropy: Entropy,
-    log: Log,
-    lease: AgentLease | None,
-) -> AsyncGenerator[Holdfast, None]:
-    known = list(tools)
-    for tool in known:
-        check_registered(tool)
-    opened, keys = await open_as(
-        lease, path, clock=clock, entropy=entropy, create=create, allow_network_fs=settings.allow_network_fs
-    )
-    stack = AsyncExitStack()
-    try:
-        secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
-        memory = None
-        if serve:
-            memory = await stack.enter_async_context(memory_beside(path, opened, secrets=secrets, log=log))
-    except BaseException:
-        await opened.close()
-        raise
-    hf = Holdfast(
-        journal=opened,
-        keys=keys,
-        clock=clock,
-        entropy=entropy,
-        tasks=list(tasks),
-        tools=known,
-        settings=settings,
-        log=log,
-        secrets=secrets,
-        memory=memory,
-        held=lease,
-    )
-    engine: Engine | None = None
-    if serve:
-        engine = Engine(
+        try:
+            secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
+            memory = None
+            if serve:
+                memory = await files.enter_async_context(memory_beside(path, opened, secrets=secrets, log=log))
+        except BaseException:
+            await opened.close()
+            raise
+        hf = Holdfast(
             journal=opened,
             keys=keys,
             clock=clock,
             entropy=entropy,
-            tasks=hf.tasks.values(),
+            tasks=list(tasks),
             tools=known,
             settings=settings,
-            notices=make_notices(settings),
             log=log,
             secrets=secrets,
             memory=memory,
-            scratch_root=scratch_root(path, folder=settings.scratch_folder, journal_id=opened.journal_id),
-            right=lease,
+            held=lease,
         )
-        hf.start(engine)
-    bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]
-    for task in bound:
-        task.bind(hf)
-    try:
-        if engine is None:
-            yield hf
-            if opened.commits:  # something was decided or submitted, and perhaps no worker runs
-                await refresh_handoff(path, opened, log=log)
-        else:
-            async with kept_handoff(path, opened, held=engine.views, log=log):
-                yield hf
-                await hf.stop()
-    finally:
+        engine: Engine | None = None
+        if serve:
+            engine = Engine(
+                journal=opened,
+                keys=keys,
+                clock=clock,
+                entropy=entropy,
+                tasks=hf.tasks.values(),
+                tools=known,
+                settings=settings,
+                notices=make_notices(settings),
+                log=log,
+                secrets=secrets,
+                memory=memory,
+                scratch_root=scratch_root(path, folder=settings.scratch_folder, journal_id=opened.journal_id),
+                right=lease,
+            )
+            hf.start(engine)
+        bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]
         for task in bound:
-            task.unbind(hf)
-        await hf.stop()
-        await stack.aclose()  # the notes of the last tasks are in the files
-        await hf.close()
+            task.bind(hf)
+        try:
+            if engine is None:
+                async with watching(lease, opened, log):
+                    yield hf
+                if opened.commits:  # something was decided or submitted, and perhaps no worker runs
+                    await refresh_handoff(path, opened, log=log)
+            else:
+                async with kept_handoff(path, opened, held=engine.views, log=log):
+                    async with watching(lease, opened, log):
+                        yield hf
+                    await hf.stop()
+        finally:
+            for task in bound:
+                task.unbind(hf)
+            await hf.stop()
+            await files.aclose()  # the notes of the last tasks are in the files
+            await hf.close()

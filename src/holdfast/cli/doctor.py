@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
+from holdfast.cli.input.input_journal import journal_of
+from holdfast.cli.screen.screen import one_line, print_json
+from holdfast.errors import EXIT_JOURNAL
 
 if TYPE_CHECKING:
     from holdfast.app.doctor import Finding
@@ -20,9 +23,9 @@ EXIT_PROBLEMS = 1
 
 def add_parser(commands: Commands) -> None:
     parser = new_command(commands, "doctor", run).help("""
-        Check this journal, agent and machine, and print the command that fixes each problem. Changes nothing. Exit
-        code 0: no problem; 1: something needs you; 6: the journal is damaged, stopped or too old, or its keys are
-        missing.
+        Check this journal, agent and machine, and print the command that fixes each problem. Changes nothing,
+        except that it upgrades the schema of an older journal. Exit code 0: no problem; 1: something needs you; 6:
+        the journal is damaged, stopped or too old, or its keys are missing.
         columns:
           level    ok; note: worth knowing; warning: needs you; damage: start no new work
           check    what was checked
@@ -43,9 +46,6 @@ async def _run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from holdfast.app.doctor import Level
-    from holdfast.cli.input.input_journal import journal_of
-    from holdfast.cli.screen.screen import print_json
-    from holdfast.errors import EXIT_JOURNAL
     from holdfast.layout.settings import find_settings
 
     path = journal_of(args)
@@ -78,8 +78,6 @@ async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[F
 
 
 def _print(finding: Finding) -> None:
-    from holdfast.cli.screen.text import one_line
-
     print(f"{finding.level:<8} {finding.check:<10} {one_line(finding.text, chars_max=1_000)}")
     if finding.mend:
         print(f"{'':<8} {'':<10} fix: {one_line(finding.mend, chars_max=1_000)}")

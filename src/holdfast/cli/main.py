@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception, *, as_json: bool) -> int:
-    from holdfast.cli.screen.error_report import report_error, report_internal
+    from holdfast.cli.screen.screen import report_error, report_internal
 
     if isinstance(error, HoldfastError):
         report_error(error, as_json=as_json)

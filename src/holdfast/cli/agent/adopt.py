@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.agent.init import add_identity_options
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
+from holdfast.cli.input.terminal import confirm
+from holdfast.cli.screen.screen import print_fields, print_json, print_table, talk
 
 if TYPE_CHECKING:
     from holdfast.layout.covered import FolderEntry
@@ -37,8 +39,6 @@ def run(args: argparse.Namespace) -> int:
     from holdfast.app.handoff import write_foreign
     from holdfast.cli.agent.init import make
     from holdfast.cli.input.agent_places import path_of, paths_of, witnesses_of
-    from holdfast.cli.input.terminal import confirm
-    from holdfast.cli.screen.screen import print_json, talk
     from holdfast.identity.acts.make_agent import find_whole
     from holdfast.layout.witness_address import folders_of
     from holdfast.recovery.adopt import check_apart, prepare, survey_folder
@@ -65,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _talk_done(found: FolderSurvey, identity: dict[str, Any] | None) -> None:
-    from holdfast.cli.screen.screen import print_fields, talk
-
     if identity is not None:
         print()
         print_fields([(key, value if isinstance(value, str) else "\n".join(value)) for key, value in identity.items()])
@@ -81,8 +79,6 @@ def _talk_done(found: FolderSurvey, identity: dict[str, Any] | None) -> None:
 
 
 def _print(found: FolderSurvey) -> None:
-    from holdfast.cli.screen.screen import print_fields, print_table
-
     print_fields(
         [
             ("folder", f"{found.folder} (mode {found.mode:04o}; not changed)"),
@@ -106,8 +102,6 @@ def _print(found: FolderSurvey) -> None:
 
 
 def _print_entries(title: str, entries: tuple[FolderEntry, ...], text: str) -> None:
-    from holdfast.cli.screen.screen import print_table
-
     if not entries:
         return
     print()

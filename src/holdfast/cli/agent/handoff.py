@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_command
+from holdfast.cli.screen.screen import print_json, talk
 
 if TYPE_CHECKING:
     from holdfast.app.handoff import Answer
@@ -35,8 +36,6 @@ def run(args: argparse.Namespace) -> int:
         _print_json(answer)
         return 0
     if answer.source == "file":
-        from holdfast.cli.screen.screen import talk
-
         talk(
             "note: there is no journal; this is handoff.md\nhint: `holdfast recover` restores the journal from a backup"
         )
@@ -45,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_json(answer: Answer) -> None:
-    from holdfast.cli.screen.screen import print_json
     from holdfast.core.clock import iso
 
     handoff = answer.handoff

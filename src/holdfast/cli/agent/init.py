@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.cli.command import Commands, add_list, add_options, new_command
 from holdfast.cli.input.input_slots import add_slot_options
+from holdfast.cli.screen.screen import print_fields, print_json, talk
 
 
 def add_parser(commands: Commands) -> None:
@@ -67,7 +68,6 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from holdfast.cli.input.agent_places import path_of
-    from holdfast.cli.screen.screen import print_fields, print_json, talk
     from holdfast.identity.acts.make_agent import check_name
 
     name = check_name(args.name)
@@ -88,7 +88,6 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
     from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
     from holdfast.cli.input.input_slots import new_slots
     from holdfast.cli.screen.output_words import words_out
-    from holdfast.cli.screen.screen import talk
     from holdfast.core.clock import SystemEntropy
     from holdfast.identity.acts.make_agent import AgentPlan, check_plan, make_agent
     from holdfast.identity.acts.paper_sheets import today
@@ -135,7 +134,6 @@ def _imported(given: str | None):
     if given is None:
         return None
     from holdfast.cli.input.agent_places import path_of
-    from holdfast.cli.screen.screen import talk
     from holdfast.identity.vault.import_key import read_key_file
 
     talk("risk: an imported key may have copies elsewhere; run `holdfast identity rotate` soon")

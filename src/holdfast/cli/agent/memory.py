@@ -6,6 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.screen.screen import one_line, print_json, print_table, shown, talk
+from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.app.memory_search import MissingFile
@@ -73,7 +75,6 @@ def run_add(args: argparse.Namespace) -> int:
     import msgspec
 
     from holdfast.app.memory import add_line
-    from holdfast.cli.screen.screen import print_json, talk
 
     text = sys.stdin.read() if args.text == "-" else args.text
     done = asyncio.run(add_line(_home(args), text=text, to=args.to, origin=args.origin))
@@ -96,9 +97,6 @@ def run_search(args: argparse.Namespace) -> int:
     import msgspec
 
     from holdfast.app.memory_search import search
-    from holdfast.cli.screen.screen import print_json, print_table, talk
-    from holdfast.cli.screen.text import one_line
-    from holdfast.errors import BadInput
 
     if args.limit < 1:
         raise BadInput("--limit must be at least 1")
@@ -121,8 +119,6 @@ def run_search(args: argparse.Namespace) -> int:
 def run_show(args: argparse.Namespace) -> int:
     import msgspec
 
-    from holdfast.cli.screen.screen import print_json, talk
-    from holdfast.cli.screen.text import shown
     from holdfast.core.clock import SystemClock
     from holdfast.core.secret_handles import safe
     from holdfast.memory.exchange import read_quiet
@@ -172,8 +168,6 @@ def _missing(home: AgentHome, name: str) -> MissingFile:
 
 def _report_missing(home: AgentHome, name: str) -> None:
     """Say whether the file never existed or is lost, and how to get it back."""
-    from holdfast.cli.screen.screen import talk
-
     gone = _missing(home, name)
     if gone.why:
         talk(f"note: the journal cannot be read: {gone.why}")

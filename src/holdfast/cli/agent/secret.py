@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb, over_journal
-from holdfast.errors import InvariantViolated
+from holdfast.cli.input.input_journal import run_opened
+from holdfast.cli.input.terminal import ask_twice, confirm, read_descriptor
+from holdfast.cli.screen.screen import ago, finish, print_json, print_table
+from holdfast.errors import BadInput, BadSecret, InvariantViolated, SecretInUse
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -79,63 +84,75 @@ def _add_value_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_set(args: argparse.Namespace) -> int:
-    from holdfast.cli.input.input_journal import run_opened
-
     _read_value(args)
     return run_opened(args, _set, create=True)  # often the first command in a new folder
 
 
 def run_rotate(args: argparse.Namespace) -> int:
-    from holdfast.cli.input.input_journal import run_opened
-
     _read_value(args)
     return run_opened(args, _rotate)
 
 
 def _read_value(args: argparse.Namespace) -> None:
     """First of all: a descriptor must be the caller's, not one that we open later."""
-    from holdfast.cli.input.input_secret import read_secret
-    from holdfast.identity.journal_keys.secret_file import check_name, check_value
+    from holdfast.identity.journal_keys.secret_file import VALUE_BYTES_MAX, check_name, check_value
 
     args.name = args.name.removeprefix("secret://")
     check_name(args.name)
-    args.value = read_secret(args.name, from_fd=args.from_fd, from_file=args.from_file)
+    if args.from_fd is not None and args.from_file is not None:
+        raise BadInput("give only one of --from-fd and --from-file")
+    if args.from_fd is not None:
+        args.value = _decoded(read_descriptor("--from-fd", args.from_fd, VALUE_BYTES_MAX + 2))
+    elif args.from_file is not None:
+        args.value = _decoded(_from_file(Path(args.from_file)))
+    else:
+        hint = "give --from-fd 0 to read it from standard input"
+        args.value = ask_twice(f"value of secret://{args.name}", for_what="the value", hint=hint)
     check_value(args.name, args.value)
 
 
-async def _set(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import print_json, talk
+def _from_file(path: Path) -> bytes:
+    from holdfast.host.private_files import open_private
+    from holdfast.identity.journal_keys.secret_file import VALUE_BYTES_MAX
 
-    number = _store(hf).set(args.name, args.value)
-    if args.json:
-        handle = f"secret://{args.name}"
-        print_json({"name": args.name, "handle": handle, "version": number})
-        return 0
-    talk(f"stored: secret://{args.name} version {number}; use this handle in a tool's argument")
-    return 0
+    try:
+        with os.fdopen(open_private(path, os.O_RDONLY), "rb") as file:
+            return file.read(VALUE_BYTES_MAX + 2)
+    except OSError as error:
+        raise BadInput(f"--from-file: {str(path)!r} cannot be read: {error.strerror}") from error
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise BadSecret(
+            "the value is not UTF-8 text", hint="store bytes as base64 and let the tool decode them"
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+async def _set(hf: Holdfast, args: argparse.Namespace) -> int:
+    handle, number = f"secret://{args.name}", _store(hf).set(args.name, args.value)
+    fields = {"name": args.name, "handle": handle, "version": number}
+    return finish(args, fields, f"stored: {handle} version {number}; use this handle in a tool's argument")
 
 
 async def _rotate(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import print_json, talk
     from holdfast.views.secrets_in_use import find_users
 
     name = args.name
     number = _store(hf).rotate(name, args.value, drop_old=args.drop_old)
     older = await find_users(hf.journal, name, below=number) if args.drop_old else []
-    if args.json:
-        shown = {"name": name, "handle": f"secret://{name}", "version": number}
-        print_json({**shown, "older_steps": list(older)})
-        return 0
-    talk(f"stored: secret://{name} version {number}; new steps use it")
-    for place in older:
-        talk(f"note: step {place} was planned with an older version; it may be parked with a question")
-    return 0
+    return finish(
+        args,
+        {"name": name, "handle": f"secret://{name}", "version": number, "older_steps": list(older)},
+        f"stored: secret://{name} version {number}; new steps use it",
+        *(f"note: step {at} was planned with an older version; it may be parked with a question" for at in older),
+    )
 
 
 async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.terminal import confirm
-    from holdfast.cli.screen.screen import finish
-    from holdfast.errors import SecretInUse
     from holdfast.views.secrets_in_use import find_users
 
     name = args.name.removeprefix("secret://")
@@ -146,41 +163,28 @@ async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
         shown = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
         raise SecretInUse(f"{len(users)} open steps use secret://{name}: {shown}")
     what = f"Holdfast removes secret://{name} with all its versions; {len(users)} open steps use it"
+    fields = {"name": name, "open_steps": list(users), "done": not args.dry_run}
     if args.dry_run:
-        return finish(
-            args, {"name": name, "open_steps": list(users), "done": False}, f"{what}\nnothing was changed (--dry-run)"
-        )
+        return finish(args, fields, f"{what}\nnothing was changed (--dry-run)")
     confirm(name, what, yes=args.yes)
     store.remove(name)
-    return finish(args, {"name": name, "open_steps": list(users), "done": True}, f"removed: secret://{name}")
+    return finish(args, fields, f"removed: secret://{name}")
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import ago, print_json, print_table
     from holdfast.core.clock import iso
 
     found = _store(hf).list_secrets()
     if args.json:
-        print_json(
-            {
-                "secrets": [
-                    {
-                        "name": name,
-                        "handle": f"secret://{name}",
-                        "version": one.versions[-1].number,
-                        "versions": [
-                            {
-                                "version": each.number,
-                                "created": iso(each.created_ms),
-                                "active": each is one.versions[-1],
-                            }
-                            for each in one.versions
-                        ],
-                    }
-                    for name, one in found.items()
-                ]
-            }
-        )
+        shapes: list[dict[str, object]] = []
+        for name, one in found.items():
+            newest = one.versions[-1]
+            versions = [
+                {"version": each.number, "created": iso(each.created_ms), "active": each is newest}
+                for each in one.versions
+            ]
+            shapes.append({"name": name, "handle": f"secret://{name}", "version": newest.number, "versions": versions})
+        print_json({"secrets": shapes})
         return 0
     now = hf.journal.now_ms()
     print_table(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.backup.upkeep import add_upkeep
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.screen.screen import clock_time, print_json, print_table, talk
 from holdfast.cli.signals import run_async
+from holdfast.errors import SnapshotsMissing
 
 if TYPE_CHECKING:
     from holdfast.backup.backups import Backups
@@ -84,7 +86,6 @@ def run_now(args: argparse.Namespace) -> int:
     import msgspec
 
     from holdfast.cli.screen.progress import Progress
-    from holdfast.cli.screen.screen import print_json, print_table, talk
 
     async def work() -> int:
         with Progress() as news:
@@ -128,8 +129,6 @@ def run_list(args: argparse.Namespace) -> int:
 
     from holdfast.backup.report import list_report
     from holdfast.cli.screen.progress import Progress
-    from holdfast.cli.screen.screen import print_json, talk
-    from holdfast.errors import SnapshotsMissing
 
     async def work() -> int:
         with Progress() as news:
@@ -164,7 +163,6 @@ def run_verify(args: argparse.Namespace) -> int:
     import msgspec
 
     from holdfast.cli.screen.progress import Progress
-    from holdfast.cli.screen.screen import print_json, print_table, talk
 
     async def work() -> int:
         with Progress() as news:
@@ -195,8 +193,6 @@ async def _opened(args: argparse.Namespace, news: ProgressPort) -> Backups:
 
 
 def _print_places(report: ListReport) -> None:
-    from holdfast.cli.screen.screen import print_table
-
     rows = [
         (
             one.place,
@@ -217,8 +213,6 @@ def _print_places(report: ListReport) -> None:
 
 
 def _print_snapshots(report: ListReport) -> None:
-    from holdfast.cli.screen.screen import print_table
-
     rows = [
         (
             str(one.seq),
@@ -234,8 +228,6 @@ def _print_snapshots(report: ListReport) -> None:
 
 
 def _when(unix_s: int) -> str:
-    from holdfast.cli.screen.screen import clock_time
-
     return clock_time(unix_s * 1000) if unix_s else "never"
 
 
@@ -252,8 +244,6 @@ def _result(one: PlaceResult) -> str:
 
 def _print_hints(results: Sequence[PlaceResult]) -> None:
     """What to do about each place that failed; the table may have cut its message."""
-    from holdfast.cli.screen.screen import talk
-
     for one in results:
         if one.error:
             talk(f"{one.place}: {one.message}")

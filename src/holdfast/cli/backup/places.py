@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, Run, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.input.terminal import confirm
+from holdfast.cli.screen.screen import ago, finish, print_json, print_table, talk
 from holdfast.cli.signals import run_async
+from holdfast.errors import SnapshotsMissing
 
 if TYPE_CHECKING:
     from holdfast.backup.places.backup_places import BackupPlaces
@@ -143,7 +146,6 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.backup.places.backup_places import PlaceRequest
     from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import shared_domains
-    from holdfast.cli.screen.screen import print_json, talk
 
     place = await places.add(
         PlaceRequest(
@@ -178,9 +180,7 @@ def run_list(args: argparse.Namespace) -> int:
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.place_state import PlaceState, missing_text, shown
     from holdfast.backup.places.places import read_places, shared_domains
-    from holdfast.cli.screen.screen import print_json, print_table, talk
     from holdfast.core.clock import SystemClock
-    from holdfast.errors import SnapshotsMissing
     from holdfast.layout.agent_home import home_folder, load_home
 
     home = load_home(home_folder(args.home))
@@ -224,7 +224,6 @@ def run_list(args: argparse.Namespace) -> int:
 
 async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.backup.upkeep.check_place import check_place
-    from holdfast.cli.screen.screen import print_json, talk
 
     if args.mark:
         places.mark(args.name)
@@ -256,7 +255,6 @@ async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 async def _move(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.backup.places.backup_places import states_of
-    from holdfast.cli.screen.screen import finish
 
     place = await places.move(args.name, args.address)
     return finish(
@@ -265,8 +263,6 @@ async def _move(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 
 async def _fix_key(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import finish
-
     await places.mend_key(args.name)
     listing = await places.check(args.name)
     return finish(
@@ -277,9 +273,6 @@ async def _fix_key(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 
 async def _break_lock(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.terminal import confirm
-    from holdfast.cli.screen.screen import finish
-
     place = places.get(args.name)
     confirm(args.name, f"Holdfast removes the lock of {place.repository}", yes=args.yes)
     await places.break_lock(args.name)
@@ -287,9 +280,6 @@ async def _break_lock(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 
 async def _remove(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.terminal import confirm
-    from holdfast.cli.screen.screen import finish
-
     place = places.get(args.name)
     confirm(args.name, f"Holdfast stops backing up to {place.address}; its snapshots stay", yes=args.yes)
     places.remove(args.name)
@@ -302,7 +292,6 @@ async def _remove(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 def _since(now_ms: int, at_ms: int) -> str:
     from holdfast.backup.upkeep.due import is_ahead
-    from holdfast.cli.screen.screen import ago
 
     if is_ahead(at_ms, now_ms=now_ms):
         return f"in {ago(at_ms - now_ms)}: the clock was wrong"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.cli.backup.places import APPEND_ONLY, over_places, place_shape
 from holdfast.cli.command import Commands, add_flag, add_options, new_verb
+from holdfast.cli.screen.screen import finish, print_json, print_table, talk
 from holdfast.cli.signals import run_async
 
 if TYPE_CHECKING:
     from holdfast.backup.places.backup_places import BackupPlaces
     from holdfast.backup.upkeep.prune import Pruned
-    from holdfast.layout.agent_home import AgentHome
 
 
 def add_upkeep(verbs: Commands) -> None:
-    parser = new_verb(verbs, "prune", run_prune).help("""remove old snapshots, never the last verified one
+    parser = new_verb(verbs, "prune", over_places(_prune)).help("""remove old snapshots, never the last verified one
 
         Remove snapshots that the rules under [backup] do not keep, but never the newest verified one or anything
         newer. Holdfast first compares each place with the signed heads: if a snapshot is missing, it reports this
@@ -59,18 +59,10 @@ def add_upkeep(verbs: Commands) -> None:
     add_options(parser, "--home", "--json")
 
 
-def run_prune(args: argparse.Namespace) -> int:
-    from holdfast.cli.backup.places import over_places
-
-    return over_places(_prune)(args)
-
-
 async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.app.notify import make_notices
     from holdfast.backup.upkeep.prune import prune
     from holdfast.backup.upkeep.scheduled import notify_refused_prunes
-    from holdfast.cli.backup.places import APPEND_ONLY
-    from holdfast.cli.screen.screen import print_json, print_table, talk
     from holdfast.core.clock import SystemClock
     from holdfast.layout.settings import find_settings
 
@@ -91,10 +83,10 @@ async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
     if not args.dry_run:
         notices = make_notices(find_settings(places.home.journal))
         await notify_refused_prunes(failed, notices=notices, clock=SystemClock())
-    for one in failed:
-        if one.error is not None and not args.json:
-            talk(f"{one.place.name}: {one.error.message}\nhint: {one.error.hint}")
-    return failed[0].error.exit_code if failed and failed[0].error is not None else 0
+    errors = [(one.place.name, one.error) for one in done if one.error is not None]
+    for name, error in () if args.json else errors:
+        talk(f"{name}: {error.message}\nhint: {error.hint}")
+    return errors[0][1].exit_code if errors else 0
 
 
 def run_due(args: argparse.Namespace) -> int:
@@ -103,39 +95,25 @@ def run_due(args: argparse.Namespace) -> int:
 
 async def _due(args: argparse.Namespace) -> int:
     from holdfast.app.notify import make_notices
+    from holdfast.backup.places.backup_places import states_of
+    from holdfast.backup.places.places import read_places
     from holdfast.backup.upkeep.scheduled import backup_of, parse_every, run_due
-    from holdfast.cli.screen.screen import talk
     from holdfast.core.clock import SystemClock
     from holdfast.layout.agent_home import home_folder, load_home
     from holdfast.layout.settings import find_settings
 
     every_s = parse_every(args.every)
     home = load_home(home_folder(args.home))
-    names = await run_due(
-        home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=make_notices(find_settings(home.journal))
-    )
-    if args.json:
-        _print_due(home, names)
-        return 0
-    talk(f"due: {', '.join(names)}" if names else "nothing is due")
-    return 0
-
-
-def _print_due(home: AgentHome, names: Sequence[str]) -> None:
-    """What was due, and the state of every place."""
-    from holdfast.backup.places.backup_places import states_of
-    from holdfast.backup.places.places import read_places
-    from holdfast.cli.backup.places import place_shape
-    from holdfast.cli.screen.screen import print_json
-
+    notices = make_notices(find_settings(home.journal))
+    names = await run_due(home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=notices)
     states = states_of(home)
     places = [place_shape(one, states.of(one.name)) for one in read_places(home.places_file)]
-    print_json({"due": list(names), "places": places})
+    fields = {"due": list(names), "places": places}
+    return finish(args, fields, f"due: {', '.join(names)}" if names else "nothing is due")
 
 
 def run_schedule(args: argparse.Namespace) -> int:
     from holdfast.backup.upkeep.scheduled import install, make_schedule, units_folder
-    from holdfast.cli.screen.screen import print_json, talk
     from holdfast.layout.agent_home import home_folder, load_home
 
     home = load_home(home_folder(args.home))
@@ -169,8 +147,7 @@ def run_schedule(args: argparse.Namespace) -> int:
 def _row(one: Pruned) -> tuple[str, ...]:
     if one.plan is None:
         return (one.place.name, "-", "-", "-", one.error.code if one.error else "ok")
-    plan = one.plan
-    counts = (len(plan.keep), len(plan.remove), len(plan.unnamed))
+    counts = (len(one.plan.keep), len(one.plan.remove), len(one.plan.unnamed))
     return (one.place.name, *map(str, counts), "ok")
 
 

@@ -6,6 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, imported, new_noun, new_verb, over_journal
+from holdfast.cli.screen.screen import ago, print_json, print_table, talk
+from holdfast.errors import JournalDamaged
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -79,8 +81,6 @@ def add_parser(commands: Commands) -> None:
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import print_json, print_table, talk
-    from holdfast.errors import JournalDamaged
     from holdfast.journal.contract import Filter
     from holdfast.journal.records import ENDED, TaskState
     from holdfast.views.tasks import effect_line, is_in_doubt
@@ -119,8 +119,6 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 def _table_row(line: dict[str, object], started_ms: int, hf: Holdfast) -> tuple[str, ...]:
-    from holdfast.cli.screen.screen import ago
-
     why = line["question"] or line["doubt"]
     if line["orphaned"]:
         why = why or "its worker is dead"
@@ -133,7 +131,6 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.app.holdfast import get_step
     from holdfast.cli.effect.page import print_effect, ways
     from holdfast.cli.screen.reference import get_step_place
-    from holdfast.cli.screen.screen import print_json
     from holdfast.views.tasks import effect_line, item_shape
 
     task_id, ordinal = await get_step_place(hf, args.effect)

@@ -38,14 +38,13 @@ async def _settle(hf: Holdfast, args: argparse.Namespace) -> int:
         f"question: {step.question}\n"
         f"decision: {decision}: {MEANS[decision]}"
     )
+    fields = {"effect": place, "decision": decision, "done": not args.dry_run}
     if args.dry_run:
-        return finish(
-            args, {"effect": place, "decision": decision, "done": False}, f"{what}\nnothing was recorded (--dry-run)"
-        )
+        return finish(args, fields, f"{what}\nnothing was recorded (--dry-run)")
     confirm(decision, what, yes=args.yes)
     await hf.settle(task_id, ordinal, decision, result=result, by=args.by, note=args.note)
     said = f"recorded: {place} is decided as {decision}; the task continues"
-    return await finish_decision(hf, args, {"effect": place, "decision": decision, "done": True}, said)
+    return await finish_decision(hf, args, fields, said)
 
 
 async def _report_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
@@ -59,15 +58,15 @@ async def _report_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
         )
     result = None if args.result is None else read_json(args.result, what="--result")
     happened = not args.did_not_happen
+    effect = ""
     if args.effect_key:
-        place = f"effect key {args.effect_key}"
         await hf.evidence(effect_key=args.effect_key, result=result, happened=happened, source=args.source)
     else:
         task_id, ordinal = await get_step_place(hf, args.effect)
-        place = f"{task_id}/{ordinal}"
+        effect = f"{task_id}/{ordinal}"
         await hf.evidence(task_id=task_id, ordinal=ordinal, result=result, happened=happened, source=args.source)
-    effect = "" if args.effect_key else place
     fields = {"effect": effect, "effect_key": args.effect_key or "", "happened": happened}
+    place = effect or f"effect key {args.effect_key}"
     said = f"recorded for {place}: it {'happened' if happened else 'did not happen'}"
     return await finish_decision(hf, args, fields, said)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 
 from holdfast.cli.command import Commands, add_list, new_verb
+from holdfast.errors import BadInput, BadSettings
 
 
 def add_verb(verbs: Commands) -> None:
     parser = new_verb(verbs, "signer", run).help("""keep the operational key in a separate process, behind a socket
 
-        Open the vault and answer a short list of requests at a Unix socket: certificates, answers, profiles, backup
-        heads, and the keys with which a worker reads its journal. It never signs bytes from a caller. Run it as
-        another user than the agent, with its own home and vault, and name the agent's user with --allow. Set
-        [identity] signer in the agent's holdfast.toml to the socket. Runs until SIGTERM or Ctrl-C. See
-        docs/how-to/keys.md.
+        Open the vault and serve a Unix socket until SIGTERM or Ctrl-C. A client can ask for a certificate, a signed
+        answer to a challenge, a profile, a backup head, or the keys that read the journal. The signer never signs
+        bytes that a client sends. Run it as a different user from the agent, with its own home and vault; name the
+        agent's user with --allow. In the agent's holdfast.toml, set `signer` under [identity] to the socket's path.
+        See docs/how-to/keys.md.
         examples:
           holdfast identity signer --home /var/lib/holdfast-signer/ada --allow ada
           holdfast identity signer --home ~/agents/ada --socket /run/user/1000/ada.sock
@@ -28,7 +29,8 @@ def add_verb(verbs: Commands) -> None:
     parser.add_argument(
         "--socket",
         metavar="PATH",
-        help="where to answer (default: [identity] signer of the home's settings, else signer.sock in the home)",
+        help="path of the socket (default: `signer` under [identity] in the home's holdfast.toml, "
+        "else signer.sock in the home)",
     )
     add_list(
         parser,
@@ -46,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
 
     from holdfast.app.worker import open_log
     from holdfast.cli.input.input_slots import open_existing
-    from holdfast.errors import BadSettings
     from holdfast.identity.speaker.signer_process import harden, serve_signer
     from holdfast.layout.agent_home import home_folder, load_home
 
@@ -67,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
 def _user(text: str) -> tuple[int, int]:
     """Number and main group of a user."""
     import pwd
-
-    from holdfast.errors import BadInput
 
     try:
         found = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput
 from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, parse_witness_address
 
@@ -40,8 +41,6 @@ def default_witness(name: str) -> WitnessAddress:
 
 def second_place(given: str | None, vault: Path, name: str) -> Path:
     """Where the next key is kept: as given, or as a person answers; warns of the risk."""
-    from holdfast.cli.screen.screen import talk
-
     if given is not None:
         place = path_of(given)
     elif sys.stdin.isatty():

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.cli.screen.screen import finish
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -69,7 +70,5 @@ async def is_served(hf: Holdfast) -> bool:
 
 async def finish_decision(hf: Holdfast, args: argparse.Namespace, fields: object, text: str) -> int:
     """As `finish`; also warns if no worker is there to carry it out."""
-    from holdfast.cli.screen.screen import finish
-
     waits = "no worker serves this journal now; this waits until one does\nhint: `holdfast worker APP`"
     return finish(args, fields, text, *(() if await is_served(hf) else (waits,)))

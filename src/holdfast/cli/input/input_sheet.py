@@ -9,6 +9,7 @@ import argparse
 import re
 from dataclasses import dataclass, field
 
+from holdfast.cli.input.terminal import ask_words, read_words
 from holdfast.errors import BadInput
 
 _CODE = re.compile(r"HF1[RS]:", re.IGNORECASE)
@@ -39,7 +40,6 @@ def add_words_options(parser: argparse.ArgumentParser) -> None:
 
 def read_given(args: argparse.Namespace) -> Given:
     from holdfast.cli.input.input_slots import read_line
-    from holdfast.cli.input.terminal import ask_words, read_words
 
     passphrase = ""
     if args.sheet_passphrase_fd is not None:
@@ -76,7 +76,6 @@ def sorted_paper(text: str, passphrase: str = "") -> Given:
 
 
 def _more_shares(found: Given) -> Given:
-    from holdfast.cli.input.terminal import ask_words
     from holdfast.identity.paper.shares import read_share
 
     shares = list(found.shares)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import add_options
 from holdfast.cli.input.terminal import ask_hidden, ask_twice, descriptor
+from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ def open_existing(folder: Path, option: str, fd: str | None, *, what: str) -> Va
 
 
 def _given(option: str, fd: str | None, file: str | None, credential: str | None, *, what: str) -> list[UnlockKey]:
-    from holdfast.cli.screen.screen import talk
     from holdfast.identity.vault.slots import RISKS, passphrase_key
 
     keys: list[UnlockKey] = []

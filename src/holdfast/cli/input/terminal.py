@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput
 
 WORDS_BYTES_MAX = 64 * 1024
@@ -18,7 +19,6 @@ def confirm(word: str, what: str, *, yes: bool) -> None:
     """Return if the person typed the word, or gave --yes. Raises BadInput."""
     if yes:
         return
-    from holdfast.cli.screen.screen import talk
 
     if not sys.stdin.isatty():
         raise BadInput("stdin is not a terminal; cannot ask for confirmation", hint="add --yes if you are sure")

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_noun, new_verb
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
+from holdfast.cli.input.terminal import confirm
+from holdfast.cli.screen.screen import print_json, print_table, talk
+from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.identity.acts.paper_sheets import PaperSession
@@ -134,9 +137,9 @@ def add_paper_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_print(args: argparse.Namespace) -> int:
-    from holdfast.cli.input.hand_copying import check_person
     from holdfast.cli.input.input_paper import read_paper, read_passphrase
     from holdfast.cli.screen.output_paper import WARNING, check_way_out
+    from holdfast.cli.screen.output_words import check_person
     from holdfast.identity.acts.paper_sheets import print_sheets, today
 
     parts = _parts(args.shares)
@@ -166,7 +169,6 @@ def run_print(args: argparse.Namespace) -> int:
 
 def run_verify(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_paper import read_paper, read_passphrase
-    from holdfast.cli.screen.screen import print_json
     from holdfast.identity.acts.paper_sheets import mark_verified, sheets_read, today
 
     number = None if args.sheet is None else _number(args.sheet)
@@ -198,7 +200,6 @@ def run_verify(args: argparse.Namespace) -> int:
 def run_list(args: argparse.Namespace) -> int:
     import msgspec
 
-    from holdfast.cli.screen.screen import print_json, print_table
     from holdfast.identity.acts.paper_sheets import today
     from holdfast.identity.paper.sheets import state_of
 
@@ -228,8 +229,6 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_revoke(args: argparse.Namespace) -> int:
-    from holdfast.cli.input.terminal import confirm
-    from holdfast.cli.screen.screen import print_json, talk
     from holdfast.identity.acts.paper_sheets import mark_revoked, today
     from holdfast.identity.paper.sheets import SheetState, state_of
 
@@ -260,7 +259,6 @@ def run_revoke(args: argparse.Namespace) -> int:
 
 def run_card(args: argparse.Namespace) -> int:
     from holdfast.backup.places.places import read_places
-    from holdfast.errors import BadInput
     from holdfast.identity.acts.paper_sheets import make_card, today
     from holdfast.identity.paper.paper_pdf import card_pdf
     from holdfast.identity.paper.paper_words import card_text
@@ -297,7 +295,7 @@ def _put(sheets: list[Sheet], args: argparse.Namespace) -> None:
 
 
 def _copied(session: PaperSession, sheets: list[Sheet]) -> None:
-    from holdfast.cli.input.hand_copying import copy_by_hand
+    from holdfast.cli.screen.output_words import copy_by_hand
     from holdfast.identity.acts.paper_sheets import mark_verified, today
     from holdfast.identity.paper.paper_words import facts
     from holdfast.identity.paper.phrase import english
@@ -315,8 +313,6 @@ def _report_corrected(change: str) -> None:
 
 
 def _parts(text: str | None) -> tuple[int, int] | None:
-    from holdfast.errors import BadInput
-
     if text is None:
         return None
     found = _PARTS.fullmatch(text)
@@ -326,8 +322,6 @@ def _parts(text: str | None) -> tuple[int, int] | None:
 
 
 def _number(word: str) -> int:
-    from holdfast.errors import BadInput
-
     if not word.isascii() or not word.isdigit():
         raise BadInput(f"{word!r} is not a sheet number")
     return int(word[:9])

@@ -7,6 +7,8 @@ import re
 import sys
 
 from holdfast.cli.command import Commands, new_noun, new_verb
+from holdfast.cli.input.terminal import ask_words, read_words
+from holdfast.errors import BadInput
 
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
 
@@ -44,7 +46,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run_split(args: argparse.Namespace) -> int:
-    from holdfast.cli.input.terminal import ask_words, read_words
     from holdfast.cli.screen.output_paper import check_way_out
     from holdfast.identity.paper.phrase import read_phrase
     from holdfast.identity.paper.shares import split
@@ -63,7 +64,6 @@ def run_split(args: argparse.Namespace) -> int:
 
 def run_combine(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_paper import ask_shares
-    from holdfast.cli.input.terminal import ask_words, read_words
     from holdfast.cli.screen.output_paper import check_way_out
     from holdfast.identity.paper.shares import combine
 
@@ -84,8 +84,6 @@ def run_combine(args: argparse.Namespace) -> int:
 
 
 def _number(option: str, word: str) -> int:
-    from holdfast.errors import BadInput
-
     if not word.isascii() or not word.isdigit():
         raise BadInput(f"{option}: {word!r} is not a number")
     return int(word[:9])

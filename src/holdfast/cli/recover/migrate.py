@@ -6,6 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.screen.screen import print_fields, print_json, talk
+from holdfast.errors import BadSettings, MoveRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +79,6 @@ def run_export(args: argparse.Namespace) -> int:
     import asyncio
 
     from holdfast.cli.input.agent_places import path_of
-    from holdfast.cli.screen.screen import talk
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.recovery.move_out import MoveOut
@@ -99,8 +100,6 @@ def run_import(args: argparse.Namespace) -> int:
     import asyncio
 
     from holdfast.cli.input.agent_places import path_of, witnesses_of
-    from holdfast.cli.screen.screen import talk
-    from holdfast.errors import MoveRefused
     from holdfast.layout.agent_home import home_folder, root_folder
     from holdfast.recovery.move_in import HostPaths, move_in
 
@@ -142,8 +141,6 @@ def _home(args: argparse.Namespace) -> AgentHome:
 
 
 def _vault_of(home: AgentHome) -> Path:
-    from holdfast.errors import BadSettings
-
     if home.vault is None:
         raise BadSettings(f"{home.settings_file} names no vault", hint="`holdfast init` makes an identity")
     return home.vault
@@ -165,8 +162,6 @@ def _means(vault: Vault) -> MoveMeans:
 
 def _say(args: argparse.Namespace, done: object) -> None:
     import msgspec
-
-    from holdfast.cli.screen.screen import print_fields, print_json
 
     fields: dict[str, object] = msgspec.to_builtins(done)
     if args.json:

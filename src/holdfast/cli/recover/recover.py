@@ -7,6 +7,7 @@ import argparse
 from holdfast.cli.command import Commands, add_flag, add_list, add_options, new_command
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
+from holdfast.errors import BadInput
 
 
 def add_parser(commands: Commands) -> None:
@@ -83,8 +84,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from holdfast.errors import BadInput
-
     if args.begin_anew and args.journal is None:
         raise BadInput("--begin-anew needs --journal FILE: the journal that is missing")
     if args.journal is not None:

@@ -10,8 +10,7 @@ import msgspec
 
 from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.restore.restore_home import RestoreReport
-from holdfast.cli.screen.screen import ago, talk
-from holdfast.cli.screen.text import one_line
+from holdfast.cli.screen.screen import ago, one_line, talk
 from holdfast.core.clock import iso
 from holdfast.errors import ArchiveRefused, BackupDamaged, RepositoryDamaged
 from holdfast.identity.log.log_state import LogStanding

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.cli.input.input_journal import is_served
-from holdfast.cli.screen.screen import STATE_STYLES, ago, talk
-from holdfast.cli.screen.text import one_line, shown
+from holdfast.cli.screen.screen import STATE_STYLES, ago, one_line, shown, talk
 from holdfast.core.effect import CLASSES
 from holdfast.core.ordinal import sort_key
 from holdfast.errors import TaskUnfinished

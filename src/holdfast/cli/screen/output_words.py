@@ -1,6 +1,8 @@
-"""How a person gets the words of a new agent: copied by hand at a terminal, or from a descriptor.
+"""How a person gets the words of an agent: copied by hand at a terminal, or from a descriptor.
 
-Holdfast never writes them to standard output or to its own files.
+Holdfast never writes them to standard output or to its own files. Copying by hand shows one word at a time, asks for
+four of them, then for all. A word is wiped off the screen before the next one is shown. A terminal may keep its own
+history; the page says so.
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
+from holdfast.cli.input.terminal import ask_words
+from holdfast.cli.screen.screen import talk
+from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput
+from holdfast.host.private_files import write_all
+from holdfast.identity.paper.phrase import Phrase, WordList, english, places_to_ask, retyped_wrong, wrong_places
 
-if TYPE_CHECKING:
-    from holdfast.identity.paper.phrase import Phrase
+TRIES = 3
+_WIPE = "\x1b[1A\x1b[2K"  # up one line, and clear it
 
 
 def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
@@ -26,7 +32,7 @@ def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
                 "the 24 words can be shown only at a terminal",
                 hint="run it at a terminal, or give --words-fd N to get them there",
             )
-        return lambda phrase: _by_hand(phrase, name)
+        return lambda phrase: copy_by_hand(f"recovery words of {name}", phrase.words, english())
     if not fd.isascii() or not fd.isdigit() or int(fd) in (0, 1):
         raise BadInput(f"--words-fd: {fd!r} is not a descriptor for secrets", hint="use 3 or higher")
     try:
@@ -54,16 +60,46 @@ def _check_file(fd: str, found: os.stat_result, *, appends: bool) -> None:
 
 
 def _written(phrase: Phrase, fd: int) -> None:
-    from holdfast.host.private_files import write_all
-
     try:
         write_all(fd, (" ".join(phrase.words) + "\n").encode())
     except OSError as error:
         raise BadInput(f"--words-fd {fd} cannot be written: {error.strerror}") from error
 
 
-def _by_hand(phrase: Phrase, name: str) -> None:
-    from holdfast.cli.input.hand_copying import copy_by_hand
-    from holdfast.identity.paper.phrase import english
+def check_person() -> None:
+    """Raises BadInput without a terminal."""
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise BadInput("copying by hand needs a terminal", hint="print a sheet with --text instead")
 
-    copy_by_hand(f"recovery words of {name}", phrase.words, english())
+
+def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
+    """Return after the person has written the words down and typed them all again.
+
+    Raises BadInput if the copy stays wrong; it names positions, never words.
+    """
+    check_person()
+    talk(f"{title}: write each word down, then press Enter. Make sure that no one else sees this screen")
+    for number, word in enumerate(words, 1):
+        _ask(f"word {number} of {len(words)}: {word}   [Enter] ")
+        sys.stderr.write(_WIPE)
+        sys.stderr.flush()
+    for left in reversed(range(TRIES)):
+        wrong = _wrong_in_four(words, listed)
+        wrong = wrong or retyped_wrong(words, ask_words(f"all {len(words)} words, from your copy"), listed)
+        if not wrong:
+            return
+        where = "the number of words" if wrong == [0] else f"word {', '.join(map(str, wrong))}"
+        talk(f"different: {where}; check your copy" + (" and try again" if left else ""))
+    raise BadInput("the copy is still wrong", hint="run the command again, and copy the words again")
+
+
+def _wrong_in_four(words: Sequence[str], listed: WordList) -> list[int]:
+    places = places_to_ask(len(words), SystemEntropy())
+    return wrong_places(words, {at: ask_words(f"word {at}") for at in places}, listed)
+
+
+def _ask(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    if not sys.stdin.readline():
+        raise BadInput("the terminal was closed: nothing was copied")

@@ -17,8 +17,7 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
 from holdfast.backup.progress import Amount
-from holdfast.cli.screen.screen import talk
-from holdfast.cli.screen.text import one_line, shown
+from holdfast.cli.screen.screen import one_line, shown, talk
 
 EVERY_S = 10.0
 REDRAW_S = 0.2

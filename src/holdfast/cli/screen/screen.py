@@ -1,19 +1,22 @@
-"""What commands print: tables for people, JSON for programs, messages on standard error.
+"""What commands print: tables for people, JSON for programs, messages and errors on standard error.
 
-On a terminal tables are drawn by rich; anywhere else they are plain columns, so that pipes and
-logs get stable text. No meaning is in a colour alone.
+On a terminal tables are drawn by rich; anywhere else they are plain columns, so that pipes and logs get stable text.
+No meaning is in a colour alone. Text from outside is made safe for a terminal. An error says what happened, what to do,
+and which page explains it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from holdfast.cli.screen.text import one_line, shown
+from holdfast.core.secret_handles import safe
+from holdfast.errors import HoldfastError
 
 STATE_STYLES = {
     "succeeded": "green",
@@ -30,7 +33,21 @@ STATE_STYLES = {
     "damage": "bold red",
 }
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LATE_CONTROL = re.compile(r"[\x7f-\x9f]")
+
+INTERNAL_HINT = "this is a bug in Holdfast. Please report it with the output of `HOLDFAST_TRACE=1 holdfast ...`"
+
+
+def shown(text: str) -> str:
+    """Control characters become visible escapes, secrets are hidden; line breaks and tabs stay."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", safe(text))
+
+
+def one_line(text: str, *, chars_max: int = 100) -> str:
+    """The text on one line, cut where it is long."""
+    flat = shown(" ".join(text.split()))
+    return flat if len(flat) <= chars_max else flat[: chars_max - 3] + "..."
 
 
 def print_json(value: object) -> None:
@@ -126,3 +143,38 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], state: st
             )
         )
     Console(highlight=False).print(table)
+
+
+def report_error(error: HoldfastError, *, as_json: bool) -> None:
+    """Print a known error to standard error."""
+    if as_json:
+        _print_error_json(error.code, error.message, error.hint, error.page, error.exit_code)
+    else:
+        talk(f"error: {error.message}")
+        if error.hint:
+            talk(f"hint: {error.hint}")
+        talk(f"see: {error.page}")
+    _trace(error)
+
+
+def report_internal(error: Exception, *, as_json: bool) -> None:
+    """Print a bug in one line; the traceback only if HOLDFAST_TRACE asks for it."""
+    text = f"internal: {type(error).__name__}: {error}"
+    if as_json:
+        _print_error_json("internal", text, INTERNAL_HINT, "docs/reference/errors.md#internal", 1)
+    else:
+        talk(f"error: {text}")
+        talk(f"hint: {INTERNAL_HINT}")
+    _trace(error)
+
+
+def _print_error_json(code: str, message: str, hint: str, page: str, exit_code: int) -> None:
+    fields = {"code": code, "message": safe(message), "hint": hint, "page": page, "exit_code": exit_code}
+    print(json.dumps({"error": fields}), file=sys.stderr)
+
+
+def _trace(error: BaseException) -> None:
+    if os.environ.get("HOLDFAST_TRACE") == "1":
+        import traceback
+
+        sys.stderr.write(safe("".join(traceback.format_exception(error))))

@@ -6,6 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_noun, new_verb, over_journal
+from holdfast.cli.input.input_journal import finish_decision
+from holdfast.cli.screen.screen import ago, json_line, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -47,28 +49,24 @@ def add_parser(commands: Commands) -> None:
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import ago, json_line, print_json, print_table
     from holdfast.core.clock import iso
     from holdfast.views.approvals import list_approvals
 
     found = await list_approvals(hf.journal)
     if args.json:
-        print_json(
+        shapes = [
             {
-                "approvals": [
-                    {
-                        "approval": f"{one.task_id}/{one.ordinal}",
-                        "task_id": one.task_id,
-                        "ordinal": one.ordinal,
-                        "task_name": one.task_name,
-                        "question": one.question,
-                        "details": one.details,
-                        "asked": iso(one.at_ms),
-                    }
-                    for one in found
-                ]
+                "approval": f"{one.task_id}/{one.ordinal}",
+                "task_id": one.task_id,
+                "ordinal": one.ordinal,
+                "task_name": one.task_name,
+                "question": one.question,
+                "details": one.details,
+                "asked": iso(one.at_ms),
             }
-        )
+            for one in found
+        ]
+        print_json({"approvals": shapes})
         return 0
     now = hf.journal.now_ms()
     print_table(
@@ -83,7 +81,6 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _answer(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.input_journal import finish_decision
     from holdfast.cli.screen.reference import get_step_place
 
     task_id, ordinal = await get_step_place(hf, args.approval)

@@ -9,6 +9,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
+from holdfast.cli.input.input_journal import journal_of
+from holdfast.cli.screen.screen import print_json, talk
+from holdfast.errors import BadInput, Misuse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,8 +50,6 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from holdfast.app.loading import load_app
-    from holdfast.cli.input.input_journal import journal_of
-    from holdfast.errors import BadInput
 
     if args.timeout is not None and not 0 <= args.timeout <= 31_536_000:
         raise BadInput("--timeout must be between 0 seconds and a year")
@@ -63,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
 def arguments_of(task: TaskType, request: str) -> dict[str, Any]:  # Any: JSON, checked on submit
     """The task's arguments from what a person typed. Raises BadInput."""
     from holdfast.cli.input.input_values import parse_json, read_text
-    from holdfast.errors import BadInput, Misuse
 
     text = read_text(request, what="REQUEST")
     names = list(task.signature.parameters)
@@ -77,8 +77,6 @@ def arguments_of(task: TaskType, request: str) -> dict[str, Any]:  # Any: JSON, 
 
 
 def _only_parameter(task: TaskType) -> str:
-    from holdfast.errors import BadInput
-
     parameters = list(task.signature.parameters.values())
     required = [one.name for one in parameters if one.default is one.empty]
     if len(required) == 1:
@@ -114,7 +112,6 @@ class RunWarnings(io.StringIO):
     """A stream for host.log.Log that prints the problems of the worker in this process."""
 
     def write(self, text: str, /) -> int:
-        from holdfast.cli.screen.screen import talk
 
         fields = json.loads(text)
         if fields.get("event") in ("trouble", "session-lost", "clock-behind"):
@@ -126,7 +123,6 @@ class RunWarnings(io.StringIO):
 
 async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespace) -> int:
     from holdfast.cli.screen.follow import follow
-    from holdfast.cli.screen.screen import print_json, talk
 
     if args.no_follow:
         row = await handle.row()

@@ -6,6 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_noun, new_verb, over_journal
+from holdfast.cli.input.input_journal import finish_decision
+from holdfast.cli.input.terminal import confirm
+from holdfast.cli.screen.screen import ago, finish, print_json, print_table, talk
+from holdfast.errors import BlobNotFound, JournalDamaged, NotSettleable
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -79,7 +83,6 @@ def add_parser(commands: Commands) -> None:
 
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.screen import ago, print_json, print_table, talk
     from holdfast.journal.contract import Filter
     from holdfast.journal.records import TaskState
     from holdfast.views.tasks import task_line
@@ -115,9 +118,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.cli.screen.reference import get_task_id
-    from holdfast.cli.screen.screen import print_json, talk
     from holdfast.cli.task.page import print_task
-    from holdfast.errors import BlobNotFound, JournalDamaged
     from holdfast.runtime.scratch.store import load_manifest
     from holdfast.views.tasks import scratch_shape, task_shape
 
@@ -139,34 +140,25 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.input_journal import finish_decision
-    from holdfast.cli.input.terminal import confirm
     from holdfast.cli.screen.reference import get_task_id
-    from holdfast.cli.screen.screen import finish
-    from holdfast.errors import NotSettleable
     from holdfast.journal.records import ENDED
 
     handle = hf.task(await get_task_id(hf, args.task))
     row = await handle.row()
     if row.state in ENDED:
         raise NotSettleable(f"task {row.task_id} has already ended: {row.state}", hint="there is nothing to cancel")
+    what = f"task {row.task_id} ({row.name}, {row.state})"
+    fields = {"task_id": row.task_id, "state": row.state, "done": not args.dry_run}
     if args.dry_run:
-        return finish(
-            args,
-            {"task_id": row.task_id, "state": row.state, "done": False},
-            f"task {row.task_id} ({row.name}, {row.state}) would be asked to stop",
-        )
-    confirm("cancel", f"task {row.task_id} ({row.name}, {row.state})", yes=args.yes)
+        return finish(args, fields, f"{what} would be asked to stop")
+    confirm("cancel", what, yes=args.yes)
     await handle.cancel(by=args.by)
     said = f"task {row.task_id} will stop after its calls in flight have finished"
-    return await finish_decision(hf, args, {"task_id": row.task_id, "state": row.state, "done": True}, said)
+    return await finish_decision(hf, args, fields, said)
 
 
 async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.input_journal import finish_decision
     from holdfast.cli.screen.reference import get_task_id
-    from holdfast.cli.screen.screen import finish
-    from holdfast.errors import NotSettleable
     from holdfast.journal.records import TaskState
 
     handle = hf.task(await get_task_id(hf, args.task))
@@ -176,14 +168,10 @@ async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
             f"task {row.task_id} is {row.state}: only a parked or failed task can be retried",
             hint="a running, sleeping or waiting task continues by itself",
         )
+    fields = {"task_id": row.task_id, "state": row.state, "done": not args.dry_run}
     if args.dry_run:
-        return finish(
-            args,
-            {"task_id": row.task_id, "state": row.state, "done": False},
-            f"task {row.task_id} ({row.name}, {row.state}) would run again",
-        )
+        return finish(args, fields, f"task {row.task_id} ({row.name}, {row.state}) would run again")
     await hf.retry(row.task_id, by=args.by)
-    fields = {"task_id": row.task_id, "state": row.state, "done": True}
     return await finish_decision(hf, args, fields, f"task {row.task_id} runs again")
 
 

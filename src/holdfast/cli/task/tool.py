@@ -8,6 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.input.input_journal import journal_of
+from holdfast.cli.screen.screen import print_json, print_table
+from holdfast.errors import BadApp, BadInput
 
 if TYPE_CHECKING:
     from holdfast.app.tool_check import Check, Verdict
@@ -53,9 +56,7 @@ def run_check(args: argparse.Namespace) -> int:
     from holdfast.app.binder import open_secrets_alone
     from holdfast.app.loading import load_app
     from holdfast.app.tool_check import TRIABLE
-    from holdfast.cli.input.input_journal import journal_of
     from holdfast.cli.input.input_values import read_json
-    from holdfast.errors import BadApp, BadInput
 
     if not 2 <= args.at_once <= AT_ONCE_MAX:
         raise BadInput(f"--at-once must be between 2 and {AT_ONCE_MAX}")
@@ -89,8 +90,6 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def _confirm(args: argparse.Namespace, tool: Tool[..., Any]) -> None:
-    from holdfast.errors import BadInput
-
     count = args.at_once + 4 + (args.other is not None) + 2 * (args.refused is not None)
     if args.yes:
         return
@@ -122,8 +121,6 @@ async def _check(args: argparse.Namespace, tool: Tool[..., Any], given: dict[str
 
 
 def _show(verdict: Verdict, tool: Tool[..., Any], *, as_json: bool) -> None:
-    from holdfast.cli.screen.screen import print_json, print_table
-
     if as_json:
         checks = [{"habit": one.name, "ok": one.ok, "seen": one.text} for one in verdict.checks]
         print_json(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from holdfast.cli.command import Commands, add_options, new_command
+from holdfast.cli.input.input_journal import journal_of
 
 PORT_MAX = 65_535
 
@@ -48,7 +49,6 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from holdfast.app.worker import Order, run_worker
-    from holdfast.cli.input.input_journal import journal_of
 
     given = {
         "worker_name": args.name,
