@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.metrics import METRICS, PREFIX
+from holdfast.app.health import METRICS, PREFIX
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.settings import AGENT_SECTIONS, KEYS, AgentSettings, make_settings, read_fields
 

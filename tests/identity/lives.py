@@ -74,7 +74,7 @@ def worker(home: Path, *, url: str, name: str = "w") -> AbstractContextManager[W
 def alone(home: Path, *, url: str, name: str = "a") -> AbstractContextManager[Worker]:
     """A worker process without the parent that would start it again."""
     order = Order(app=f"{APP}:tasks", journal=str(home / "journal.db"))
-    module = ["-m", "holdfast.demo.worker", str(os.getpid()), json.dumps(asdict(order))]
+    module = ["-m", "holdfast.demo.workers", str(os.getpid()), json.dumps(asdict(order))]
     return _process(home, module, url=url, name=name)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import holdfast
-from holdfast.app.metrics import METRICS, render
+from holdfast.app.health import METRICS, render
 from holdfast.app.worker import Order, Readable, parse_order
 from holdfast.cli import doctor
 from holdfast.cli.main import main

@@ -1,8 +1,9 @@
-"""What is wrong with this machine or journal, and the one command that fixes it.
+"""What is wrong with this machine, journal or identity, and the one command that fixes it.
 
-Changes nothing: a journal that stopped at a failed sync is not opened, because the first process
-that opens it alone repairs it, and a person who only looks has not asked for that. Every check
-reports something, so that a clean result shows what it is based on.
+Changes nothing: a journal that stopped at a failed sync is not opened, because the first process that opens it alone
+repairs it, and a person who only looks has not asked for that. Every check reports something, so that a clean result
+shows what it is based on. A record of the identity that the home did not make is a sign of stolen recovery words or a
+stolen next key, so every witness is asked, and one that does not answer is reported.
 """
 
 from __future__ import annotations
@@ -26,8 +27,17 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, HoldfastError, JournalDamaged
 from holdfast.host.private_files import check_place, check_private_file, check_private_folder
+from holdfast.identity.acts.log_act import LogSession, refresh
+from holdfast.identity.acts.paper_sheets import today
+from holdfast.identity.files.own_log import find_pending, read_own_log
+from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer, load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.vault.slots import find_unattended, ways_in
+from holdfast.identity.vault.vault import read_slots
+from holdfast.identity.witness.observe import ForeignRecord, SigningPower, find_foreign_records
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter, Journal
@@ -45,6 +55,11 @@ NOTICES_MAX = 1_000
 REMARKS_MAX = 1_000
 REMARK_AGE_MS_MAX = 60_000
 PARKED_SHOWN_MAX = 20
+_MEND = {
+    SigningPower.PAPER: "if it was not you, someone else has the recovery words; recover with newer words if you "
+    "have them, and see docs/how-to/recovery.md",
+    SigningPower.NEXT: "if it was not you: `holdfast identity recover` evicts the thief",
+}
 
 
 class Level(StrEnum):
@@ -72,10 +87,14 @@ def _maker(level: Level) -> Callable[..., Finding]:
 ok, note, warning, damage = map(_maker, Level)
 
 
+def _warning_if(bad: object, check: str, text: str, mend: str) -> Finding:
+    return warning(check, text, mend) if bad else ok(check, text)
+
+
 async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """Every finding about the journal at this path, in the order a person would look."""
     admin = journal_at(path)
-    yield _versions(admin)
+    yield ok("versions", f"Holdfast {find_version()}, Python {platform.python_version()}, {admin.engine}")
     async for finding in examine_backups(path.parent):
         yield finding
     if sys.platform != "linux":
@@ -94,7 +113,12 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
         yield _secrets(path)
         stopped = admin.find_stopped()
         if stopped is not None:
-            yield _stopped(stopped)
+            yield damage(
+                "stop flag",
+                f"no new step starts: {stopped}",
+                "check the disk. Then stop every worker of this journal and start one "
+                "(`holdfast worker APP`): it rewrites the journal to a new file",
+            )
             return
         journal, _ = await open_file_journal(path, create=False, allow_network_fs=settings.allow_network_fs)
     except HoldfastError as error:
@@ -141,10 +165,6 @@ def _no_journal(path: Path) -> Finding:
     )
 
 
-def _versions(admin: JournalAdmin) -> Finding:
-    return ok("versions", f"Holdfast {find_version()}, Python {platform.python_version()}, {admin.engine}")
-
-
 def _place(path: Path, settings: Settings) -> Finding:
     check_place(path, allow_network_fs=settings.allow_network_fs)
     check_private_file(path)
@@ -167,17 +187,7 @@ def _secrets(path: Path) -> Finding:
         store = SecretFile(path.parent, keys=keys, clock=SystemClock(), entropy=entropy)
     except HoldfastError as error:
         return _failed(error)  # the journal itself may be fine: check it too
-    count = len(store.list_secrets())
-    return ok("secrets", f"{count} set (`holdfast secret list`)")
-
-
-def _stopped(reason: str) -> Finding:
-    return damage(
-        "stop flag",
-        f"no new step starts: {reason}",
-        "check the disk. Then stop every worker of this journal and start one "
-        "(`holdfast worker APP`): it rewrites the journal to a new file",
-    )
+    return ok("secrets", f"{len(store.list_secrets())} set (`holdfast secret list`)")
 
 
 def _failed(error: HoldfastError) -> Finding:
@@ -189,12 +199,8 @@ def _space(folder: Path) -> Finding:
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     short = free < FREE_BYTES_MIN or (room.f_files and room.f_favail < FREE_FILES_MIN)
-    return Finding(
-        check="space",
-        level=Level.WARNING if short else Level.OK,
-        text=f"{free // (1024 * 1024):,} MiB free on the journal's disk",
-        mend=f"free some space: `df -h {folder}`" if short else "",
-    )
+    text = f"{free // (1024 * 1024):,} MiB free on the journal's disk"
+    return _warning_if(short, "space", text, f"free some space: `df -h {folder}`")
 
 
 def _reserve(admin: JournalAdmin) -> Finding:
@@ -227,12 +233,8 @@ async def _sessions(journal: Journal) -> AsyncIterator[Finding]:
     orphans = sum(one.tasks for one in sessions if not one.alive)
     waiting = (await journal.count_tasks()).get(TaskState.QUEUED, 0)
     if orphans:
-        yield Finding(
-            check="orphans",
-            level=Level.NOTE if alive else Level.WARNING,
-            text=f"{orphans} tasks belong to workers that died",
-            mend="" if alive else "`holdfast worker APP` resumes them",
-        )
+        text = f"{orphans} tasks belong to workers that died"
+        yield note("orphans", text) if alive else warning("orphans", text, "`holdfast worker APP` resumes them")
     if waiting and not alive:
         yield warning("queue", f"{waiting} tasks wait and no worker serves this journal", "`holdfast worker APP`")
 
@@ -248,12 +250,9 @@ async def _parked(journal: Journal) -> AsyncIterator[Finding]:
         except JournalDamaged as error:
             yield _failed(error)
             continue
+        show = f"effect show {row.task_id}/{rest.ordinal}" if rest.ordinal else f"task show {row.task_id}"
         yield warning(
-            "parked",
-            f"task {row.task_id} ({row.name}): {rest.question or 'is parked'}",
-            f"`holdfast effect show {row.task_id}/{rest.ordinal}`"
-            if rest.ordinal
-            else f"`holdfast task show {row.task_id}`",
+            "parked", f"task {row.task_id} ({row.name}): {rest.question or 'is parked'}", f"`holdfast {show}`"
         )
     if count > PARKED_SHOWN_MAX:
         yield warning("parked", f"{count} tasks are parked in total", "`holdfast task list --state parked`")
@@ -266,15 +265,8 @@ async def _notices(journal: Journal, settings: Settings) -> Finding:
     text = f"{len(untold)} notices are not sent yet; the oldest: {untold[0].text}"
     if not settings.notice_command and not settings.notice_webhook:
         return note("notices", text, "set a command or a webhook under [notices] in holdfast.toml")
-    old = journal.now_ms() - untold[0].at_ms > NOTICE_AGE_MS_MAX
-    return Finding(
-        check="notices",
-        level=Level.WARNING if old else Level.OK,
-        text=text,
-        mend="try the command or webhook of [notices] by hand; the worker's log says why (`notice-failed`)"
-        if old
-        else "",
-    )
+    mend = "try the command or webhook of [notices] by hand; the worker's log says why (`notice-failed`)"
+    return _warning_if(journal.now_ms() - untold[0].at_ms > NOTICE_AGE_MS_MAX, "notices", text, mend)
 
 
 async def _memory(folder: Path, journal: Journal) -> Finding | None:
@@ -288,14 +280,8 @@ async def _memory(folder: Path, journal: Journal) -> Finding | None:
     waiting = await journal.remarks_after(position, limit=REMARKS_MAX)
     old = waiting and journal.now_ms() - waiting[0].at_ms > REMARK_AGE_MS_MAX
     text = f"{len(waiting)} lines wait to be written into memory files" if waiting else "all written"
-    return Finding(
-        check="memory",
-        level=Level.WARNING if old else Level.OK,
-        text=text,
-        mend="`holdfast memory add TEXT` or a worker writes them; its log says why it could not (`memory-not-written`)"
-        if old
-        else "",
-    )
+    mend = "`holdfast memory add TEXT` or a worker writes them; its log says why it could not (`memory-not-written`)"
+    return _warning_if(old, "memory", text, mend)
 
 
 async def _deep(journal: Journal) -> AsyncIterator[Finding]:
@@ -335,21 +321,14 @@ async def _engine(home: AgentHome) -> Finding:
         shown = await describe_engine(settings)
     except HoldfastError as error:
         accepted = settings.accept_old_borg and error.code == "engine-too-old"
-        return Finding(
-            check="borg", level=Level.NOTE if accepted else Level.WARNING, text=error.message, mend=error.hint
-        )
+        return (note if accepted else warning)("borg", error.message, error.hint)
     return ok("borg", shown)
 
 
 def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:
     now_ms = round(time.time() * 1000)
-    trouble = find_trouble(
-        place.name,
-        state,
-        added_ms=place.added_ms,
-        now_ms=now_ms,
-        stale_after_ms=round(home.settings.backup.stale_after_h * HOUR_MS),
-    )
+    stale_ms = round(home.settings.backup.stale_after_h * HOUR_MS)
+    trouble = find_trouble(place.name, state, added_ms=place.added_ms, now_ms=now_ms, stale_after_ms=stale_ms)
     if trouble is not None:
         return warning("backups", trouble.text, trouble.hint)
     try:
@@ -362,3 +341,69 @@ def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:
     hours = (now_ms - state.verified_ms) / HOUR_MS
     kind = ", append-only (not immutable)" if place.append_only else ""
     return ok("backups", f"place {place.name}{kind}: {state.verified} verified {hours:.1f} h ago{away}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What the witnesses showed, and which did not answer, by place."""
+
+    strange: tuple[ForeignRecord, ...]
+    answered: int
+    silent: dict[str, str]
+
+
+async def watch_log(home: AgentHome, *, port: Signatures | None = None) -> Watched:
+    """Ask every witness that the home names. Raises LogMissing, LogDamaged."""
+    port = port or Sodium()
+    own = read_own_log(home.folder, port)
+    reached = open_witnesses(home.witnesses, port=port)
+    session = LogSession(home=home, port=port, reached=reached, log=own)
+    silent = await refresh(session)
+    pending = find_pending(home.folder)
+    return Watched(
+        strange=find_foreign_records(own, session.log, () if pending is None else (pending.digest,)),
+        answered=sum(str(address) not in silent for address in reached.addresses.values()),
+        silent={**reached.unreachable, **silent},
+    )
+
+
+async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
+    """Findings about log, witnesses and paper, for an agent that has an identity."""
+    try:
+        watched = await watch_log(home)
+        identity = read_identity(home.identity_file)
+    except HoldfastError as error:
+        yield damage("identity", error.message, error.hint)
+        return
+    for one in watched.strange:
+        text = f"{one.what} at {one.position} was not made here"
+        yield damage("identity", text if one.stands else f"{text}, and is not valid", _MEND[one.power])
+    for place, why in watched.silent.items():
+        text = f"{place} does not answer: {why}"
+        yield warning("witness", text, "mount it, or name other witnesses at the next rotation")
+    if not watched.strange:
+        agree = "1 witness agrees" if watched.answered == 1 else f"{watched.answered} witnesses agree"
+        yield ok("identity", f"{identity.id}: {identity.standing}; {agree}")
+    vault = _vault(home)
+    if vault is not None:
+        yield vault
+    if identity.paper.is_fresh(today()):
+        yield ok("paper", "read back within 90 days")
+    else:
+        why = "no sheet was read back" + (" in 90 days" if identity.paper.sheets else "")
+        yield warning("paper", why, "`holdfast paper verify`" if identity.paper.sheets else "`holdfast paper print`")
+
+
+def _vault(home: AgentHome) -> Finding | None:
+    """Whether the vault is where the settings say, and private; does not open it."""
+    if home.vault is None or home.signer is not None:
+        return None
+    try:
+        slots = read_slots(home.vault)
+        here = find_unattended(slots)
+    except HoldfastError as error:
+        return warning("vault", error.message, error.hint)
+    kinds = ", ".join(sorted({slot.kind for slot in slots}))
+    if here or any(slot.kind == "passphrase" for slot in slots):
+        return ok("vault", f"{home.vault}: opened by {kinds}")
+    return warning("vault", f"{home.vault}: this machine has nothing that opens it", ways_in(slots))

@@ -1,8 +1,12 @@
-"""The memory of the agent in whose folder a journal is: bound to the runtime, kept in its files.
+"""The memory of the agent in whose folder a journal is: bound to the runtime, kept in its files, searched.
 
-`open_memory` finds the agent and starts the projector. It writes remarks into the files at the
-start, and whenever this or another process has made one; it is awaited and closed with the journal.
-What it cannot write stays in the journal and is tried again; a person is notified once a day.
+`open_memory` finds the agent and starts the projector. It writes remarks into the files at the start, and whenever this
+or another process has made one; it is awaited and closed with the journal. What it cannot write stays in the journal
+and is tried again; a person is notified once a day.
+
+A line is durable in the journal before it is in its file, and may wait there if the file cannot be written. So a search
+reads both, and an entry that is in both counts once, by its id. What could not be read is reported: "no match" must not
+be said of a file that was not read. A search writes nothing.
 """
 
 from __future__ import annotations
@@ -17,26 +21,27 @@ import msgspec
 from msgspec import structs
 
 from holdfast.app.binder import open_file_journal, open_secrets
-from holdfast.app.memory_search import file_of, recall_with
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import memory_not_written_notice
-from holdfast.core.ports import Recollection
+from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
-from holdfast.journal.contract import Journal, Remark
+from holdfast.journal.contract import Journal, Remark, RemarkTo
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.memory_place import MemoryPlace
-from holdfast.memory.lines import day_of, entry_id
+from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.memory import sidecar
+from holdfast.memory.lines import day_of, entry_id, one_line
 from holdfast.memory.projection import find_position, project_now, signature, write_straight
-from holdfast.memory.search import unread_of
+from holdfast.memory.search import recall, unread_of
 from holdfast.memory.start_text import start_text
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 LOOK_S = 0.5  # how often remarks of other processes, and of tasks, are looked for
 AGAIN_S = 2.0  # after a file could not be written, then ever longer
 AGAIN_MAX_S = 60.0
+WAITING_MAX = 500  # lines of the journal that a search looks at before they are in their files
 
 
 class HomeMemory:
@@ -172,8 +177,8 @@ async def open_memory(
 
 
 def memory_of(home: AgentHome, journal: Journal, *, secrets: Secrets = NO_SECRETS) -> HomeMemory:
-    place = MemoryPlace(folder=home.folder)
-    return HomeMemory(journal, place, tokens=home.settings.memory.tokens, secrets=secrets)
+    tokens = home.settings.memory.tokens
+    return HomeMemory(journal, MemoryPlace(folder=home.folder), tokens=tokens, secrets=secrets)
 
 
 class AddedLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,26 +201,103 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
     remark = Remark(remark_id=SystemEntropy().bytes(16).hex(), to=remark_to(to), text=text, origin=origin)
     check_remark(remark)
     now_ms = SystemClock().wall_ms()
-    in_journal = os.path.lexists(home.journal)
-    if not in_journal:
+    added = AddedLine(id=entry_id(remark.remark_id), file=file_of(remark, now_ms), journal=False, written=True)
+    if not os.path.lexists(home.journal):
         await asyncio.to_thread(write_straight, place, remark, now_ms=now_ms)
-        return _added(remark, now_ms, journal=False, written=True)
+        return added
     journal, keys = await open_file_journal(home.journal, create=False)
     try:
         secrets = open_secrets(home.journal, keys=keys, clock=SystemClock(), entropy=SystemEntropy())
         secrets.refresh()
-        now_ms = journal.now_ms()
+        added = structs.replace(added, journal=True, file=file_of(remark, journal.now_ms()))
         await journal.add_remarks([structs.replace(remark, text=secrets.text(text))])
         try:
             await project_now(journal, place)
         except (HoldfastError, OSError) as error:
             met = unread_of("", error)
-            added = _added(remark, now_ms, journal=True, written=False)
-            return structs.replace(added, why=met.why, hint=met.hint)
-        return _added(remark, now_ms, journal=True, written=True)
+            return structs.replace(added, written=False, why=met.why, hint=met.hint)
+        return added
     finally:
         await journal.close()
 
 
-def _added(remark: Remark, now_ms: int, *, journal: bool, written: bool) -> AddedLine:
-    return AddedLine(id=entry_id(remark.remark_id), file=file_of(remark, now_ms), journal=journal, written=written)
+async def recall_with(journal: Journal, place: MemoryPlace, words: str, *, limit: int, since: str = "") -> Recollection:
+    """What the files say, and what the journal keeps that is not in them yet."""
+    waiting, unread = await _waiting(journal, place)
+    found = await asyncio.to_thread(recall, place, words, limit=limit, since=since, waiting=waiting)
+    return structs.replace(found, unread=(*found.unread, *unread))
+
+
+async def search(home: AgentHome, words: str, *, limit: int, since: str = "") -> Recollection:
+    """The same for a person, with or without a worker; without a journal, only the files."""
+    place = MemoryPlace(folder=home.folder)
+    if not os.path.lexists(home.journal):
+        return await asyncio.to_thread(recall, place, words, limit=limit, since=since)
+    try:
+        journal, _ = await open_file_journal(home.journal, create=False)
+    except (HoldfastError, OSError) as error:
+        found = await asyncio.to_thread(recall, place, words, limit=limit, since=since)
+        return structs.replace(found, unread=(*found.unread, unread_of(home.journal.name, error)))
+    try:
+        return await recall_with(journal, place, words, limit=limit, since=since)
+    finally:
+        await journal.close()
+
+
+async def _waiting(journal: Journal, place: MemoryPlace) -> tuple[list[Recalled], tuple[Unread, ...]]:
+    try:
+        position = await find_position(journal, place)
+        kept = await journal.remarks_after(position, limit=WAITING_MAX + 1)
+    except HoldfastError as error:
+        return [], (unread_of("the journal", error),)
+    more = Unread(
+        file="the journal",
+        why=f"more than {WAITING_MAX} lines wait to be written; only the first were searched",
+        hint="`holdfast memory add` or a worker writes them, or says why it cannot",
+    )
+    lines = [
+        Recalled(
+            file=file_of(one.remark, one.at_ms),
+            line=0,
+            text=one_line(one.remark.text),
+            origin=one.remark.origin,
+            day=day_of(one.at_ms),
+            id=entry_id(one.remark.remark_id),
+        )
+        for one in kept[:WAITING_MAX]
+    ]
+    return lines, (more,) if len(kept) > WAITING_MAX else ()
+
+
+class MissingFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a memory file that is missing."""
+
+    known: int = 0  # lines that it had after our last write: they are written again
+    waiting: int = 0  # lines in the journal that are still to be written into it
+    lost: int = 0  # lines in the journal that were in it, and are not written again
+    why: str = ""  # the journal could not be read
+
+
+async def look_for_missing(home: AgentHome, name: str) -> MissingFile:
+    """Whether a missing file is new or lost. `name`: as in `Recalled.file`."""
+    place = MemoryPlace(folder=home.folder)
+    base = sidecar.load_state(place.sidecar(home.folder / name)).base
+    known = 0 if base is None else len(base.splitlines())
+    if not os.path.lexists(home.journal):
+        return MissingFile(known=known)
+    try:
+        journal, _ = await open_file_journal(home.journal, create=False)
+        try:
+            position = await find_position(journal, place)
+            kept = await journal.remarks_after(0, limit=WAITING_MAX)
+        finally:
+            await journal.close()
+    except (HoldfastError, OSError) as error:
+        return MissingFile(known=known, why=unread_of("", error).why)
+    ours = [one.number for one in kept if file_of(one.remark, one.at_ms) == name]
+    waiting = sum(number > position for number in ours)
+    return MissingFile(known=known, waiting=waiting, lost=0 if known else len(ours) - waiting)
+
+
+def file_of(remark: Remark, at_ms: int) -> str:
+    return MEMORY_FILE if remark.to is RemarkTo.MEMORY else f"{DAYS}/{day_of(at_ms)}.md"

@@ -19,7 +19,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -27,8 +27,9 @@ from holdfast.core.effect import Effect, Keyed, Queryable, Unrepeatable
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.core.values import canonical, checked
 from holdfast.errors import Busy, KeyReused, NotSent, Refused, text_of
-from holdfast.runtime.tool.tool import Absent, Call, Found, Many, Tool, Unsure
+from holdfast.runtime.tool.tool import Absent, Call, Found, Many, Tool
 
+T = TypeVar("T")
 Args = dict[str, Any]  # Any: JSON values of the person who checks
 BUSY_TRIES = 20
 TEXT_CHARS_MAX = 300
@@ -135,26 +136,20 @@ def _repeat(seen: Seen) -> Check:
 def _apart(seen: Seen) -> Check:
     if seen.fresh.kind is not Kind.ANSWER:
         return Check("apart", False, f"another key gives no answer: {_end(seen.fresh)}")
-    apart = seen.fresh.value != seen.first.value
-    return Check(
-        "apart",
-        apart,
-        "another key gives another answer"
-        if apart
-        else "another key gives the same answer: answers do not tell effects apart, so an effect "
-        "that was done twice would look the same",
-    )
+    if seen.fresh.value != seen.first.value:
+        return Check("apart", True, "another key gives another answer")
+    text = "answers do not tell effects apart, so an effect that was done twice would look the same"
+    return Check("apart", False, f"another key gives the same answer: {text}")
 
 
 def _crowd(seen: Seen) -> Check:
-    ends = [one for one in seen.crowd if one.kind not in (Kind.BUSY, Kind.KEY_REUSED)]
-    answers = {one.value for one in (*ends, seen.after_crowd) if one.kind is Kind.ANSWER}
-    failed = [one for one in (*ends, seen.after_crowd) if one.kind is not Kind.ANSWER]
-    if failed:
-        return Check("crowd", False, f"several at the same time under one key: {_end(failed[0])}")
-    one_answer = len(answers) == 1
-    said = "one answer" if one_answer else f"{len(answers)} different answers"
-    return Check("crowd", one_answer, f"{len(seen.crowd)} at the same time under one key: {said}")
+    ends = [*(one for one in seen.crowd if one.kind not in (Kind.BUSY, Kind.KEY_REUSED)), seen.after_crowd]
+    for one in ends:
+        if one.kind is not Kind.ANSWER:
+            return Check("crowd", False, f"several at the same time under one key: {_end(one)}")
+    answers = len({one.value for one in ends})
+    said = "one answer" if answers == 1 else f"{answers} different answers"
+    return Check("crowd", answers == 1, f"{len(seen.crowd)} at the same time under one key: {said}")
 
 
 def _body(seen: Seen) -> tuple[Check, Literal["checked", "ignored", ""]]:
@@ -207,9 +202,8 @@ class Sandbox:
         fresh = await self._patiently(fresh_key, args)
         say(f"{at_once} requests at the same time under one key")
         crowd = await asyncio.gather(*(self._send(crowd_key, args) for _ in range(at_once)))
-        seen = Seen(
-            first=first, again=again, fresh=fresh, crowd=list(crowd), after_crowd=await self._patiently(crowd_key, args)
-        )
+        after = await self._patiently(crowd_key, args)
+        seen = Seen(first=first, again=again, fresh=fresh, crowd=list(crowd), after_crowd=after)
         if other is not None:
             say("another body under a used key")
             seen.other = await self._patiently(first_key, other)
@@ -226,13 +220,16 @@ class Sandbox:
 
     async def _patiently(self, key: _Key, args: Args) -> Outcome:
         """The end of the request; waits while the far end is busy."""
-        outcome = await self._send(key, args)
+        return await self._again_while(lambda found: found.kind is Kind.BUSY, lambda: self._send(key, args))
+
+    async def _again_while(self, waits: Callable[[T], bool], once: Callable[[], Awaitable[T]]) -> T:
+        found = await once()
         for _ in range(BUSY_TRIES):
-            if outcome.kind is not Kind.BUSY:
+            if not waits(found):
                 break
             await asyncio.sleep(self._wait_s / BUSY_TRIES)
-            outcome = await self._send(key, args)
-        return outcome
+            found = await once()
+        return found
 
     async def _send(self, key: _Key, args: Args) -> Outcome:
         try:
@@ -247,18 +244,11 @@ class Sandbox:
         except NotSent as error:
             return Outcome(Kind.FAILED, f"not sent: {error}".encode(errors="replace"))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            said = f"{type(error).__name__}: {text_of(error)}"
-            return Outcome(Kind.FAILED, said.encode(errors="replace"))
+            return Outcome(Kind.FAILED, f"{type(error).__name__}: {text_of(error)}".encode(errors="replace"))
 
     async def _look(self, key: _Key, args: Args, *, until: Looked | None = None) -> Looked:
         """What the lookup answers; asked again while it is `until`, because lookups may lag."""
-        looked = await self._look_once(key, args)
-        for _ in range(BUSY_TRIES):
-            if looked is not until:
-                break
-            await asyncio.sleep(self._wait_s / BUSY_TRIES)
-            looked = await self._look_once(key, args)
-        return looked
+        return await self._again_while(lambda looked: looked is until, lambda: self._look_once(key, args))
 
     async def _look_once(self, key: _Key, args: Args) -> Looked:
         finder = self._tool.finder
@@ -275,7 +265,7 @@ class Sandbox:
                 return Looked.ABSENT
             case Many():
                 return Looked.MANY
-            case Unsure() | _:
+            case _:
                 return Looked.UNSURE
 
     async def _timed(self, start: Callable[[], Any]) -> object:

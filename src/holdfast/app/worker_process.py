@@ -98,8 +98,7 @@ async def serve(order: Order, log: Log) -> None:
         _report_lost_errors(log)
         if order.health_port is not None:
             # Imported only if asked for: a resuming worker should start at once.
-            from holdfast.app.health import serve_health
-            from holdfast.app.metrics import Gauges
+            from holdfast.app.health import Gauges, serve_health
 
             gauges = Gauges(engine=engine, journal=journal)
             port = await serve_health(order.health_port, gauges, stack)

@@ -66,8 +66,7 @@ async def _run(args: argparse.Namespace) -> int:
 
 async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """About the journal, and about the agent in whose folder it is, if that has an identity."""
-    from holdfast.app.doctor import examine
-    from holdfast.app.identity_watch import examine_identity
+    from holdfast.app.doctor import examine, examine_identity
     from holdfast.layout.agent_home import load_home
 
     async for finding in examine(path, settings=settings, deep=deep):

@@ -1,4 +1,8 @@
-"""The demo's machine: where the agent, its vault and its backups are, and how it is lost.
+"""The demo's third scene: the machine is lost, and the agent returns from paper and one backup.
+
+The snapshot is made before a second trip is paid. Then the payment is sent, and the machine is lost before the answer
+is recorded anywhere. The restored agent does not know of that payment; it must not pay again, and it must not leave the
+trip unfinished.
 
     ada/                    the agent's folder, with the journal
     machine/                vault, second key, witness, arbiter: with ada/, all that is lost
@@ -10,21 +14,27 @@ Everything is on one disk, because this is a demo; nothing that was lost is read
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.app.memory import add_line
 from holdfast.backup.backups import open_backups
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.backup.report import NowReport
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.ids import effect_key_from_bytes
+from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
+from holdfast.demo.stage import Stage, is_parked, now_ms
+from holdfast.demo.workers import DemoFailed
 from holdfast.errors import EngineMissing, EngineTooOld
 from holdfast.host.private_files import create_durably, ensure_private_folder
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.answer import find_fault_in_answer
@@ -37,6 +47,8 @@ from holdfast.recovery.survey import Evidence, survey_evidence
 
 AGENT = "ada"
 CHALLENGE_BYTES = 16
+FACT = "Ada wants an aisle seat"
+WORDS_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +63,14 @@ class Machine:
     def unlocking(self, name: str) -> list[UnlockKey]:
         """A key file, so that the demo asks for no passphrase."""
         path = self.folder / f"unlock-{name}"
-        text = new_unlock_text(SystemEntropy())
         ensure_private_folder(self.folder)
-        create_durably(path, text)
+        create_durably(path, new_unlock_text(SystemEntropy()))
         return [file_key(path, path.read_bytes())]
 
 
 async def give_identity(home: Path, machine: Machine) -> tuple[AgentHome, str]:
     """What `holdfast init` does for an agent that has a journal: its home, and the words."""
     words: list[str] = []
-
-    def show(phrase: Phrase) -> None:
-        words.append(" ".join(phrase.words))
-
     plan = AgentPlan(
         name=AGENT,
         folder=home,
@@ -74,8 +81,8 @@ async def give_identity(home: Path, machine: Machine) -> tuple[AgentHome, str]:
         keys=machine.unlocking("vault"),
         second_keys=machine.unlocking("second"),
     )
-    made = await make_agent(plan, show=show, entropy=SystemEntropy(), port=Sodium())
-    return made.home, words[0]
+    made = await make_agent(plan, show=lambda one: words.extend(one.words), entropy=SystemEntropy(), port=Sodium())
+    return made.home, " ".join(words)
 
 
 async def back_up(home: AgentHome, places: list[Path]) -> NowReport:
@@ -142,3 +149,93 @@ def knows(home: AgentHome, fact: str) -> bool:
     """Whether the fact is in the agent's own files."""
     files = [home.memory_file, *sorted(home.days.glob("*.md"))]
     return any(fact in path.read_text() for path in files if path.is_file())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """The agent after the loss; with `missing` the scene was skipped."""
+
+    task_id: str = ""
+    parked: int = 0
+    identity_same: bool | None = None
+    memory_kept: bool | None = None
+    restore_s: float | None = None  # from the words to a folder that can run
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What a person has after the loss: paper, one place, and what others remember of the agent."""
+
+    words: str
+    log: KeyLog
+    task_id: str
+
+
+async def lose_machine(stage: Stage) -> Return:
+    stage.teller.scene("3  The machine is lost: paper and one backup")
+    trouble = await find_engine_trouble(stage.folder / "borg")
+    if trouble:
+        stage.tell("backup", f"this scene is skipped: {trouble}")
+        return Return(missing=trouble)
+    remains = await _live_and_die(stage)
+    return await _come_back(stage, remains)
+
+
+async def _live_and_die(stage: Stage) -> Remains:
+    machine = Machine(stage.folder / "machine")
+    if stage.worker is not None:
+        await stage.worker.stop()
+    await stage.close_journal()
+    home, words = await give_identity(stage.home, machine)
+    log = await asyncio.to_thread(read_own_log, home.folder, Sodium())
+    stage.tell("init", f"{AGENT} is {log.id}")
+    stage.tell("paper", f"24 words: {' '.join(words.split()[:WORDS_SHOWN])} ...")
+    await add_line(home, text=FACT, to="MEMORY", origin="user")
+    stage.tell("memory", f"remembers: {FACT}")
+    hf = await stage.open_journal()
+    task = await hf.submit("book_trip", request=REQUEST, request_id="order-78")
+    stage.tell("journal", f"task {task.id} accepted: book_trip {REQUEST!r}")
+    made = await back_up(home, stage.places)
+    for one in made.places:
+        text = f"snapshot {made.snapshot.seq}: {made.snapshot.files} files, restored for a test: "
+        stage.tell(one.place, text + ("equal" if one.verified else f"NOT equal: {one.message}"))
+    await stage.hold_next("payment")
+    worker = await stage.start_worker()
+    lost_ms = await stage.kill_inside("payment", worker)
+    key = effect_key_from_bytes((await task.view()).steps[CHARGE].effect_key)
+    done = await stage.find_done("payment", task.id)
+    if done is None:
+        raise DemoFailed("the payment service held a request back without having charged")
+    stage.tell("payment", f"{done.id}: charged, effect key {key}", at_ms=done.at_ms)
+    await stage.close_journal()
+    lose(home.folder, machine.folder, stage.places[0])
+    stage.tell("kill -9", "the machine is lost, with folder, journal, vault, witness and place-1", at_ms=lost_ms)
+    return Remains(words=words, log=log, task_id=task.id)
+
+
+async def _come_back(stage: Stage, remains: Remains) -> Return:
+    stage.tell("recover", "on a new machine, with the 24 words and place-2")
+    began = time.monotonic()
+    machine = Machine(stage.folder / "new-machine")
+    back = await bring_back(stage.home, remains.words, stage.places[1], machine)
+    restore_s = time.monotonic() - began
+    suspect = 0 if back.journal is None else back.journal.open_tasks
+    stage.tell("recover", f"restored in {restore_s:.1f} s; open tasks in doubt: {suspect}")
+    same = await asyncio.to_thread(answers_as, back.home, remains.log)
+    stage.tell("identity", "answers a challenge under " + ("the same id" if same else "ANOTHER id"))
+    kept = await asyncio.to_thread(knows, back.home, FACT)
+    stage.tell("memory", f"remembers: {FACT}" if kept else "has FORGOTTEN it")
+    task = (await stage.open_journal()).task(remains.task_id)
+    worker = await stage.start_worker()
+    parked = await is_parked(task, worker)
+    view = await task.view()
+    for seen in (await stage.far_ends["payment"].ledger()).requests[-1:]:
+        stage.tell("payment", f"{seen.status} {seen.outcome}: it knows this key", at_ms=seen.at_ms)
+    mail = view.steps.get(MAIL)
+    if mail is not None:
+        stage.tell(f"worker {worker.pid}", f"step 3 send_mail: {mail.state}", at_ms=mail.closed_ms)
+    stage.tell("journal", f"task {task.id} {view.finished}", at_ms=view.ended_ms or now_ms())
+    return Return(
+        task_id=task.id, parked=int(parked), identity_same=same, memory_kept=kept, restore_s=round(restore_s, 3)
+    )

@@ -34,7 +34,7 @@ class Letter:
 
 async def kill_inside_payment(stage: Stage) -> Trip:
     """A keyed step in doubt is settled by the machine alone."""
-    stage.scene("1  Killed inside the payment")
+    stage.teller.scene("1  Killed inside the payment")
     stage.tell("far ends", "payment, mail and print shop: separate processes with their own ledgers")
     await stage.hold_next("payment")
     task = await stage.hf.submit("book_trip", request=REQUEST, request_id="order-77")
@@ -56,7 +56,8 @@ async def kill_inside_payment(stage: Stage) -> Trip:
 async def _tell_kill(stage: Stage, task: TaskHandle, worker: Worker, killed_ms: int) -> None:
     steps = (await task.view()).steps
     search, charge = steps[SEARCH], steps[CHARGE]
-    flight: dict[str, Any] = _result(search)[0]
+    flights: Any = search.result  # Any: JSON that trip.py has made
+    flight = flights[0]
     done = await stage.find_done("payment", task.id)
     if done is None:
         raise DemoFailed("the payment service held a request back without charging")
@@ -78,12 +79,10 @@ async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[
     who = f"worker {worker.pid}"
     taken_ms = max(claim.at_ms for claim in view.claims.values())
     stage.tell(who, "takes over at once: the kernel freed the dead worker's lock", at_ms=taken_ms)
-    sent_ms = charge.attempts[-1].at_ms
-    stage.tell(who, "step 2 charge: sent again, same effect key", at_ms=sent_ms)
+    stage.tell(who, "step 2 charge: sent again, same effect key", at_ms=charge.attempts[-1].at_ms)
     for seen in (await stage.far_ends["payment"].ledger()).requests:
         if seen.outcome == "replayed":
-            text = f"{seen.status}: it knows this key, and repeats the first answer"
-            stage.tell("payment", text, at_ms=seen.at_ms)
+            stage.tell("payment", f"{seen.status}: it knows this key, and repeats the first answer", at_ms=seen.at_ms)
     stage.tell(who, f"step 3 send_mail: {mail.state}", at_ms=mail.closed_ms)
     stage.tell("journal", f"task {task.id} {view.finished}", at_ms=view.ended_ms)
     return taken_ms, mail.planned_ms
@@ -91,7 +90,7 @@ async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[
 
 async def kill_inside_letter(stage: Stage) -> Letter:
     """Without key, lookup or fence the outcome cannot be known, so a person is asked."""
-    stage.scene("2  Killed inside a paper letter: no key, no lookup")
+    stage.teller.scene("2  Killed inside a paper letter: no key, no lookup")
     await stage.hold_next("letter")
     task = await stage.hf.submit("confirm_visa", name="Ada")
     stage.tell("journal", f"task {task.id} accepted: confirm_visa")
@@ -130,7 +129,3 @@ async def _decide(stage: Stage, task: TaskHandle, step: StepView) -> None:
         return
     stage.tell("person", f"asks the print shop: {done.id} was posted; decides `done`")
     await stage.hf.settle(task.id, LETTER, "done", result={"letter": done.id}, by="demo", note="in the shop's ledger")
-
-
-def _result(step: StepView) -> Any:  # Any: JSON that trip.py has made
-    return step.result

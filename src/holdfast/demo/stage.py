@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -39,31 +40,20 @@ class Teller(Protocol):
     def tell(self, who: str, what: str, *, at_s: float) -> None: ...
 
 
+@dataclass(slots=True, kw_only=True)
 class Stage:
     """Everything the scenes use. Made by `setting`."""
 
-    def __init__(
-        self,
-        *,
-        folder: Path,
-        hf: Holdfast,
-        far_ends: dict[str, FarEnd],
-        teller: Teller,
-        began_ms: int,
-        hire: Callable[[int], Awaitable[Worker]],
-        journal: _OpenJournal,
-    ) -> None:
-        self.folder = folder
-        self.hf = hf
-        self._journal = journal
-        self.far_ends = far_ends
-        self.worker: Worker | None = None
-        self.kills = 0
-        self.scene = teller.scene
-        self._teller = teller
-        self._began_ms = began_ms
-        self._hire = hire
-        self._hired = 0
+    folder: Path
+    hf: Holdfast
+    far_ends: dict[str, FarEnd]
+    teller: Teller
+    began_ms: int
+    hire: Callable[[int], Awaitable[Worker]]
+    journal: _OpenJournal
+    worker: Worker | None = None
+    hired: int = 0
+    kills: int = 0
 
     @property
     def home(self) -> Path:
@@ -75,22 +65,21 @@ class Stage:
 
     async def close_journal(self) -> None:
         """Close our own view of the journal; workers keep theirs."""
-        await self._journal.close()
+        await self.journal.close()
 
     async def open_journal(self) -> Holdfast:
-        self.hf = await self._journal.open()
+        self.hf = await self.journal.open()
         return self.hf
 
     def tell(self, who: str, what: str, *, at_ms: int | None = None) -> None:
-        at_s = self.seconds(now_ms() if at_ms is None else at_ms)
-        self._teller.tell(who, what, at_s=at_s)
+        self.teller.tell(who, what, at_s=self.seconds(now_ms() if at_ms is None else at_ms))
 
     def seconds(self, at_ms: int) -> float:
-        return max(at_ms - self._began_ms, 0) / 1000
+        return max(at_ms - self.began_ms, 0) / 1000
 
     async def start_worker(self) -> Worker:
-        self._hired += 1
-        self.worker = await self._hire(self._hired)
+        self.hired += 1
+        self.worker = await self.hire(self.hired)
         return self.worker
 
     async def kill_inside(self, name: str, worker: Worker) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.demo.judge import Doubts, Report, Wanted, judge
-from holdfast.demo.lost import lose_machine
+from holdfast.demo.machine import lose_machine
 from holdfast.demo.scenes import CHARGE, LETTER, MAIL, kill_inside_letter, kill_inside_payment
 from holdfast.demo.stage import Teller, journal_in, setting
 from holdfast.errors import BadInput
@@ -31,16 +31,10 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
             settled=letter.settled,
             open=tasks.get(TaskState.PARKED, 0),
         )
-        wanted = (
-            Wanted(far_end="payment", task_id=trip.task_id, ordinal=CHARGE),
-            Wanted(far_end="mail", task_id=trip.task_id, ordinal=MAIL),
-            Wanted(far_end="letter", task_id=letter.task_id, ordinal=LETTER),
-        )
-        if back.task_id:
-            wanted += (
-                Wanted(far_end="payment", task_id=back.task_id, ordinal=CHARGE),
-                Wanted(far_end="mail", task_id=back.task_id, ordinal=MAIL),
-            )
+        wanted = [Wanted(far_end="letter", task_id=letter.task_id, ordinal=LETTER)]
+        for task_id in filter(None, (trip.task_id, back.task_id)):
+            wanted.append(Wanted(far_end="payment", task_id=task_id, ordinal=CHARGE))
+            wanted.append(Wanted(far_end="mail", task_id=task_id, ordinal=MAIL))
         if stage.worker is not None:
             await stage.worker.stop()
         # Read last: nothing runs any more that could act.

@@ -1,6 +1,7 @@
 """Worker processes of the demo: real ones, without the parent that would start them again.
 
-So a kill is final here, and the next worker is clearly another process.
+So a kill is final here, and the next worker is clearly another process. `python -m holdfast.demo.workers PARENT ORDER`
+is such a process: it dies with its parent, which under `holdfast worker` is the worker's own doing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from holdfast.app.worker import Order
+from holdfast.app.worker_process import main as serve
 from holdfast.errors import Terminal
+from holdfast.host.hardening import die_with_parent
 
 STOP_S_MAX = 5.0
 LOG_CHARS_SHOWN = 600
@@ -66,7 +69,7 @@ class Worker:
 async def start_worker(journal: Path, *, app: str, log: Path, environment: Mapping[str, str]) -> AsyncGenerator[Worker]:
     """Start a worker process; on leaving it is killed if it still lives."""
     order = Order(app=app, journal=str(journal))
-    module = "holdfast.demo.worker"
+    module = "holdfast.demo.workers"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -84,3 +87,9 @@ async def start_worker(journal: Path, *, app: str, log: Path, environment: Mappi
         yield worker
     finally:
         await worker.kill()
+
+
+if __name__ == "__main__":
+    _, parent, text = sys.argv
+    die_with_parent(int(parent))
+    sys.exit(serve(text))

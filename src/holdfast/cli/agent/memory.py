@@ -10,7 +10,7 @@ from holdfast.cli.screen.screen import one_line, print_json, print_table, shown,
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.app.memory_search import MissingFile
+    from holdfast.app.memory import MissingFile
     from holdfast.core.ports import Recalled
     from holdfast.layout.agent_home import AgentHome
     from holdfast.layout.memory_place import MemoryPlace
@@ -96,7 +96,7 @@ def run_search(args: argparse.Namespace) -> int:
 
     import msgspec
 
-    from holdfast.app.memory_search import search
+    from holdfast.app.memory import search
 
     if args.limit < 1:
         raise BadInput("--limit must be at least 1")
@@ -161,7 +161,7 @@ def run_show(args: argparse.Namespace) -> int:
 def _missing(home: AgentHome, name: str) -> MissingFile:
     import asyncio
 
-    from holdfast.app.memory_search import look_for_missing
+    from holdfast.app.memory import look_for_missing
 
     return asyncio.run(look_for_missing(home, name))
 
