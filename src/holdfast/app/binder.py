@@ -1,40 +1,51 @@
-"""Opening a journal by its path, with its keys, secrets and memory."""
+"""Opening a journal by its path, with its keys, secrets and memory, and acting as its agent.
+
+A process that serves a journal in an agent's folder first gets the agent's lease. A folder whose settings name no
+arbiter has no lease, and pays nothing for this. Otherwise the order is: lease held, journal raised to its incarnation
+and opened, tasks claimed. Without the lease the journal is not even opened for serving: a copy sends nothing and writes
+nothing, says why it waits, and notifies a person once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
 from holdfast.core.ports import KeyRing, Memory
-from holdfast.errors import HoldfastError, NotAJournal
+from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, NotAJournal
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.bind import INSTANCE, journal_at
 from holdfast.journal.contract import Journal
-from holdfast.layout.agent_home import find_home
-from holdfast.layout.journal_location import journal_path
+from holdfast.layout.agent_home import find_home, load_home, peek_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
+if TYPE_CHECKING:
+    from holdfast.app.agent_lease import AgentLease
+
 KEYS = "keys.json"
 SCRATCH = "scratch"
-
-__all__ = [
-    "INSTANCE",
-    "KEYS",
-    "journal_path",
-    "memory_beside",
-    "open_file_journal",
-    "open_secrets",
-    "open_secrets_alone",
-    "scratch_root",
-]
+LOOK_S = 0.05
+TELL_AGAIN_S = 10.0
+_HINTS = {
+    "elsewhere": "this instance takes over when the other one's lease ends",
+    "copy": "start the agent where it ran last; if that machine is lost: `holdfast recover`",
+    "behind": "start the agent where it ran last; if that machine is lost: `holdfast recover`",
+    "older": "`holdfast recover` turns it into a proper restore",
+    "frozen": "find out which copies run, then `holdfast identity rotate --why stolen`",
+    "silent": "`holdfast identity show`",
+    "trouble": "`holdfast doctor`",
+}
 
 
 def open_secrets(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
@@ -124,3 +135,117 @@ async def open_file_journal(
             await journal.close()
             raise
     return journal, keys
+
+
+@asynccontextmanager
+async def acting(
+    journal: Path, *, clock: Clock, entropy: Entropy, notices: Notices | None, log: Log, patient: bool
+) -> AsyncGenerator[AgentLease | None]:
+    """The agent's lease, held, while the block runs; None if the folder has no arbiter.
+
+    Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient.
+    """
+    check_not_moved(journal.parent / INSTANCE)
+    home = peek_home(journal.parent)
+    if home is None or home.arbiter is None:
+        yield None
+        return
+    from holdfast.app.agent_lease import AgentLease  # the rooms of keys: only where they are used
+
+    lease = AgentLease(
+        load_home(journal.parent), journal, clock=clock, entropy=entropy, keys=lambda: _keys(journal, entropy)
+    )
+    lease.start()
+    try:
+        await wait_held(lease, notices=notices, log=log, patient=patient)
+        yield lease
+    finally:
+        await asyncio.to_thread(lease.stop)
+
+
+async def wait_held(lease: AgentLease, *, notices: Notices | None, log: Log, patient: bool) -> None:
+    """Wait until the lease is held; log each reason why it is not once."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 2 * lease.life_s
+    said, told, tell_at = "", "", 0.0
+    while not lease.held:
+        shown = lease.shown
+        if shown.text and shown.state != said:
+            said = shown.state
+            log.event("agent-waits", state=shown.state, text=shown.text, inst=shown.inst)
+        if said not in ("", "elsewhere", told) and loop.time() >= tell_at:
+            tell_at = loop.time() + TELL_AGAIN_S
+            told = said if await _told(lease, notices) else told
+        if not patient and loop.time() > end:
+            kind = AgentElsewhere if shown.state in ("elsewhere", "trouble") else AgentQuarantined
+            raise kind(shown.text or "could not get the lease", hint=_HINTS[shown.state])
+        await asyncio.sleep(min(lease.look_every_s, LOOK_S))
+    log.event("agent-lease", e=lease.e, keeps=lease.keeps)
+
+
+async def open_as(
+    lease: AgentLease | None,
+    journal: Path,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    allow_network_fs: bool,
+    create: bool = True,
+) -> tuple[Journal, KeyRing]:
+    """The journal, under the incarnation of the lease."""
+
+    async def opened() -> tuple[Journal, KeyRing]:
+        return await open_file_journal(
+            journal, clock=clock, entropy=entropy, create=create, allow_network_fs=allow_network_fs
+        )
+
+    found, keys = await opened()
+    if lease is None:
+        return found, keys
+    if found.incarnation < lease.e:  # made just now
+        await found.close()
+        await journal_at(journal).raise_incarnation(to=lease.e, keys=keys, clock=clock)
+        found, keys = await opened()
+    lease.bind(found.incarnation)
+    return found, keys
+
+
+@asynccontextmanager
+async def watching(lease: AgentLease | None, journal: Journal, log: Log) -> AsyncGenerator[None]:
+    """While the block runs, notify a person of other instances that ask for the lease."""
+    if lease is None:
+        yield
+        return
+    watch = asyncio.create_task(_watch(lease, journal, log))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def _watch(lease: AgentLease, journal: Journal, log: Log) -> None:
+    while True:
+        await asyncio.sleep(lease.look_every_s)
+        found, lease.contender = lease.contender, None
+        if found is None:
+            continue
+        log.event("agent-contender", inst=found.inst, how=found.how.value)
+        with contextlib.suppress(Exception):  # told again with its next claim
+            await journal.add_notice(second_instance_notice(found.inst, now_ms=journal.now_ms()))
+
+
+async def _told(lease: AgentLease, notices: Notices | None) -> bool:
+    """Notify a person by the hook alone: we may not write to this journal."""
+    shown = lease.shown
+    if notices is None:
+        return True
+    try:
+        await notices.tell(quarantined_notice(shown.inst, shown.state, shown.text, _HINTS[shown.state]))
+    except Exception:  # noqa: BLE001 - the hook is the user's: it is tried again
+        return False
+    return True
+
+
+def _keys(journal: Path, entropy: Entropy) -> KeyRing:
+    return load_or_create(journal.parent / KEYS, journal_exists=True, entropy=entropy)

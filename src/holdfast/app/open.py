@@ -12,8 +12,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from holdfast.app.agent_lease_gate import acting, open_as, watching
-from holdfast.app.binder import journal_path, memory_beside, open_secrets, scratch_root
+from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.notify import make_notices
@@ -21,6 +20,7 @@ from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.layout.engine_settings import Settings
+from holdfast.layout.journal_location import journal_path
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.task.task import TaskType
 from holdfast.runtime.tool.child import in_child

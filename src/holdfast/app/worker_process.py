@@ -15,8 +15,7 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
-from holdfast.app.agent_lease_gate import acting, open_as, watching
-from holdfast.app.binder import INSTANCE, memory_beside, open_secrets, scratch_root
+from holdfast.app.binder import INSTANCE, acting, memory_beside, open_as, open_secrets, scratch_root, watching
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices

@@ -1,28 +1,34 @@
-"""`holdfast identity rotate`, `evict` and `retire`: changes of the key log."""
+"""`holdfast identity rotate`, `evict`, `recover` and `retire`: changes of the key log."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from holdfast.cli.identity.show import report
-from holdfast.cli.input.agent_places import witnesses_of
+from holdfast.cli.input.agent_places import default_place, path_of, second_place, witnesses_of
+from holdfast.cli.input.input_log import read_card_file, read_file, read_log_file
 from holdfast.cli.input.input_sheet import Given, read_given
-from holdfast.cli.input.input_slots import open_existing
+from holdfast.cli.input.input_slots import new_slots, open_existing
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput, BadRecord, VaultMissing
 from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session
 from holdfast.identity.acts.paper_acts import find_phrase, lock, retire, unlock
+from holdfast.identity.acts.recover_identity import RecoveryOrder, RecoveryPreview, recover_identity
 from holdfast.identity.acts.rotate import rotate_identity
 from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import AgentId, parse_agent_id
 from holdfast.identity.records.records import RotationReason
+from holdfast.identity.vault.age import FILE_BYTES_MAX
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
@@ -32,16 +38,9 @@ from holdfast.layout.moved import check_not_moved
 def run_rotate(args: argparse.Namespace) -> int:
     home = load_home(home_folder(args.home))
     why = RotationReason(args.why)
-    confirm(
-        "rotate",
-        f"{home.name} gets new keys in {home.vault} and {home.second}; "
-        + (
-            "certificates of the old keys end at once"
-            if why is RotationReason.STOLEN
-            else "certificates of the old keys end within ten minutes"
-        ),
-        yes=args.yes,
-    )
+    end = "at once" if why is RotationReason.STOLEN else "within ten minutes"
+    what = f"{home.name} gets new keys in {home.vault} and {home.second}; certificates of the old keys end {end}"
+    confirm("rotate", what, yes=args.yes)
     done = rotate(home, args, why, witnesses=args.witness)
     report(load_home(home.folder), done, as_json=args.json)
     return 0
@@ -90,11 +89,8 @@ def run_evict(args: argparse.Namespace) -> int:
         report(home, rotate(home, args, RotationReason.STOLEN), as_json=args.json)
         return 0
     what = "it stays locked until you use the words again" if args.lock_only else "then new keys take over here"
-    confirm(
-        "evict",
-        f"{home.name}: a recovery with the recovery words evicts every holder of its keys; {what}",
-        yes=args.yes,
-    )
+    what = f"{home.name}: a recovery with the recovery words evicts every holder of its keys; {what}"
+    confirm("evict", what, yes=args.yes)
     done = _by_paper(home, args, read_given(args))
     report(home, done, as_json=args.json)
     return 0
@@ -154,3 +150,58 @@ def _heir(text: str | None) -> AgentId | None:
         return parse_agent_id(text)
     except BadRecord as error:
         raise BadInput(f"--heir: {error.message}") from error
+
+
+def run_recover(args: argparse.Namespace) -> int:
+    folder = home_folder(args.home)
+    known = load_home(folder) if os.path.lexists(folder / "holdfast.toml") else None
+    name = args.name or (known.name if known else folder.name.lower())
+    vault = path_of(args.vault) if args.vault else ((known.vault if known else None) or default_place("vault", name))
+    given_second = args.second or (str(known.second) if known and known.second else None)
+    order = RecoveryOrder(
+        folder=folder,
+        vault=vault,
+        second=second_place(given_second, vault, name),
+        name=name,
+        keys=(),
+        second_keys=(),
+        copies=tuple(
+            [read_card_file(path_of(one)) for one in args.card] + [read_log_file(path_of(one)) for one in args.log]
+        ),
+        witnesses=witnesses_of(args.witness),
+        new_witnesses=witnesses_of(args.new_witness),
+        escrow=read_file(path_of(args.escrow), FILE_BYTES_MAX) if args.escrow is not None else None,
+        again=args.again,
+    )
+    given = read_given(args)
+    keys, second_keys = new_slots(args)
+    order = dataclasses.replace(order, keys=keys, second_keys=second_keys, passphrase=given.passphrase)
+    done = asyncio.run(
+        recover_identity(
+            order,
+            words=given.words,
+            shares=given.shares,
+            entropy=SystemEntropy(),
+            port=Sodium(),
+            confirm=lambda look: _ask_recover(look, name, yes=args.yes),
+        )
+    )
+    talk(f"{name} is recovered with the same id; its key log is at {done.log.position}")
+    for one in done.lost:
+        talk(f"lost: {one}")
+    talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
+    result = ActResult(log=done.log, receipts=len(done.log.head.receipts), refused=done.refused)
+    report(done.home, result, as_json=args.json)
+    return 0
+
+
+def _ask_recover(look: RecoveryPreview, name: str, *, yes: bool) -> None:
+    log = look.log
+    talk(f"the words belong to {log.id}" + (f" ({look.change}: check the sheet)" if look.change else ""))
+    talk(f"identity: {log.standing.value}, key log at {log.position}; {look.answered} witnesses answered")
+    for place, why in look.gone.items():
+        talk(f"witness {place}: {why}")
+    if not look.escrow:
+        talk("no escrow.age was given: Holdfast makes new keys for journal, effects and backups")
+    evicts = "" if log.standing is LogStanding.LOCKED else "holders of the old keys are locked out, and "
+    confirm("recover", f"{name}: {evicts}new keys take over here", yes=yes)

@@ -75,7 +75,7 @@ def add_parser(commands: Commands) -> None:
     add_words_options(parser)
     add_slot_options(parser, new=False)
     add_options(parser, "--yes", "--json")
-    parser = new_verb(verbs, "recover", imported("identity.recover")).help("""
+    parser = new_verb(verbs, "recover", imported("identity.change", "run_recover")).help("""
         everything is lost: recover from the recovery words
 
         Recover an agent's identity from the words of its sheet, or from enough shares, on a new machine. The key
@@ -116,7 +116,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--heir", metavar="ID", help="the agent that takes over")
     add_words_options(parser)
     add_options(parser, "--yes", "--json")
-    parser = new_verb(verbs, "answer", imported("identity.answer", "run_answer")).help("""sign an answer to a challenge
+    parser = new_verb(verbs, "answer", imported("identity.show", "run_answer")).help("""sign an answer to a challenge
 
         Print a signed answer to a challenge from a peer. It proves that this agent holds the keys that the log
         names.
@@ -126,7 +126,7 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home")
     _add_challenge(parser)
     add_options(parser, "--passphrase-fd")
-    parser = new_verb(verbs, "check-answer", imported("identity.answer", "run_check")).help("""
+    parser = new_verb(verbs, "check-answer", imported("identity.show", "run_check")).help("""
         verify an answer against a log
 
         Verify an answer against a copy of the agent's log: the keys that the log names signed it, for this

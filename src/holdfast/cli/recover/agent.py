@@ -107,7 +107,7 @@ def has_paper_alone(args: argparse.Namespace) -> bool:
 
 
 def run_without_backup(args: argparse.Namespace) -> int:
-    from holdfast.cli.identity import recover as identity_recover
+    from holdfast.cli.identity.change import run_recover
 
     if args.dry_run or args.to or args.at or args.start:
         raise BadInput("there is nothing to restore without a place", hint="give --place ADDRESS")
@@ -116,7 +116,7 @@ def run_without_backup(args: argparse.Namespace) -> int:
     args.escrow = None
     if not args.witness and not args.new_witness:
         args.new_witness = [str(default_witness(args.name))]
-    return identity_recover.run(args)
+    return run_recover(args)
 
 
 def _check_words(args: argparse.Namespace, vault: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.cli.screen.screen import ago, clock_time, json_line, print_fields, print_table
 from holdfast.core.ordinal import sort_key
 from holdfast.journal.records import StepView, TaskView
@@ -13,41 +15,31 @@ FILES_SHOWN_MAX = 50
 
 def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
     print_fields(_head(shape, view, now_ms=now_ms))
-    if view.steps:
-        print()
-        steps = [view.steps[ordinal] for ordinal in sorted(view.steps, key=sort_key)]
-        shapes = {one["ordinal"]: one for one in shape["steps"]}
-        print_table(
-            ("step", "tool", "class", "state", "sent", "started", "took", "result"),
-            [_step_row(step, shapes[step.ordinal]) for step in steps],
-            empty="",
-        )
-        print()
-        print_table(("step", "effect key"), [(one["ordinal"], one["effect_key"]) for one in shape["steps"]], empty="")
-    if shape["plan"]:
-        print()
-        print_table(
-            ("item", "plan", "state", "result"),
-            [(str(one["number"]), one["title"], one["state"], one["result"]) for one in shape["plan"]],
-            empty="",
-        )
-    waits = [one for one in shape["notes"] if one["what"] in WAITS]
-    if waits:
-        print()
-        print_table(("step", "wait", "since", "until"), [_wait_row(one) for one in waits], empty="")
+    steps = [view.steps[ordinal] for ordinal in sorted(view.steps, key=sort_key)]
+    shapes = {one["ordinal"]: one for one in shape["steps"]}
+    _print_section(
+        ("step", "tool", "class", "state", "sent", "started", "took", "result"),
+        [_step_row(step, shapes[step.ordinal]) for step in steps],
+    )
+    _print_section(("step", "effect key"), [(one["ordinal"], one["effect_key"]) for one in shape["steps"]])
+    plan = [(str(one["number"]), one["title"], one["state"], one["result"]) for one in shape["plan"]]
+    _print_section(("item", "plan", "state", "result"), plan)
+    waits = [_wait_row(one) for one in shape["notes"] if one["what"] in WAITS]
+    _print_section(("step", "wait", "since", "until"), waits)
     if shape["scratch"]:
         print()
         _print_scratch(shape["scratch"])
-    if shape["claims"]:
+    claims = [
+        (epoch_text(claim.epoch), one["worker"], claim.session_id, clock_time(claim.at_ms))
+        for claim, one in zip(view.claims.values(), shape["claims"], strict=True)
+    ]
+    _print_section(("epoch", "claimed by", "session", "at"), claims)
+
+
+def _print_section(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
         print()
-        print_table(
-            ("epoch", "claimed by", "session", "at"),
-            [
-                (epoch_text(claim.epoch), one["worker"], claim.session_id, clock_time(claim.at_ms))
-                for claim, one in zip(view.claims.values(), shape["claims"], strict=True)
-            ],
-            empty="",
-        )
+        print_table(columns, rows, empty="")
 
 
 def _print_scratch(scratch: Shape) -> None:

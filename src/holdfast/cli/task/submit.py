@@ -112,7 +112,6 @@ class RunWarnings(io.StringIO):
     """A stream for host.log.Log that prints the problems of the worker in this process."""
 
     def write(self, text: str, /) -> int:
-
         fields = json.loads(text)
         if fields.get("event") in ("trouble", "session-lost", "clock-behind"):
             talk(f"warning: {fields.get('error') or fields['event']}")
