@@ -10,8 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.contracts import MailApi, MailEvents
-from holdfast.contracts.mail_api import message_id, read_answer
-from holdfast.contracts.mail_events import read_events
+from holdfast.contracts.mail_api import message_id, read_answer, read_events
 from holdfast.core import answers
 from holdfast.errors import BadEvent, Misuse
 from holdfast.journal.records import TaskState

@@ -14,8 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.contracts import PaymentEvents, Payments
-from holdfast.contracts.payment_events import check_signature, read_event
-from holdfast.contracts.payments import find_charge, read_answer
+from holdfast.contracts.payments import check_signature, find_charge, read_answer, read_event
 from holdfast.core import answers
 from holdfast.core.step import StepState
 from holdfast.errors import BadEvent, Misuse

@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.contracts.issues import Issues
-    from holdfast.contracts.mail_api import MailApi
-    from holdfast.contracts.mail_events import MailEvents
+    from holdfast.contracts.mail_api import MailApi, MailEvents
     from holdfast.contracts.objects import Objects
-    from holdfast.contracts.payment_events import PaymentEvents
-    from holdfast.contracts.payments import Payments
+    from holdfast.contracts.payments import PaymentEvents, Payments
     from holdfast.contracts.smtp import SmtpMail
     from holdfast.contracts.sql import Sql
 
 _WHERE = {
     "MailApi": "holdfast.contracts.mail_api",
-    "MailEvents": "holdfast.contracts.mail_events",
+    "MailEvents": "holdfast.contracts.mail_api",
     "Issues": "holdfast.contracts.issues",
     "Objects": "holdfast.contracts.objects",
     "Payments": "holdfast.contracts.payments",
     "SmtpMail": "holdfast.contracts.smtp",
     "Sql": "holdfast.contracts.sql",
-    "PaymentEvents": "holdfast.contracts.payment_events",
+    "PaymentEvents": "holdfast.contracts.payments",
 }
 
 __all__ = ["Issues", "MailApi", "MailEvents", "Objects", "PaymentEvents", "Payments", "SmtpMail", "Sql"]

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.contracts.reading import (
-    answered_at,
+    Maker,
     base_url,
     conclude,
     counted,
@@ -28,12 +28,13 @@ from holdfast.contracts.reading import (
     oldest,
     picked,
     secret_name,
+    until_reset_s,
 )
 from holdfast.core import answers, values
 from holdfast.core.effect import Idempotent, Queryable, Read
 from holdfast.errors import Misuse, Refused
 from holdfast.runtime.http.message import Response
-from holdfast.runtime.tool.tool import Call, FindAnswer, Found, Tool, Unsure, tool
+from holdfast.runtime.tool.tool import Call, FindAnswer, Found, Unsure
 
 URL = "https://api.github.com"
 LIST_LAG_S = 30.0  # until a list shows what was made; measured in seconds, no bound is published
@@ -72,33 +73,15 @@ class Issues:
         """
         if not _REPOSITORY.fullmatch(repository):
             raise Misuse(f"{repository!r}: name the repository as owner/name")
-        where = f"{base_url(url)}/repos/{repository}"
-        given = {"where": where, "token": token}
+        given = {"where": f"{base_url(url)}/repos/{repository}", "token": token}
         secrets = {"token": secret_name(token, what="token")}
-
-        def make(function: Any, effect: Any, verb: str, *, asks: bool) -> Tool[..., Any]:
-            made: Tool[..., Any] = tool(
-                effect=effect,
-                name=f"{name}_{verb}",
-                given=given,
-                secrets=secrets,
-                http_only=True,
-                timeout_s=timeout_s,
-                needs_approval=asks,
-            )(function)
-            return made
-
+        make = Maker(name, given=given, secrets=secrets, http_only=True, timeout_s=timeout_s)
         effect = Queryable(max_delay_s=list_lag_s + 5)
-        self.create = make(create, effect, "create", asks=needs_approval)
-        self.create.find(find_issue)
-        self.comment = make(comment, effect, "comment", asks=needs_approval)
-        self.comment.find(find_comment)
-        self.close = make(close, Idempotent(), "close", asks=needs_approval)
-        self.get = make(get, Read(), "get", asks=False)
-
-    @property
-    def tools(self) -> list[Tool[..., Any]]:
-        return [self.create, self.comment, self.close, self.get]
+        self.create = make(create, "create", effect, find=find_issue, needs_approval=needs_approval)
+        self.comment = make(comment, "comment", effect, find=find_comment, needs_approval=needs_approval)
+        self.close = make(close, "close", Idempotent(), needs_approval=needs_approval)
+        self.get = make(get, "get", Read())
+        self.tools = [self.create, self.comment, self.close, self.get]
 
 
 async def create(
@@ -138,7 +121,7 @@ def read_answer(response: Response) -> answers.Meaning | Refused:
         return answers.MeansDone()
     spent = headers.get("x-ratelimit-remaining") == "0"
     if status == 429 or (status == 403 and (spent or "retry-after" in headers)):
-        return limited(response, default_s=_until_reset(response) if spent else LIMITED_S)
+        return limited(response, default_s=until_reset_s(response, default_s=LIMITED_S) if spent else LIMITED_S)
     if status in answers.REFUSALS or status == 422:
         return answers.MeansRefused()
     return answers.MeansUnknown(reason=f"{status} does not say whether it was done")
@@ -153,7 +136,7 @@ async def find_issue(call: Call, *, title: str, where: str, token: str, **args: 
     params = {"state": "all", "sort": "created", "direction": "desc", "per_page": str(PAGE)}
     for page in range(1, PAGES_MAX + 1):
         response = await call.http.get(f"{where}/issues", params={**params, "page": str(page)}, headers=_headers(token))
-        issues = _list(response)
+        issues = json_objects(response.json())
         found |= {one["id"]: one for one in issues if _is_ours(call, one)}
         bound = oldest(response, call.sent_ago_s)
         last = _made_at(issues[-1]) if issues else None
@@ -166,12 +149,12 @@ async def find_comment(call: Call, *, issue: int, body: str, where: str, token: 
     about = f"{where}/issues/{_number(issue)}"
     seen = await call.http.get(about, headers=_headers(token))
     bound = oldest(seen, call.sent_ago_s)
-    since = {} if bound is None else {"since": _iso(bound)}
+    since = {} if bound is None else {"since": datetime.fromtimestamp(bound, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     found: dict[int, Fields] = {}
     for page in range(1, PAGES_MAX + 1):
         params = {**since, "per_page": str(PAGE), "page": str(page)}
         response = await call.http.get(f"{about}/comments", params=params, headers=_headers(token))
-        comments = _list(response)
+        comments = json_objects(response.json())
         found |= {one["id"]: one for one in comments if _is_ours(call, one)}
         if len(comments) < PAGE:
             return _answer(call, list(found.values()), _digest(issue, body))
@@ -183,8 +166,7 @@ async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer
     root, _, repository = where.partition("/repos/")
     query = f'"{call.effect_key}" in:body repo:{repository}'
     response = await call.http.get(f"{root}/search/issues", params={"q": query}, headers=_headers(token))
-    issues = json_objects(json_object(response).get("items"))
-    found = [one for one in issues if _is_ours(call, one)]
+    found = [one for one in json_objects(json_object(response).get("items")) if _is_ours(call, one)]
     if not found:
         return Unsure(f"not among the newest {PAGES_MAX * PAGE} issues, nor in the search yet")
     return _answer(call, found, digest)
@@ -194,10 +176,6 @@ def _answer(call: Call, found: list[Fields], digest: str) -> FindAnswer:
     if len(found) == 1 and not _body(found[0]).endswith(_mark(call, digest)):
         return Unsure(f"{found[0].get('html_url')} was made with other arguments")
     return counted([Found(picked(one, *_KEPT)) for one in found])
-
-
-def _list(response: Response) -> list[Fields]:
-    return json_objects(response.json())
 
 
 # marks
@@ -231,10 +209,7 @@ def _digest(*parts: object) -> str:
 
 async def _write(call: Call, method: str, url: str, fields: Fields, token: str) -> Response:
     response = await call.http.request(method, url, json=fields, headers=_headers(token), check=False)
-    proves = read_answer(response)
-    if isinstance(proves, Refused):
-        raise proves
-    conclude(proves, response, where=f"{method} {url}")
+    conclude(read_answer(response), response, where=f"{method} {url}")
     return response
 
 
@@ -245,13 +220,6 @@ def _headers(token: str) -> dict[str, str]:
         "User-Agent": "holdfast",
         "X-GitHub-Api-Version": "2022-11-28",
     }
-
-
-def _until_reset(response: Response) -> float:
-    now, reset = answered_at(response), response.headers.get("x-ratelimit-reset", "")
-    if now is None or not reset.isdecimal():
-        return LIMITED_S
-    return min(max(float(reset) - now, 1.0), answers.RETRY_AFTER_MAX_S)
 
 
 def _number(issue: int) -> int:
@@ -265,7 +233,3 @@ def _made_at(one: Fields) -> float | None:
         return datetime.fromisoformat(str(one.get("created_at"))).timestamp()
     except ValueError:
         return None
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,7 +2,7 @@
 
 The API knows no idempotency key. Every mail carries the effect key as a custom argument, which the
 provider shows in two places: in the search of its activity, behind by minutes, and in the events
-that its webhook sends (mail_events.py). So after a doubt the step waits for the longer of the two:
+that its webhook sends (`MailEvents`). So after a doubt the step waits for the longer of the two:
 
 * an event about the key is evidence, and closes the step at once, at whatever time it comes;
 * after `index_lag_s` the search is asked: found is adopted, absent is sent again.
@@ -15,16 +15,34 @@ An accepted request is the effect: what becomes of the mail on its way is told b
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
-from collections import Counter
 from typing import Any
 
-from holdfast.contracts.reading import answered_at, base_url, conclude, json_object, json_objects, limited, secret_name
-from holdfast.core import answers
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from holdfast.contracts.reading import (
+    Maker,
+    TakesEvidence,
+    base_url,
+    conclude,
+    counted,
+    json_object,
+    json_objects,
+    limited,
+    secret_name,
+    tell,
+    until_reset_s,
+)
+from holdfast.core import answers, values
 from holdfast.core.effect import Queryable, Unrepeatable
-from holdfast.errors import Misuse, Refused
+from holdfast.errors import BadEvent, Misuse, Refused
 from holdfast.runtime.http.message import Response
-from holdfast.runtime.tool.tool import Absent, Call, FindAnswer, Found, Many, Tool, tool
+from holdfast.runtime.tool.tool import Call, FindAnswer, Found
 
 MARK = "holdfast_key"  # the custom argument by which a mail is known again
 _OF_ONE = re.compile(r"\.(?:filter|recv).*\Z", re.DOTALL)
@@ -34,6 +52,8 @@ INDEX_LAG_S = 900.0  # no bound is published; minutes are seen
 LIMITED_S = 60.0
 RECIPIENTS_MAX = 1_000  # of one request, by the provider
 FOUND_MAX = 1_000
+# Events that prove an accepted request; what comes later (opened, clicked) says nothing new.
+TOLD = frozenset(("processed", "deferred", "delivered", "bounce", "dropped"))
 
 Fields = dict[str, Any]  # Any in this file: JSON of the caller and of the provider
 
@@ -63,21 +83,11 @@ class MailApi:
             name: the tool is called NAME_send.
         """
         effect = Queryable(max_delay_s=index_lag_s) if lookup else Unrepeatable()
-        self.send: Tool[..., Any] = tool(
-            effect=effect,
-            name=f"{name}_send",
-            http_only=True,
-            timeout_s=timeout_s,
-            secrets={"key": secret_name(key, what="key")},
-            needs_approval=needs_approval,
-            given={"key": key, "url": base_url(url), "sender": _address(sender)},
-        )(send)
-        if lookup:
-            self.send.find(find)
-
-    @property
-    def tools(self) -> list[Tool[..., Any]]:
-        return [self.send]
+        secrets = {"key": secret_name(key, what="key")}
+        given = {"key": key, "url": base_url(url), "sender": _address(sender)}
+        make = Maker(name, given=given, secrets=secrets, http_only=True, timeout_s=timeout_s)
+        self.send = make(send, "send", effect, find=find if lookup else None, needs_approval=needs_approval)
+        self.tools = [self.send]
 
 
 async def send(
@@ -108,10 +118,7 @@ async def send(
     }
     where = f"{url}/v3/mail/send"
     response = await call.http.post(where, json=fields, headers=_headers(key), check=False)
-    proves = read_answer(response)
-    if isinstance(proves, Refused):
-        raise proves
-    conclude(proves, response, where=f"POST {where}")
+    conclude(read_answer(response), response, where=f"POST {where}")
     return {"message_id": response.headers.get("x-message-id", ""), "status": "accepted"}
 
 
@@ -121,7 +128,7 @@ def read_answer(response: Response) -> answers.Meaning | Refused:
     if 200 <= status <= 299:
         return answers.MeansDone()
     if status == 429:
-        return limited(response, default_s=_until_reset(response))
+        return limited(response, default_s=until_reset_s(response, default_s=LIMITED_S))
     if status in answers.REFUSALS:
         return answers.MeansRefused()
     return answers.MeansUnknown(reason=f"{status} does not say whether it was accepted")
@@ -134,22 +141,12 @@ async def find(call: Call, *, key: str, url: str, **args: Any) -> FindAnswer:
         f"{url}/v3/messages", params={"query": query, "limit": str(FOUND_MAX)}, headers=_headers(key)
     )
     messages = json_objects(json_object(response).get("messages"))
-    if not messages:
-        return Absent()
-    requests = Counter(message_id(str(one.get("msg_id", ""))) for one in messages)
-    results = [{"message_id": name, "status": "accepted"} for name in requests]
-    return Found(results[0]) if len(results) == 1 else Many(results)
+    requests = dict.fromkeys(message_id(str(one.get("msg_id", ""))) for one in messages)
+    return counted([Found({"message_id": name, "status": "accepted"}) for name in requests])
 
 
 def _headers(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}", "User-Agent": "holdfast"}
-
-
-def _until_reset(response: Response) -> float:
-    now, reset = answered_at(response), response.headers.get("x-ratelimit-reset", "")
-    if now is None or not reset.isdecimal():
-        return LIMITED_S
-    return min(max(float(reset) - now, 1.0), answers.RETRY_AFTER_MAX_S)
 
 
 def _address(text: str) -> str:
@@ -164,3 +161,63 @@ def message_id(text: str) -> str:
     """The request's id in the id of one message: `ID.filter...` or `ID.recvd-...`, then a server
     and a recipient."""
     return _OF_ONE.sub("", text)
+
+
+# webhooks: signed events that become evidence of an accepted mail
+
+
+class MailEvents:
+    """The events of one webhook.
+
+    Any event about a mail proves that its request was accepted, a bounce too. What became of the mail
+    then is for your own code; these events only settle doubts.
+    """
+
+    def __init__(self, public_key: str) -> None:
+        """`public_key`: the verification key that the provider shows, base64. It is no secret."""
+        try:
+            key = load_der_public_key(base64.b64decode(public_key, validate=True))
+        except (binascii.Error, ValueError) as error:
+            raise Misuse(f"public_key: not the base64 of a public key: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+            raise Misuse("public_key: not a key on the curve P-256")
+        self._key = key
+
+    async def take(self, hf: TakesEvidence, *, body: bytes, signature: str, timestamp: str) -> int:
+        """Check one batch of events and hand them on: how many effects of this journal it told of.
+
+        Raises BadEvent where it is not the provider's.
+        """
+        self.check(body, signature=signature, timestamp=timestamp)
+        told = [
+            await tell(hf, effect_key=key, result=result, source="mail webhook")
+            for key, result in read_events(body).items()
+        ]
+        return sum(told)
+
+    def check(self, body: bytes, *, signature: str, timestamp: str) -> None:
+        """Raises BadEvent unless the signature is for this time and body.
+
+        As the provider publishes it: ECDSA on the curve P-256 with SHA-256, over the text of the
+        timestamp header followed by the raw body; base64 of DER.
+        """
+        try:
+            raw = base64.b64decode(signature, validate=True)
+            self._key.verify(raw, timestamp.encode() + body, ec.ECDSA(hashes.SHA256()))
+        except (binascii.Error, ValueError, InvalidSignature) as error:
+            raise BadEvent("it is not signed with the key of this webhook") from error
+
+
+def read_events(body: bytes) -> dict[str, dict[str, Any]]:  # Any: JSON
+    """Effect keys that this batch proves, each with what the tool would have returned."""
+    try:
+        events = json_objects(values.decode(body))
+    except (ValueError, RecursionError) as error:
+        raise BadEvent("it is no batch of events") from error
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        key = event.get(MARK)
+        if isinstance(key, str) and event.get("event") in TOLD:
+            name = message_id(str(event.get("sg_message_id", "")))
+            found.setdefault(key, {"message_id": name, "status": "accepted"})
+    return found

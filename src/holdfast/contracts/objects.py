@@ -24,12 +24,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.contracts import sigv4
-from holdfast.contracts.reading import base_url, conclude, picked, secret_name
+from holdfast.contracts.reading import Maker, base_url, conclude, picked, secret_name
 from holdfast.core import answers
 from holdfast.core.effect import Idempotent, Read
 from holdfast.errors import Misuse, Refused
 from holdfast.runtime.http.message import Response
-from holdfast.runtime.tool.tool import Call, Tool, tool
+from holdfast.runtime.tool.tool import Call
 
 MARK = "x-amz-meta-holdfast-key"
 KEY_BYTES_MAX = 1024
@@ -65,9 +65,8 @@ class Objects:
         """
         if not bucket or sigv4.encoded_path(bucket) != bucket or "/" in bucket:
             raise Misuse(f"{bucket!r} is no name of a bucket")
-        own = f"https://{bucket}.s3.{region}.amazonaws.com"
         place = {
-            "url": f"{base_url(url)}/{bucket}" if url else own,
+            "url": f"{base_url(url)}/{bucket}" if url else f"https://{bucket}.s3.{region}.amazonaws.com",
             "region": region,
             "access_key": access_key,
             "secret_key": secret_key,
@@ -78,27 +77,13 @@ class Objects:
             for what in ("access_key", "secret_key", "session_token")
             if place[what] or what != "session_token"
         ]
-
-        def make(function: Any, effect: Any, verb: str) -> Tool[..., Any]:
-            made: Tool[..., Any] = tool(
-                effect=effect,
-                name=f"{name}_{verb}",
-                given={"place": place},
-                secrets={"place": names},
-                http_only=True,
-                timeout_s=timeout_s,
-            )(function)
-            return made
-
-        self.put = make(put, Idempotent(), "put")
-        self.create = make(create, Idempotent(), "create")
-        self.replace = make(replace, Idempotent(), "replace")
-        self.get = make(get, Read(), "get")
-        self.head = make(head, Read(), "head")
-
-    @property
-    def tools(self) -> list[Tool[..., Any]]:
-        return [self.put, self.create, self.replace, self.get, self.head]
+        make = Maker(name, given={"place": place}, secrets={"place": names}, http_only=True, timeout_s=timeout_s)
+        self.put = make(put, "put", Idempotent())
+        self.create = make(create, "create", Idempotent())
+        self.replace = make(replace, "replace", Idempotent())
+        self.get = make(get, "get", Read())
+        self.head = make(head, "head", Read())
+        self.tools = [self.put, self.create, self.replace, self.get, self.head]
 
 
 async def put(
@@ -126,8 +111,7 @@ async def create(
     place: Place,
 ) -> Result:
     """Write an object that must not be there yet; Refused where another one is."""
-    raw = _content(call, text, data, file)
-    return await _write(call, key, raw, kind, {"if-none-match": "*"}, place)
+    return await _write(call, key, _content(call, text, data, file), kind, {"if-none-match": "*"}, place)
 
 
 async def replace(
@@ -142,8 +126,7 @@ async def replace(
     place: Place,
 ) -> Result:
     """Write over the object that has this etag; Refused where it is another one by now."""
-    raw = _content(call, text, data, file)
-    return await _write(call, key, raw, kind, {"if-match": _quoted(etag)}, place)
+    return await _write(call, key, _content(call, text, data, file), kind, {"if-match": _quoted(etag)}, place)
 
 
 async def get(call: Call, *, key: str, place: Place) -> Result:
@@ -204,15 +187,13 @@ async def _send(
     if not key or len(key.encode()) > KEY_BYTES_MAX:
         raise Misuse(f"an object's key has 1 to {KEY_BYTES_MAX} bytes")
     url = f"{place['url']}/{sigv4.encoded_path(key)}"
-    signed = _signed(method, url, raw, headers, place, at=datetime.now(UTC))
+    signed = _signed(method, url, raw, headers, place)
     return await call.http.request(method, url, body=raw, headers=signed, effect=effect, check=check)
 
 
-def _signed(
-    method: str, url: str, raw: bytes, headers: Mapping[str, str], place: Place, *, at: datetime
-) -> dict[str, str]:
+def _signed(method: str, url: str, raw: bytes, headers: Mapping[str, str], place: Place) -> dict[str, str]:
     """The headers with the signature; `host` is signed, and set by the client."""
-    parts, digest = urlsplit(url), sigv4.sha256_hex(raw)
+    parts, digest, at = urlsplit(url), sigv4.sha256_hex(raw), datetime.now(UTC)
     own = {**headers, "x-amz-date": sigv4.amz_date(at), "x-amz-content-sha256": digest}
     if place["session_token"]:
         own["x-amz-security-token"] = place["session_token"]
@@ -256,8 +237,7 @@ def _told(key: str, response: Response) -> Result:
 
 
 def _content(call: Call, text: str | None, data: str | None, file: str | None) -> bytes:
-    given = [one for one in (text, data, file) if one is not None]
-    if len(given) != 1:
+    if sum(one is not None for one in (text, data, file)) != 1:
         raise Misuse("pass one of text, data (base64) or file (in the scratch folder)")
     if text is not None:
         return text.encode()

@@ -16,12 +16,16 @@ newest first, which the provider keeps up to date; later it uses the search, who
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 from holdfast.contracts.reading import (
+    Maker,
+    TakesEvidence,
     as_object,
     base_url,
     conclude,
@@ -31,12 +35,13 @@ from holdfast.contracts.reading import (
     oldest,
     picked,
     secret_name,
+    tell,
 )
-from holdfast.core import answers
+from holdfast.core import answers, values
 from holdfast.core.effect import Keyed, Read
-from holdfast.errors import Misuse
+from holdfast.errors import BadEvent, Misuse
 from holdfast.runtime.http.message import Response
-from holdfast.runtime.tool.tool import Call, FindAnswer, Found, Tool, Unsure, tool
+from holdfast.runtime.tool.tool import Call, FindAnswer, Found, Unsure
 
 URL = "https://api.stripe.com"
 WINDOW_S = 86_400.0  # "at least 24 hours"
@@ -60,6 +65,9 @@ _KEPT = (
     "created",
     "livemode",
 )
+# Events by which the money is moved, or will be without anyone doing anything more.
+DONE = frozenset(("payment_intent.succeeded", "payment_intent.processing", "refund.created"))
+TOLERANCE_S = 300.0  # how old the signature of an event may be
 _REFUSED = ("requires_payment_method", "canceled", "failed")
 
 Fields = dict[str, Any]  # Any in this file: JSON of the caller and of the far end
@@ -91,34 +99,12 @@ class Payments:
         effect = Keyed(window_s=window_s, fingerprint="checked", refusals_stored=True)
         secrets = {"key": secret_name(key, what="key")}
         given = {"key": key, "url": base_url(url), "version": version}
-
-        self.charge: Tool[..., Any] = tool(
-            effect=effect,
-            name=f"{name}_charge",
-            secrets=secrets,
-            given=given,
-            http_only=True,
-            timeout_s=timeout_s,
-            needs_approval=needs_approval,
-        )(charge)
-        self.charge.find(find_charge)
-        self.refund: Tool[..., Any] = tool(
-            effect=effect,
-            name=f"{name}_refund",
-            secrets=secrets,
-            given=given,
-            http_only=True,
-            timeout_s=timeout_s,
-            needs_approval=needs_approval,
-        )(refund)
-        self.refund.find(find_refund)
-        self.get: Tool[..., Any] = tool(
-            effect=Read(), name=f"{name}_get", secrets=secrets, given=given, http_only=True
-        )(get)
-
-    @property
-    def tools(self) -> list[Tool[..., Any]]:
-        return [self.charge, self.refund, self.get]
+        make = Maker(name, secrets=secrets, given=given, http_only=True)
+        asks = {"timeout_s": timeout_s, "needs_approval": needs_approval}
+        self.charge = make(charge, "charge", effect, find=find_charge, **asks)
+        self.refund = make(refund, "refund", effect, find=find_refund, **asks)
+        self.get = make(get, "get", Read())
+        self.tools = [self.charge, self.refund, self.get]
 
 
 async def charge(
@@ -187,9 +173,9 @@ def read_answer(response: Response) -> answers.Meaning:
 async def find_charge(call: Call, *, key: str, url: str, version: str, **args: Any) -> FindAnswer:
     ago_s = call.sent_ago_s
     if ago_s is not None and ago_s > SEARCH_AFTER_S:
-        found: list[Fields] | str = await _search(call, key=key, url=url, version=version)
+        found: list[Fields] | str = await _search(call, url, _headers(key, version))
     else:
-        found = await _recent(call, key=key, url=url, version=version)
+        found = await _recent(call, url, _headers(key, version))
     if isinstance(found, str):
         return Unsure(found)
     for one in found:
@@ -204,39 +190,27 @@ async def find_charge(call: Call, *, key: str, url: str, version: str, **args: A
 async def find_refund(call: Call, *, payment: str, key: str, url: str, version: str, **args: Any) -> FindAnswer:
     """All refunds of one payment are in one list."""
     found: list[Fields] = []
-    after = ""
-    for _ in range(PAGES_MAX):
-        page = await _page(call, f"{url}/v1/refunds", after, key=key, version=version, payment_intent=payment)
-        objects = json_objects(page.get("data"))
-        found += _ours(call, objects)
-        if not page.get("has_more"):
+    async for page in _pages(call, f"{url}/v1/refunds", _headers(key, version), payment_intent=payment):
+        found += _ours(call, page.objects)
+        if page.last:
             return counted([Found(picked(one, *_KEPT)) for one in found])
-        after = str(objects[-1].get("id")) if objects else ""
     return Unsure(f"more than {PAGES_MAX * PAGE} refunds of payment {payment}")
 
 
-async def _recent(call: Call, *, key: str, url: str, version: str) -> list[Fields] | str:
-    """Payments with our mark among all that can be as young as ours; or why nobody can say."""
+async def _recent(call: Call, url: str, headers: dict[str, str]) -> list[Fields] | str:
+    """Payments with our mark among all that can be as young as ours; or why that is not known."""
     found: list[Fields] = []
-    after = ""
-    for _ in range(PAGES_MAX):
-        response = await _get_page(call, f"{url}/v1/payment_intents", after, key=key, version=version)
-        page = json_object(response)
-        objects = json_objects(page.get("data"))
-        found += _ours(call, objects)
-        bound = oldest(response, call.sent_ago_s)
-        last = objects[-1] if objects else {}
-        if not page.get("has_more") or (bound is not None and _created(last) < bound):
+    async for page in _pages(call, f"{url}/v1/payment_intents", headers):
+        found += _ours(call, page.objects)
+        bound = oldest(page.response, call.sent_ago_s)
+        if page.last or (bound is not None and _created(page.objects) < bound):
             return found
-        after = str(last.get("id"))
     return found or f"not among the newest {PAGES_MAX * PAGE} payments"
 
 
-async def _search(call: Call, *, key: str, url: str, version: str) -> list[Fields]:
-    query = f"metadata['{MARK}']:'{call.effect_key}'"
-    response = await call.http.get(
-        f"{url}/v1/payment_intents/search", params={"query": query, "limit": str(PAGE)}, headers=_headers(key, version)
-    )
+async def _search(call: Call, url: str, headers: dict[str, str]) -> list[Fields]:
+    params = {"query": f"metadata['{MARK}']:'{call.effect_key}'", "limit": str(PAGE)}
+    response = await call.http.get(f"{url}/v1/payment_intents/search", params=params, headers=headers)
     return _ours(call, json_objects(json_object(response).get("data")))
 
 
@@ -244,9 +218,28 @@ def _ours(call: Call, objects: list[Fields]) -> list[Fields]:
     return [one for one in objects if as_object(one.get("metadata")).get(MARK) == call.effect_key]
 
 
-def _created(one: Fields) -> float:
-    created = one.get("created")
+def _created(objects: list[Fields]) -> float:
+    """When the last one was made; now, where it does not say."""
+    created = objects[-1].get("created") if objects else None
     return float(created) if isinstance(created, int | float) else time.time()
+
+
+class _Page(NamedTuple):
+    response: Response
+    objects: list[Fields]
+    last: bool
+
+
+async def _pages(call: Call, url: str, headers: dict[str, str], **wanted: str) -> AsyncIterator[_Page]:
+    """The list, newest first, page by page."""
+    params = {"limit": str(PAGE), **wanted}
+    for _ in range(PAGES_MAX):
+        response = await call.http.get(url, params=params, headers=headers)
+        page = json_object(response)
+        objects = json_objects(page.get("data"))
+        yield _Page(response, objects, not page.get("has_more"))
+        if objects:
+            params["starting_after"] = str(objects[-1].get("id"))
 
 
 # sending
@@ -257,15 +250,6 @@ async def _create(call: Call, url: str, body: bytes, *, key: str, version: str) 
     response = await call.http.post(url, body=body, headers=headers, check=False)
     conclude(read_answer(response), response, where=f"POST {url}")
     return picked(json_object(response), *_KEPT)
-
-
-async def _page(call: Call, url: str, after: str, *, key: str, version: str, **wanted: str) -> Fields:
-    return json_object(await _get_page(call, url, after, key=key, version=version, **wanted))
-
-
-async def _get_page(call: Call, url: str, after: str, *, key: str, version: str, **wanted: str) -> Response:
-    params = {"limit": str(PAGE), **wanted, **({"starting_after": after} if after else {})}
-    return await call.http.get(url, params=params, headers=_headers(key, version))
 
 
 def _headers(key: str, version: str) -> dict[str, str]:
@@ -319,3 +303,58 @@ def _of(name: str, value: object) -> Iterator[tuple[str, str]]:
                 yield from _of(f"{name}[{number}]", item)
         case _:
             raise Misuse(f"{name}: {type(value).__name__} cannot be a field of a form")
+
+
+# webhooks: signed events that become evidence of an effect
+
+
+class PaymentEvents:
+    """The events of one webhook endpoint."""
+
+    def __init__(self, secret: str, *, tolerance_s: float = TOLERANCE_S) -> None:
+        """`secret`: the handle of the endpoint's signing secret, `secret://NAME`."""
+        self._name = secret_name(secret, what="secret")
+        self._tolerance_s = tolerance_s
+
+    async def take(self, hf: TakesEvidence, *, body: bytes, signature: str) -> bool:
+        """Check one event and hand it on. True where it was about an effect of this journal.
+
+        Raises BadEvent where it is not the provider's, SecretNotFound where none is set.
+        """
+        check_signature(
+            body, signature, secret=hf.secrets.get_value(self._name), now=time.time(), tolerance_s=self._tolerance_s
+        )
+        effect_key, result = read_event(body)
+        return bool(effect_key) and await tell(hf, effect_key=effect_key, result=result, source="payment webhook")
+
+
+def check_signature(body: bytes, signature: str, *, secret: str, now: float, tolerance_s: float = TOLERANCE_S) -> None:
+    """Raises BadEvent unless the header signs this body, lately, with this secret.
+
+    As the provider publishes it: the header holds `t=SECONDS` and one or more `v1=HEX`; each v1 is
+    HMAC-SHA-256 of `SECONDS.BODY` under the endpoint's secret. One that matches is enough (two are
+    sent while a secret is rolled). Old signatures are refused.
+    """
+    parts = [part.strip().partition("=") for part in signature.split(",")]
+    times = [value for name, _, value in parts if name == "t"]
+    if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal()):
+        raise BadEvent("its signature header has no time")
+    made = hmac.new(secret.encode(), times[0].encode() + b"." + body, hashlib.sha256).hexdigest()
+    found = [value for name, _, value in parts if name == "v1"]
+    if not any(hmac.compare_digest(made.encode(), one.encode(errors="replace")) for one in found):
+        raise BadEvent("it is not signed with the secret of this endpoint")
+    if abs(now - int(times[0])) > tolerance_s:
+        raise BadEvent("its signature is too old, or of another clock")
+
+
+def read_event(body: bytes) -> tuple[str, dict[str, Any]]:  # Any: the provider's JSON
+    """The effect key it proves, or nothing; and what the tool would have returned."""
+    try:
+        event: Any = values.decode(body)
+        kind, about = event["type"], as_object(event["data"]["object"])
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise BadEvent("it is no event of this provider") from error
+    mark = as_object(about.get("metadata")).get(MARK)
+    if not isinstance(kind, str) or kind not in DONE or not isinstance(mark, str):
+        return "", {}
+    return mark, picked(about, *_KEPT)

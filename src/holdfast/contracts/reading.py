@@ -12,10 +12,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, cast
 
 from holdfast.core import answers, values
+from holdfast.core.effect import Effect
 from holdfast.core.secret_handles import find_whole, is_name
 from holdfast.errors import BadReference, Busy, KeyReused, Misuse, Refused, StepNotFound
 from holdfast.runtime.http.message import AnswerUnknown, Response
-from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many
+from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many, Tool, tool
 
 # Between our clock and the far end's, and the time from our record to its own stamp: a list is
 # read this much further back than the effect can be old.
@@ -40,12 +41,30 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def conclude(answer: answers.Meaning, response: Response, *, where: str) -> None:
+class Maker:
+    """Makes the tools of one contract: NAME_VERB, with the options that all of them share."""
+
+    def __init__(self, name: str, **shared: Any) -> None:  # Any: options of `tool`
+        self._name = name
+        self._shared = shared
+
+    def __call__(
+        self, function: Any, verb: str, effect: Effect, *, find: Any = None, **own: Any
+    ) -> Tool[..., Any]:  # Any: functions of every shape
+        made: Tool[..., Any] = tool(effect=effect, name=f"{self._name}_{verb}", **self._shared, **own)(function)
+        if find is not None:
+            made.find(find)
+        return made
+
+
+def conclude(answer: answers.Meaning | Refused, response: Response, *, where: str) -> None:
     """Return where it took effect; else raise what the answer proves."""
     proof = response.proof()
     match answer:
         case answers.MeansDone():
             return
+        case Refused():
+            raise answer
         case answers.MeansRefused():
             raise Refused(proof)
         case answers.MeansBusy(retry_after_s=wait_s):
@@ -62,9 +81,20 @@ def limited(response: Response, *, default_s: float) -> Refused:
     return Refused(response.proof(), retry_after_s=default_s if wait_s is None else wait_s)
 
 
+def until_reset_s(response: Response, *, default_s: float) -> float:
+    """How long until the limit of rate ends, by the far end's own clock."""
+    now, reset = answered_at(response), response.headers.get("x-ratelimit-reset", "")
+    if now is None or not reset.isdecimal():
+        return default_s
+    return min(max(float(reset) - now, 1.0), answers.RETRY_AFTER_MAX_S)
+
+
 def json_object(response: Response) -> dict[str, Any]:  # Any: the far end's JSON
     """The body where it is an object; else nothing is known of it."""
-    return as_object(_find_json(response))
+    try:
+        return as_object(values.decode(response.body))
+    except (ValueError, RecursionError):
+        return {}
 
 
 def as_object(value: object) -> dict[str, Any]:  # Any: the far end's JSON
@@ -84,13 +114,6 @@ def json_objects(value: object) -> list[dict[str, Any]]:  # Any: the far end's J
     if not all(isinstance(one, dict) for one in items):
         raise ValueError("the far end's list holds something that is no object")
     return cast("list[dict[str, Any]]", items)
-
-
-def _find_json(response: Response) -> object:
-    try:
-        return values.decode(response.body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def answered_at(response: Response) -> float | None:

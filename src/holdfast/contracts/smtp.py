@@ -25,11 +25,11 @@ from email.policy import SMTP
 from email.utils import formatdate
 from typing import Any, Literal, TypeVar
 
-from holdfast.contracts.reading import secret_name
+from holdfast.contracts.reading import Maker, counted, secret_name
 from holdfast.contracts.smtp_line import Line, LineBroken, Reply, Security, connect, finish, hand_over, hang_up, log_in
 from holdfast.core.effect import Queryable, Unrepeatable
 from holdfast.errors import Misuse, NotSent, Refused
-from holdfast.runtime.tool.tool import Absent, Call, FindAnswer, Found, Many, Tool, Unsure, tool
+from holdfast.runtime.tool.tool import Call, FindAnswer, Found, Unsure
 
 TIMEOUT_S = 120.0
 RETRY_AFTER_S = 60.0  # a 4xx of a server: busy, greylisted, over its quota
@@ -92,21 +92,10 @@ class SmtpMail:
         }
         secrets = {"password": secret_name(password, what="password")} if password else None
         effect = Queryable(max_delay_s=lookup_lag_s) if lookup else Unrepeatable(policy=policy)
-        self.send: Tool[..., Any] = tool(
-            effect=effect,
-            name=f"{name}_send",
-            marks_sending=True,
-            timeout_s=timeout_s,
-            given=given,
-            secrets=secrets,
-            needs_approval=needs_approval,
-        )(send)
-        if lookup is not None:
-            self.send.find(_finder(lookup))
-
-    @property
-    def tools(self) -> list[Tool[..., Any]]:
-        return [self.send]
+        make = Maker(name, given=given, secrets=secrets, marks_sending=True, timeout_s=timeout_s)
+        find = None if lookup is None else _finder(lookup)
+        self.send = make(send, "send", effect, find=find, needs_approval=needs_approval)
+        self.tools = [self.send]
 
 
 async def send(
@@ -214,9 +203,6 @@ def _finder(lookup: Lookup) -> Callable[..., Awaitable[FindAnswer]]:
         count = await lookup(name)
         if count is None:
             return Unsure("the lookup of sent mail cannot say")
-        if count == 0:
-            return Absent()
-        result = {"message_id": name, "answer": "found in sent mail"}
-        return Found(result) if count == 1 else Many([result] * count)
+        return counted([Found({"message_id": name, "answer": "found in sent mail"})] * count)
 
     return find

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
-import signal
-import sys
 from pathlib import Path
 
 from holdfast.downstream.faults import BadFault, Fault, Faults, parse_fault
+from holdfast.downstream.http_server import run
 from holdfast.downstream.profiles import PROFILES
 from holdfast.downstream.server import listen
 from holdfast.downstream.service import Service, Settings
-
-PARENT_CHECK_S = 0.5
 
 
 def main() -> None:
@@ -30,47 +25,12 @@ def main() -> None:
         key_header=options.key_header,
         log=options.log,
     )
-    asyncio.run(_serve(settings, options.fault, port=options.port, parent=options.parent))
+    asyncio.run(_serve(settings, options))
 
 
-async def _serve(settings: Settings, faults: list[Fault], *, port: int, parent: int | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    # Ctrl-C in a demo reaches the whole group; the parent decides when its far ends go.
-    loop.add_signal_handler(signal.SIGINT, stop.set if parent is None else lambda: None)
-    service = Service(settings, Faults(faults))
-    server, bound = await listen(service, port=port)
-    _stop_when_input_closes(stop)
-    ready = {"class": settings.profile.name, "port": bound, "pid": os.getpid()}
-    sys.stdout.write(json.dumps(ready) + "\n")
-    sys.stdout.flush()
-    while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), None if parent is None else PARENT_CHECK_S)
-        # A forked sibling can hold our input open; the parent's death ends us all the same.
-        if parent is not None and os.getppid() != parent:
-            stop.set()
-    server.close()
-
-
-def _stop_when_input_closes(stop: asyncio.Event) -> None:
-    """A pipe or socket as input is a lifeline; a file, /dev/null or a terminal is none.
-
-    What is typed on a terminal is for the shell: reading it in the background would stop us.
-    """
-    if sys.stdin is None or sys.stdin.isatty():  # None: closed from the start
-        return
-    descriptor = sys.stdin.fileno()
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        if not os.read(descriptor, 4096):
-            loop.remove_reader(descriptor)
-            stop.set()
-
-    with contextlib.suppress(PermissionError):  # not something that can be waited for
-        loop.add_reader(descriptor, read)
+async def _serve(settings: Settings, options: argparse.Namespace) -> None:
+    listening = listen(Service(settings, Faults(options.fault)), port=options.port)
+    await run(listening, parent=options.parent, **{"class": settings.profile.name})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,16 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import socket
 import struct
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import h11
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES = 64 * 1024
 BACKLOG = 1024
+PARENT_CHECK_S = 0.5
 
 
 class Reset(Exception):
@@ -36,10 +41,26 @@ class _BodyTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
+    """One request as it came, whole."""
+
     method: str
     target: str
     headers: tuple[tuple[str, str], ...]  # names in lower case
     body: bytes
+
+    @property
+    def path(self) -> str:
+        return unquote(urlsplit(self.target).path)
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.target).query, max_num_fields=20))
+
+    def all(self, name: str) -> list[str]:
+        return [value for header, value in self.headers if header == name.lower()]
+
+    def first(self, name: str) -> str | None:
+        return next(iter(self.all(name)), None)
 
 
 Handler = Callable[[Request, "Connection"], Awaitable[None]]
@@ -54,6 +75,46 @@ async def listen(handle: Handler, *, port: int, body_bytes_max: int = BODY_BYTES
     server = await asyncio.start_server(serve, "127.0.0.1", port, backlog=BACKLOG)
     name: tuple[str, int] = server.sockets[0].getsockname()
     return server, name[1]
+
+
+async def run(listening: Awaitable[tuple[asyncio.Server, int]], *, parent: int | None, **ready: str) -> None:
+    """Print one line of JSON with port and process id, then serve until a SIGTERM, or until the input or the
+    parent ends. For a process of its own."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    # Ctrl-C in a demo reaches the whole group; the parent decides when its servers end.
+    loop.add_signal_handler(signal.SIGINT, stop.set if parent is None else lambda: None)
+    server, port = await listening
+    _stop_when_input_closes(stop)
+    sys.stdout.write(json.dumps({**ready, "port": port, "pid": os.getpid()}) + "\n")
+    sys.stdout.flush()
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), None if parent is None else PARENT_CHECK_S)
+        # A forked sibling can hold our input open; the parent's death ends us all the same.
+        if parent is not None and os.getppid() != parent:
+            stop.set()
+    server.close()
+
+
+def _stop_when_input_closes(stop: asyncio.Event) -> None:
+    """A pipe or socket as input is a lifeline; a file, /dev/null or a terminal is none.
+
+    Text typed on a terminal is for the shell: reading it in the background would stop us.
+    """
+    if sys.stdin is None or sys.stdin.isatty():  # None: closed from the start
+        return
+    descriptor = sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            stop.set()
+
+    with contextlib.suppress(PermissionError):  # not something that can be waited for
+        loop.add_reader(descriptor, read)
 
 
 class Connection:
@@ -100,8 +161,7 @@ class Connection:
 
     async def _serve_one(self, handle: Handler) -> bool:
         """Answer one request; False ends the connection."""
-        request = await self._receive()
-        if request is None:
+        if (request := await self._receive()) is None:
             return False
         await handle(request, self)
         return self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE

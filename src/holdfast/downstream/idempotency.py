@@ -112,7 +112,7 @@ class IdempotencyKeys:
                 share it, on one machine.
             applies: which requests with these methods are effectful; all by default.
             recover: asked about a key in doubt; the answer to give, or None where nothing was
-                done and the work may begin anew.
+                done and the work may begin again.
         """
         self._app = app
         self._path = Path(store)
@@ -198,10 +198,8 @@ class IdempotencyKeys:
         return answer
 
     async def _leave(self, asked: Asked) -> None:
-        if self._errors_change_nothing:
-            await self._on_store(lambda store: store.free(asked))
-        else:
-            await self._on_store(lambda store: store.doubt(asked))
+        leave = KeyStore.free if self._errors_change_nothing else KeyStore.doubt
+        await self._on_store(lambda store: leave(store, asked))
 
     def _asked(self, scope: Scope, body: bytes) -> Asked:
         headers: list[tuple[bytes, bytes]] = list(scope["headers"])
@@ -227,19 +225,16 @@ class IdempotencyKeys:
         )
 
     async def _read(self, receive: Receive) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise _Gone
-            chunk: bytes = message.get("body", b"")
-            size += len(chunk)
-            if size > self._body_bytes_max:
+            body += message.get("body", b"")
+            if len(body) > self._body_bytes_max:
                 raise _Wrong(413, "body-too-large", f"at most {self._body_bytes_max} bytes can be kept")
-            chunks.append(chunk)
             if not message.get("more_body"):
-                return b"".join(chunks)
+                return bytes(body)
 
     async def _on_store(self, act: Callable[[KeyStore], T]) -> T:
         """In the one thread that uses the table; opened anew in a forked process."""
@@ -267,7 +262,7 @@ async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> 
     unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     over = asyncio.Event()
     started: list[Message] = []
-    chunks: list[bytes] = []
+    kept = bytearray()
 
     async def receive() -> Message:
         if unread:
@@ -279,8 +274,8 @@ async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> 
         if message["type"] == "http.response.start":
             started.append(message)
         elif message["type"] == "http.response.body":
-            chunks.append(message.get("body", b""))
-            if sum(map(len, chunks)) > body_bytes_max:
+            kept.extend(message.get("body", b""))
+            if len(kept) > body_bytes_max:
                 raise ValueError(f"an answer of more than {body_bytes_max} bytes cannot be kept")
             if not message.get("more_body"):
                 over.set()
@@ -293,21 +288,18 @@ async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> 
         for name, value in started[0].get("headers", ())
         if bytes(name).lower() not in _HOP_BY_HOP
     )
-    return StoredAnswer(status=started[0]["status"], headers=headers, body=b"".join(chunks))
+    return StoredAnswer(status=started[0]["status"], headers=headers, body=bytes(kept))
 
 
 async def _send(send: Send, answer: StoredAnswer, *, replayed: bool = False) -> None:
-    headers = list(answer.headers)
-    if replayed:
-        headers.append((b"idempotency-replayed", b"true"))
+    headers = [*answer.headers, *([(b"idempotency-replayed", b"true")] if replayed else [])]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
 
 def _problem(wrong: _Wrong) -> StoredAnswer:
     """RFC 9457 problem details."""
-    shown = {"title": wrong.title, "status": wrong.status, "detail": wrong.detail}
-    body = json.dumps(shown).encode()
+    body = json.dumps({"title": wrong.title, "status": wrong.status, "detail": wrong.detail}).encode()
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
     if wrong.retry_after_s:
         headers.append((b"retry-after", str(wrong.retry_after_s).encode()))

@@ -85,7 +85,9 @@ class KeyStore:
         ensure_private_folder(self._owners)
         self.owner = os.urandom(8).hex()
         self._mine: set[tuple[bytes, str]] = set()  # what this process is working on
-        self._lock_fd = _lock(self._owners / self.owner)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._lock_fd = os.open(self._owners / self.owner, flags, FILE_MODE)
+        fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE))
         self._db = open_or_create(path.resolve())
         log_ahead(self._db)
@@ -123,9 +125,6 @@ class KeyStore:
     def answer(self, asked: Asked, answer: StoredAnswer) -> None:
         """Keep the answer; only then may it be sent."""
         self._mine.discard((asked.scope, asked.key))  # also where this fails: then it is in doubt
-        self._keep(asked, answer)
-
-    def _keep(self, asked: Asked, answer: StoredAnswer) -> None:
         headers = json.dumps([[name.hex(), value.hex()] for name, value in answer.headers])
         self._db.execute(
             "UPDATE asked SET owner = '', status = ?, headers = ?, body = ? "
@@ -168,9 +167,8 @@ class KeyStore:
         if fingerprint != asked.fingerprint:
             return KeyState.OTHER_BODY, None
         if status is not None:
-            return KeyState.ANSWERED, StoredAnswer(
-                status=cast(int, status), headers=_headers(headers), body=cast(bytes, body)
-            )
+            kept = StoredAnswer(status=cast(int, status), headers=_headers(headers), body=cast(bytes, body))
+            return KeyState.ANSWERED, kept
         if owner and self._is_alive(str(owner), (asked.scope, str(key))):
             return KeyState.IN_FLIGHT, None
         if owner:
@@ -205,9 +203,3 @@ class KeyStore:
 def _headers(raw: object) -> tuple[tuple[bytes, bytes], ...]:
     pairs = cast("list[list[str]]", json.loads(cast(bytes, raw)))
     return tuple((bytes.fromhex(name), bytes.fromhex(value)) for name, value in pairs)
-
-
-def _lock(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return fd

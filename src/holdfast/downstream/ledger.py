@@ -111,8 +111,7 @@ class Ledger:
         self.effects.append(effect)
         seen.effect = effect.id
         if self._log is not None:
-            line = json.dumps(asdict(effect), separators=(",", ":"))
-            os.write(self._log, line.encode() + b"\n")
+            os.write(self._log, json.dumps(asdict(effect), separators=(",", ":")).encode() + b"\n")
         return effect
 
     def clear(self) -> None:
@@ -121,14 +120,13 @@ class Ledger:
         self.requests.clear()
 
     def page(self, resources: dict[str, object]) -> Page:
-        bases = Counter(f"{e.task}/{e.base}" for e in self.effects if e.task and e.base)
         return Page(
             kind=self._kind,
             effects=tuple(self.effects),
             requests=tuple(self.requests),
             by_key=dict(Counter(e.key for e in self.effects if e.key)),
             by_reference=dict(Counter(e.reference for e in self.effects if e.reference)),
-            by_base=dict(bases),
+            by_base=dict(Counter(f"{e.task}/{e.base}" for e in self.effects if e.task and e.base)),
             duplicates=count_duplicates(self.effects, repeats_allowed=self._kind == "idempotent"),
             resources=resources,
         )

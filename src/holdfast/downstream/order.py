@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from holdfast.downstream.http_server import Request
 from holdfast.downstream.keys import BadKey, parse_key
 from holdfast.downstream.profiles import Body, Profile
 
@@ -22,39 +22,10 @@ class BadOrder(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """One HTTP request as it came."""
-
-    method: str
-    target: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-    @property
-    def path(self) -> str:
-        return unquote(urlsplit(self.target).path)
-
-    @property
-    def query(self) -> dict[str, str]:
-        return dict(parse_qsl(urlsplit(self.target).query, max_num_fields=20))
-
-    def all(self, name: str) -> list[str]:
-        return [value for header, value in self.headers if header == name.lower()]
-
-    def first(self, name: str) -> str | None:
-        values = self.all(name)
-        return values[0] if values else None
-
-    @property
-    def body_sha256(self) -> str:
-        return hashlib.sha256(self.body).hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     status: int
     body: Body
-    headers: tuple[tuple[str, str], ...] = field(default=())
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +45,10 @@ def problem(status: int, title: str, *headers: tuple[str, str]) -> Reply:
     return Reply(status=status, body={"title": title, "status": status}, headers=headers)
 
 
-def parse_order(ask: Ask, profile: Profile, *, key_header: str) -> Order:
-    """Check the request against the far end's contract.
-
-    Raises:
-        BadOrder: what is missing or malformed.
-    """
+def parse_order(ask: Request, profile: Profile, *, key_header: str) -> Order:
+    """Check the request against the far end's contract. Raises BadOrder: what is missing or malformed."""
     body = parse_object(ask.body) if ask.method != "GET" else {}
-    wrong = profile.problem(body)
-    if wrong:
+    if wrong := profile.problem(body):
         raise BadOrder(wrong)
     return Order(
         key=_key(ask, profile, key_header),
@@ -95,11 +61,7 @@ def parse_order(ask: Ask, profile: Profile, *, key_header: str) -> Order:
 
 
 def parse_object(raw: bytes) -> Body:
-    """Parse a JSON object.
-
-    Raises:
-        BadOrder: not UTF-8, not JSON, not an object, nested too deeply, or not finite.
-    """
+    """Raises BadOrder: not UTF-8, not JSON, not an object, nested too deeply, or not finite."""
     try:
         value: object = json.loads(raw.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -113,7 +75,7 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-def _key(ask: Ask, profile: Profile, header: str) -> str | None:
+def _key(ask: Request, profile: Profile, header: str) -> str | None:
     try:
         key = parse_key(ask.all(header))
     except BadKey as error:
@@ -125,7 +87,7 @@ def _key(ask: Ask, profile: Profile, header: str) -> str | None:
     return key
 
 
-def _reference(ask: Ask, body: Body) -> str:
+def _reference(ask: Request, body: Body) -> str:
     reference = body.get("reference")
     task, step = ask.first("holdfast-task"), ask.first("holdfast-step")
     if reference is None and task and step:
@@ -135,24 +97,23 @@ def _reference(ask: Ask, body: Body) -> str:
     return reference
 
 
-def _fence(ask: Ask) -> int:
+def _fence(ask: Request) -> int:
     values = ask.all("holdfast-fence")
     if len(values) != 1 or not re.fullmatch(r"[0-9]{1,20}", values[0], re.ASCII):
         raise BadOrder("Holdfast-Fence must be one whole number")
-    fence = int(values[0])
-    if fence > FENCE_MAX:
+    if int(values[0]) > FENCE_MAX:
         raise BadOrder("Holdfast-Fence must fit into 64 bits")
-    return fence
+    return int(values[0])
 
 
-def _resource(ask: Ask) -> str:
+def _resource(ask: Request) -> str:
     name = ask.path.removeprefix("/resources/")
     if not _RESOURCE.fullmatch(name):
         raise BadOrder("a resource name has 1 to 100 letters, digits, '.', '_' or '-'")
     return name
 
 
-def _fingerprint(ask: Ask, body: Body) -> str:
+def _fingerprint(ask: Request, body: Body) -> str:
     """Equal for equal requests, however the JSON was spaced or ordered."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{ask.method}\n{ask.path}\n{canonical}".encode()).hexdigest()

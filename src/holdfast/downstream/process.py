@@ -66,40 +66,27 @@ class FarEnd:
         await self._control("POST", "/_faults", {"faults": [f.to_json() for f in faults]})
 
     async def wait_inside(self, count: int = 1, *, timeout_s: float = 30.0) -> tuple[Seen, ...]:
-        """Return when `count` requests are inside, held or delayed.
-
-        Raises:
-            TimeoutError: fewer came in that time.
-        """
-        path = f"/_waiting?n={count}&timeout_s={timeout_s}"
-        raw = await self._control("GET", path, timeout_s=timeout_s + CONTROL_S_MAX)
+        """Return when `count` requests are inside, held or delayed. Raises TimeoutError: fewer came in that time."""
+        raw = await self._wait(f"n={count}", timeout_s)
         inside = msgspec.json.decode(raw, type=dict[str, tuple[Seen, ...]])["inside"]
         if len(inside) < count:
             raise TimeoutError(f"{len(inside)} of {count} requests inside after {timeout_s:g} s")
         return inside
 
     async def wait_effects(self, count: int, *, timeout_s: float = 30.0) -> None:
-        """Return when at least `count` effects have taken place.
-
-        Raises:
-            TimeoutError: fewer did in that time.
-        """
-        path = f"/_waiting?effects={count}&timeout_s={timeout_s}"
-        raw = await self._control("GET", path, timeout_s=timeout_s + CONTROL_S_MAX)
-        found = msgspec.json.decode(raw, type=dict[str, int])["effects"]
+        """Return when at least `count` effects have taken place. Raises TimeoutError: fewer did in that time."""
+        found = msgspec.json.decode(await self._wait(f"effects={count}", timeout_s), type=dict[str, int])["effects"]
         if found < count:
             raise TimeoutError(f"{found} of {count} effects after {timeout_s:g} s")
 
     async def wait_idle(self, *, timeout_s: float = 30.0) -> None:
-        """Return when no request is inside and none is still to arrive late.
-
-        Raises:
-            TimeoutError: some still are after that time.
-        """
-        path = f"/_waiting?idle=1&timeout_s={timeout_s}"
-        raw = await self._control("GET", path, timeout_s=timeout_s + CONTROL_S_MAX)
-        if not msgspec.json.decode(raw, type=dict[str, bool])["idle"]:
+        """Return when no request is inside and none is still to arrive late. Raises TimeoutError: some still are."""
+        if not msgspec.json.decode(await self._wait("idle=1", timeout_s), type=dict[str, bool])["idle"]:
             raise TimeoutError(f"requests are inside or late after {timeout_s:g} s")
+
+    async def _wait(self, what: str, timeout_s: float) -> bytes:
+        path = f"/_waiting?{what}&timeout_s={timeout_s}"
+        return await self._control("GET", path, timeout_s=timeout_s + CONTROL_S_MAX)
 
     async def release(self) -> None:
         """Let every request that is held go on."""

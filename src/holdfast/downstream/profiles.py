@@ -53,7 +53,7 @@ def _charge_refusal(body: Body) -> str | None:
 
 
 def _charge(effect: Done) -> Body:
-    body = _body(effect)
+    body = cast(Body, effect.body)  # an object: checked on arrival
     return {"id": effect.id, "cents": body["cents"], "currency": body.get("currency", "EUR")}
 
 
@@ -67,11 +67,7 @@ def _mail_problem(body: Body) -> str | None:
 
 
 def _mail(effect: Done) -> Body:
-    return {"id": effect.id, "to": _body(effect)["to"], "reference": effect.reference}
-
-
-def _body(effect: Done) -> Body:
-    return cast(Body, effect.body)  # an object: checked on arrival
+    return {"id": effect.id, "to": cast(Body, effect.body)["to"], "reference": effect.reference}
 
 
 PROFILES: dict[str, Profile] = {

@@ -17,17 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Literal
 
 from holdfast.downstream.faults import Fault, FaultKind, Faults
+from holdfast.downstream.http_server import Request
 from holdfast.downstream.keys import Fingerprint, InFlight, KeyEntry, KeyTable, Replay, Reused
 from holdfast.downstream.ledger import Ledger, Page, Seen
-from holdfast.downstream.order import Ask, BadOrder, Order, Reply, parse_order, problem
+from holdfast.downstream.order import BadOrder, Order, Reply, parse_order, problem
 from holdfast.downstream.profiles import Body, Profile
 
 
@@ -69,7 +71,7 @@ class Service:
         self._late: set[asyncio.Task[None]] = set()
         self._generation = 0
 
-    async def handle(self, ask: Ask) -> Reply | Hangup:
+    async def handle(self, ask: Request) -> Reply | Hangup:
         """Answer a client's request."""
         noun, path = f"/{self._profile.noun}", ask.path
         single = self._profile.noun == "resources"
@@ -86,18 +88,10 @@ class Service:
     # What the books and the controls need.
 
     def page(self) -> Page:
-        return self._ledger.page(
-            {
-                name: {"value": item.value, "fence": item.fence, "writes": item.writes}
-                for name, item in self._resources.items()
-            }
-        )
+        return self._ledger.page({name: asdict(item) for name, item in self._resources.items()})
 
     def reset(self) -> None:
-        """Forget effects, requests, keys, resources and faults.
-
-        Requests still inside or late belong to the old books: they do nothing any more.
-        """
+        """Forget effects, requests, keys, resources and faults. Requests still inside or late do nothing any more."""
         self._generation += 1
         for late in self._late:
             late.cancel()
@@ -145,7 +139,7 @@ class Service:
 
     # The way of one effect.
 
-    async def _effect(self, ask: Ask) -> Reply | Hangup:
+    async def _effect(self, ask: Request) -> Reply | Hangup:
         fault = self.faults.draw("effect")
         seen = self._note(ask, fault)
         kind = fault.kind if fault else None
@@ -167,11 +161,11 @@ class Service:
         seen.status = reply.status
         return reply
 
-    async def _arrive_late(self, ask: Ask, seen: Seen, seconds: float) -> None:
+    async def _arrive_late(self, ask: Request, seen: Seen, seconds: float) -> None:
         await asyncio.sleep(seconds)
         await self._process(ask, seen, None)
 
-    async def _process(self, ask: Ask, seen: Seen, fault: Fault | None) -> Reply:
+    async def _process(self, ask: Request, seen: Seen, fault: Fault | None) -> Reply:
         try:
             order = parse_order(ask, self._profile, key_header=self._settings.key_header)
         except BadOrder as error:
@@ -248,11 +242,9 @@ class Service:
         self._announce()
         if order.resource is not None:
             old = self._resources.get(order.resource)
-            self._resources[order.resource] = Resource(
-                value=order.body, fence=order.fence, writes=old.writes + 1 if old else 1
-            )
-            return Reply(status=200, body=self._profile.answer(effect))
-        return Reply(status=201, body=self._profile.answer(effect))
+            writes = old.writes + 1 if old else 1
+            self._resources[order.resource] = Resource(value=order.body, fence=order.fence, writes=writes)
+        return Reply(status=201 if order.resource is None else 200, body=self._profile.answer(effect))
 
     def _is_stale(self, order: Order) -> bool:
         held = self._resources.get(order.resource or "")
@@ -260,28 +252,20 @@ class Service:
         return order.fence is not None and highest is not None and order.fence < highest
 
     async def _stay(self, seen: Seen, fault: Fault | None, when: Literal["before", "after"]) -> None:
-        if fault is None:
+        held = fault is not None and fault.kind is FaultKind.HOLD and fault.when == when
+        if fault is None or not (held or fault.kind is FaultKind(f"delay_{when}")):
             return
-        if fault.kind is FaultKind.HOLD and fault.when == when:
-            with self._being_inside(seen):
-                await self._released.wait()
-        elif fault.kind is FaultKind(f"delay_{when}"):
-            with self._being_inside(seen):
-                await asyncio.sleep(fault.seconds)
-
-    @contextlib.contextmanager
-    def _being_inside(self, seen: Seen) -> Generator[None]:
         self._inside[seen.n] = seen
         self._announce()
         try:
-            yield
+            await (self._released.wait() if held else asyncio.sleep(fault.seconds))
         finally:
             self._inside.pop(seen.n, None)
             self._announce()
 
     # Questions about the past.
 
-    async def _look_up(self, ask: Ask, by: Literal["key", "reference"]) -> Reply | Hangup:
+    async def _look_up(self, ask: Request, by: Literal["key", "reference"]) -> Reply | Hangup:
         fault = self.faults.draw("lookup")
         seen = self._note(ask, fault)
         seen.outcome = "lookup"
@@ -292,10 +276,8 @@ class Service:
         if wanted is None:
             reply = problem(400, f"ask by {by}")
         else:
-            found = [
-                effect for effect in self._ledger.effects if (effect.key if by == "key" else effect.reference) == wanted
-            ]
-            reply = Reply(status=200, body={self._profile.noun: [self._profile.answer(e) for e in found]})
+            found = [self._profile.answer(one) for one in self._ledger.effects if getattr(one, by) == wanted]
+            reply = Reply(status=200, body={self._profile.noun: found})
         match fault.kind if fault else None:
             case FaultKind.RESET:
                 return Hangup.RESET
@@ -319,11 +301,11 @@ class Service:
             return problem(404, "no such resource")
         return Reply(status=200, body={"name": name, "value": held.value, "fence": held.fence})
 
-    def _note(self, ask: Ask, fault: Fault | None) -> Seen:
+    def _note(self, ask: Request, fault: Fault | None) -> Seen:
         seen = self._ledger.arrived(method=ask.method, path=ask.path, at_ms=_now_ms())
         seen.task, seen.step = ask.first("holdfast-task"), ask.first("holdfast-step")
         seen.key = ask.first(self._settings.key_header)
-        seen.body_sha256 = ask.body_sha256
+        seen.body_sha256 = hashlib.sha256(ask.body).hexdigest()
         seen.fault = fault.kind if fault else None
         return seen
 

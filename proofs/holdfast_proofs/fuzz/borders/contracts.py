@@ -7,8 +7,8 @@ import hmac
 import json
 
 from holdfast.contracts import issues, mail_api, payments
-from holdfast.contracts.mail_events import read_events
-from holdfast.contracts.payment_events import check_signature, read_event
+from holdfast.contracts.mail_api import read_events
+from holdfast.contracts.payments import check_signature, read_event
 from holdfast.contracts.reading import answered_at, oldest
 from holdfast.contracts.smtp_line import Line, LineBroken, stuffed
 from holdfast.core import answers

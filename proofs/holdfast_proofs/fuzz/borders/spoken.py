@@ -9,7 +9,8 @@ from functools import cache
 from holdfast.core.answers import MeansBusy, read_answer
 from holdfast.core.effect import Effect, Fenced, Idempotent, Keyed, Queryable, Read, Unrepeatable
 from holdfast.downstream.faults import BadFault, parse_fault
-from holdfast.downstream.order import Ask, BadOrder, parse_object, parse_order
+from holdfast.downstream.http_server import Request as Ask
+from holdfast.downstream.order import BadOrder, parse_object, parse_order
 from holdfast.downstream.profiles import PROFILES
 from holdfast.runtime.http.exchange import Exchange, ProtocolError
 from holdfast.runtime.http.message import Response, build
