@@ -160,7 +160,7 @@ def test_a_new_step_knows_nothing() -> None:
 
 def test_a_new_task_knows_nothing() -> None:
     view = TaskView(TASK)
-    shown = {name: getattr(view, name) for name in TaskView.__slots__}
+    shown = {name: getattr(view, name) for name in TaskView.__struct_fields__}
     assert shown == {
         "task_id": TASK,
         "name": "",
@@ -540,7 +540,7 @@ def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
             fingerprint=entry.fingerprint,
         )
         shown = [
-            {name: getattr(view, name) for name in TaskView.__slots__ if name != "steps"}
+            {name: getattr(view, name) for name in TaskView.__struct_fields__ if name != "steps"}
             for view in (own.view, read.view)
         ]
         assert shown[0] == shown[1]

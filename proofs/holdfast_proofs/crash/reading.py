@@ -107,7 +107,7 @@ def _view(view: TaskView) -> dict[str, Any]:  # Any: any field of the view
     steps = {
         ordinal: {name: getattr(step, name) for name in step.__struct_fields__} for ordinal, step in view.steps.items()
     }
-    plain = {name: getattr(view, name) for name in view.__slots__ if name != "steps"}
+    plain = {name: getattr(view, name) for name in view.__struct_fields__ if name != "steps"}
     return {**plain, "steps": steps}
 
 

@@ -125,6 +125,9 @@ class KeyStore:
     def answer(self, asked: Asked, answer: StoredAnswer) -> None:
         """Keep the answer; only then may it be sent."""
         self._mine.discard((asked.scope, asked.key))  # also where this fails: then it is in doubt
+        self._keep(asked, answer)
+
+    def _keep(self, asked: Asked, answer: StoredAnswer) -> None:
         headers = json.dumps([[name.hex(), value.hex()] for name, value in answer.headers])
         self._db.execute(
             "UPDATE asked SET owner = '', status = ?, headers = ?, body = ? "

@@ -102,7 +102,6 @@ class JournalAdmin(Protocol):
     def check_not_lost(self) -> None:
         """Raises JournalGone where there is no journal but this machine knows of one: one that was
         lost is not the same as one that never was, because its effects have happened."""
-        ...
 
     def incarnation(self) -> int:
         """0 where there is no journal."""
@@ -152,7 +151,6 @@ class JournalAdmin(Protocol):
             JournalOlderCopy: it is behind its mark: a restore is due, not this.
             JournalBusy: another process has it open.
         """
-        ...
 
     async def restore(self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0) -> Restored:
         """Take what is there as the journal from now on, under a new incarnation.

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -32,27 +33,6 @@ from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.core.ports import Sealer
 from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView
-
-__all__ = [
-    "Capabilities",
-    "Change",
-    "Claimed",
-    "Filter",
-    "Hold",
-    "InboxItem",
-    "InboxKind",
-    "Journal",
-    "KeptRemark",
-    "CommitOutcome",
-    "Remark",
-    "RemarkTo",
-    "Session",
-    "SessionRow",
-    "Statement",
-    "Submission",
-    "Submitted",
-    "TaskRow",
-]
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,36 +165,19 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
     applied: bool = False
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Hold:
-    """A session's hold on one task under one epoch. The journal moves seq and head along.
+    """A session's hold on one task under one epoch. The journal moves seq, head and last along."""
 
-    `seen` is the number of the newest inbox item that the owner was given with it.
-    """
-
-    __slots__ = ("epoch", "head", "last", "row", "seen", "seq", "sealer", "session", "task_id")
-
-    def __init__(
-        self,
-        *,
-        task_id: TaskId,
-        epoch: int,
-        session: Session,
-        row: int,
-        seq: int,
-        head: bytes,
-        last: int,
-        sealer: Sealer | None,
-        seen: int = 0,
-    ) -> None:
-        self.task_id = task_id
-        self.epoch = epoch
-        self.session = session
-        self.row = row
-        self.seq = seq
-        self.head = head
-        self.last = last
-        self.seen = seen
-        self.sealer = sealer
+    task_id: TaskId
+    epoch: int
+    session: Session
+    row: int
+    seq: int
+    head: bytes
+    last: int
+    sealer: Sealer | None
+    seen: int = 0  # the number of the newest inbox item that the owner was given with it
 
 
 class Claimed(msgspec.Struct, kw_only=True):
@@ -275,7 +238,6 @@ class Journal(Protocol):
 
     async def renew(self, session: Session) -> None:
         """Extend the lease from the moment of the request. Raises SessionLost."""
-        ...
 
     async def end_session(self, session: Session, *, orderly: bool = True) -> None:
         """Give up the lease; tasks still held go back to the queue. Safe to repeat.
@@ -284,7 +246,6 @@ class Journal(Protocol):
         claim takes what it held and counts a death, so that a task which costs its worker the
         lease each time is found out.
         """
-        ...
 
     # tasks
     async def submit(self, submission: Submission) -> Submitted:
@@ -343,7 +304,6 @@ class Journal(Protocol):
         For a run that has ended without a record of its own, because it has lost sight of its
         hold: a commit in doubt, or one that was broken off. A fresh claim reads what is there.
         """
-        ...
 
     async def confirm(self, hold: Hold, *, seq: int) -> CommitOutcome:
         """After CommitUnknown: read under a lock whether the record `seq` is there to stay."""
@@ -393,7 +353,6 @@ class Journal(Protocol):
 
     async def wait_change(self, *, timeout_s: float) -> None:
         """Return early when something may have changed, also by another process."""
-        ...
 
     # blobs
     async def put_blob(self, content: bytes, *, task_id: TaskId | None = None) -> str:
@@ -435,7 +394,6 @@ class Journal(Protocol):
 
     async def close_remarks(self, number: int) -> None:
         """They are in their files up to this one: retention may erase them. Only rises."""
-        ...
 
     # upkeep
     def notice_turn(self) -> AbstractContextManager[bool]:
@@ -449,7 +407,6 @@ class Journal(Protocol):
 
     async def add_notice(self, notice: Notice) -> None:
         """Tell a person about something that is no task's; the same id only once."""
-        ...
 
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
         """Erase payloads of tasks that ended more than `keep_ms` ago; returns how many.

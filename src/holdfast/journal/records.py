@@ -2,8 +2,8 @@
 
 A task's life is a list of records, each appended once and never changed. The view (steps with their payloads and
 times) is what reading them in order gives; a worker that owns the task keeps its view by folding the same records as it
-writes them, so memory and journal cannot differ. Bodies are kept as they
-were read, for showing; properties give their reading (`bodies.py`).
+writes them, so memory and journal cannot differ. Bodies are kept as they were read, for showing; properties give their
+reading (`bodies.py`).
 """
 
 from __future__ import annotations
@@ -134,9 +134,7 @@ class Attempt(NamedTuple):
 
 
 class StepView(msgspec.Struct, gc=False, eq=False):
-    """One step with everything the journal knows of it.
-
-    It holds JSON, which has no cycles: the garbage collector need not walk over it."""
+    """One step with everything the journal knows of it. JSON has no cycles: the garbage collector may skip it."""
 
     ordinal: str
     letter: Letter
@@ -204,15 +202,12 @@ class KeptFiles(NamedTuple):
     unkept: str = ""
 
 
-class Files:
+class Files(msgspec.Struct, eq=False):
     """What the scratch folder held before and after each step; of tasks that use it."""
 
-    __slots__ = ("after", "before", "end")
-
-    def __init__(self) -> None:
-        self.before: dict[str, KeptFiles] = {}
-        self.after: dict[str, KeptFiles] = {}
-        self.end: KeptFiles | None = None
+    before: dict[str, KeptFiles] = {}
+    after: dict[str, KeptFiles] = {}
+    end: KeptFiles | None = None
 
     @property
     def newest(self) -> str:
@@ -223,55 +218,31 @@ class Files:
     def newest_below(self, prefix: str) -> KeptFiles | None:
         """The newest manifest of a step whose ordinal begins so."""
         every = (*self.before.items(), *self.after.items())
-        found = [one for at, one in every if at.startswith(prefix) and one.manifest]
-        return max(found, default=None)
+        return max((one for at, one in every if at.startswith(prefix) and one.manifest), default=None)
 
 
-class TaskView:
+class TaskView(msgspec.Struct, eq=False):
     """A task and its records, folded."""
 
-    __slots__ = (
-        "accepted",
-        "accepted_ms",
-        "claims",
-        "contents",
-        "ended_ms",
-        "epoch",
-        "files",
-        "finished",
-        "lost",
-        "name",
-        "notes",
-        "outcome",
-        "progress_epoch",
-        "request_id",
-        "rested",
-        "restored_ms",
-        "seq",
-        "steps",
-        "task_id",
-    )
-
-    def __init__(self, task_id: TaskId) -> None:
-        self.task_id = task_id
-        self.name = ""
-        self.request_id = ""
-        self.accepted: Body = {}
-        self.accepted_ms = 0
-        self.claims: dict[int, Claim] = {}
-        self.epoch = 0  # of the newest claim
-        self.lost: dict[int, int] = {}  # claims whose run left no word -> epoch that took over
-        self.steps: dict[str, StepView] = {}
-        self.notes: dict[str, Note] = {}
-        self.contents: dict[str, object] = {}  # by digest
-        self.rested: Body = {}
-        self.finished: TaskState | None = None
-        self.outcome: Body = {}
-        self.ended_ms = 0
-        self.files: Files | None = None
-        self.seq = -1
-        self.progress_epoch = 0
-        self.restored_ms = 0
+    task_id: TaskId
+    name: str = ""
+    request_id: str = ""
+    accepted: Body = {}
+    accepted_ms: int = 0
+    claims: dict[int, Claim] = {}
+    epoch: int = 0  # of the newest claim
+    lost: dict[int, int] = {}  # claims without a last record -> epoch that took over
+    steps: dict[str, StepView] = {}
+    notes: dict[str, Note] = {}
+    contents: dict[str, object] = {}  # by digest
+    rested: Body = {}
+    finished: TaskState | None = None
+    outcome: Body = {}
+    ended_ms: int = 0
+    files: Files | None = None
+    seq: int = -1
+    progress_epoch: int = 0
+    restored_ms: int = 0
 
     @property
     def args(self) -> object:
@@ -289,8 +260,7 @@ class TaskView:
 def fold(view: TaskView, record: Record) -> None:
     """Take one record into the view, in the order of its sequence.
 
-    Raises JournalDamaged or InvariantViolated for what no owner can have written; the view is
-    then of no use.
+    Raises JournalDamaged or InvariantViolated for what no owner can have written; do not use the view then.
     """
     if record.seq != view.seq + 1:
         raise JournalDamaged(f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing")

@@ -68,8 +68,7 @@ class KeyWraps:
 
     def __init__(self, keys: KeyRing) -> None:
         self._keys = keys
-        self._wraps: dict[int, DataKeySealer] = {}
-        self._payloads: dict[int, DataKeySealer] = {}
+        self._derived: dict[tuple[int, bytes], DataKeySealer] = {}
 
     @property
     def current(self) -> int:
@@ -77,8 +76,7 @@ class KeyWraps:
 
     def new_data_key(self, task_id: bytes) -> tuple[int, bytes, DataKeySealer]:
         """A fresh data key: the wrapping key's id, the wrapped bytes, a sealer that uses it."""
-        key = AESGCM.generate_key(KEY_BYTES * 8)
-        key_id = self.current
+        key, key_id = AESGCM.generate_key(KEY_BYTES * 8), self.current
         return key_id, self._wrap(key_id).seal(key, _wrap_place(task_id)), DataKeySealer(key)
 
     def open_data_key(self, key_id: int, wrapped: bytes, task_id: bytes) -> DataKeySealer:
@@ -86,22 +84,17 @@ class KeyWraps:
 
     def payload(self, key_id: int) -> DataKeySealer:
         """Seals what belongs to no single task: blobs and notices."""
-        sealer = self._payloads.get(key_id)
-        if sealer is None:
-            key = _derived(self._keys.journal_key(key_id), b"holdfast/journal-payload/1")
-            sealer = self._payloads[key_id] = DataKeySealer(key)
-        return sealer
+        return self._sealer(key_id, b"holdfast/journal-payload/1")
 
     def _wrap(self, key_id: int) -> DataKeySealer:
-        sealer = self._wraps.get(key_id)
+        return self._sealer(key_id, b"holdfast/wrap/1")
+
+    def _sealer(self, key_id: int, info: bytes) -> DataKeySealer:
+        sealer = self._derived.get((key_id, info))
         if sealer is None:
-            key = _derived(self._keys.journal_key(key_id), b"holdfast/wrap/1")
-            sealer = self._wraps[key_id] = DataKeySealer(key)
+            derived = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info)
+            sealer = self._derived[key_id, info] = DataKeySealer(derived.derive(self._keys.journal_key(key_id)))
         return sealer
-
-
-def _derived(key: bytes, info: bytes) -> bytes:
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
 
 def _wrap_place(task_id: bytes) -> bytes:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import cast
 
@@ -61,7 +61,7 @@ from holdfast.journal.sqlite.opening.open import (
     remember_name,
 )
 from holdfast.journal.sqlite.rows import Tail, add_records
-from holdfast.journal.sqlite.sql_errors import translated
+from holdfast.journal.sqlite.sql_errors import in_our_words
 from holdfast.journal.sqlite.writer import Txn
 
 SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
@@ -101,10 +101,8 @@ class SqliteAdmin:
     # looking
 
     def peek(self) -> str:
-        try:
+        with in_our_words():
             return peek(self._path)
-        except apsw.Error as error:
-            raise translated(error) from error
 
     def check_not_lost(self) -> None:
         if not os.path.lexists(self._path):
@@ -115,24 +113,12 @@ class SqliteAdmin:
             return 0
         check_place(self._path)
         check_private_file(self._path)
-        try:
-            db = open_existing(self._path, busy_ms=1_000)
-            try:
-                return int(str(get_meta(db, "incarnation")))
-            finally:
-                db.close()
-        except apsw.Error as error:
-            raise translated(error) from error
+        with in_our_words(), closing(open_existing(self._path, busy_ms=1_000)) as db:
+            return int(str(get_meta(db, "incarnation")))
 
     def newest_record(self) -> int:
-        try:
-            db = open_quietly(self._path)
-            try:
-                row = db.execute("SELECT max(n) FROM record").fetchone()
-            finally:
-                db.close()
-        except apsw.Error as error:
-            raise translated(error) from error
+        with in_our_words(), closing(open_quietly(self._path)) as db:
+            row = db.execute("SELECT max(n) FROM record").fetchone()
         return 0 if row is None or row[0] is None else int(str(row[0]))
 
     def position(self) -> JournalPosition:
@@ -153,10 +139,8 @@ class SqliteAdmin:
         return check.find_damage(self._path, KeyWraps(keys))
 
     def copy(self, to: Path) -> JournalPosition:
-        try:
+        with in_our_words():
             found = copy_whole(self._path, to)
-        except apsw.Error as error:
-            raise translated(error) from error
         if found:
             raise JournalDamaged(f"the copy of {self._path} is damaged: {found}")
         return _position(to)
@@ -175,14 +159,12 @@ class SqliteAdmin:
         """The journal's instance folder, while no other process has the journal open."""
         check_place(self._path)
         check_private_file(self._path)
-        try:
+        with in_our_words():
             folder = self._instance / peek(self._path)
             ensure_private_folder(self._instance)
             ensure_private_folder(folder)
             with await JournalUse.exclusive(folder, timeout_s=wait_s):
                 yield folder
-        except apsw.Error as error:
-            raise translated(error) from error
 
     async def raise_incarnation(self, *, to: int, keys: KeyRing, clock: Clock, wait_s: float = ALONE_WAIT_S) -> None:
         async with self._alone(wait_s) as folder:
@@ -238,8 +220,7 @@ class SqliteAdmin:
 def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) -> None:
     if find_stopped(folder) is not None:
         raise JournalStopped(f"{path} stopped at a failed sync and was not repaired yet")
-    db = connect(path)
-    try:
+    with closing(connect(path)) as db:
         check_keys(db, keys)
         found = int(str(get_meta(db, "incarnation")))
         sequence = check_not_older(db, path, folder, found)
@@ -249,8 +230,6 @@ def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) ->
         db.execute("UPDATE meta SET value = ? WHERE key = 'incarnation'", (to,))
         db.execute("COMMIT")
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
-    finally:
-        db.close()
     if not raise_stored(folder, HighWater(to, sequence), at_ms=clock.wall_ms()):
         raise JournalBusy(f"another process is updating high-water.json of {path}")
 
@@ -260,8 +239,7 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
     findings = check.find_damage(path, wraps)
     if findings:
         raise JournalDamaged(f"{path} cannot be restored from: {findings[0]}")
-    db = connect(path)
-    try:
+    with closing(connect(path)) as db:
         check_keys(db, keys)
         mark = high_water(folder)
         incarnation = max(int(str(get_meta(db, "incarnation"))), mark.incarnation, above) + 1
@@ -276,8 +254,6 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
         db.execute("ROLLBACK" if dry_run else "COMMIT")
         if not dry_run:
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
-    finally:
-        db.close()
     if not dry_run:
         raise_stored(folder, HighWater(incarnation, txn.number), at_ms=txn.at_ms)
     return Restored(
@@ -296,16 +272,9 @@ def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
         "WHERE state NOT IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL"
     ).fetchall()
     for t, raw, epoch, seq, head, last, key_id, data_key in rows:
-        tail = Tail(seq=seq, head=head, last=last)
-        add_records(
-            txn,
-            tail,
-            (NewRecord(kind=RecordKind.RESTORED, body={"lost_after_ms": lost_after_ms}),),
-            row=t,
-            task_id=raw,
-            epoch=epoch,
-            sealer=wraps.open_data_key(key_id, data_key, raw),
-        )
+        tail, sealer = Tail(seq=seq, head=head, last=last), wraps.open_data_key(key_id, data_key, raw)
+        entry = NewRecord(kind=RecordKind.RESTORED, body={"lost_after_ms": lost_after_ms})
+        add_records(txn, tail, (entry,), row=t, task_id=raw, epoch=epoch, sealer=sealer)
         txn.db.execute(
             "UPDATE task SET state = 'queued', session = NULL, crashes = 0, due_ms = ?, seq = ?, "
             "head = ?, last = ?, changed_ms = ? WHERE t = ?",
@@ -325,12 +294,9 @@ def _set_meta(db: Db, key: str, value: int) -> None:
 
 def _position(path: Path) -> JournalPosition:
     try:
-        db = open_alone(path)
-        try:
+        with closing(open_alone(path)) as db:
             meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
             row = db.execute("SELECT max(n) FROM record").fetchone()
-        finally:
-            db.close()
         return JournalPosition(
             journal_id=str(meta["journal_id"]),
             incarnation=int(str(meta["incarnation"])),

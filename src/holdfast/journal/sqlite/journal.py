@@ -100,8 +100,7 @@ class SqliteJournal:
         self._changed = asyncio.Event()
         self._holds = 0
         self._closed = False
-        self._seen_version: object = None
-        self._timed_version: object = None
+        self._seen_version = self._timed_version = cast(object, None)
         self._seen_version = self._data_version()
         # Looked at before anybody buries the dead: did a session end without saying so?
         rows = self._read(lambda db: list_sessions(db, clock, instance))
@@ -297,23 +296,16 @@ class SqliteJournal:
         return self._read(lambda db: list_sessions(db, self._clock, self._instance))
 
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
-        row = self._read(
-            lambda db: db.execute(
-                "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t WHERE r.effect_key = ? LIMIT 1",
-                (effect_key,),
-            ).fetchone()
-        )
+        query = "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t WHERE r.effect_key = ? LIMIT 1"
+        row = self._read(lambda db: db.execute(query, (effect_key,)).fetchone())
         if row is None:
             return None
         raw, ordinal = row
         return (task_id_from_bytes(raw), str(ordinal)) if isinstance(raw, bytes) else None
 
     async def find_due_ms(self) -> int | None:
-        row = self._read(
-            lambda db: db.execute(
-                "SELECT min(due_ms) FROM task WHERE state IN ('queued', 'sleeping', 'waiting')"
-            ).fetchone()
-        )
+        query = "SELECT min(due_ms) FROM task WHERE state IN ('queued', 'sleeping', 'waiting')"
+        row = self._read(lambda db: db.execute(query).fetchone())
         due = None if row is None else row[0]
         return due if isinstance(due, int) and due != rules.NEVER_MS else None
 
@@ -384,8 +376,7 @@ class SqliteJournal:
 
     async def check(self) -> AsyncIterator[str]:
         """Runs on a thread of its own with a connection of its own."""
-        findings = await asyncio.to_thread(check.find_damage, self._path, self._wraps)
-        for finding in findings:
+        for finding in await asyncio.to_thread(check.find_damage, self._path, self._wraps):
             yield finding
 
     def now_ms(self) -> int:
@@ -408,7 +399,6 @@ class SqliteJournal:
 
     @property
     def commits(self) -> int:
-        """Synced commits of this process so far."""
         return self._writer.commits
 
     @property
@@ -451,16 +441,15 @@ class SqliteJournal:
 
     def _read_at_once(self, read: Callable[[Db], T]) -> T:
         """Several queries of one moment: another process may commit between two of them."""
-        try:
-            self._reader.execute("BEGIN")
+
+        def at_once(db: Db) -> T:
+            db.execute("BEGIN")
             try:
-                return read(self._reader)
+                return read(db)
             finally:
-                self._reader.execute("COMMIT")
-        except apsw.Error as error:
-            raise translated(error) from error
-        except (ValueError, TypeError) as error:
-            raise unreadable(error) from error
+                db.execute("COMMIT")
+
+        return self._read(at_once)
 
     def _data_version(self) -> object:
         try:

@@ -59,9 +59,9 @@ def make_rows(
     if tail.seq + len(entries) >= RECORDS_MAX:
         raise InvariantViolated("limit", f"a task has at most {RECORDS_MAX:,} records")
     for entry in entries:
-        seq, number = tail.seq + 1, number + 1
+        seq, number, before = tail.seq + 1, number + 1, tail.last
         kind, ordinal, slot, quiet = int(entry.kind), entry.ordinal, entry.slot, entry.quiet
-        what = pack_events(entry.events)
+        what, key, mark = pack_events(entry.events), entry.effect_key, entry.fingerprint
         where = place(task_id, seq=seq, kind=kind, ordinal=ordinal, epoch=epoch)
         body = sealer.seal(packed(_encode(entry.body)), where)
         head = next_link(
@@ -75,29 +75,13 @@ def make_rows(
             slot=slot,
             quiet=quiet,
             ordinal=ordinal,
-            effect_key=entry.effect_key,
-            fingerprint=entry.fingerprint,
+            effect_key=key,
+            fingerprint=mark,
             body=body,
         )
+        quiet = int(quiet)
         rows.append(
-            (
-                number,
-                row,
-                seq,
-                tail.last,
-                kind,
-                what,
-                ordinal,
-                epoch,
-                at_ms,
-                boot_ms,
-                entry.effect_key,
-                entry.fingerprint,
-                slot,
-                int(quiet),
-                body,
-                head,
-            )
+            (number, row, seq, before, kind, what, ordinal, epoch, at_ms, boot_ms, key, mark, slot, quiet, body, head)
         )
         tail.seq, tail.head, tail.last = seq, head, number
     return rows
@@ -171,23 +155,11 @@ def verify_link(before: bytes, row: Row, *, where: str) -> bytes:
 
 def open_record(row: Row, task_id: bytes, sealer: Sealer) -> Record:
     try:
-        where = place(task_id, seq=row[1], kind=row[3], ordinal=row[5], epoch=row[6])
-        body = _decode(unpacked(sealer.open(row[13], where)))
-        return Record(
-            number=row[0],
-            seq=row[1],
-            kind=RecordKind(row[3]),
-            events=unpack_events(row[4]),
-            ordinal=row[5],
-            epoch=row[6],
-            at_ms=row[7],
-            boot_ms=row[8],
-            effect_key=row[9],
-            fingerprint=row[10],
-            slot=row[11],
-            quiet=bool(row[12]),
-            body=body,
-        )
+        number, seq, _, kind, what, ordinal, epoch, at_ms, boot_ms, key, mark, slot, quiet, sealed, _ = row
+        where = place(task_id, seq=seq, kind=kind, ordinal=ordinal, epoch=epoch)
+        body, events = _decode(unpacked(sealer.open(sealed, where))), unpack_events(what)
+        kind, quiet = RecordKind(kind), bool(quiet)
+        return Record(number, seq, kind, ordinal, events, epoch, at_ms, boot_ms, key, mark, slot, quiet, body)
     except BAD_COLUMN as error:
         raise JournalDamaged(f"record number {row[0]} cannot be read: {error}") from error
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import apsw
 
 from holdfast.errors import (
@@ -42,6 +45,15 @@ def translated(error: apsw.Error) -> HoldfastError:
             return JournalDamaged(f"the journal failed: {type(error).__name__}: {error}")
 
 
+@contextmanager
+def in_our_words() -> Generator[None]:
+    """Raises what `translated` says of an error of SQLite in the block."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise translated(error) from error
+
+
 def unreadable(error: ValueError | TypeError) -> JournalDamaged:
-    """Our word for a row of the file that holds what nobody has written."""
+    """Our word for a row of the file that holds no Holdfast has written."""
     return JournalDamaged(f"a row of the journal cannot be understood: {error}")

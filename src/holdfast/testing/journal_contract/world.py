@@ -163,7 +163,7 @@ def fact(task_id: TaskId, kind: InboxKind = InboxKind.EVIDENCE, *, body: dict[st
 
 def shown(view: TaskView) -> dict[str, Any]:
     """A view as plain values, so that two of them can be compared."""
-    plain = {name: getattr(view, name) for name in TaskView.__slots__}
+    plain = {name: getattr(view, name) for name in TaskView.__struct_fields__}
     plain["steps"] = {
         ordinal: {name: getattr(step, name) for name in StepView.__struct_fields__}
         for ordinal, step in view.steps.items()

@@ -20,20 +20,20 @@ deleted under their eyes is one whose mark the file already holds.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from holdfast.errors import HighWaterDamaged, InvariantViolated
-from holdfast.host.private_files import TEMPORARY_SUFFIX, explained, open_private, sync_folder, write_atomically
+from holdfast.host.private_files import TEMPORARY_SUFFIX, open_private, sync_folder, write_atomically
 from holdfast.journal.admin import HighWater
 from holdfast.journal.sqlite.host.page_layout import SESSIONS, is_foreign_format, page_ids, page_path, parsed
 from holdfast.journal.sqlite.host.page_reader import is_alive, read_bytes
+from holdfast.journal.sqlite.host.use_lock import turn
 
 FORMAT = 1
 _FILE = "high-water.json"
@@ -54,7 +54,7 @@ def fold_marks(folder: Path, keep: Collection[str], *, at_ms: int) -> list[str]:
     of living sessions, of other formats and of unrepaired failed syncs stay always. Returns the
     ids whose pages are gone; none when it is another process's turn. Blocks for a few syncs.
     """
-    with _turn(folder) as mine:
+    with turn(folder / _TURN) as mine:
         if not mine:
             return []
         _remove_leftovers(folder / SESSIONS)
@@ -75,7 +75,7 @@ def raise_stored(folder: Path, mark: HighWater, *, at_ms: int) -> bool:
 
     Never lowers what is stored. False where another process is folding: try again.
     """
-    with _turn(folder) as mine:
+    with turn(folder / _TURN) as mine:
         if mine:
             _store(folder, mark, at_ms=at_ms)
         return mine
@@ -83,17 +83,32 @@ def raise_stored(folder: Path, mark: HighWater, *, at_ms: int) -> bool:
 
 def stored_mark(folder: Path) -> HighWater:
     """What `high-water.json` says; zero where there is none. Raises HighWaterDamaged."""
-    path = folder / _FILE
+    return read_mark(folder, _FILE, number="sequence")
+
+
+def read_mark(folder: Path, name: str, *, number: str) -> HighWater:
+    """The mark in a small JSON file of the instance folder; zero where there is none. Raises HighWaterDamaged."""
     try:
-        fd = open_private(path, os.O_RDONLY)
+        fd = open_private(folder / name, os.O_RDONLY)
     except FileNotFoundError:
         return HighWater()
     with open(fd, "rb") as file:
         raw = file.read(4_096)
     try:
-        return _from_json(json.loads(raw), journal_id=folder.name)
+        fields = cast("dict[str, object]", json.loads(raw))
+        if fields["format"] != FORMAT:
+            raise ValueError(f"format {fields['format']!r} is not known")
+        if fields["journal_id"] != folder.name:
+            raise ValueError(f"it belongs to journal {fields['journal_id']!r}")
+        return HighWater(whole_number(fields["incarnation"]), whole_number(fields[number]))
     except (ValueError, KeyError, TypeError, RecursionError, InvariantViolated) as error:
-        raise HighWaterDamaged(f"{path} cannot be read: {error}") from error
+        raise HighWaterDamaged(f"{folder / name} cannot be read: {error}") from error
+
+
+def whole_number(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a number")
+    return value
 
 
 def find_mark(folder: Path, session_id: str) -> HighWater | None:
@@ -104,28 +119,10 @@ def find_mark(folder: Path, session_id: str) -> HighWater | None:
     return HighWater(image.incarnation, image.sequence)
 
 
-def _from_json(value: Any, *, journal_id: str) -> HighWater:  # Any: JSON not yet checked
-    fields = cast("dict[str, object]", value)
-    incarnation, sequence = fields["incarnation"], fields["sequence"]
-    if fields["format"] != FORMAT:
-        raise ValueError(f"format {fields['format']!r} is not known")
-    if fields["journal_id"] != journal_id:
-        raise ValueError(f"it belongs to journal {fields['journal_id']!r}")
-    if type(incarnation) is not int or type(sequence) is not int:
-        raise ValueError("the mark is not a number")
-    return HighWater(incarnation, sequence)
-
-
 def _store(folder: Path, mark: HighWater, *, at_ms: int) -> None:
     if mark <= stored_mark(folder):
         return
-    fields = {
-        "format": FORMAT,
-        "journal_id": folder.name,
-        "incarnation": mark.incarnation,
-        "sequence": mark.sequence,
-        "at": at_ms,
-    }
+    fields = {"format": FORMAT, "journal_id": folder.name, **asdict(mark), "at": at_ms}
     write_atomically(folder / _FILE, json.dumps(fields, indent=1).encode() + b"\n")
 
 
@@ -136,26 +133,6 @@ def _is_done(folder: Path, session_id: str) -> bool:
     raw = read_bytes(folder, session_id)
     image = parsed(raw, session_id=session_id)
     return not is_foreign_format(raw) and not (image and image.stopped)
-
-
-@contextmanager
-def _turn(folder: Path) -> Generator[bool, None, None]:
-    """True for one process at a time; the others do not wait. A crash gives the turn back."""
-    fd = open_private(folder / _TURN, os.O_RDWR | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError as error:
-            raise explained(error, folder / _TURN) from error
-        try:
-            yield True
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-    finally:
-        os.close(fd)
 
 
 def _remove_leftovers(folder: Path) -> None:

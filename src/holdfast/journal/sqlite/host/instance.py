@@ -6,12 +6,11 @@ sign. None of it is ever copied or backed up: it says what happened *here*.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from holdfast.core.clock import Clock, Entropy
-from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, high_water
+from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.journal.sqlite.host.page_reader import DeadPage, NotBegun, Unreadable, is_alive, read_dead_page
 from holdfast.journal.sqlite.host.reserve import Reserve
@@ -57,9 +56,6 @@ class Instance:
         """After a complete wal_checkpoint: the file alone holds this stamp."""
         note(self.folder, HighWater(self._incarnation, stamp))
 
-    def mark(self) -> HighWater:
-        return high_water(self.folder)
-
     def is_alive(self, session_id: str) -> bool:
         return is_alive(self.folder, session_id)
 
@@ -75,10 +71,8 @@ class Instance:
         for gone in fold_marks(self.folder, keep, at_ms=self._clock.wall_ms()):
             self._dead_pages.pop(gone, None)
 
-    @contextmanager
-    def notice_turn(self) -> Generator[bool]:
-        with turn(self.folder / "notices.lock") as mine:
-            yield mine
+    def notice_turn(self) -> AbstractContextManager[bool]:
+        return turn(self.folder / "notices.lock")
 
     def stop(self, reason: str) -> None:
         session_id = "" if self._page is None else self._page.session_id

@@ -19,18 +19,17 @@ wal_checkpoint runs then, and no lock of this process is dropped by closing it.
 from __future__ import annotations
 
 import json
-import os
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
 import apsw
 
-from holdfast.errors import HighWaterDamaged, InvariantViolated, JournalOlderCopy
-from holdfast.host.private_files import open_private, write_atomically
+from holdfast.errors import InvariantViolated, JournalOlderCopy
+from holdfast.host.private_files import write_atomically
 from holdfast.host.sqlite import Db, open_alone
-from holdfast.journal.sqlite.host.high_water import HighWater
+from holdfast.journal.sqlite.host.high_water import FORMAT, HighWater, read_mark, whole_number
 
-FORMAT = 1
 _FILE = "stamp.json"
 _RAISE = (
     "INSERT INTO meta (key, value) VALUES ('stamp', 1) "
@@ -74,31 +73,15 @@ def note(folder: Path, stamp: HighWater) -> None:
 
 def noted(folder: Path) -> HighWater:
     """The stamp that the file alone is known to hold; zero where nothing is known."""
-    path = folder / _FILE
-    try:
-        fd = open_private(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return HighWater()
-    with open(fd, "rb") as file:
-        raw = file.read(4_096)
-    try:
-        fields = cast("dict[str, object]", json.loads(raw))
-        if fields["format"] != FORMAT or fields["journal_id"] != folder.name:
-            raise ValueError("it belongs to another journal or format")
-        return HighWater(_number(fields["incarnation"]), _number(fields["stamp"]))
-    except (ValueError, KeyError, TypeError, RecursionError, InvariantViolated) as error:
-        raise HighWaterDamaged(f"{path} cannot be read: {error}") from error
+    return read_mark(folder, _FILE, number="stamp")
 
 
 def _find_alone(path: Path) -> HighWater | None:
     """Incarnation and stamp of the file as it is without its log."""
     try:
-        db = open_alone(path, follow_links=False)
-        try:
+        with closing(open_alone(path, follow_links=False)) as db:
             meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
-        finally:
-            db.close()
-        return HighWater(_number(meta["incarnation"]), _number(meta.get("stamp", 0)))
+        return HighWater(whole_number(meta["incarnation"]), whole_number(meta.get("stamp", 0)))
     except (apsw.Error, KeyError, TypeError, UnicodeDecodeError, InvariantViolated):
         return None
 
@@ -108,9 +91,3 @@ def _has_log(path: Path) -> bool:
         return path.with_name(f"{path.name}-wal").stat().st_size > 0
     except FileNotFoundError:
         return False
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not a number")
-    return value

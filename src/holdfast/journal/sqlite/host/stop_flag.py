@@ -14,7 +14,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import open_private, remove_durably, write_atomically
@@ -58,7 +57,9 @@ def find_stopped(folder: Path) -> Stopped | None:
     with open(fd, "rb") as file:
         raw = file.read(65_536)
     try:
-        return _from_json(json.loads(raw))
+        fields: dict[str, object] = json.loads(raw)
+        at_ms = fields["at"] if type(fields["at"]) is int else 0
+        return Stopped(reason=str(fields["reason"]), session_id=str(fields["session_id"]), at_ms=at_ms)
     except (ValueError, KeyError, TypeError, RecursionError):
         return Stopped(reason="a sync failed; its reason cannot be read", session_id="", at_ms=0)
 
@@ -89,11 +90,3 @@ def _find_in_pages(folder: Path) -> Stopped | None:
 def _says_stopped(folder: Path, session_id: str) -> bool:
     image = parsed(read_bytes(folder, session_id), session_id=session_id)
     return image is not None and image.stopped
-
-
-def _from_json(value: Any) -> Stopped:  # Any: JSON not yet checked
-    fields = cast("dict[str, object]", value)
-    at_ms = fields["at"]
-    return Stopped(
-        reason=str(fields["reason"]), session_id=str(fields["session_id"]), at_ms=at_ms if type(at_ms) is int else 0
-    )

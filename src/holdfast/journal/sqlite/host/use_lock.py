@@ -13,7 +13,6 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from holdfast.errors import JournalBusy
@@ -74,19 +73,24 @@ class JournalUse:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 @contextmanager
 def turn(path: Path) -> Generator[bool]:
-    """True where nobody else holds this file's lock; held until the block is left."""
+    """True where no one else holds this file's lock; held until the block is left. No one waits for it.
+
+    A crash gives it back. It is unlocked by hand: a forked child may hold a copy of the descriptor.
+    """
     fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    mine = False
     try:
-        yield _try_lock(fd, fcntl.LOCK_EX, path)
+        mine = _try_lock(fd, fcntl.LOCK_EX, path)
+        yield mine
     finally:
+        if mine:
+            fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 

@@ -11,6 +11,7 @@ nothing, but it cannot be before its newest record; there is no upper bound, bec
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -60,21 +61,18 @@ def find_damage(path: Path, wraps: KeyWraps) -> list[str]:
 
 
 def _check_file(db: Db, findings: list[str]) -> None:
-    for row in db.execute(f"PRAGMA integrity_check({FINDINGS_MAX})"):
-        if row[0] != "ok":
-            findings.append(f"structure: {row[0]}")
+    rows = db.execute(f"PRAGMA integrity_check({FINDINGS_MAX})")
+    findings.extend(f"structure: {row[0]}" for row in rows if row[0] != "ok")
 
 
+@dataclass(slots=True)
 class _Chain:
-    __slots__ = ("last", "link", "raw", "sealer", "view", "wanted")
-
-    def __init__(self, raw: bytes, wanted: tuple[int, bytes, int], sealer: DataKeySealer) -> None:
-        self.raw = raw
-        self.wanted = wanted
-        self.sealer = sealer
-        self.link = first_link(raw)
-        self.view = TaskView(task_id_from_bytes(raw))
-        self.last: Record | None = None
+    raw: bytes
+    wanted: tuple[int, bytes, int]
+    sealer: DataKeySealer
+    link: bytes
+    view: TaskView
+    last: Record | None = None
 
 
 def _check_chains(db: Db, wraps: KeyWraps, findings: list[str]) -> dict[int, _Chain]:
@@ -87,8 +85,8 @@ def _check_chains(db: Db, wraps: KeyWraps, findings: list[str]) -> dict[int, _Ch
     for row in db.execute("SELECT t, task_id, seq, head, epoch, key_id, data_key FROM task WHERE erased_ms IS NULL"):
         t, raw, seq, head, epoch, key_id, data_key = row
         try:
-            sealer = wraps.open_data_key(key_id, data_key, raw)
-            chains[t] = _Chain(raw, (seq, head, epoch), sealer)
+            sealer, view = wraps.open_data_key(key_id, data_key, raw), TaskView(task_id_from_bytes(raw))
+            chains[t] = _Chain(raw, (seq, head, epoch), sealer, first_link(raw), view)
         except HoldfastError as error:
             broken.add(t)
             findings.append(f"task row {t}: {error.message}")
@@ -101,8 +99,7 @@ def _check_chains(db: Db, wraps: KeyWraps, findings: list[str]) -> dict[int, _Ch
             findings.append(f"record number {columns[0]} belongs to no task")
             continue
         try:
-            where = f"task {chain.view.task_id}"
-            chain.link = verify_link(chain.link, tuple(columns), where=where)
+            chain.link = verify_link(chain.link, tuple(columns), where=f"task {chain.view.task_id}")
             chain.last = open_record(tuple(columns), chain.raw, chain.sealer)
             fold(chain.view, chain.last)
         except (HoldfastError, KeyError, ValueError, TypeError) as error:
@@ -123,12 +120,10 @@ def _check_rows(db: Db, chains: dict[int, _Chain], findings: list[str]) -> None:
         if chain is None or chain.last is None:
             continue
         view, inbox = chain.view, items.get(t, [])
-        where = f"task {view.task_id}"
-        odd = find_odd(Row(*columns), view, chain.last, inbox)
-        findings.extend(f"{where}: {finding}" for finding in odd)
+        odd = [*find_odd(Row(*columns), view, chain.last, inbox)]
         for item in inbox:
-            odd = find_odd_item(item, view)
-            findings.extend(f"{where}: {finding}" for finding in odd)
+            odd.extend(find_odd_item(item, view))
+        findings.extend(f"task {view.task_id}: {finding}" for finding in odd)
 
 
 def _open_inbox(db: Db, chains: dict[int, _Chain], findings: list[str]) -> dict[int, list[InboxItem]]:
@@ -220,8 +215,7 @@ def _possible(view: TaskView, last: Record) -> frozenset[TaskState]:
             again = (TaskState.QUEUED,) if ended is TaskState.FAILED else ()  # a person's retry
             return frozenset((ended, *again))
         case RecordKind.RESTED:
-            told = view.rest.state
-            rests = (TaskState(told),) if told else RESTING
+            rests = (TaskState(view.rest.state),) if view.rest.state else RESTING
             return frozenset((*rests, TaskState.QUEUED))
         case RecordKind.ACCEPTED | RecordKind.RESTORED:
             return frozenset((TaskState.QUEUED, *(ENDED if view.finished else ())))
@@ -246,7 +240,7 @@ def _odd_due(row: Row, state: TaskState, view: TaskView) -> Iterator[str]:
         case TaskState.QUEUED | TaskState.RUNNING:
             if not isinstance(row.due_ms, int) or row.due_ms < 0:
                 yield f"it is due at {row.due_ms}"
-            elif state is TaskState.QUEUED and row.due_ms > _int(row.changed_ms):
+            elif state is TaskState.QUEUED and not _is_between(row.changed_ms, row.due_ms, NEVER_MS):
                 yield f"it is queued and due at {row.due_ms}, after it was queued"
         case _:
             if row.due_ms != NEVER_MS:
@@ -263,7 +257,3 @@ def _odd_cancel(row: Row, inbox: Collection[InboxItem]) -> Iterator[str]:
 
 def _is_between(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and low <= value <= high
-
-
-def _int(value: object) -> int:
-    return value if isinstance(value, int) else 0

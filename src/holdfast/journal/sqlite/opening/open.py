@@ -21,6 +21,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from typing import cast
@@ -89,12 +90,7 @@ async def open_journal(
     allow_network_fs: bool = False,
     synchronous: str = "FULL",
 ) -> SqliteJournal:
-    """Open the journal at this path, or make a new one where there is none.
-
-    Raises:
-        NotAJournal, JournalNewer, JournalDamaged, JournalOlderCopy, JournalStopped, KeysWrong,
-        ReadOnly, ModeTooWide, WrongOwner, SymlinkRefused, NetworkFileSystem.
-    """
+    """Open the journal at this path, or make a new one where there is none; raises as `JournalAdmin.open`."""
     check_place(path, allow_network_fs=allow_network_fs)
     if not os.path.lexists(path):
         if not create:
@@ -103,8 +99,7 @@ async def open_journal(
         _make(path, keys=keys, clock=clock, entropy=entropy)
     check_private_file(path)
     try:
-        journal_id = peek(path)
-        folder = instance_folder / journal_id
+        folder = instance_folder / peek(path)
         ensure_private_folder(instance_folder)
         ensure_private_folder(folder)
         use = await _use(path, folder)
@@ -353,15 +348,13 @@ def _rewrite(path: Path) -> None:
 def _copy_readable(path: Path, fresh: Path) -> None:
     growing = path.with_name(f".{path.name}.rewriting")
     growing.unlink(missing_ok=True)
-    db = open_existing(path, busy_ms=0)  # moving its log when it is closed would sync it once more
-    try:
+    # Not to wait: moving its log when it is closed would sync it once more.
+    with closing(open_existing(path, busy_ms=0)) as db:
         found = db.execute("PRAGMA quick_check(1)").fetchone()
         if found is None or found[0] != "ok":
             raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
         os.close(open_private(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         db.execute("VACUUM INTO ?", (str(growing),))
-    finally:
-        db.close()
     with open(growing, "rb") as file:
         os.fsync(file.fileno())
     os.replace(growing, fresh)
@@ -419,12 +412,9 @@ def check_schema(db: Db) -> None:
 
 @functools.cache
 def _shipped() -> dict[str, str]:
-    db = open_in_memory()
-    try:
+    with closing(open_in_memory()) as db:
         _run_all(db, _schema())
         return _definitions(db)
-    finally:
-        db.close()
 
 
 def _definitions(db: Db) -> dict[str, str]:

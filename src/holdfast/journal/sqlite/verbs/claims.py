@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
@@ -54,46 +55,31 @@ def release(txn: Txn, hold: Hold) -> bool:
     return txn.db.changes() == 1
 
 
+@dataclass(slots=True, eq=False)
 class Candidate:
-    """A task that looked claimable when it was read."""
+    """A task that looked claimable when it was read: the columns of _CANDIDATE, in their order."""
 
-    __slots__ = (
-        "crashes",
-        "data_key",
-        "due_ms",
-        "epoch",
-        "head",
-        "key_id",
-        "last",
-        "raw",
-        "row",
-        "sealer",
-        "seq",
-        "session",
-        "state",
-        "task_id",
-        "view",
-    )
+    row: int
+    raw: bytes
+    state: TaskState
+    epoch: int
+    seq: int
+    head: bytes
+    last: int
+    session: int | None
+    due_ms: int
+    crashes: int
+    key_id: int
+    data_key: bytes
+    view: TaskView | None = None
+    sealer: DataKeySealer | None = None
 
-    def __init__(self, row: Sequence[Any]) -> None:
-        (
-            self.row,
-            self.raw,
-            state,
-            self.epoch,
-            self.seq,
-            self.head,
-            self.last,
-            self.session,
-            self.due_ms,
-            self.crashes,
-            self.key_id,
-            self.data_key,
-        ) = row
-        self.state = TaskState(state)
-        self.task_id: TaskId = task_id_from_bytes(self.raw)
-        self.view: TaskView | None = None
-        self.sealer: DataKeySealer | None = None
+    def __post_init__(self) -> None:
+        self.state = TaskState(self.state)
+
+    @property
+    def task_id(self) -> TaskId:
+        return task_id_from_bytes(self.raw)
 
     def load(self, db: Db, wraps: KeyWraps) -> None:
         """Read and verify the whole chain. Raises JournalDamaged."""
@@ -133,9 +119,8 @@ def find_candidates(
     ).fetchall()
     found: list[Candidate] = []
     for row in rows:
-        candidate = Candidate(row)
-        verdict = _decide(candidate, alone=alone, now_ms=now_ms).verdict
-        if verdict is not rules.Claimable.NO:
+        candidate = Candidate(*row)
+        if _decide(candidate, alone=alone, now_ms=now_ms).verdict is not rules.Claimable.NO:
             found.append(candidate)
         if len(found) >= limit:
             break
@@ -144,9 +129,7 @@ def find_candidates(
 
 def _willing(crashes: str, alone: bool) -> str:
     """Leaves out, before the limit counts, what is only handed out alone."""
-    if alone:
-        return "1"
-    return f"NOT ({crashes} >= {rules.CRASHES_ALONE} AND {crashes} < {rules.CRASHES_MAX})"
+    return "1" if alone else f"NOT ({crashes} >= {rules.CRASHES_ALONE} AND {crashes} < {rules.CRASHES_MAX})"
 
 
 def take(
@@ -206,21 +189,11 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
         entries.append(rules.poison_entry())
     tail = Tail(seq=candidate.seq, head=candidate.head, last=candidate.last)
     numbers = add_records(txn, tail, entries, row=candidate.row, task_id=candidate.raw, epoch=epoch, sealer=sealer)
+    rest = ("parked", None, rules.NEVER_MS) if poison else ("running", session.row, candidate.due_ms)
     txn.db.execute(
-        "UPDATE task SET state = ?, epoch = ?, seq = ?, head = ?, last = ?, session = ?, "
-        "due_ms = ?, crashes = ?, changed_ms = ? WHERE t = ?",
-        (
-            "parked" if poison else "running",
-            epoch,
-            tail.seq,
-            tail.head,
-            tail.last,
-            None if poison else session.row,
-            rules.NEVER_MS if poison else candidate.due_ms,
-            decision.crashes,
-            txn.at_ms,
-            candidate.row,
-        ),
+        "UPDATE task SET state = ?, session = ?, due_ms = ?, epoch = ?, seq = ?, head = ?, last = ?, "
+        "crashes = ?, changed_ms = ? WHERE t = ?",
+        (*rest, epoch, tail.seq, tail.head, tail.last, decision.crashes, txn.at_ms, candidate.row),
     )
     if poison:
         notice = poison_notice(candidate.task_id, rules.POISON_QUESTION, epoch=epoch, now_ms=txn.at_ms)

@@ -58,11 +58,9 @@ def read_after(db: Db, after: int, wraps: KeyWraps) -> list[InboxItem]:
         "ORDER BY i.n LIMIT ?",
         (after, READ_MAX),
     ).fetchall()
-    items: list[InboxItem] = []
-    for row in rows:
-        *columns, raw, key_id, data_key = row
-        items.append(open_item(columns, raw, wraps.open_data_key(key_id, data_key, raw)))
-    return items
+    return [
+        open_item(columns, raw, wraps.open_data_key(key_id, data_key, raw)) for *columns, raw, key_id, data_key in rows
+    ]
 
 
 def of_task(db: Db, task_id: TaskId, wraps: KeyWraps) -> list[InboxItem]:
@@ -77,12 +75,9 @@ def of_task(db: Db, task_id: TaskId, wraps: KeyWraps) -> list[InboxItem]:
 
 
 def pending_of(db: Db, hold: Hold) -> list[InboxItem]:
-    raw = task_id_bytes(hold.task_id)
-    rows = db.execute(
-        f"SELECT {ITEM_COLUMNS} FROM inbox i WHERE i.t = ? AND i.applied = 0 ORDER BY i.n", (hold.row,)
-    ).fetchall()
-    sealer = cast(Sealer, hold.sealer)
-    return [open_item(list(row), raw, sealer) for row in rows]
+    raw, sealer = task_id_bytes(hold.task_id), cast(Sealer, hold.sealer)
+    query = f"SELECT {ITEM_COLUMNS} FROM inbox i WHERE i.t = ? AND i.applied = 0 ORDER BY i.n"
+    return [open_item(list(row), raw, sealer) for row in db.execute(query, (hold.row,)).fetchall()]
 
 
 def open_item(row: list[Any], raw: bytes, sealer: Sealer) -> InboxItem:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 from holdfast.core.clock import Clock
-from holdfast.host.sqlite import Db
+from holdfast.host.sqlite import Db, Row
 from holdfast.journal import rules
 from holdfast.journal.contract import SessionRow
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.page import SessionPage
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class SqliteSession:
     """contract.Session with its page."""
 
-    __slots__ = ("boot_id", "deadline_boot_ms", "incarnation", "page", "row", "session_id", "ttl_ms")
-
-    def __init__(self, *, session_id: str, incarnation: int, boot_id: str, ttl_ms: int, page: SessionPage) -> None:
-        self.session_id = session_id
-        self.incarnation = incarnation
-        self.boot_id = boot_id
-        self.ttl_ms = ttl_ms
-        self.deadline_boot_ms = 0
-        self.page = page
-        self.row = 0
+    session_id: str
+    incarnation: int
+    boot_id: str
+    ttl_ms: int
+    page: SessionPage
+    deadline_boot_ms: int = 0
+    row: int = 0
 
     def take_slot(self, tag: bytes) -> int:
         slot = self.page.take_slot(tag)
@@ -42,13 +41,10 @@ class SqliteSession:
         return self.page.lock_fd
 
 
-class DeadSession:
-    __slots__ = ("proven", "row", "until_ms")
-
-    def __init__(self, *, row: int, until_ms: int, proven: bool) -> None:
-        self.row = row
-        self.until_ms = until_ms
-        self.proven = proven  # by its lock or a reboot, so that no renewal can contradict it
+class DeadSession(NamedTuple):
+    row: int
+    until_ms: int
+    proven: bool  # by its lock or a reboot, so that no renewal can contradict it
 
 
 def find_dead_sessions(db: Db, clock: Clock, instance: Instance, *, but: int) -> list[DeadSession]:
@@ -88,19 +84,13 @@ PAGES_KEPT = 64  # of dead sessions: their send-begun slots spare a person a nee
 
 
 def pages_to_keep(db: Db) -> set[str]:
-    rows = db.execute(
-        "SELECT session_id FROM session WHERE ended = 2 ORDER BY s DESC LIMIT ?", (PAGES_KEPT,)
-    ).fetchall()
-    held = db.execute(
-        "SELECT session_id FROM session WHERE s IN (SELECT session FROM task WHERE session IS NOT NULL)"
-    ).fetchall()
-    return {str(row[0]) for row in (*rows, *held)}
+    newest = "SELECT session_id FROM session WHERE ended = 2 ORDER BY s DESC LIMIT ?"
+    held = "SELECT session_id FROM session WHERE s IN (SELECT session FROM task WHERE session IS NOT NULL)"
+    return {str(row[0]) for row in (*db.execute(newest, (PAGES_KEPT,)), *db.execute(held))}
 
 
-def _session_row(row: tuple[Any, ...], clock: Clock, instance: Instance) -> SessionRow:
-    ended = bool(row[6])
+def _session_row(row: Row, clock: Clock, instance: Instance) -> SessionRow:
     here = row[3] == clock.boot_id
-    alive = not ended and here and row[4] > clock.boot_ms() and instance.is_alive(row[0])
     return SessionRow(
         session_id=row[0],
         worker=row[1],
@@ -108,7 +98,7 @@ def _session_row(row: tuple[Any, ...], clock: Clock, instance: Instance) -> Sess
         boot_id=row[3],
         lease_until_boot_ms=row[4],
         begun_ms=row[5],
-        ended=ended,
-        alive=alive,
+        ended=bool(row[6]),
+        alive=not row[6] and here and row[4] > clock.boot_ms() and instance.is_alive(row[0]),
         tasks=row[7],
     )

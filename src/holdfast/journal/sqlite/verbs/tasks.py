@@ -42,24 +42,14 @@ def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeyS
             raise RequestConflict(task_id=submission.task_id, request_id=submission.request_id, name=submission.name)
         return Submitted(task_id=submission.task_id, created=False, state=TaskState(str(row[1])))
     key_id, data_key, sealer = wrapped
+    head, now_ms = first_link(raw), txn.at_ms
     txn.db.execute(
         "INSERT INTO task (task_id, name, fingerprint, state, epoch, seq, head, last, due_ms, "
-        "created_ms, changed_ms, key_id, data_key) VALUES (?, ?, ?, ?, 0, -1, ?, 0, ?, ?, ?, ?, ?)",
-        (
-            raw,
-            submission.name,
-            submission.args_fingerprint,
-            TaskState.QUEUED.value,
-            first_link(raw),
-            txn.at_ms,
-            txn.at_ms,
-            txn.at_ms,
-            key_id,
-            data_key,
-        ),
+        "created_ms, changed_ms, key_id, data_key) VALUES (?, ?, ?, 'queued', 0, -1, ?, 0, ?, ?, ?, ?, ?)",
+        (raw, submission.name, submission.args_fingerprint, head, now_ms, now_ms, now_ms, key_id, data_key),
     )
     number = txn.db.last_insert_rowid()
-    tail = Tail(seq=-1, head=first_link(raw), last=0)
+    tail = Tail(seq=-1, head=head, last=0)
     body = {"name": submission.name, "args": submission.args, "request_id": submission.request_id, **submission.body}
     entries = [NewRecord(kind=RecordKind.ACCEPTED, body=body)]
     if submission.request_id:
@@ -100,15 +90,8 @@ class Addition(msgspec.Struct, eq=False):
         if hold.sealer is None:
             raise InvariantViolated("sealed", "a hold of this journal has a sealer")
         tail = self.tail = Tail(seq=hold.seq, head=hold.head, last=hold.last)
-        rows = make_rows(
-            txn,
-            tail,
-            self.entries,
-            row=hold.row,
-            task_id=task_id_bytes(hold.task_id),
-            epoch=hold.epoch,
-            sealer=hold.sealer,
-        )
+        raw = task_id_bytes(hold.task_id)
+        rows = make_rows(txn, tail, self.entries, row=hold.row, task_id=raw, epoch=hold.epoch, sealer=hold.sealer)
         if self.statements:
             _check_held(txn, hold)
             apply_statements(db, self.statements)
@@ -116,11 +99,8 @@ class Addition(msgspec.Struct, eq=False):
         for entry in self.entries:
             progress = progress or _closes(entry.events)
             remarked = remarked or entry.kind is RecordKind.REMARK
-        moved = txn.move(
-            (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq),
-            at_once=not self.adds_only,
-        )
-        if not moved:
+        place = (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq)
+        if not txn.move(place, at_once=not self.adds_only):
             _check_held(txn, hold)
         txn.add_rows(rows)
         if remarked:
@@ -157,9 +137,8 @@ def list_tasks(db: Db, filter: Filter) -> list[TaskRow]:
         where.append("t.name = ?")
         values.append(filter.name)
     if filter.prefix:
-        low, high = prefix_range(filter.prefix)
         where.append("t.task_id BETWEEN ? AND ?")
-        values.extend((low, high))
+        values.extend(prefix_range(filter.prefix))
     order = "DESC" if filter.newest_first else "ASC"
     rows = db.execute(
         f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE {' AND '.join(where)} ORDER BY t.t {order} LIMIT ?",
@@ -172,9 +151,7 @@ def prefix_range(prefix: str) -> tuple[bytes, bytes]:
     """The lowest and highest raw id whose text form begins with the prefix."""
     if prefix[0] > "7":  # 26 letters hold 130 bits, an id has 128
         return b"\xff", b""
-    low = TaskId(prefix.ljust(26, "0"))
-    high = TaskId(prefix.ljust(26, "Z"))
-    return task_id_bytes(low), task_id_bytes(high)
+    return task_id_bytes(TaskId(prefix.ljust(26, "0"))), task_id_bytes(TaskId(prefix.ljust(26, "Z")))
 
 
 def _held(txn: Txn, hold: Hold) -> tuple[int, int, str]:
@@ -211,7 +188,5 @@ def _change(txn: Txn, hold: Hold, change: Change, *, wraps: KeyWraps) -> None:
 
 
 def _has_unseen(txn: Txn, hold: Hold) -> bool:
-    row = txn.db.execute(
-        "SELECT 1 FROM inbox WHERE t = ? AND applied = 0 AND n > ? LIMIT 1", (hold.row, hold.seen)
-    ).fetchone()
-    return row is not None
+    query = "SELECT 1 FROM inbox WHERE t = ? AND applied = 0 AND n > ? LIMIT 1"
+    return txn.db.execute(query, (hold.row, hold.seen)).fetchone() is not None

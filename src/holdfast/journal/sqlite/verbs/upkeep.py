@@ -27,15 +27,15 @@ _decode_notice = msgspec.json.Decoder(Notice).decode
 
 
 def put_blob(txn: Txn, content: bytes, task_id: TaskId | None, wraps: KeyWraps, digest_key: bytes) -> str:
-    rules.check_blob(len(content))
-    use = None if task_id is None else _row_of(txn.db, task_id)
-    return _put_blob(txn, content, use, wraps, digest_key)
+    return put_blobs(txn, (content,), task_id, wraps, digest_key)[0]
 
 
-def put_blobs(txn: Txn, contents: Sequence[bytes], task_id: TaskId, wraps: KeyWraps, digest_key: bytes) -> list[str]:
+def put_blobs(
+    txn: Txn, contents: Sequence[bytes], task_id: TaskId | None, wraps: KeyWraps, digest_key: bytes
+) -> list[str]:
     for content in contents:
         rules.check_blob(len(content))
-    use = _row_of(txn.db, task_id)
+    use = None if task_id is None else _row_of(txn.db, task_id)
     return [_put_blob(txn, content, use, wraps, digest_key) for content in contents]
 
 
@@ -86,12 +86,9 @@ def pending_notices(db: Db, limit: int, wraps: KeyWraps) -> list[Notice]:
     rows = db.execute(
         "SELECT notice_id, key_id, body FROM notice WHERE told_ms IS NULL ORDER BY at_ms LIMIT ?", (limit,)
     ).fetchall()
-    notices: list[Notice] = []
-    for row in rows:
-        notice_id, key_id, body = cast("tuple[str, int, bytes]", row)
-        plain = wraps.payload(key_id).open(body, _notice_place(notice_id))
-        notices.append(_decode_notice(plain))
-    return notices
+    return [
+        _decode_notice(wraps.payload(key_id).open(body, _notice_place(notice_id))) for notice_id, key_id, body in rows
+    ]
 
 
 def close_notice(txn: Txn, notice_id: str) -> None:
