@@ -22,27 +22,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never, cast
 
+from holdfast import errors
 from holdfast.core.effect import CLASSES
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.secret_handles import find_whole, handle
 from holdfast.core.step import Event, StepState
 from holdfast.core.values import Json, checked
-from holdfast.errors import (
-    BadInput,
-    BadValue,
-    DoneWithOtherArguments,
-    GateRefused,
-    HoldfastError,
-    Misuse,
-    NoSchema,
-    Refused,
-    ResultNotKept,
-    ScratchNotKept,
-    StepSkipped,
-    TooLarge,
-    ToolFailed,
-    ToolNotImportable,
-)
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskView
 from holdfast.journal.rules import COUNTER_BITS
 from holdfast.runtime.models.reply import ToolCall
@@ -107,13 +92,13 @@ async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: b
     try:
         result = await run.call(tool, **cast("dict[str, Any]", call.arguments))
         return Told(text=told_result(result))
-    except (Misuse, BadValue, TooLarge, ToolNotImportable) as error:
+    except (errors.Misuse, errors.BadValue, errors.TooLarge, errors.ToolNotImportable) as error:
         if run.steps.writer.step(ordinal) is not None:
             raise
         return _refuse(run, ordinal, f"the call could not be made: {error.message}")
-    except ScratchNotKept as error:
+    except errors.ScratchNotKept as error:
         return _unkept(run, error)
-    except HoldfastError as error:
+    except errors.HoldfastError as error:
         return _failure(call.tool, error)
 
 
@@ -135,9 +120,9 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
             with run.open_step(last.ordinal):  # by evidence or a person's word; parked until there is one
                 result = _recorded(run, await run.steps.settle_open(MissingTool(last, tool), last))
         return Told(text=told_result(result))
-    except ScratchNotKept as error:
+    except errors.ScratchNotKept as error:
         return _unkept(run, error)
-    except HoldfastError as error:
+    except errors.HoldfastError as error:
         return _failure(step.tool, error)
 
 
@@ -147,11 +132,11 @@ def _recorded(run: Run, step: StepView) -> Json:
     return outcome_of(step)
 
 
-def _unkept(run: Run, error: ScratchNotKept) -> Told:
+def _unkept(run: Run, error: errors.ScratchNotKept) -> Told:
     """What came of the call, and that its files are lost; the same on every later run."""
     try:
         text = told_result(outcome_of(run.steps.writer.get_step(error.ordinal)))
-    except HoldfastError as failure:
+    except errors.HoldfastError as failure:
         text = _failure(error.tool, failure).text
     told = f"{text}\n[the files that it left could not be kept: {error.why}]"
     return Told(text=told, failed=True)
@@ -167,14 +152,14 @@ def told_result(result: Json) -> str:
     return f"{text[:RESULT_CHARS_MAX]}\n[cut here: {left:,} more characters are kept, not shown]"
 
 
-def _failure(tool: str, error: HoldfastError) -> Told:
+def _failure(tool: str, error: errors.HoldfastError) -> Told:
     """A closed step's failure in words without ids. Raises what is no outcome of the step."""
     match error:
-        case ResultNotKept():
+        case errors.ResultNotKept():
             # Said as a success: a model that is told of a failure would try again.
             text = f"done; its result could not be kept ({error.why}). Do not repeat it"
             return Told(text=text)
-        case DoneWithOtherArguments():
+        case errors.DoneWithOtherArguments():
             # A success too: what it says is done, and the model decides what that means.
             done = as_text(checked({"arguments": error.args_done, "result": error.result}, what="what was done"))
             text = (
@@ -183,14 +168,14 @@ def _failure(tool: str, error: HoldfastError) -> Told:
                 "wanted beside that"
             )
             return Told(text=text)
-        case Refused():
+        case errors.Refused():
             return Told(text=f"refused: {as_text(checked(error.proof, what='proof'))}", failed=True)
-        case ToolFailed():
+        case errors.ToolFailed():
             return Told(text=f"{error.kind}: {error.text}", failed=True)
-        case GateRefused():
+        case errors.GateRefused():
             later = "" if error.retry_after_s is None else f"; again in {error.retry_after_s:g} s"
             return Told(text=f"not allowed: {error.why}{later}", failed=True)
-        case StepSkipped():
+        case errors.StepSkipped():
             note = f": {error.note}" if error.note and error.note != "refused" else ""
             return Told(text=f"a person has refused this call{note}; it was not made", failed=True)
         case _:
@@ -212,7 +197,7 @@ def _refusal(call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated
         return ""  # the gate holds the arguments against the schema, and records what it says
     try:
         found = problems(tool.schema["parameters"], call.arguments)
-    except NoSchema as error:
+    except errors.NoSchema as error:
         return error.message
     return "the arguments do not fit: " + "; ".join(found[:PROBLEMS_TOLD]) if found else ""
 
@@ -229,9 +214,9 @@ def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
     try:
         found = problems(_PLAN_PARAMETERS, dict(arguments))
         if found:
-            raise BadInput("; ".join(found[:PROBLEMS_TOLD]))
+            raise errors.BadInput("; ".join(found[:PROBLEMS_TOLD]))
         items = by_model(before, arguments)
-    except BadInput as error:
+    except errors.BadInput as error:
         return _refuse(run, ordinal, error.message)
     body: Body = {"what": PLAN, "items": [item.to_json() for item in items]}
     writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body=body))

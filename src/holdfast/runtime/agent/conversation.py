@@ -12,17 +12,9 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from holdfast import errors
 from holdfast.core.ids import TaskId
 from holdfast.core.values import checked
-from holdfast.errors import (
-    BadInput,
-    MessageConflict,
-    TaskCancelled,
-    TaskFailed,
-    TaskNotFound,
-    TaskParked,
-    TaskUnfinished,
-)
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import ENDED, Body, RecordKind, TaskState, TaskView
 
@@ -70,9 +62,9 @@ class Conversation:
             TaskFailed: the conversation has failed; `holdfast task retry` resumes it.
         """
         if not text.strip() or len(text) > TEXT_CHARS_MAX:
-            raise BadInput(f"a message must have 1 to {TEXT_CHARS_MAX:,} characters")
+            raise errors.BadInput(f"a message must have 1 to {TEXT_CHARS_MAX:,} characters")
         if len(message_id) > ID_CHARS_MAX:
-            raise BadInput(f"a message id may have at most {ID_CHARS_MAX} characters")
+            raise errors.BadInput(f"a message id may have at most {ID_CHARS_MAX} characters")
         checked(message_id, what="message id")
         self._home.secrets.check_input(message_id, what="the message id")
         named = message_id or uuid.uuid4().hex
@@ -92,7 +84,7 @@ class Conversation:
         for item in await self._home.journal.inbox_of(task_id):
             if item.kind is InboxKind.SAID and item.body.get("id") == message_id:
                 if clean(str(item.body.get("text"))) != clean(text):
-                    raise MessageConflict(task_id=task_id, message_id=message_id, conversation=self.name)
+                    raise errors.MessageConflict(task_id=task_id, message_id=message_id, conversation=self.name)
                 return True
         return False
 
@@ -110,7 +102,7 @@ class Conversation:
         while True:
             row = await self._home.journal.find_task(task_id)
             if row is None:
-                raise TaskNotFound(task_id)
+                raise errors.TaskNotFound(task_id)
             answer = None
             if row.records != seen:
                 seen, unread = row.records, True
@@ -124,7 +116,7 @@ class Conversation:
             if row.state in ENDED or row.state is TaskState.PARKED:
                 raise await self._over(task_id, row.state)
             if end is not None and loop.time() >= end:
-                raise TaskUnfinished(f"no answer to {message_id!r} within {timeout_s:g} s")
+                raise errors.TaskUnfinished(f"no answer to {message_id!r} within {timeout_s:g} s")
             await self._home.journal.wait_change(timeout_s=POLL_S)
 
     async def answers(self) -> list[Answer]:
@@ -150,7 +142,7 @@ class Conversation:
         said = await self._home.journal.inbox_of(task_id)
         ends = any(item.kind is InboxKind.SAID and item.body.get("end") for item in said)
         if ends or (row is not None and row.state in ENDED):
-            raise BadInput(f"the conversation {self.name!r} has ended", hint="start one with another name")
+            raise errors.BadInput(f"the conversation {self.name!r} has ended", hint="start one with another name")
         item = InboxItem(task_id=task_id, ordinal="", kind=InboxKind.SAID, body=body)
         await self._home.drop(item)
 
@@ -165,11 +157,11 @@ class Conversation:
         last: Body = {} if newest is None else newest.body
         if state is TaskState.PARKED:
             question = str(last.get("question") or "its records are damaged")
-            return TaskParked(task_id=task_id, ordinal=str(last.get("ordinal") or ""), question=question)
+            return errors.TaskParked(task_id=task_id, ordinal=str(last.get("ordinal") or ""), question=question)
         if state is TaskState.CANCELLED:
-            return TaskCancelled(task_id=task_id)
+            return errors.TaskCancelled(task_id=task_id)
         text = str(last.get("text") or "the conversation has ended")
-        return TaskFailed(task_id=task_id, kind=str(last.get("kind") or "ended"), text=text)
+        return errors.TaskFailed(task_id=task_id, kind=str(last.get("kind") or "ended"), text=text)
 
 
 def _find(view: TaskView, message_id: str) -> Answer | None:

@@ -19,20 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from holdfast import errors
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
 from holdfast.core.notices import Notices
 from holdfast.core.ports import KeyRing, Memory
-from holdfast.errors import (
-    HoldfastError,
-    InvariantViolated,
-    JournalBusy,
-    JournalFull,
-    JournalStopped,
-    RunFenced,
-    SessionLost,
-    Signal,
-)
 from holdfast.host.log import Log
 from holdfast.journal.contract import Claimed, Hold, Journal, Session
 from holdfast.journal.records import TaskState, TaskView
@@ -164,7 +155,7 @@ class Engine:
     def writer_for(self, claimed: Claimed) -> tuple[TaskWriter, Steps]:
         """The writer and the steps of a claimed task."""
         if self.lease is None or self._children is None:
-            raise SessionLost("no session is open")
+            raise errors.SessionLost("no session is open")
         writer = TaskWriter(
             journal=self.journal,
             hold=claimed.hold,
@@ -232,7 +223,7 @@ class Engine:
         while self._right is not None and self.lease is not None:
             self._arm()
             if self.lease.left_ms() <= 0:
-                raise SessionLost("the agent's lease is over: another instance may act")
+                raise errors.SessionLost("the agent's lease is over: another instance may act")
             await asyncio.sleep(self._right.look_every_s)
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
@@ -242,7 +233,7 @@ class Engine:
                 return
             except asyncio.CancelledError:
                 raise
-            except (JournalBusy, JournalFull) as error:
+            except (errors.JournalBusy, errors.JournalFull) as error:
                 self._on_trouble(error)
                 await asyncio.sleep(AGAIN_S)
             except BaseException as error:  # noqa: BLE001 - ends the session, with the reason
@@ -256,14 +247,14 @@ class Engine:
                 return
             # Lost once is lost: a wall clock that was set back since must not hide it.
             if self.lease.was_frozen() or self.lease.lost:
-                raise SessionLost("this machine was paused: its clocks stopped")
+                raise errors.SessionLost("this machine was paused: its clocks stopped")
             try:
                 await self.journal.renew(self.lease.session)
                 self._arm()
-            except (JournalBusy, JournalFull) as error:
+            except (errors.JournalBusy, errors.JournalFull) as error:
                 self._on_trouble(error)
             if self.lease.left_ms() <= 0:
-                raise SessionLost("the lease could not be renewed in time")
+                raise errors.SessionLost("the lease could not be renewed in time")
 
     async def _sweep(self) -> None:
         last = -1.0
@@ -277,7 +268,7 @@ class Engine:
                 await self._release_strays()
                 claimed = await self._claim()
                 await self._read_inbox()
-            except (JournalBusy, JournalFull) as error:
+            except (errors.JournalBusy, errors.JournalFull) as error:
                 self._on_trouble(error)
                 claimed = 0
             if not claimed or self.active >= self.settings.concurrency:
@@ -379,10 +370,10 @@ class Engine:
                 )
         except asyncio.CancelledError:
             pass
-        except (JournalBusy, JournalFull) as error:
+        except (errors.JournalBusy, errors.JournalFull) as error:
             self._on_trouble(error)
-        except InvariantViolated as error:
-            with contextlib.suppress(HoldfastError, Signal):
+        except errors.InvariantViolated as error:
+            with contextlib.suppress(errors.HoldfastError, errors.Signal):
                 state = await rest_as_defect(writer, error)
             self._fail(error)
         except BaseException as error:  # noqa: BLE001 - a dead journal: stop, never guess
@@ -458,7 +449,7 @@ class Engine:
         if self._children is not None:
             await self._children.close()
         self._arm_for_write()
-        with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(errors.HoldfastError):
             await self.journal.end_session(session, orderly=orderly)
         if self._dead_man is not None:
             self._dead_man.disarm()
@@ -467,8 +458,8 @@ class Engine:
         self.log.event("session-ended", session=session.session_id, orderly=orderly)
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, RunFenced):
-            error = SessionLost("this session is fenced")
+        if isinstance(error, errors.RunFenced):
+            error = errors.SessionLost("this session is fenced")
         if self._fatal is not None and not self._fatal.done():
             self._fatal.set_exception(error)
             self.log.event("session-failing", error=f"{type(error).__name__}: {error}")
@@ -487,11 +478,11 @@ class Engine:
         """A gate has refused a call."""
         self.log.event("call-refused", task=task_id, ordinal=ordinal, tool=tool, rule=rule)
 
-    def _on_trouble(self, error: HoldfastError) -> None:
+    def _on_trouble(self, error: errors.HoldfastError) -> None:
         """Say it once in a while, not at every retry."""
         now = asyncio.get_running_loop().time()
         if now - self._troubled.get(error.code, -TROUBLE_EVERY_S) >= TROUBLE_EVERY_S:
             self._troubled[error.code] = now
             self.log.event("trouble", code=error.code, error=error.message, hint=error.hint)
-        if isinstance(error, JournalStopped):
+        if isinstance(error, errors.JournalStopped):
             self._fail(error)

@@ -46,20 +46,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from holdfast import errors
 from holdfast.core.ids import TaskId, parse_task_id
 from holdfast.core.rest import NeedsPerson, Sleep, Suspended
-from holdfast.errors import (
-    BlobNotFound,
-    CommitUnknown,
-    HoldfastError,
-    JournalBusy,
-    JournalDamaged,
-    JournalFull,
-    ScratchChanging,
-    ScratchNotKept,
-    ScratchRefused,
-    ScratchTooLarge,
-)
 from holdfast.host import tree, tree_io
 from holdfast.host.private_files import FOLDER_MODE, ensure_private_folder, explained
 from holdfast.host.tree import Limits
@@ -93,7 +82,7 @@ class Folder:
             return
         mine = os.fstat(self.fd)
         if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
-            raise ScratchRefused(f"{self.path} is not the folder that this run was given")
+            raise errors.ScratchRefused(f"{self.path} is not the folder that this run was given")
 
     def remove(self) -> None:
         """Remove what it holds, and what was moved away beside it; the last use of this folder."""
@@ -139,7 +128,7 @@ class ScratchFolders:
         except OSError:
             return
         for name in names:
-            with contextlib.suppress(HoldfastError):
+            with contextlib.suppress(errors.HoldfastError):
                 yield parse_task_id(name)
 
     def open_leftover(self, task_id: TaskId) -> int | None:
@@ -212,11 +201,11 @@ def chained(*acts: Callable[[], None]) -> None:
         act()
 
 
-CANNOT_KEEP = (ScratchRefused, ScratchTooLarge, ScratchChanging)
+CANNOT_KEEP = (errors.ScratchRefused, errors.ScratchTooLarge, errors.ScratchChanging)
 DIED_FULL = "the disk was full, and the worker died before there was space"
 FULL_REST_S = 5.0
 CAUGHT_UP = 2**63  # above every sequence number: this run has come to what no record holds
-_WAITS = (JournalFull, JournalBusy, CommitUnknown)  # the next try says whether it has stopped
+_WAITS = (errors.JournalFull, errors.JournalBusy, errors.CommitUnknown)  # the next try says whether it has stopped
 
 When = Literal["before", "after", "end"]
 
@@ -228,7 +217,7 @@ class Scratch:
         self._writer = writer
         try:
             self._folder: Folder = folders.open(writer.view.task_id)
-        except JournalFull as error:
+        except errors.JournalFull as error:
             raise self._rest(error) from error
         self._store = Store(journal=writer.journal, task_id=writer.view.task_id, root=self._folder.fd, limits=limits)
         self._turn = asyncio.Lock()
@@ -340,7 +329,7 @@ class Scratch:
         after = files.after.get(step.ordinal)
         why = DIED_FULL if after is None else after.unkept
         if why:
-            raise ScratchNotKept(tool=step.tool, ordinal=step.ordinal, why=why)
+            raise errors.ScratchNotKept(tool=step.tool, ordinal=step.ordinal, why=why)
 
     async def end(self, *, strict: bool) -> None:
         """Record what is there when the task ends. Strict: raises what cannot be kept."""
@@ -408,14 +397,14 @@ class Scratch:
     async def _restore(self, kept: KeptFiles, what: str) -> None:
         try:
             await self._store.restore(kept.manifest)
-        except (JournalDamaged, BlobNotFound, ScratchRefused) as error:
+        except (errors.JournalDamaged, errors.BlobNotFound, errors.ScratchRefused) as error:
             # For a person: without these files the code would go another way.
             raise Suspended(NeedsPerson(f"scratch files {what} cannot be restored: {error.message}")) from error
         except OSError as error:
-            told = ScratchRefused(f"scratch files {what} cannot be written: {error}")
+            told = errors.ScratchRefused(f"scratch files {what} cannot be written: {error}")
             raise self._rest(told) from error
 
-    def _rest(self, error: HoldfastError) -> Suspended:
+    def _rest(self, error: errors.HoldfastError) -> Suspended:
         """This disk has no space for the folder, or fails: the run ends, another begins later."""
         self._writer.on_trouble(error)
         return Suspended(Sleep(self._writer.journal.now_ms() + int(FULL_REST_S * 1000)))

@@ -16,26 +16,10 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.core.ports import Memory
 from holdfast.core.values import Json, checked, copied, encode
 from holdfast.core.waiting import is_closed_from_outside
-from holdfast.errors import (
-    AttemptTimedOut,
-    BadValue,
-    Busy,
-    HoldfastError,
-    JournalFull,
-    KeyReused,
-    Misuse,
-    NotSent,
-    ReadOnly,
-    Refused,
-    RunFenced,
-    TooLarge,
-    ToolNotImportable,
-    ToolRaised,
-    text_of,
-)
 from holdfast.journal.records import StepView
 from holdfast.runtime.http.client import BadRequest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
@@ -98,8 +82,8 @@ class Send:
             self.lease.check()
             try:
                 self.lease.session.mark_begun(self.slot)
-            except (JournalFull, ReadOnly, OSError) as error:
-                raise NotSent(f"could not record the start of the send: {text_of(error)}") from error
+            except (errors.JournalFull, errors.ReadOnly, OSError) as error:
+                raise errors.NotSent(f"could not record the start of the send: {errors.text_of(error)}") from error
             self.begun = True
 
 
@@ -149,7 +133,7 @@ class Caller:
             return _judged(tool, error, begun=send.begun, secrets=self.secrets)
         except TimeoutError:
             # One of the tool's own says the same: no outcome in time.
-            late = AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
+            late = errors.AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
             return _judged(tool, late, begun=send.begun, secrets=self.secrets)
         except Unkept as error:
             return Returned(None, unkept=error.why)
@@ -182,7 +166,7 @@ class Caller:
                 raise
             if self._is_fenced(error) or is_closed_from_outside(error):
                 raise
-            text = self.secrets.text(text_of(error))
+            text = self.secrets.text(errors.text_of(error))
             return Unsure(f"{type(error).__name__}: {text[:TEXT_CHARS_MAX]}")
         if not isinstance(answer, (Found, Absent, Many, Unsure)):
             return Unsure(f"the lookup returned {type(answer).__name__}")
@@ -190,7 +174,7 @@ class Caller:
 
     def _is_fenced(self, error: BaseException) -> bool:
         """Whether it is our own signal; one that a tool raises is an error like any other."""
-        return isinstance(error, RunFenced) and self.lease.lost
+        return isinstance(error, errors.RunFenced) and self.lease.lost
 
     async def _invoke(self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]) -> object:
         """Call a blocking tool, in a child process or in a thread."""
@@ -218,14 +202,14 @@ def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> AttemptO
         apply, value = value, value.result
         try:
             apply = _swapped(apply, secrets)
-        except Misuse as error:
+        except errors.Misuse as error:
             return Raised("Misuse", error.message)
     try:
         kept = checked(value, what=tool.result_title)
         if secrets.active:
             kept = secrets.value(kept)
         encode(kept, what=tool.result_title)
-    except (BadValue, TooLarge) as error:
+    except (errors.BadValue, errors.TooLarge) as error:
         if tool.letter == "T":
             return Raised(type(error).__name__, error.message)
         return Returned(None, unkept=error.message)
@@ -249,29 +233,29 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets:
 
     harmless = tool.effect.changes_nothing
     match error:
-        case Refused():
+        case errors.Refused():
             return RefusedBy(_shown_json(error.proof, secrets), error.retry_after_s)
         case BadRequest() if not begun:
             return Raised(type(error).__name__, cut(error.message))
-        case NotSent() if not begun or not tool.marks_itself:
+        case errors.NotSent() if not begun or not tool.marks_itself:
             return Unsent(cut(str(error)))
-        case Busy():
+        case errors.Busy():
             return Doubtful("busy", kind=error.kind, text=cut(error.text), retry_after_s=error.retry_after_s)
-        case KeyReused():
-            told = KeyReused(_shown_json(error.proof, secrets))  # its message cuts the proof
+        case errors.KeyReused():
+            told = errors.KeyReused(_shown_json(error.proof, secrets))  # its message cuts the proof
             return Doubtful("key-reused", text=cut(str(told)))
-        case ToolNotImportable() | TooLarge() if not begun:
+        case errors.ToolNotImportable() | errors.TooLarge() if not begun:
             return Raised(type(error).__name__, cut(error.message))
-        case AttemptTimedOut() if not harmless and not begun:
+        case errors.AttemptTimedOut() if not harmless and not begun:
             return Unsent("the attempt timed out before it sent a byte")
-        case AttemptTimedOut() if not harmless:
+        case errors.AttemptTimedOut() if not harmless:
             return Doubtful("timeout", kind="AttemptTimedOut", text=str(error))
-        case ToolRaised():
+        case errors.ToolRaised():
             kind, text = error.kind, cut(error.text)
-        case HoldfastError():
+        case errors.HoldfastError():
             kind, text = type(error).__name__, cut(error.message)
         case _:
-            kind, text = type(error).__name__, cut(text_of(error))
+            kind, text = type(error).__name__, cut(errors.text_of(error))
     if harmless or (tool.marks_itself and not begun):
         return Raised(kind, text)  # nothing outside was changed: nothing was sent
     return Doubtful("raised", kind=kind, text=text)
@@ -295,7 +279,7 @@ def _shown_json(proof: object, secrets: Secrets) -> Json:
         kept = secrets.value(checked(proof, what="proof"))
         encode(kept, what="proof", bytes_max=64 * 1024)
         return kept
-    except (BadValue, TooLarge):
+    except (errors.BadValue, errors.TooLarge):
         return secrets.text(repr(proof).encode(errors="replace").decode())[:TEXT_CHARS_MAX]
 
 

@@ -12,22 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast import errors
 from holdfast.core.clock import Clock
 from holdfast.core.effect import CLASSES, Effect, Keyed
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.step import StepState
 from holdfast.core.values import copied
-from holdfast.errors import (
-    DoneWithOtherArguments,
-    GateRefused,
-    InvariantViolated,
-    NotSent,
-    Refused,
-    ResultNotKept,
-    StepSkipped,
-    ToolFailed,
-)
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
 from holdfast.journal.records import Attempt, Body, Claim, StepView, TaskView
 from holdfast.runtime.tool.tool import Tool
@@ -162,25 +153,25 @@ def outcome_of(step: StepView) -> object:
     match step.state:
         case StepState.SUCCEEDED:
             if step.unkept:
-                raise ResultNotKept(tool=step.tool, ordinal=step.ordinal, why=step.unkept)
+                raise errors.ResultNotKept(tool=step.tool, ordinal=step.ordinal, why=step.unkept)
             if (found := step.found_at) is not None and found.with_others:
-                raise DoneWithOtherArguments(
+                raise errors.DoneWithOtherArguments(
                     tool=step.tool, ordinal=step.ordinal, args=copied(found.args), result=copied(step.result)
                 )
             return copied(step.result)
         case StepState.FAILED:
             failure = step.failure
             if failure.proven:
-                raise Refused(failure.proof)
-            raise ToolFailed(tool=step.tool, kind=str(failure.kind), text=str(failure.text))
+                raise errors.Refused(failure.proof)
+            raise errors.ToolFailed(tool=step.tool, kind=str(failure.kind), text=str(failure.text))
         case StepState.SKIPPED:
             if (said := step.planned.gate) is not None and said.refused:
-                raise GateRefused(
+                raise errors.GateRefused(
                     tool=step.tool, ordinal=step.ordinal, rule=said.rule, why=said.why, retry_after_s=said.retry_after_s
                 )
-            raise StepSkipped(ordinal=step.ordinal, note=step.note)
+            raise errors.StepSkipped(ordinal=step.ordinal, note=step.note)
         case _:
-            raise InvariantViolated("I2", f"step {step.ordinal} is {step.state}, not closed")
+            raise errors.InvariantViolated("I2", f"step {step.ordinal} is {step.state}, not closed")
 
 
 def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
@@ -266,7 +257,7 @@ class MissingTool(Tool[..., Any]):
 
 
 async def _refuse(**_args: object) -> None:
-    raise NotSent("the agent does not have its tool any more")
+    raise errors.NotSent("the agent does not have its tool any more")
 
 
 def _effect_of(step: StepView) -> Effect:

@@ -20,27 +20,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.core.content import content_bytes
 from holdfast.core.effect import Read
 from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.values import checked, encode
-from holdfast.errors import (
-    BadInput,
-    BadValue,
-    Busy,
-    ContextTooLong,
-    HoldfastError,
-    Misuse,
-    ModelKeyRefused,
-    ModelNotFound,
-    ModelQuotaSpent,
-    ModelRejected,
-    ModelUnavailable,
-    ReplyGarbled,
-    StateHeldElsewhere,
-    TooLarge,
-    ToolFailed,
-)
 from holdfast.journal.records import Body, StepView
 from holdfast.runtime.models.model import Model
 from holdfast.runtime.models.port import Restarted, Show, Shown, TextDelta, check_show
@@ -60,19 +44,19 @@ SEEN_MAX = 64
 _TERMINAL = {
     kind.__name__: kind
     for kind in (
-        BadInput,
-        ContextTooLong,
-        ModelKeyRefused,
-        ModelNotFound,
-        ModelQuotaSpent,
-        ModelRejected,
-        StateHeldElsewhere,
-        TooLarge,
+        errors.BadInput,
+        errors.ContextTooLong,
+        errors.ModelKeyRefused,
+        errors.ModelNotFound,
+        errors.ModelQuotaSpent,
+        errors.ModelRejected,
+        errors.StateHeldElsewhere,
+        errors.TooLarge,
     )
 }
 
 # With these a model step is closed as failed.
-MODEL_ERRORS: tuple[type[HoldfastError], ...] = (*_TERMINAL.values(), ReplyGarbled)
+MODEL_ERRORS: tuple[type[errors.HoldfastError], ...] = (*_TERMINAL.values(), errors.ReplyGarbled)
 
 Tools = Sequence[Tool[..., Any] | Mapping[str, object]]
 
@@ -94,7 +78,7 @@ class AskCall(StepCall[Reply]):
         extra: Body | None = None,
     ) -> None:
         if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
-            raise Misuse(f"{model!r} is not a model", hint="make one: holdfast.Model(name, at=...)")
+            raise errors.Misuse(f"{model!r} is not a model", hint="make one: holdfast.Model(name, at=...)")
         check_show(show)
         super().__init__(run, _tool_of(model), {})
         self._model = model
@@ -106,11 +90,13 @@ class AskCall(StepCall[Reply]):
 
     async def perform(self, run: Run) -> Reply:
         if self.ordinal:
-            raise Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
+            raise errors.Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
         writer = run.steps.writer
         talk = self._talk if isinstance(self._talk, Talk) else _listed(writer, self._talk)
         if talk.asking:
-            raise Misuse("the model is already answering this talk", hint="use talk.copy() for a second conversation")
+            raise errors.Misuse(
+                "the model is already answering this talk", hint="use talk.copy() for a second conversation"
+            )
         talk.check_end()
         head = checked_head(self._model, talk, tools=self._tools, settings=self._settings)
         self.ordinal = run.take_ordinal()
@@ -154,7 +140,7 @@ async def ask_at(
     tool = _tool_of(model).with_sending(sending)
     try:
         result = await run.steps.perform(tool, ordinal, asked.to_json(), extra=extra)
-    except ToolFailed as failed:
+    except errors.ToolFailed as failed:
         raise _model_error(failed) from None
     reply = _reply_in(result, ordinal)
     talk.asking = False
@@ -189,7 +175,7 @@ def _known_head(given: Body) -> Body:
 
 def _schema_of(tool: object) -> object:
     if not isinstance(tool, Tool):
-        raise Misuse(f"{tool!r} is neither a tool nor the schema of one")
+        raise errors.Misuse(f"{tool!r} is neither a tool nor the schema of one")
     return cast("Tool[..., Any]", tool).schema
 
 
@@ -276,9 +262,9 @@ class _Sending:
                 keys=self._secrets.get_value,
             )
             result = self._result(reply)
-        except ModelUnavailable as error:
+        except errors.ModelUnavailable as error:
             raise _later(error, error.retry_after_s) from None
-        except ReplyGarbled as error:
+        except errors.ReplyGarbled as error:
             self._garbled += 1
             if self._garbled >= min(GARBLED_MAX, self._model.attempts):
                 raise
@@ -299,20 +285,20 @@ class _Sending:
             result["garbled"] = self._garbled
         try:
             encode(self._secrets.value(checked(result, what="the reply")), what="the reply")
-        except (BadValue, TooLarge) as error:
+        except (errors.BadValue, errors.TooLarge) as error:
             text = f"the reply cannot be kept: {error.message}"
-            raise ReplyGarbled(text, reason="too-large") from None
+            raise errors.ReplyGarbled(text, reason="too-large") from None
         return result
 
 
-def _later(error: ModelUnavailable | ReplyGarbled, after_s: float | None) -> Busy:
-    return Busy(after_s or 0.0, kind=type(error).__name__, text=error.message)
+def _later(error: errors.ModelUnavailable | errors.ReplyGarbled, after_s: float | None) -> errors.Busy:
+    return errors.Busy(after_s or 0.0, kind=type(error).__name__, text=error.message)
 
 
-def _model_error(failed: ToolFailed) -> Exception:
+def _model_error(failed: errors.ToolFailed) -> Exception:
     """The recorded failure as the error it was."""
-    if failed.kind == ReplyGarbled.__name__:
-        return ReplyGarbled(failed.text, reason="garbage")
+    if failed.kind == errors.ReplyGarbled.__name__:
+        return errors.ReplyGarbled(failed.text, reason="garbage")
     kind = _TERMINAL.get(failed.kind)
     return failed if kind is None else kind(failed.text)
 
@@ -323,20 +309,20 @@ def _reply_in(result: object, ordinal: str) -> Reply:
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         # Only a person who settled the step by hand can have given it.
         text = f"step {ordinal}: its result is no reply of a model: {error}"
-        raise ReplyGarbled(text, reason="garbage") from None
+        raise errors.ReplyGarbled(text, reason="garbage") from None
 
 
 def _listed(writer: TaskWriter, messages: object) -> Talk:
     """A talk of these messages, for one question."""
     if not isinstance(messages, list | tuple):
-        raise Misuse("ask: give a talk (run.talk) or a list of messages")
+        raise errors.Misuse("ask: give a talk (run.talk) or a list of messages")
     given = cast("Sequence[object]", messages)
     roles = [cast(Object, one).get("role") if isinstance(one, Mapping) else None for one in given]
     leading = next((at for at, role in enumerate(roles) if role != "system"), len(given))
     talk = Talk(writer, system=given[:leading])  # pyright: ignore[reportArgumentType] - checked there
     for message in given[leading:]:
         if not isinstance(message, Mapping):
-            raise BadInput(f"message {len(talk) + 1}: must be an object")
+            raise errors.BadInput(f"message {len(talk) + 1}: must be an object")
         talk.add(cast(Object, message))
     return talk
 

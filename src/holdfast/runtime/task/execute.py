@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, assert_never, cast
 
+from holdfast import errors
 from holdfast.core.effect import Keyed
 from holdfast.core.notices import Notice, approval_notice, task_parked_notice
 from holdfast.core.rest import (
@@ -28,18 +29,6 @@ from holdfast.core.rest import (
 from holdfast.core.step import StepState
 from holdfast.core.values import checked, encode
 from holdfast.core.waiting import is_closed_from_outside
-from holdfast.errors import (
-    BadValue,
-    Cancelled,
-    HoldfastError,
-    InvariantViolated,
-    JournalDamaged,
-    JournalStopped,
-    ReadOnly,
-    RunFenced,
-    TooLarge,
-    text_of,
-)
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, Body, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.gate.guard import Guard, OnRefused, silent
@@ -70,9 +59,9 @@ async def execute(
         note_changes(writer, task.digests, park=park, report=on_change)
         run.steps.changes = HeadChanges(writer=writer, park=park, report=on_change)
         return await _succeed(task, writer, await _run_code(task, run, writer))
-    except RunFenced:
+    except errors.RunFenced:
         return None
-    except Cancelled:
+    except errors.Cancelled:
         return await _finish(writer, TaskState.CANCELLED, {})
     except Suspended as signal:
         return await _rest(writer, signal.rest)
@@ -81,7 +70,7 @@ async def execute(
             return await _fail(writer, error)
         await _give_back(writer)
         raise
-    except (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly):
+    except (errors.InvariantViolated, errors.JournalStopped, errors.JournalDamaged, errors.ReadOnly):
         raise  # the journal's trouble is not the code's outcome
     except BaseException as error:
         if is_closed_from_outside(error):
@@ -104,7 +93,7 @@ async def _run_code(task: TaskType, run: Run, writer: TaskWriter) -> object:
             raise
         error = raised
     stopped = isinstance(error, asyncio.CancelledError) and writer.stopping
-    if not isinstance(error, RunFenced) and not stopped:
+    if not isinstance(error, errors.RunFenced) and not stopped:
         await run.steps.end_all()
     if run.signal is not None and not stopped:
         raise run.signal from None
@@ -117,7 +106,7 @@ async def _succeed(task: TaskType, writer: TaskWriter, result: object) -> TaskSt
     try:
         kept = writer.secrets.value(checked(result, what=f"result of {task.name}"))
         encode(kept, what=f"result of {task.name}")
-    except (BadValue, TooLarge) as error:
+    except (errors.BadValue, errors.TooLarge) as error:
         return await _fail(writer, error)
     try:
         return await _finish(writer, TaskState.SUCCEEDED, {"result": kept})
@@ -126,15 +115,15 @@ async def _succeed(task: TaskType, writer: TaskWriter, result: object) -> TaskSt
 
 
 async def _fail(writer: TaskWriter, error: BaseException) -> TaskState | None:
-    text = writer.secrets.text(text_of(error))
+    text = writer.secrets.text(errors.text_of(error))
     body: Body = {"kind": type(error).__name__, "text": text[:TEXT_CHARS_MAX]}
-    if isinstance(error, HoldfastError):
+    if isinstance(error, errors.HoldfastError):
         body["code"] = error.code
     # A task that was asked to stop has stopped, whatever its code made of the skipped step.
     return await _finish(writer, TaskState.CANCELLED if writer.cancelled else TaskState.FAILED, body)
 
 
-async def rest_as_defect(writer: TaskWriter, error: InvariantViolated) -> TaskState | None:
+async def rest_as_defect(writer: TaskWriter, error: errors.InvariantViolated) -> TaskState | None:
     """A promise of our own code broke in this task: it rests for a person, not for the next run."""
     return await _rest(writer, NeedsPerson(f"defect: {error.message}"))
 
@@ -187,7 +176,7 @@ async def _rest(writer: TaskWriter, rest: Rest) -> TaskState | None:
 async def _give_back(writer: TaskWriter) -> None:
     """The worker stops: the task goes back to the queue at once, for another one."""
     if writer.fenced:
-        with contextlib.suppress(RunFenced):
+        with contextlib.suppress(errors.RunFenced):
             await writer.flush()  # leaves what is known as evidence
         return
     entry = NewRecord(kind=RecordKind.RESTED, body={"state": "queued", "why": Stopping().text})
@@ -200,7 +189,7 @@ async def _end(writer: TaskWriter, entry: NewRecord, change: Change) -> TaskStat
     applied = tuple(item.number for item in writer.inbox if item.kind in answered)
     try:
         await writer.write([entry], change=change, applied=applied)
-    except RunFenced:
+    except errors.RunFenced:
         return None
     return change.state
 

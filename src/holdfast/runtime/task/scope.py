@@ -13,20 +13,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NoReturn
 
+from holdfast import errors
 from holdfast.core.notices import step_parked_notice
 from holdfast.core.ordinal import slot_ordinal
 from holdfast.core.rest import Diverged, Suspended, WaitsForApproval
 from holdfast.core.step import StepState
-from holdfast.errors import (
-    Cancelled,
-    Misuse,
-    RequestConflict,
-    RunFenced,
-    SessionLost,
-    Signal,
-    TaskCancelled,
-    TaskParked,
-)
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.session.task_writer import TaskWriter
@@ -51,7 +42,7 @@ class Scope:
 
     @property
     def scratch(self) -> NoReturn:
-        raise Misuse(
+        raise errors.Misuse(
             "a scope has no scratch folder: nothing replays the code around it",
             hint="use run.scratch in a task, or a folder of your own",
         )
@@ -75,19 +66,19 @@ class Scope:
                 return result
             except Suspended as signal:
                 raise self._explained(signal, slot, ordinal) from None
-            except RunFenced:
-                raise SessionLost(f"scope {self.name}: this session is over") from None
-            except Signal:
-                raise TaskCancelled(task_id=self.task_id) from None
+            except errors.RunFenced:
+                raise errors.SessionLost(f"scope {self.name}: this session is over") from None
+            except errors.Signal:
+                raise errors.TaskCancelled(task_id=self.task_id) from None
 
     def _explained(self, signal: Suspended, slot: str, ordinal: str) -> Exception:
         if isinstance(signal.rest, Diverged):
-            return RequestConflict(task_id=self.task_id, request_id=slot, name=f"scope {self.name}")
+            return errors.RequestConflict(task_id=self.task_id, request_id=slot, name=f"scope {self.name}")
         step = self._writer.step(ordinal)
         asked = step.question if step is not None else ""
         if isinstance(signal.rest, WaitsForApproval):
             asked = "it waits for approval (`holdfast approval list`)"
-        return TaskParked(task_id=self.task_id, ordinal=ordinal, question=asked or signal.rest.text)
+        return errors.TaskParked(task_id=self.task_id, ordinal=ordinal, question=asked or signal.rest.text)
 
     async def release(self) -> None:
         """Give the scope back, for another process or a later day."""
@@ -110,14 +101,14 @@ async def settle_scope(writer: TaskWriter, steps: Steps, tools: dict[str, Tool[.
             return await _rest(writer, TaskState.PARKED, strange)
         # With its tool at hand it is in doubt only because this worker stops: another one settles it.
         return await _rest(writer, TaskState.QUEUED if doubtful else None)
-    except RunFenced:
+    except errors.RunFenced:
         return None
 
 
 async def _settle_one(steps: Steps, step: StepView, tool: Tool[..., Any]) -> None:
     try:
         await steps.settle_open(tool, step)
-    except (Suspended, Cancelled):
+    except (Suspended, errors.Cancelled):
         return
 
 
@@ -156,6 +147,6 @@ async def _rest(writer: TaskWriter, state: TaskState | None, strange: StepView |
     change = Change(state=state, notice=notice)
     try:
         await writer.write([NewRecord(kind=RecordKind.RESTED, body=body)], change=change, applied=retries)
-    except RunFenced:
+    except errors.RunFenced:
         return None
     return state

@@ -35,20 +35,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, cast
 
+from holdfast import errors
 from holdfast.core import values
-from holdfast.errors import (
-    BadValue,
-    Busy,
-    HoldfastError,
-    KeyReused,
-    Misuse,
-    NotSent,
-    Refused,
-    TooLarge,
-    ToolNotImportable,
-    ToolRaised,
-    text_of,
-)
 from holdfast.host.hardening import die_with_parent, harden
 
 Function = Callable[..., Any]  # Any: a tool takes and returns whatever JSON its author chose
@@ -76,12 +64,12 @@ def locate(function: Function) -> Target:
     name: str = getattr(function, "__qualname__", "")
     shown = name or repr(function)
     if not name or "<lambda>" in name:
-        raise ToolNotImportable(f"{shown} has no name by which another process could find it")
+        raise errors.ToolNotImportable(f"{shown} has no name by which another process could find it")
     if "<locals>" in name:
-        raise ToolNotImportable(f"{shown} is defined inside a function: another process cannot find it")
+        raise errors.ToolNotImportable(f"{shown} is defined inside a function: another process cannot find it")
     module = sys.modules.get(function.__module__)
     if module is None or _find(module, name) is not function:
-        raise ToolNotImportable(
+        raise errors.ToolNotImportable(
             f"module {function.__module__} holds something else under the name {name}",
             hint="keep the tool under the name it was defined with, at the top level of its module",
         )
@@ -97,10 +85,10 @@ def resolve(target: Target) -> Function:
         module = _load(target) if target.file else import_module(target.module)
     except Exception as error:
         kind = type(error).__name__
-        raise ToolNotImportable(f"cannot import {target.file or target.module}: {kind}: {error}") from error
+        raise errors.ToolNotImportable(f"cannot import {target.file or target.module}: {kind}: {error}") from error
     found = _find(module, target.name)
     if not callable(found):
-        raise ToolNotImportable(f"{target.file or target.module} has no function {target.name}")
+        raise errors.ToolNotImportable(f"{target.file or target.module} has no function {target.name}")
     return cast(Function, found)
 
 
@@ -111,7 +99,7 @@ def _place(module: ModuleType, name: str) -> Target:
         if spec is not None:
             return Target(module=spec.name, name=name)  # started with `python -m`
         if file is None:
-            raise ToolNotImportable(f"{name} was typed in, not read from a file: another process cannot find it")
+            raise errors.ToolNotImportable(f"{name} was typed in, not read from a file: another process cannot find it")
         return Target(module=_SCRIPT, name=name, file=_absolute(file))
     if file is not None and not _imports_same(module.__name__, file):
         return Target(module=module.__name__, name=name, file=_absolute(file))
@@ -188,12 +176,12 @@ class ChildCall:
 
     @property
     def http(self) -> object:
-        raise Misuse("call.http is for async tools", hint="make the tool `async def`, or use your own client")
+        raise errors.Misuse("call.http is for async tools", hint="make the tool `async def`, or use your own client")
 
 
 def scratch_path(folder: str) -> Path:
     if not folder:
-        raise Misuse("this task has no scratch folder yet", hint="use `run.scratch` in the task's code first")
+        raise errors.Misuse("this task has no scratch folder yet", hint="use `run.scratch` in the task's code first")
     return Path(folder)
 
 
@@ -210,7 +198,7 @@ def main() -> None:
     while (request := receive(channel)) is not None:
         try:
             function = resolve(Target(**request["target"]))
-        except ToolNotImportable as error:
+        except errors.ToolNotImportable as error:
             channel.sendall(frame({"unfit": error.message}, what="answer"))
             continue
         channel.sendall(frame({"ready": True}, what="answer"))
@@ -227,7 +215,7 @@ def _outcome(function: Function, request: Message) -> bytes:
         return frame(raised(error), what="outcome")
     try:
         return frame(returned(value), what="result")
-    except HoldfastError as error:  # the effect took place; only its result cannot be kept
+    except errors.HoldfastError as error:  # the effect took place; only its result cannot be kept
         return frame(unkept(error.message), what="outcome")
     except RecursionError:
         return frame(unkept("the result is nested too deeply"), what="outcome")
@@ -301,7 +289,7 @@ async def read_message(reader: asyncio.StreamReader) -> Message:
     try:
         body = await reader.readexactly(_checked_length(await reader.readexactly(_LENGTH_BYTES)))
         message = values.decode(body)
-    except (TooLarge, ValueError, RecursionError) as error:  # the tool wrote over our socket
+    except (errors.TooLarge, ValueError, RecursionError) as error:  # the tool wrote over our socket
         raise ConnectionError(f"garbled answer: {error}") from error
     if not isinstance(message, dict):
         raise ConnectionError("garbled answer: no message")
@@ -345,18 +333,18 @@ class Unkept(Exception):
 def raised(error: BaseException) -> Message:
     """How an exception of the tool travels: the four that say something, or its name and text."""
     match error:
-        case Refused():
+        case errors.Refused():
             proof, later = _proof(error.proof), error.retry_after_s
             return {"kind": "refused", "proof": proof, "retry_after_s": later}
-        case KeyReused():
+        case errors.KeyReused():
             return {"kind": "key-reused", "proof": _proof(error.proof)}
-        case NotSent():
+        case errors.NotSent():
             return {"kind": "not-sent", "reason": _tidy(error.message)}
-        case Busy():
+        case errors.Busy():
             return {"kind": "busy", "retry_after_s": float(error.retry_after_s)}
         case _:
-            code = error.code if isinstance(error, HoldfastError) else ""
-            kind, text = type(error).__name__, text_of(error)
+            code = error.code if isinstance(error, errors.HoldfastError) else ""
+            kind, text = type(error).__name__, errors.text_of(error)
             return {"kind": "raised", "type": kind, "text": text, "code": code}
 
 
@@ -368,21 +356,21 @@ def opened(outcome: Message, *, tool: str) -> object:
         case "unkept":
             raise Unkept(outcome["why"])
         case "refused":
-            raise Refused(outcome["proof"], retry_after_s=outcome["retry_after_s"])
+            raise errors.Refused(outcome["proof"], retry_after_s=outcome["retry_after_s"])
         case "key-reused":
-            raise KeyReused(outcome["proof"])
+            raise errors.KeyReused(outcome["proof"])
         case "not-sent":
-            raise NotSent(outcome["reason"])
+            raise errors.NotSent(outcome["reason"])
         case "busy":
-            raise Busy(outcome["retry_after_s"])
+            raise errors.Busy(outcome["retry_after_s"])
         case _:
-            raise ToolRaised(tool=tool, kind=outcome["type"], text=outcome["text"], error_code=outcome["code"])
+            raise errors.ToolRaised(tool=tool, kind=outcome["type"], text=outcome["text"], error_code=outcome["code"])
 
 
 def _checked_length(head: bytes) -> int:
     length = int.from_bytes(head, "big")
     if length > FRAME_BYTES_MAX:
-        raise TooLarge(f"a message of {length:,} bytes; the limit is {FRAME_BYTES_MAX:,}")
+        raise errors.TooLarge(f"a message of {length:,} bytes; the limit is {FRAME_BYTES_MAX:,}")
     return length
 
 
@@ -403,7 +391,7 @@ def _proof(value: object) -> object:
         kept = values.checked(value, what="proof")
         values.encode(kept, what="proof", bytes_max=_PROOF_BYTES_MAX)
         return kept
-    except (BadValue, TooLarge):
+    except (errors.BadValue, errors.TooLarge):
         return _tidy(repr(value))
 
 
