@@ -172,18 +172,12 @@ class Loop:
         return reply
 
     async def _ask_at(self, extra: Body | None) -> Reply:
-        agent = self._agent
+        agent, talk = self._agent, self._talk
         self._run.seek(2 * self._turn)
         self._turn += 1
         try:
             return await AskCall(
-                self._run,
-                agent.model,
-                self._talk,
-                tools=agent.offered,
-                settings=agent.settings,
-                show=agent.show,
-                extra=extra,
+                self._run, agent.model, talk, tools=agent.offered, settings=agent.settings, show=agent.show, extra=extra
             )
         except MODEL_ERRORS as error:
             # Nothing is wrong with the task: once a person has fixed the cause, a retry asks again.

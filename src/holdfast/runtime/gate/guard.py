@@ -191,12 +191,8 @@ class Tally:
         spent = dict(self._spent)
         for ordinal, args in under_way:
             _spend(spent, ordinal, args)
-        return Past(
-            calls=self._calls + len(under_way),
-            spent=spent,
-            sent_most=len(self._sent) + len(under_way),
-            sent_ago_ms=lambda: self._ago(len(taken)),
-        )
+        calls, sent = self._calls + len(under_way), len(self._sent) + len(under_way)
+        return Past(calls=calls, spent=spent, sent_most=sent, sent_ago_ms=lambda: self._ago(len(taken)))
 
     def _close(self, step: StepView) -> None:
         del self._open[step.ordinal]

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TypedDict, Unpack
 
 from holdfast.core import answers
@@ -123,15 +124,8 @@ class HttpClient:
             declared = answers.check_refused_on(refused_on)
             if effect:
                 self._check_first()
-            message = build(
-                method.upper(),
-                url,
-                params=params,
-                json=json,
-                body=body,
-                headers=headers,
-                own_headers=self._marks if effect else self._trace,
-            )
+            own = self._marks if effect else self._trace
+            message = build(method.upper(), url, params=params, json=json, body=body, headers=headers, own_headers=own)
         except (BadRequest, Misuse) as error:
             raise self._unsent(BadRequest, str(error)) from error
         response = await self._exchange(message, timeout_s=timeout_s, effect=effect)
@@ -163,11 +157,8 @@ class HttpClient:
         asked = whole = False
         try:
             async with asyncio.timeout(left_s):
-                transport, exchange = await connect(
-                    message.target,
-                    lambda: Exchange(message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX),
-                    ssl_context=self._ssl_context,
-                )
+                made = partial(Exchange, message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX)
+                transport, exchange = await connect(message.target, made, ssl_context=self._ssl_context)
                 self._check_may_send(exchange, transport, where)
                 if effect:
                     self._check_first()  # again: another one may have been sent meanwhile

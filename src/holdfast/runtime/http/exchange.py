@@ -260,11 +260,8 @@ async def open_stream(
         async with whole_time:
             try:
                 async with asyncio.timeout(timeouts.connect_s):
-                    transport, pipe = await connect(
-                        message.target,
-                        lambda: _Pipe(message.parser, body_bytes_max=body_bytes_max),
-                        ssl_context=ssl_context,
-                    )
+                    made = functools.partial(_Pipe, message.parser, body_bytes_max=body_bytes_max)
+                    transport, pipe = await connect(message.target, made, ssl_context=ssl_context)
             except TimeoutError:
                 if whole_time.expired():
                     raise

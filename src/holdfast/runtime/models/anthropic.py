@@ -153,7 +153,7 @@ def _finish(parts: list[Part], body: Object) -> Reply:
     if container:
         ids["container"] = wire.shown_id(container.get("id"))
     return wire.finish(
-        parts, stop=stop, usage=_usage(body.get("usage")), ids=ids, held_state=("container",) if container else ()
+        parts, stop=stop, usage=_usage(body.get("usage")), ids=ids, held=("container",) if container else ()
     )
 
 

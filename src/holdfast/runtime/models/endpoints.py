@@ -232,12 +232,8 @@ def as_failure(endpoint: Endpoint, error: ModelError, *, text_chars: int) -> Fai
 
 
 def as_resting(endpoint: Endpoint, *, wait_s: float) -> Failure:
-    return Failure(
-        endpoint=endpoint.name,
-        code=RESTING,
-        message=f"endpoint {endpoint.name}: is not asked for a while after failures",
-        retry_after_s=wait_s,
-    )
+    why = f"endpoint {endpoint.name}: is not asked for a while after failures"
+    return Failure(endpoint=endpoint.name, code=RESTING, message=why, retry_after_s=wait_s)
 
 
 def verdict(failures: Sequence[Failure], errors: Mapping[str, ModelError]) -> ModelError:

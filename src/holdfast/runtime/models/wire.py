@@ -233,23 +233,12 @@ def new_call(*, tool: object, text: str, provider_id: object) -> ToolCall:
     name = tool if isinstance(tool, str) else ""
     read = parse_arguments(text)
     error = read.error if name else "the call names no tool"
-    return ToolCall(
-        number=0,
-        tool=name,
-        text=read.text,
-        arguments=None if error else read.value,
-        error=error,
-        provider_id=shown_id(provider_id),
-    )
+    found, named = None if error else read.value, shown_id(provider_id)
+    return ToolCall(number=0, tool=name, text=read.text, arguments=found, error=error, provider_id=named)
 
 
 def finish(
-    parts: Sequence[Part],
-    *,
-    stop: StopReason,
-    usage: Usage | None,
-    ids: dict[str, str],
-    held_state: tuple[str, ...] = (),
+    parts: Sequence[Part], *, stop: StopReason, usage: Usage | None, ids: dict[str, str], held: tuple[str, ...] = ()
 ) -> Reply:
     """Number the calls and judge the whole. Raises ReplyGarbled."""
     kept: list[Part] = []
@@ -267,10 +256,5 @@ def finish(
     )
     if not says_something and stop not in _EMPTY_IS_MEANT:
         raise ReplyGarbled("the reply is empty: no text, no tool call, no refusal", reason="empty")
-    return Reply(
-        parts=tuple(kept),
-        stop=stop,
-        usage=usage,
-        ids={name: text for name, text in ids.items() if text},
-        held_state=held_state,
-    )
+    given = {name: text for name, text in ids.items() if text}
+    return Reply(parts=tuple(kept), stop=stop, usage=usage, ids=given, held_state=held)

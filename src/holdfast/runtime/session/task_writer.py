@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Clock
@@ -181,23 +182,18 @@ class TaskWriter:
             pending, slots = self._pending, self._slots
             self._pending, self._slots = [], []
             taken = [*pending, *entries] if pending else entries
-            before = self.hold.seq
+            hold, before = self.hold, self.hold.seq
+            append = partial(
+                self.journal.append, hold, taken, change=change, applied=applied, statements=statements, begins=begins
+            )
             try:
                 if self.fenced:
                     await self._leave_evidence(taken)
                     raise RunFenced
                 try:
-                    numbers = (
-                        await self.journal.append(
-                            self.hold, taken, change=change, applied=applied, statements=statements, begins=begins
-                        )
-                        if taken or change is not None or applied
-                        else []
-                    )
+                    numbers = await append() if taken or change is not None or applied else []
                 except (LeaseLost, CommitUnknown) as error:
-                    numbers = await self._append_again(
-                        error, taken, change=change, applied=applied, statements=statements, begins=begins
-                    )
+                    numbers = await self._append_again(error, taken, append)
             except asyncio.CancelledError:
                 if self.hold.seq == before:
                     self._put_back(pending, slots)
@@ -224,14 +220,7 @@ class TaskWriter:
             self._flush_soon()
 
     async def _append_again(
-        self,
-        error: HoldfastError,
-        entries: Sequence[NewRecord],
-        *,
-        change: Change | None,
-        applied: Sequence[int],
-        statements: Sequence[Statement],
-        begins: bool,
+        self, error: HoldfastError, entries: Sequence[NewRecord], append: Callable[[], Awaitable[list[int]]]
     ) -> list[int]:
         """After a commit that is in doubt: again where the journal says that it is not there."""
         for _ in range(CONFIRM_MAX - 1):
@@ -243,9 +232,7 @@ class TaskWriter:
                 # claim reads it from the journal.
                 break
             try:
-                return await self.journal.append(
-                    self.hold, entries, change=change, applied=applied, statements=statements, begins=begins
-                )
+                return await append()
             except (LeaseLost, CommitUnknown) as again:
                 error = again
         self.fenced = True

@@ -32,6 +32,8 @@ from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, M
 TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
 FIND_TIMEOUT_S = 30.0
 
+Args = dict[str, Any]  # Any: JSON values, checked before they are planned
+
 
 class Returned(msgspec.Struct):
     result: Json
@@ -99,14 +101,7 @@ class Caller:
     memory: Memory | None = None
 
     async def attempt(
-        self,
-        tool: Tool[..., Any],
-        step: StepView,
-        args: dict[str, Any],
-        *,
-        task_id: str,
-        send: Send,
-        folder: Path | None = None,
+        self, tool: Tool[..., Any], step: StepView, args: Args, *, task_id: str, send: Send, folder: Path | None = None
     ) -> AttemptOutcome:
         """Call the tool once. Raises RunFenced before anything is sent where the lease is over."""
         ends = asyncio.get_running_loop().time() + tool.timeout_s
@@ -144,13 +139,7 @@ class Caller:
         return _returned(tool, value, self.secrets)
 
     async def find(
-        self,
-        tool: Tool[..., Any],
-        step: StepView,
-        args: dict[str, Any],
-        *,
-        task_id: str,
-        sent_ago_s: float | None = None,
+        self, tool: Tool[..., Any], step: StepView, args: Args, *, task_id: str, sent_ago_s: float | None = None
     ) -> FindAnswer:
         """Ask the lookup. Whatever it raises means that it cannot say."""
         if tool.finder is None:
@@ -176,7 +165,7 @@ class Caller:
         """Whether it is our own signal; one that a tool raises is an error like any other."""
         return isinstance(error, errors.RunFenced) and self.lease.lost
 
-    async def _invoke(self, tool: Tool[..., Any], call: Call, args: dict[str, Any], mark: Callable[[], None]) -> object:
+    async def _invoke(self, tool: Tool[..., Any], call: Call, args: Args, mark: Callable[[], None]) -> object:
         """Call a blocking tool, in a child process or in a thread."""
         self.lease.check()
         if tool.needs_child:
@@ -267,7 +256,7 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _own(args: dict[str, Any]) -> dict[str, Any]:
+def _own(args: Args) -> Args:
     """Arguments that the tool may change without changing what a repeat would send."""
     own: Any = copied(args)  # Any: the same JSON object
     return own

@@ -27,6 +27,7 @@ from holdfast.runtime.session.task_writer import TaskWriter
 MARKS = "@marks"
 ASKED = "@asked"
 DIGEST_CHARS = 16
+Report = Callable[[list[str]], None]  # what has changed
 LATER = frozenset(("code", "endpoints"))  # of agents: journals of before have no record of them
 HEAD = {"model": "model", "settings": "settings", "system": "prompt", "tools": "tools"}
 
@@ -47,9 +48,7 @@ def source_digest(source: str) -> str:
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def note_changes(
-    writer: TaskWriter, digests: Mapping[str, str], *, park: bool, report: Callable[[list[str]], None]
-) -> None:
+def note_changes(writer: TaskWriter, digests: Mapping[str, str], *, park: bool, report: Report) -> None:
     """Record the marks where they are new, report where they have changed.
 
     Raises Suspended where a changed task has to wait for a person.
@@ -79,7 +78,7 @@ class HeadChanges:
 
     writer: TaskWriter
     park: bool
-    report: Callable[[list[str]], None]
+    report: Report
 
     def check_head(self, before: tuple[str, Body], now: tuple[str, Body]) -> None:
         """Both as digest and head. Raises Suspended where a person has to say yes first."""

@@ -20,7 +20,17 @@ from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.session.task_writer import TaskWriter
-from holdfast.runtime.step.attempt import AttemptOutcome, Caller, Doubtful, Raised, RefusedBy, Returned, Send, Unsent
+from holdfast.runtime.step.attempt import (
+    Args,
+    AttemptOutcome,
+    Caller,
+    Doubtful,
+    Raised,
+    RefusedBy,
+    Returned,
+    Send,
+    Unsent,
+)
 from holdfast.runtime.step.facts import slot_tag
 from holdfast.runtime.tool.tool import Tool
 
@@ -29,8 +39,6 @@ LEASE_RETRY_S = 0.01
 NOT_SENT = "not sent"
 # These close a step without a call of this run: the scratch folder is as it was before it.
 _CLOSED_ELSEWHERE = frozenset((Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event.SETTLE_SKIP, Event.SKIP))
-
-Args = dict[str, Any]  # Any: JSON values, checked before they are planned
 
 
 class Sender:
@@ -95,15 +103,9 @@ class Sender:
         self._writer.calls += 1
         try:
             try:
-                scratch = self._writer.scratch
-                outcome = await self._caller.attempt(
-                    tool,
-                    step,
-                    args,
-                    task_id=self._writer.view.task_id,
-                    send=send,
-                    folder=None if scratch is None else scratch.path,
-                )
+                scratch, task_id = self._writer.scratch, self._writer.view.task_id
+                folder = None if scratch is None else scratch.path
+                outcome = await self._caller.attempt(tool, step, args, task_id=task_id, send=send, folder=folder)
             except asyncio.CancelledError:
                 # The worker is stopping or fenced, or the task's code broke the call off.
                 await self._record_stop(step, send)

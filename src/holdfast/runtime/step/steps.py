@@ -262,13 +262,9 @@ class Steps:
             row = cast(Step, following)
         if Event.SKIP in events and self.writer.scratch is not None:
             await self.writer.scratch.after_late(ordinal)
+        key = self._key(ordinal)
         entry = NewRecord(
-            kind=RecordKind.STEP,
-            ordinal=ordinal,
-            events=events,
-            body=body,
-            effect_key=self._key(ordinal),
-            fingerprint=mark,
+            kind=RecordKind.STEP, ordinal=ordinal, events=events, body=body, effect_key=key, fingerprint=mark
         )
         await self.writer.write([entry])
         return await self._reconciler.drive(tool, self.writer.get_step(ordinal), body["args"])

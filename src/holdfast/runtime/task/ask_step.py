@@ -123,11 +123,7 @@ async def ask_at(
         asked = _same(run, step, talk, named)
     else:
         asked = AskRecord(
-            after=talk.after,
-            count=len(talk),
-            head=digest,
-            prefix=talk.prefix,
-            new=tuple(digest for _, digest in talk.new),
+            after=talk.after, count=len(talk), head=digest, prefix=talk.prefix, new=tuple(one for _, one in talk.new)
         )
         if not writer.cancelled:
             for message, name in talk.new:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any, assert_never, cast
 
 from holdfast import errors
@@ -34,7 +33,7 @@ from holdfast.journal.records import ENDED, Body, NewRecord, RecordKind, StepVie
 from holdfast.runtime.gate.guard import Guard, OnRefused, silent
 from holdfast.runtime.scratch.scratch import CANNOT_KEEP
 from holdfast.runtime.session.task_writer import TaskWriter
-from holdfast.runtime.step.code_changes import MARKS, HeadChanges, note_changes
+from holdfast.runtime.step.code_changes import MARKS, HeadChanges, Report, note_changes
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import TaskType
 
@@ -42,12 +41,7 @@ TEXT_CHARS_MAX = 2_000
 
 
 async def execute(
-    task: TaskType,
-    run: Run,
-    writer: TaskWriter,
-    *,
-    on_change: Callable[[list[str]], None],
-    on_refused: OnRefused = silent,
+    task: TaskType, run: Run, writer: TaskWriter, *, on_change: Report, on_refused: OnRefused = silent
 ) -> TaskState | None:
     """Run the task's code; the state it ended in, or None where the run was fenced."""
     if writer.cancelled and not writer.view.steps and not writer.view.notes.keys() - {MARKS}:

@@ -320,12 +320,8 @@ class Run:
             return
         if ordinal in view.steps:
             raise self._diverged(f"step {ordinal} was a call, now it is a note")
-        remark = Remark(
-            remark_id=f"{self.task_id}/{ordinal}",
-            to=remark_to(to),
-            text=str(checked(text, what="note")),
-            origin=f"task {view.name}",
-        )
+        said, remark_id = str(checked(text, what="note")), f"{self.task_id}/{ordinal}"
+        remark = Remark(remark_id=remark_id, to=remark_to(to), text=said, origin=f"task {view.name}")
         check_remark(remark)
         body: Body = {"to": remark.to.value, "text": remark.text, "origin": remark.origin}
         with self.open_step(ordinal):

@@ -24,6 +24,7 @@ had changed since it was planned, and `garbled` where so many replies before it 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -217,21 +218,6 @@ class Contents:
 class Talk:
     """A conversation with a model. Made by `run.talk`; `run.ask` adds each reply to it."""
 
-    __slots__ = (
-        "_answers",
-        "_contents",
-        "_messages",
-        "_new",
-        "_order",
-        "_refs",
-        "_system",
-        "after",
-        "asking",
-        "kept",
-        "prefix",
-        "session",
-    )
-
     def __init__(self, writer: TaskWriter, *, system: str | Sequence[str | Object] = ()) -> None:
         self._contents = Contents(writer)
         self._messages: list[Object] = []  # those of the system first
@@ -303,9 +289,7 @@ class Talk:
 
     def copy(self) -> Talk:
         """Another talk that begins with the same messages."""
-        other = Talk.__new__(Talk)
-        for name in Talk.__slots__:
-            setattr(other, name, getattr(self, name))
+        other = copy.copy(self)
         other._messages = list(self._messages)
         other._new = list(self._new)
         other._answers = dict(self._answers)
