@@ -384,7 +384,7 @@ async def test_a_far_end_that_speaks_first_gets_nothing(greeting: bytes) -> None
         slow = Slow(
             effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4", time_left_s=lambda: 9.0, on_first_byte=pytest.fail
         )
-        with pytest.raises(NotSent, match="spoke first"):
+        with pytest.raises(NotSent, match="sent something before it was asked"):
             await slow.post(end.url)
 
 

@@ -157,8 +157,7 @@ class HttpClient:
         asked = whole = False
         try:
             async with asyncio.timeout(left_s):
-                made = partial(Exchange, message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX)
-                transport, exchange = await connect(message.target, made, ssl_context=self._ssl_context)
+                transport, exchange = await self._connect(message)
                 self._check_may_send(exchange, transport, where)
                 if effect:
                     self._check_first()  # again: another one may have been sent meanwhile
@@ -181,6 +180,10 @@ class HttpClient:
         finally:
             if transport is not None:
                 close(transport, whole=whole)
+
+    async def _connect(self, message: Message) -> tuple[asyncio.Transport, Exchange]:
+        made = partial(Exchange, message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX)
+        return await connect(message.target, made, ssl_context=self._ssl_context)
 
     def _check_may_send(self, exchange: Exchange, transport: asyncio.Transport, where: str) -> None:
         """The last look before the first byte; nothing may be awaited after it."""
