@@ -7,7 +7,7 @@ The habits that the contract rests on, as the provider documents them:
 * Nothing is stored, because nothing was begun, where the parameters do not validate (400), the
   same key is under way (409), or the rate is limited (429).
 * Another body under a known key is an error of type `idempotency_error`, with status 400: here it
-  is told apart from a refusal by that type, not by the status.
+  is distinguished from a refusal by that type, not by the status.
 
 Every object made here carries the effect key in its metadata. That is what the lookup goes by:
 when the key's window is over, or all attempts met a stored 500. Within a day it reads the list,

@@ -1,7 +1,7 @@
 """AWS Signature Version 4 for requests whose whole body is at hand: bytes in, one header out.
 
 Pure: the moment is an argument. Object stores encode a path once and do not tidy it, which is what
-`encoded_path` does and what is signed here as it stands.
+`encoded_path` does and what is signed here unchanged.
 """
 
 from __future__ import annotations

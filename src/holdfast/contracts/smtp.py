@@ -1,10 +1,10 @@
 """Mail by SMTP: at most once, in doubt a person; or Queryable where sent mail can be looked up.
 
-SMTP has no key, and nobody can be asked about a message. What can be done is done:
+SMTP has no key, and no server can be asked about a message. What can be done is done:
 
 * The doubt is as small as it can be. Until the dot that ends the data has been sent, a server may
   not deliver: everything before it, a killed worker too, provably sent nothing and is tried again.
-  Only between the dot and the server's word does nobody know.
+  Only between the dot and the server's reply is the outcome unknown.
 * All recipients or none: one that is refused ends the conversation before the data.
 * The Message-ID is made from the effect key, so every attempt of a step is the same message to all
   who look at it: people who must decide, servers and mail programs that drop copies, and a lookup,
@@ -129,7 +129,7 @@ async def send(
         if user:
             await _in_time(call, log_in(line, offers, user, password))
         await _in_time(call, hand_over(line, sender, recipients, mail))
-        call.sending()  # from here on nobody knows, until the server has said yes or no
+        call.sending()  # from here on the outcome is unknown, until the server has said yes or no
         begun = True
         answer = await finish(line)
         whole = True

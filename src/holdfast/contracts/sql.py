@@ -10,7 +10,7 @@ for, no lock, no clock.
 
 What an error says depends on where it comes from. Before `commit` is called nothing can have been
 done: the database throws away what was not committed, also when the connection or this process is
-gone. From the call of `commit` on nobody knows, until the next attempt has looked at the row.
+gone. From the call of `commit` on it is not known, until the next attempt has looked at the row.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class IdempotencyKeys:
                 return bytes(body)
 
     async def _on_store(self, act: Callable[[KeyStore], T]) -> T:
-        """In the one thread that uses the table; opened anew in a forked process."""
+        """In the one thread that uses the table; opened again in a forked process."""
         if self._thread is None or self._pid != os.getpid():
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="idempotency-keys")
             self._store, self._pid = None, os.getpid()

@@ -136,7 +136,7 @@ class KeyStore:
         )
 
     def doubt(self, asked: Asked) -> None:
-        """Nobody works on it any more, and nobody knows what was done."""
+        """No process works on it any more, and what was done is not known."""
         self._mine.discard((asked.scope, asked.key))
         self._db.execute(
             "UPDATE asked SET owner = '' WHERE scope = ? AND key = ? AND status IS NULL", (asked.scope, asked.key)

@@ -79,7 +79,7 @@ class KeyTable(Generic[Stored]):
     ) -> KeyEntry[Stored] | Replay[Stored] | InFlight | Reused:
         """Take the key for this request, or say what became of the one that has it.
 
-        Whoever gets an KeyEntry ends it with `finish` or `forget`.
+        The caller ends a KeyEntry with `finish` or `forget`.
         """
         entry = self._entries.get(key)
         if entry is None or self._expired(entry, now_s):

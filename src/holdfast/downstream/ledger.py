@@ -2,7 +2,7 @@
 
 An effect is written to the log file before its answer is made, so what a client was told is
 never more than what is counted here. "Twice" is counted per task and base ordinal where the
-request names them, else per key, else per reference: a retry slot `4.r1` stands for step 4.
+request names them, else per key, else per reference: a retry slot `4.r1` means step 4.
 An idempotent write may come twice; what counts there is a repeat that changed the end state,
 because it had another body or landed over a newer write of another step.
 """
@@ -152,7 +152,7 @@ def count_duplicates(effects: Iterable[Done], *, repeats_allowed: bool) -> int:
 
 
 def base_ordinal(step: str) -> str:
-    """The step that a slot stands for. Kept apart from the runtime's own rule: a judge's."""
+    """The step that a slot means. Not the runtime's own rule: a judge has its own."""
     parts = step.split(".")
     while len(parts) > 1 and parts[-1][:1] == "r":
         parts.pop()

@@ -40,7 +40,7 @@ def next_link(
 
 
 def place(task_id: bytes, *, seq: int, kind: int, ordinal: str, epoch: int) -> bytes:
-    """The associated data that binds a record's payload to where it lies."""
+    """The associated data that binds a record's payload to its place."""
     return b"record\0%s\0%d\0%d\0%s\0%d" % (task_id.hex().encode(), seq, kind, ordinal.encode(), epoch)
 
 

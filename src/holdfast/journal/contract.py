@@ -267,7 +267,7 @@ class Journal(Protocol):
         """Take due, queued or orphaned tasks, oldest first, each under a new epoch.
 
         A task whose last two claims ended with the death of the process is handed out only
-        with `alone=True`, so that a poisonous task can harm nobody else. A task whose chain is
+        with `alone=True`, so that a poisonous task can harm no other task. A task whose chain is
         broken is parked as damaged and not returned.
         """
         ...
@@ -397,8 +397,8 @@ class Journal(Protocol):
 
     # upkeep
     def notice_turn(self) -> AbstractContextManager[bool]:
-        """True where it is this process's turn to tell notices; until the block is left nobody
-        else has it. So each is told once, also where several workers share the journal."""
+        """True where it is this process's turn to tell notices, until the block is left. So each is told once,
+        also where several workers share the journal."""
         ...
 
     async def pending_notices(self, *, limit: int) -> list[Notice]: ...

@@ -6,9 +6,9 @@ SQLite and PostgreSQL cannot differ in it.
 * A task is claimable when it is due (queued, sleeping, waiting) or when the session that holds
   it is dead. A parked task is woken only by a drop, a failed one only by a person's retry, any
   other ended one by nothing.
-* `due_ms` always has a value: NEVER_MS stands for "not by time". A running task keeps the due
+* `due_ms` always has a value: NEVER_MS means "not by time". A running task keeps the due
   time it was claimed with, so that an orphan is as old as it was before its worker died.
-* A death is counted when the orphan is claimed, not when it happens: nobody is there to write it
+* A death is counted when the orphan is claimed, not when it happens: no process is there to write it
   down. A step closed under the dead epoch is progress and forgives the deaths before it, so a
   task is never punished for a long life on a shaky machine; the death itself still counts. An
   orderly rest forgives all of them. From CRASHES_ALONE deaths on the task runs with no neighbour,
@@ -151,7 +151,7 @@ def check_hold(*, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_
     The state counts because an ended session's tasks go back to the queue under their old epoch.
 
     Raises:
-        LeaseLost: another run has the task, or nobody has.
+        LeaseLost: another run has the task, or none has.
         InvariantViolated: two writers act under one epoch, which no claim hands out twice.
     """
     if state is not TaskState.RUNNING or epoch != hold_epoch:

@@ -1,6 +1,6 @@
-"""The journal's time: the wall clock, but it neither falls behind a record nor stands still.
+"""The journal's time: the wall clock, but it neither falls behind a record nor stops.
 
-A clock that was set back an hour lies behind the newest record for an hour. Taking the newest
+A clock that was set back an hour is behind the newest record for an hour. Taking the newest
 record's time instead keeps windows from reopening, but by itself it would also stop time: no
 sleeping task would wake for that hour, or for ten years after a clock was wrong by ten. So from
 the newest record on, time goes on with the boot clock until the wall clock has caught up. Every

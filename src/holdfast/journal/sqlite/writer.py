@@ -132,7 +132,7 @@ class _Op(msgspec.Struct, eq=False):
     decided: bool = False
 
     def decide(self, error: BaseException | None) -> None:
-        """Tell whoever waits; where a cancel has ended the waiting, they look here themselves."""
+        """Tell the waiting caller; a caller that was cancelled reads `decided` and `error` itself."""
         self.decided, self.error = True, error
         if self.future is None or self.future.done():
             return
@@ -179,7 +179,7 @@ class Writer:
         self._gave_way = 0.0
         self._very_slow = False
         self.threaded = False
-        self.lone = True  # at most one task runs here: nobody to share a commit with
+        self.lone = True  # at most one task runs here: there is no other to share a commit with
         self.broken = ""
         self.sequence = 0
         self.newest = Moment(0, 0)
@@ -250,17 +250,15 @@ class Writer:
         return self.lone and not (self._queue or self.committing or self._very_slow)
 
     def close(self) -> None:
-        """End; whoever has written lets SQLite move the log, under a stamp of its own.
-
-        Whoever only looked leaves the log as it is.
-        """
+        """End. A process that has written lets SQLite move the log, under a stamp of its own; one that only
+        read leaves the log as it is."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         if self.commits and not self.broken:
             try:
                 self._raise_stamp()
                 self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-            except apsw.IOError as error:  # the next one would write on behind what is lost
+            except apsw.IOError as error:  # the next process would write on behind lost pages
                 self._roll_back()
                 self._break(f"the disk reported an error: {error}")
             except apsw.Error:
@@ -272,7 +270,7 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether space is short; tried anew, as an idle process begins no step to find out."""
+        """Whether space is short. Checked again here, because an idle process begins no step to find out."""
         if self._full_since is not None:
             with contextlib.suppress(JournalFull):
                 self._try_leave_full()
@@ -486,4 +484,4 @@ async def _decided(future: asyncio.Future[object]) -> None:
         try:
             await asyncio.wait((future,))
         except asyncio.CancelledError:
-            continue  # the one that is raised afterwards stands for all
+            continue  # one cancel is raised afterwards, for all of them

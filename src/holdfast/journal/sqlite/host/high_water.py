@@ -10,8 +10,8 @@ returned, and no later write lowers the journal but a restore, which raises the 
 may lag (a kill between commit and mark, power loss before the page reached the disk), so a journal
 above the mark is normal and one below it is an older copy.
 
-Nobody waits for a lock here. A session writes no page but its own; folding is one process's turn
-at a time, and whoever does not get the turn leaves the folding to the next sweep. The order is:
+No process waits for a lock here. A session writes no page but its own; folding is one process's turn
+at a time, and a process that does not get the turn leaves the folding to the next sweep. The order is:
 prove the session dead, read its mark, write `high-water.json` durably, only then delete the page.
 A crash before the write changes nothing; between write and delete it leaves a page whose mark is
 folded a second time, to no effect. Readers take the pages first and the file second, so a page
@@ -50,7 +50,7 @@ def high_water(folder: Path) -> HighWater:
 def fold_marks(folder: Path, keep: Collection[str], *, at_ms: int) -> list[str]:
     """Fold the marks of dead sessions into `high-water.json`, then delete their pages.
 
-    Pages in `keep` stay: their slots are still needed by tasks that nobody has resumed yet. Pages
+    Pages in `keep` stay: their slots are still needed by tasks that were not resumed yet. Pages
     of living sessions, of other formats and of unrepaired failed syncs stay always. Returns the
     ids whose pages are gone; none when it is another process's turn. Blocks for a few syncs.
     """

@@ -4,8 +4,8 @@ A session (one worker process) makes `instance/<journal id>/sessions/<session id
 begins and holds an exclusive lock on it until it ends. Three things hang on this file:
 
 * **The lock proves death.** flock belongs to the open file, so the kernel releases it when the
-  last descriptor is gone: those of the process and of the children that were given it. Whoever
-  then gets the lock knows that nobody of that session can send any more. The file gets its name
+  last descriptor is closed: those of the process and of the children that were given it. A process
+  that then gets the lock knows that this session cannot send any more. The file gets its name
   only after the lock is held, so it is never seen unlocked while its maker lives.
 * **The slots say what had begun.** `take_slot` (tag written, flag cleared) comes before the
   commit of the start record that names the slot; `mark_begun` comes before the first byte is
@@ -111,7 +111,7 @@ class SessionPage:
     def raise_mark(self, sequence: int) -> bool:
         """Note that the commit of this record number has returned. Never lowers the mark.
 
-        False where the page could not be written: the commit stands, only the guard against
+        False where the page could not be written: the commit is valid, only the guard against
         older copies lags.
         """
         if sequence <= self.mark:

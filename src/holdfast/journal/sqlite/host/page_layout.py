@@ -125,7 +125,7 @@ def checked_id(session_id: str) -> str:
 
 
 def page_path(folder: Path, session_id: str) -> Path:
-    """Where a session's page lies in `instance/<journal id>`."""
+    """Where a session's page is in `instance/<journal id>`."""
     return folder / SESSIONS / f"{checked_id(session_id)}{PAGE_SUFFIX}"
 
 

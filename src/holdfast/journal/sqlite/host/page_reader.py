@@ -120,7 +120,7 @@ def read_bytes(folder: Path, session_id: str) -> bytes:
 
 
 def _is_locked(fd: int) -> bool:
-    """Whether somebody holds the page's exclusive lock. Askers share: they never see each other."""
+    """Whether a process holds the page's exclusive lock. Those who ask share: they never see each other."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

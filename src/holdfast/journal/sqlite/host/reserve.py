@@ -1,6 +1,6 @@
 """Space set aside so that a full disk cannot stop running calls from recording their results.
 
-Beside the journal, on the same file system, lies a file of real blocks. When a write finds no
+Beside the journal, on the same file system, is a file of real blocks. When a write finds no
 space, `release` gives them back: no new step begins from then on, and what was already sent is
 recorded in the room that became free. When there is space again `try_restore` takes a new
 reserve, and only then do steps begin again. The file is shared by all sessions of the journal;

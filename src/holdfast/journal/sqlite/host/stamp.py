@@ -8,11 +8,11 @@ file is missing: a task that has paid is not found any more, and pays again.
 What gives it away is the stamp, a number in the file that rises right before every wal_checkpoint
 (also the one that SQLite makes when the last writer closes), so that each state of the file has
 one of its own. `stamp.json` keeps the highest stamp that the file *alone*, without its log, is
-known to hold: noted after every complete wal_checkpoint, before the log can begin anew, and where
+known to hold: noted after every complete wal_checkpoint, before the log can start again, and where
 the file is opened without a log. A crash before the note leaves a log that still holds
 everything. A file whose own stamp is lower is an older copy.
 
-The file is read past its log only while nobody has the journal open (`JournalUse.exclusive`): no
+The file is read past its log only while no process has the journal open (`JournalUse.exclusive`): no
 wal_checkpoint runs then, and no lock of this process is dropped by closing it.
 """
 

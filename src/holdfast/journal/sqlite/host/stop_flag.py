@@ -1,4 +1,4 @@
-"""The sign that a sync of this journal failed: until it is repaired nobody begins a step.
+"""The sign that a sync of this journal failed: until it is repaired no step begins.
 
 After a failed sync the kernel may call pages clean that never reached the disk. What memory shows
 is then not what a restart will find, so the file is not tried again: it is rewritten by one

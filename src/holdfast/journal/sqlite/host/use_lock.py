@@ -1,7 +1,7 @@
 """Who uses the journal file: many sessions together, or one repair alone.
 
-`use.lock` is held shared by everything that opens the journal and exclusively by whoever rewrites
-it. The kernel gives it back when the process ends, however it ends. Nobody blocks in the kernel:
+`use.lock` is held shared by every process that opens the journal and exclusively by one that rewrites
+it. The kernel gives it back when the process ends, however it ends. No process blocks in the kernel:
 waiting is asking again, so the event loop stays free and a wait ends on time.
 """
 

@@ -305,7 +305,7 @@ async def _use(path: Path, folder: Path) -> JournalUse:
 
 
 async def _share(path: Path, folder: Path) -> JournalUse:
-    """Use it beside others. Whoever comes first looks whether file and log belong together."""
+    """Use it beside others. The first process checks whether file and log belong together."""
     loop = asyncio.get_running_loop()
     until = loop.time() + REPAIR_WAIT_S
     while True:
@@ -316,7 +316,7 @@ async def _share(path: Path, folder: Path) -> JournalUse:
         except JournalBusy:
             try:
                 return await JournalUse.shared(folder)
-            except JournalBusy:  # somebody is just looking, or repairs it
+            except JournalBusy:  # another process checks or repairs it
                 if loop.time() >= until:
                     raise
                 await asyncio.sleep(LOOK_AGAIN_S)

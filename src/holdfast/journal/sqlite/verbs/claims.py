@@ -135,7 +135,7 @@ def _willing(crashes: str, alone: bool) -> str:
 def take(
     txn: Txn, candidates: Sequence[Candidate], session: SqliteSession, *, dead: Sequence[DeadSession], wraps: KeyWraps
 ) -> list[tuple[Claimed, Record]]:
-    """Claim those that nobody has touched since they were read.
+    """Claim those that have not changed since they were read.
 
     The record of the claim is for the caller to fold, once it is committed: where the disk is
     full this runs a second time.

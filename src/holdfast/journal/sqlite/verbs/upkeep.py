@@ -19,7 +19,7 @@ from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.verbs import remarks
 from holdfast.journal.sqlite.writer import Txn
 
-RETAIN_TASKS_MAX = 500  # in one commit, so that nobody waits long for the lock
+RETAIN_TASKS_MAX = 500  # in one commit, so that no process waits long for the lock
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _encode = msgspec.json.Encoder().encode
@@ -69,7 +69,7 @@ def get_blob(db: Db, digest: str, wraps: KeyWraps, digest_key: bytes) -> bytes:
 
 
 def blob_digest(content: bytes, digest_key: bytes) -> bytes:
-    """Keyed, so that nobody can test from a stolen file whether a known text is in it."""
+    """Keyed: a thief of the file cannot test whether a known text is in it."""
     return hashlib.blake2b(content, key=digest_key, digest_size=32).digest()
 
 
