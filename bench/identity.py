@@ -21,9 +21,10 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept, accept_line
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import SeedSigner, Sodium
+from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import key_bytes
 from holdfast.identity.records.records import Keys, Refusal, RotationReason
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.vault.slots import open_slot, passphrase_key, seal_slot
 
 PORT = Sodium()
@@ -112,8 +113,8 @@ def _each_ms(act: Callable[[], object]) -> float:
     return (time.process_time() - began) / ROUNDS * 1000
 
 
-def _key(name: str) -> SeedSigner:
-    return SeedSigner(hashlib.sha256(name.encode()).digest())
+def _key(name: str) -> KeyPair:
+    return KeyPair(SecretBytes(hashlib.sha256(name.encode()).digest()))
 
 
 def _taken(after: KeyLog | Refusal) -> KeyLog:
