@@ -269,7 +269,7 @@ async def test_a_plan_that_changes_otherwise_diverges(lab: Lab) -> None:
     title[0] = "pay"
     async with lab.open(plans) as hf:
         await hf.approve(handle.id, "2", granted=True)
-        with pytest.raises(TaskParked, match="the change of the plan at 1 is another one now"):
+        with pytest.raises(TaskParked, match="the change of the plan at 1 differs from the recorded one"):
             await hf.task(handle.id).result(20)
 
 

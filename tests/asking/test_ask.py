@@ -349,7 +349,7 @@ async def test_a_talk_that_became_another_one_diverges(lab: Lab, model: MakeMode
     said[0] = "hello again"
     async with lab.open(talks) as hf:
         await hf.approve(handle.id, "2", granted=True)
-        with pytest.raises(TaskParked, match="the talk before this model call is another one now"):
+        with pytest.raises(TaskParked, match="the talk before this model call differs from the recorded one"):
             await hf.task(handle.id).result(10)
 
 
@@ -421,7 +421,7 @@ async def test_what_is_no_request_is_refused_before_anything_is_planned(lab: Lab
     @holdfast.task
     async def asks(run: holdfast.Run) -> str:
         talk = run.talk()
-        with pytest.raises(BadInput, match="all of them are the system's"):
+        with pytest.raises(BadInput, match="all of them are system messages"):
             await run.ask(chat, talk)
         with pytest.raises(BadInput, match="unknown key"):
             await run.ask(chat, [_said("hello")], settings={"heat": 1})

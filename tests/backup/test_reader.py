@@ -217,7 +217,7 @@ HOSTILE: dict[str, Break] = {
     "long name of another member": added(
         member(LONG, b"state/" + b"a" * 200 + b"\0", kind=b"L"), member("state/b", EVIL)
     ),
-    "long name with a zero": added(
+    "long name with a NUL": added(
         member(LONG, b"state/a\0/../../evil" + b"a" * 99 + b"\0", kind=b"L"), member("state/a")
     ),
     "long name without an end": added(

@@ -193,7 +193,7 @@ def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: P
     mark_verified(session, [1], date="2020-01-01")
     assert states(home) == ["stale", "not verified"]
     said = hf("paper", "verify", "--words-fd", "0", stdin=words_of(phrase), code=2)
-    assert "there are sheets 1, 2" in said.err
+    assert "there are several such sheets: 1, 2" in said.err
     hf("paper", "verify", "--sheet", "2", "--words-fd", "0", stdin=words_of(phrase))
     hf("paper", "revoke", "1", code=2)  # nobody confirms
     done = hf("paper", "revoke", "1", "--yes")

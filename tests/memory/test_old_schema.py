@@ -170,7 +170,7 @@ async def test_damage_of_remarks_is_found(old: Path) -> None:
         ("DELETE FROM remark WHERE n = 2", "newest is missing"),
         ("DELETE FROM remark WHERE n = 1", "before it is missing"),
         ("UPDATE meta SET value = x'00' WHERE key = 'remark_head'", "newest is missing"),
-        ("INSERT INTO meta VALUES ('remarks_written', 9)", "more are noted"),
+        ("INSERT INTO meta VALUES ('remarks_written', 9)", "more are marked"),
     ):
         found = await damaged(sql)
         assert any(word in one for one in found), (sql, found)

@@ -166,5 +166,5 @@ async def test_odd_versions_are_refused(lab: Lab, name: str, newest: int) -> Non
 
     async with lab.open(order) as hf:
         handle = await hf.submit(order)
-        with pytest.raises(holdfast.TaskFailed, match="version: a name of 1 to 100"):
+        with pytest.raises(holdfast.TaskFailed, match="version: give a name of 1 to 100"):
             await handle.result(10)

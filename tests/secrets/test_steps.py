@@ -328,7 +328,7 @@ async def test_a_lookup_of_a_tool_that_stops_declaring_it_cannot_say(lab: Lab, s
             step = await wait_step(handle, "1", StepState.PARKED)
     assert later.lookups == []
     assert later.calls == []
-    assert "does not declare secret://billing any more" in json.dumps(step.evidence)
+    assert "no longer declares secret://billing" in json.dumps(step.evidence)
 
 
 async def test_only_some_arguments_of_several_hold_handles(lab: Lab, store: SecretFile) -> None:

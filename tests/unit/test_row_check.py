@@ -69,7 +69,7 @@ def test_a_sound_row_is_not_complained_about() -> None:
         ("changed_ms", "19", "before its newest record"),
         ("crashes", 4, "crashes"),
         ("crashes", -1, "crashes"),
-        ("cancel_asked", 1, "knows of none"),
+        ("cancel_asked", 1, "the inbox has none"),
         ("cancel_asked", 3, "cancel mark"),
         ("due_ms", -10, "due at"),
         ("session", None, "session is None"),

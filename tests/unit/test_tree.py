@@ -104,8 +104,8 @@ def _two_forms(path: Path) -> None:
         (_socket, "'bad' is a socket"),
         (_link_outside, "'bad' is a hard link"),
         (_not_utf8, "not UTF-8"),
-        (_twin, "'BAD' and 'bad' have one name"),
-        (_two_forms, "have one name"),
+        (_twin, "'BAD' and 'bad' have the same name"),
+        (_two_forms, "have the same name"),
         (_long_name, "at most 20 bytes"),
     ],
 )

@@ -414,7 +414,7 @@ def _by_name(items: Iterable[N], kind: type[N], what: str) -> dict[str, N]:
         if not isinstance(item, kind):
             raise Misuse(f"{item!r} is not a {what}", hint=f"decorate it with @holdfast.{what}")
         if named.setdefault(item.name, item) is not item:
-            raise Misuse(f"two {what}s are called {item.name!r}", hint="give one another `name`")
+            raise Misuse(f"two {what}s are called {item.name!r}", hint="give one of them another `name`")
     return named
 
 

@@ -253,7 +253,7 @@ async def _waiting(journal: Journal, place: MemoryPlace) -> tuple[list[Recalled]
     more = Unread(
         file="the journal",
         why=f"more than {WAITING_MAX} lines wait to be written; only the first were searched",
-        hint="`holdfast memory add` or a worker writes them, or says why it cannot",
+        hint="start a worker, or run `holdfast memory add`: it writes these lines, or says why it cannot",
     )
     lines = [
         Recalled(

@@ -62,7 +62,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     if in_child():
         raise Misuse(
             "this is the process of a blocking tool: it cannot open a journal",
-            hint='put what starts your program under `if __name__ == "__main__":`',
+            hint='put the code that starts your program under `if __name__ == "__main__":`',
         )
     settings = settings or Settings()
     clock = clock or SystemClock()

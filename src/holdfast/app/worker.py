@@ -68,7 +68,10 @@ def parse_order(text: str) -> Order:
     try:
         return Order(**json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadInput(f"not an order for a worker process: {error}", hint="start `holdfast worker APP`") from error
+        raise BadInput(
+            f"the order for this worker process cannot be read: {error}",
+            hint="start a worker with `holdfast worker APP`",
+        ) from error
 
 
 def open_log() -> Log:

@@ -224,7 +224,7 @@ def _headers(token: str) -> dict[str, str]:
 
 def _number(issue: int) -> int:
     if isinstance(issue, bool) or not isinstance(issue, int) or issue < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - a model's argument
-        raise Misuse(f"{issue!r} is no number of an issue")
+        raise Misuse(f"{issue!r} is not the number of an issue")
     return issue
 
 

@@ -153,7 +153,7 @@ def _address(text: str) -> str:
     """A bare address. Raises Misuse: what is left to the provider's parser may go elsewhere."""
     name, at, host = text.partition("@")
     if not name or not at or not host or any(char <= " " or char in '<>,;"' for char in text):
-        raise Misuse(f"{text!r} is no bare address such as ada@example.org")
+        raise Misuse(f"{text!r} is not a bare address such as ada@example.org")
     return text
 
 
@@ -205,7 +205,7 @@ class MailEvents:
             raw = base64.b64decode(signature, validate=True)
             self._key.verify(raw, timestamp.encode() + body, ec.ECDSA(hashes.SHA256()))
         except (binascii.Error, ValueError, InvalidSignature) as error:
-            raise BadEvent("it is not signed with the key of this webhook") from error
+            raise BadEvent("the message is not signed with the key of this webhook") from error
 
 
 def read_events(body: bytes) -> dict[str, dict[str, Any]]:  # Any: JSON
@@ -213,7 +213,7 @@ def read_events(body: bytes) -> dict[str, dict[str, Any]]:  # Any: JSON
     try:
         events = json_objects(values.decode(body))
     except (ValueError, RecursionError) as error:
-        raise BadEvent("it is no batch of events") from error
+        raise BadEvent("the message is not a batch of events") from error
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         key = event.get(MARK)

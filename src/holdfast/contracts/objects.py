@@ -64,7 +64,7 @@ class Objects:
             name: the tools are called NAME_put, NAME_create, NAME_replace, NAME_get, NAME_head.
         """
         if not bucket or sigv4.encoded_path(bucket) != bucket or "/" in bucket:
-            raise Misuse(f"{bucket!r} is no name of a bucket")
+            raise Misuse(f"{bucket!r} is not a valid name of a bucket")
         place = {
             "url": f"{base_url(url)}/{bucket}" if url else f"https://{bucket}.s3.{region}.amazonaws.com",
             "region": region,
@@ -169,7 +169,11 @@ async def _who_won(call: Call, key: str, sha256: str, refused: Response, place: 
     if now.status == 200 and now.headers.get(MARK) == call.effect_key:
         return _written(call, key, now, sha256)
     if now.status not in (200, 404):
-        conclude(answers.MeansUnknown(reason=f"412, and {now.status} for who it is"), now, where=key)
+        conclude(
+            answers.MeansUnknown(reason=f"412, and the far end answered {now.status} when asked which write won"),
+            now,
+            where=key,
+        )
     raise Refused({**refused.proof(), **picked(now.headers, "etag", MARK)})
 
 
@@ -245,7 +249,7 @@ def _content(call: Call, text: str | None, data: str | None, file: str | None) -
         try:
             return base64.b64decode(data, validate=True)
         except binascii.Error as error:
-            raise Misuse(f"data is no base64: {error}") from None
+            raise Misuse(f"data is not base64: {error}") from None
     path = (call.scratch / str(file)).resolve()
     if not path.is_relative_to(call.scratch.resolve()):
         raise Misuse(f"{file}: not in the task's scratch folder")
@@ -255,5 +259,5 @@ def _content(call: Call, text: str | None, data: str | None, file: str | None) -
 def _quoted(etag: str) -> str:
     bare = etag.strip('"')
     if not bare or not all(char.isalnum() or char == "-" for char in bare):
-        raise Misuse(f"{etag!r} is no etag")
+        raise Misuse(f"{etag!r} is not an etag")
     return f'"{bare}"'

@@ -180,7 +180,7 @@ async def find_charge(call: Call, *, key: str, url: str, version: str, **args: A
         return Unsure(found)
     for one in found:
         if one.get("status") in _REFUSED:
-            return Unsure(f"payment {one.get('id')} is there, and is {one.get('status')}")
+            return Unsure(f"payment {one.get('id')} exists, with the status {one.get('status')}")
     own = {"key": key, "url": url, "version": version}
     return counted(
         [Found(picked(one, *_KEPT), args={**args, **own, **picked(one, "amount", "currency")}) for one in found]
@@ -260,7 +260,7 @@ def _body(call: Call, own: Fields, more: Fields | None = None) -> bytes:
     more = dict(more or {})
     clash = [name for name in own if name in more]
     if clash:
-        raise Misuse(f"fields: {clash[0]!r} is an argument of its own")
+        raise Misuse(f"fields: {clash[0]!r} has its own argument: pass it there")
     metadata = {
         **as_object(more.pop("metadata", None)),
         MARK: call.effect_key,
@@ -271,7 +271,7 @@ def _body(call: Call, own: Fields, more: Fields | None = None) -> bytes:
 
 def _id(text: str) -> str:
     if not text or not all(char.isalnum() or char == "_" for char in text):
-        raise Misuse(f"{text!r} is no id of a payment")
+        raise Misuse(f"{text!r} is not the id of a payment")
     return text
 
 
@@ -338,13 +338,13 @@ def check_signature(body: bytes, signature: str, *, secret: str, now: float, tol
     parts = [part.strip().partition("=") for part in signature.split(",")]
     times = [value for name, _, value in parts if name == "t"]
     if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal()):
-        raise BadEvent("its signature header has no time")
+        raise BadEvent("the signature header of the message has no time")
     made = hmac.new(secret.encode(), times[0].encode() + b"." + body, hashlib.sha256).hexdigest()
     found = [value for name, _, value in parts if name == "v1"]
     if not any(hmac.compare_digest(made.encode(), one.encode(errors="replace")) for one in found):
-        raise BadEvent("it is not signed with the secret of this endpoint")
+        raise BadEvent("the message is not signed with the secret of this endpoint")
     if abs(now - int(times[0])) > tolerance_s:
-        raise BadEvent("its signature is too old, or of another clock")
+        raise BadEvent("the signature of the message is too old, or the two clocks differ")
 
 
 def read_event(body: bytes) -> tuple[str, dict[str, Any]]:  # Any: the provider's JSON
@@ -353,7 +353,7 @@ def read_event(body: bytes) -> tuple[str, dict[str, Any]]:  # Any: the provider'
         event: Any = values.decode(body)
         kind, about = event["type"], as_object(event["data"]["object"])
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise BadEvent("it is no event of this provider") from error
+        raise BadEvent("the message is not an event of this provider") from error
     mark = as_object(about.get("metadata")).get(MARK)
     if not isinstance(kind, str) or kind not in DONE or not isinstance(mark, str):
         return "", {}

@@ -29,7 +29,7 @@ def secret_name(handle: str, *, what: str) -> str:
     if name is None or not is_name(name):
         raise Misuse(
             f"{what}: pass a handle such as secret://billing, not the value itself",
-            hint="`holdfast secret set NAME` keeps the value",
+            hint="`holdfast secret set NAME` stores the value",
         )
     return name
 
@@ -109,10 +109,10 @@ def json_objects(value: object) -> list[dict[str, Any]]:  # Any: the far end's J
     that raises cannot say.
     """
     if not isinstance(value, list):
-        raise ValueError("the far end's answer holds no list")
+        raise ValueError("the far end's answer contains no list")
     items = cast("list[object]", value)
     if not all(isinstance(one, dict) for one in items):
-        raise ValueError("the far end's list holds something that is no object")
+        raise ValueError("the far end's list contains an item that is not an object")
     return cast("list[dict[str, Any]]", items)
 
 

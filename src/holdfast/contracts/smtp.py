@@ -78,9 +78,9 @@ class SmtpMail:
         if security not in _PORTS:
             raise Misuse(f"security: 'tls', 'starttls' or 'none', not {security!r}")
         if bool(user) != bool(password):
-            raise Misuse("user and password go together")
+            raise Misuse("give both user and password, or neither")
         if password and security == "none" and host not in _HERE:
-            raise Misuse("a password does not go over a line that anybody can read")
+            raise Misuse("Holdfast does not send a password over an unencrypted connection")
         given = {
             "host": host,
             "port": port or _PORTS[security],
@@ -141,7 +141,7 @@ async def send(
         raise Refused({"error": "certificate", "text": str(error)[:500]}) from error
     except (OSError, TimeoutError, UnicodeError) as error:
         if begun:
-            raise LineBroken(f"sent, and then no word of {host}: {error}") from error
+            raise LineBroken(f"sent, but {host} did not answer: {error}") from error
         raise NotSent(f"{host}:{port}: {error or type(error).__name__}") from error
     finally:
         if line is not None:
@@ -158,7 +158,7 @@ def address(text: str) -> str:
     name, at, host = text.partition("@")
     plain = text.isascii() and all(char > " " and char not in '<>,;:"\\()[]' for char in text)
     if not (name and at and host and plain) or "@" in host or len(text) > 254:
-        raise Misuse(f"{text!r} is no bare address such as ada@example.org")
+        raise Misuse(f"{text!r} is not a bare address such as ada@example.org")
     return text
 
 
@@ -177,7 +177,7 @@ def _mail(name: str, sender: str, to: list[str], subject: str, text: str, html: 
             mail.add_alternative(html, subtype="html")
         return mail.as_bytes()
     except (ValueError, MessageError, UnicodeError) as error:
-        raise Misuse(f"this cannot be a mail: {error}") from error
+        raise Misuse(f"these arguments do not make a valid mail: {error}") from error
 
 
 async def _in_time(call: Call, step: Awaitable[_T]) -> _T:
@@ -202,7 +202,7 @@ def _finder(lookup: Lookup) -> Callable[..., Awaitable[FindAnswer]]:
         name = message_id(call, sender)
         count = await lookup(name)
         if count is None:
-            return Unsure("the lookup of sent mail cannot say")
+            return Unsure("the lookup of sent mail cannot tell whether it was sent")
         return counted([Found({"message_id": name, "answer": "found in sent mail"})] * count)
 
     return find

@@ -85,7 +85,7 @@ class Line(asyncio.Protocol):
     async def ask(self, command: str, *wanted: int) -> list[str]:
         """Send a command and return the reply's lines. Raises Reply where it is another one."""
         if any(char in command for char in "\r\n\0"):
-            raise ValueError("a command with a line end in it")
+            raise ValueError("a command must not contain a line break")
         self.transport.write(command.encode("ascii") + b"\r\n")
         return await self.expect(*wanted)
 
@@ -106,7 +106,7 @@ class Line(asyncio.Protocol):
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
         if self._came:
-            raise LineBroken("the server, or someone in between, sent data before TLS")
+            raise LineBroken("the server, or an attacker in between, sent data before TLS")
         loop = asyncio.get_running_loop()
         made = await loop.start_tls(self.transport, self, context, server_hostname=host)
         if made is None:
@@ -118,7 +118,7 @@ class Line(asyncio.Protocol):
             if self._lost is not None:
                 raise LineBroken(str(self._lost)) from self._lost
             if len(self._came) > REPLY_BYTES_MAX:
-                raise LineBroken("a reply without an end")
+                raise LineBroken("the server's reply does not end")
             self._changed.clear()
             await self._changed.wait()
         raw = bytes(self._came[:end]).rstrip(b"\r")

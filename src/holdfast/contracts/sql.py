@@ -102,7 +102,7 @@ class Sql:
         """
         for name in (effects, outbox):
             if not _NAME.fullmatch(name):
-                raise Misuse(f"{name!r} is no plain name of a table")
+                raise Misuse(f"{name!r} is not a plain name of a table")
         self._connect = connect
         self._dsn = dsn
         self._secret = secret_name(dsn, what="dsn") if dsn else ""
@@ -260,7 +260,8 @@ class Sql:
         try:
             if getattr(connection, "autocommit", False) is True:
                 raise Misuse(
-                    "the connection is in autocommit: nothing would be undone", hint="connect with autocommit off"
+                    "the connection is in autocommit mode: a failed call could not be rolled back",
+                    hint="connect with autocommit off",
                 )
             yield connection
         finally:

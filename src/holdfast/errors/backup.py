@@ -35,8 +35,8 @@ class PlaceFull(Retryable):
     exit_code = EXIT_PLACE
     default_hint = (
         "free some space there first: Borg can neither prune nor check on a full disk. Then run `holdfast backup "
-        "prune`. Where Borg says how much it requires, that is room for one whole segment in addition to the data:"
-        " on a remote host `borg config REPOSITORY max_segment_size 16777216` makes it less"
+        "prune`. If Borg says how much space it requires, that includes one whole segment in addition to the data. "
+        "On a remote host, `borg config REPOSITORY max_segment_size 16777216` makes segments smaller"
     )
 
 
@@ -128,7 +128,9 @@ class RepositoryMoved(Conflict):
     """The repository is not where this machine last used it. A copy and its original must never both be used."""
 
     code = "repository-moved"
-    default_hint = "if you moved it yourself: `holdfast place move NAME ADDRESS`. Never use a copy and its original"
+    default_hint = (
+        "if you moved it yourself: `holdfast place move NAME ADDRESS`. Never use both a copy and its original"
+    )
 
 
 class RepositoryRolledBack(StateUnusable):

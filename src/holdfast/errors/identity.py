@@ -10,7 +10,7 @@ class BadRecord(BadInput):
     a repeated key, too long. Nothing was taken from them. See docs/formats/identity-log.md."""
 
     code = "bad-record"
-    default_hint = "nothing was taken from it; ask another relay, or the sender, for the log"
+    default_hint = "Holdfast took nothing from it; ask another relay, or the sender, for the log"
 
 
 class NotFinal(Retryable):

@@ -76,7 +76,7 @@ def settle(home: Path) -> None:
     try:
         note = msgspec.json.decode(raw, type=_Note)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BackupDamaged(f"{path}: {error}", hint="look at the folders beside it") from None
+        raise BackupDamaged(f"{path}: {error}", hint="look at the folders next to it") from None
     fresh, aside = Path(note.fresh), Path(note.aside)
     if not os.path.lexists(home):
         os.rename(aside if os.path.lexists(aside) else fresh, home)

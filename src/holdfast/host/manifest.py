@@ -74,7 +74,7 @@ def decode(raw: bytes) -> Manifest:
         manifest = _decode(raw)
         why = find_wrong(manifest)
         if not why and _encode(manifest) != raw:
-            why = "it is not in its one form"
+            why = "it is not in canonical form"
     except (ValueError, RecursionError) as error:
         raise damaged(str(error)) from error
     if why:
@@ -111,7 +111,7 @@ def find_wrong(manifest: Manifest) -> str:
 def find_bad_name(name: str, *, bytes_max: int = NAME_BYTES_MAX) -> str:
     """Why this cannot be the name of a file or folder; empty where it can."""
     if name in ("", ".", ".."):
-        return "that is no name"
+        return "that is not a valid name"
     if "/" in name or "\0" in name:
         return "a name holds no '/' and no NUL"
     try:
@@ -154,4 +154,4 @@ def _find_clash(files: list[str], folders: tuple[str, ...]) -> str:
     if filled := set(folders) & above:
         return f"{min(filled)!r} is not empty"
     twin = find_twin((*files, *folders))
-    return f"{twin[0]!r} and {twin[1]!r} are one name to some file systems" if twin else ""
+    return f"{twin[0]!r} and {twin[1]!r} have the same name on some file systems" if twin else ""

@@ -143,7 +143,7 @@ def check(found: Sequence[FoundFile], limits: Limits, *, device: int) -> None:
             raise ScratchRefused(f"scratch file {one.path!r} is a hard link to a file outside")
     twin = find_twin(one.path for one in found)
     if twin is not None:
-        raise ScratchRefused(f"scratch files {twin[0]!r} and {twin[1]!r} have one name to some file systems")
+        raise ScratchRefused(f"scratch files {twin[0]!r} and {twin[1]!r} have the same name on some file systems")
 
 
 def _check_name(path: str, limits: Limits) -> None:

@@ -251,11 +251,11 @@ REMARK_ID_CHARS_MAX = 500
 def check_remark(remark: Remark) -> None:
     """Raises BadInput, TooLarge."""
     if not remark.text.strip():
-        raise BadInput("a remark has a text")
+        raise BadInput("a remark must have a text")
     if len(remark.text) > REMARK_CHARS_MAX:
         raise TooLarge(f"a remark has at most {REMARK_CHARS_MAX:,} characters, this one {len(remark.text):,}")
     if not remark.origin.strip() or len(remark.origin) > ORIGIN_CHARS_MAX:
-        raise BadInput(f"a remark says who made it, in 1 to {ORIGIN_CHARS_MAX} characters")
+        raise BadInput(f"a remark must say who made it, in 1 to {ORIGIN_CHARS_MAX} characters")
     if not remark.remark_id or len(remark.remark_id) > REMARK_ID_CHARS_MAX:
         raise BadInput(f"the id of a remark has 1 to {REMARK_ID_CHARS_MAX} characters")
 

@@ -104,7 +104,7 @@ def judge_name(path: str, *, folder: bool, own: str = "") -> LeftOut | None:
         return LeftOut(reason=Reason.MADE_AGAIN, text=_CUT_OFF)
     low = name.lower()
     if _matches(low, _SECRET_NAMES) and not _matches(low, _NOT_SECRET):
-        return LeftOut(reason=Reason.SECRET, text="by its name a secret in the clear")
+        return LeftOut(reason=Reason.SECRET, text="an unencrypted secret, by its name")
     return None
 
 

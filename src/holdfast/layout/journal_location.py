@@ -13,7 +13,7 @@ def journal_path(text: str | os.PathLike[str]) -> Path:
     if name.startswith(("postgres://", "postgresql://")):
         raise BadInput(
             "the PostgreSQL journal is not part of this version",
-            hint="give the path of a file; the embedded journal needs nothing to be started",
+            hint="give the path of a file; the journal in a file needs no server",
         )
     if not name or "\0" in name:
         raise BadInput(f"{name!r} is not a path")

@@ -184,7 +184,7 @@ def _check(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise WrongKind(f"{path} is not a file")
     if found.st_uid not in (0, os.geteuid()):
-        raise WrongOwner(f"{path} belongs to user {found.st_uid}, who could change what is run")
+        raise WrongOwner(f"{path} belongs to user {found.st_uid}, who could change which programs Holdfast runs")
     if found.st_mode & 0o022:
         raise ModeTooWide(
             f"{path} can be changed by others (mode {stat.S_IMODE(found.st_mode):04o})", hint=f"`chmod go-w {path}`"

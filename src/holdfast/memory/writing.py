@@ -185,7 +185,7 @@ class _Pass:
                 return merged
             merged, expected = again, data
             time.sleep(min(ROUND_WAIT_MAX_S, ROUND_WAIT_S * number))
-        raise MemoryFileBusy(f"{self._path} is saved again each time it is written")
+        raise MemoryFileBusy(f"{self._path} changes each time Holdfast writes it: another program saves it")
 
     def _note_added(self, merged: Sequence[str], before: Sequence[str]) -> None:
         """Remember which lines this write brought in: who loaded the file before has not seen

@@ -78,7 +78,7 @@ def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
     adopted = _check_home(home)
     known = load_home(home).name if adopted else ""
     if name and known and name != known:
-        raise AgentExists(f"{folder} was adopted as {known!r}", hint="leave --name out")
+        raise AgentExists(f"{folder} was already adopted as {known!r}", hint="leave --name out")
     rules = CoveringRules(own=ADOPTED)
     entries = [one for one in look(folder, rules) if not _is_ours(one.path)]
     covered = [one for one in entries if one.kind is not None]
@@ -131,7 +131,7 @@ def _check_folder(folder: Path) -> int:
         )
     if os.path.lexists(folder / NAME):
         raise AgentExists(
-            f"{folder} is a folder of Holdfast already ({NAME} is there)",
+            f"{folder} is already a folder of Holdfast (it has {NAME})",
             hint="`holdfast init NAME --home FOLDER` gives it an identity",
         )
     return stat.S_IMODE(status.st_mode)

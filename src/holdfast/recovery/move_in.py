@@ -253,10 +253,10 @@ class _Arrival:
             raise MoveRefused(f"the package has no key log: {error.message}") from None
         fault = find_fault_in_head(head, log, port=means.port)
         if fault is not None:
-            raise MoveRefused(f"the head of the package does not count: {fault.message}")
+            raise MoveRefused(f"the head of the package is not valid: {fault.message}")
         self._speaker(snapshot.state).answer("A" * 22)  # only the vault of this agent can say so
         if record.archive != archive_of(snapshot.about.name, key.public):
-            raise MoveRefused("the snapshot in the package was not made for a move to it")
+            raise MoveRefused("the snapshot in the package was not made for this move")
         if record.journal is None or not (snapshot.state / "journal.db").is_file():
             raise MoveRefused("the package has no journal")
         mark = read_mark(snapshot.state / "journal.db")
@@ -384,7 +384,7 @@ async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveC
             raise MoveRefused(
                 "this machine cannot know whether the package was imported elsewhere",
                 hint="destroy the package, make sure that the agent runs nowhere else, then run "
-                "`holdfast migrate cancel --nobody-has-it`; open tasks become suspect",
+                "`holdfast migrate cancel --nobody-has-it`; open tasks are then in doubt",
             )
         incarnation, suspect = await _taken_back(home, means, mark.incarnation)
     package = Path(mark.package)

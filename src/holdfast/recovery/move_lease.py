@@ -119,7 +119,7 @@ class MoveLease:
         refusal = self._arbiter.yield_to(line.encode())
         if refusal is not None:
             raise MoveRefused(
-                f"the arbiter rejected the yield: {refusal.message}",
+                f"the arbiter did not let this agent give up its lease: {refusal.message}",
                 hint="run `holdfast migrate cancel` to undo the move",
             )
 

@@ -162,7 +162,7 @@ def _unplaced(listed: Sequence[Listed], log: KeyLog) -> tuple[str, ...]:
     """Heads that were signed after the log at hand ends: it may be an old copy."""
     return tuple(
         f"place {one.place.name} has head {head.record.seq}, signed at "
-        f"{head.record.position}, and the log at hand ends at {log.position}"
+        f"{head.record.position}, but the key log found here ends at {log.position}"
         for one in listed
         for head in one.known.heads
         if head.record.id == log.id and head.record.position > log.position
@@ -192,7 +192,7 @@ def _open_escrow(sources: FoundPlaces, log: KeyLog, paper: PaperKeys) -> tuple[E
             opened.append((known, -number, escrow, source.escrow))
     if not opened:
         raise VaultLocked(
-            "no escrow.age beside a place opens with this paper",
+            "these words or shares open no escrow.age next to a place",
             hint="try another place; without it neither the backup nor the journal can be read",
         )
     _, _, escrow, raw = max(opened, key=lambda one: one[:2])

@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 Pins = dict[str, int]  # name of a secret -> version that the step was planned with
 
 GONE = (
-    "may it be sent with another secret? The version it was planned with is not kept any more, "
-    "and it may have been sent"
+    "may it be sent with another secret? The version it was planned with is no longer kept, and it may have been sent"
 )
-NOT_SET = "which secret is meant? The one it was planned with is not set any more"
+NOT_SET = "which secret is meant? The one it was planned with is no longer set"
 
-UNDECLARED = "what is to be sent? The tool does not declare the secret it was planned with any more"
+UNDECLARED = "what is to be sent? The tool no longer declares the secret it was planned with"
 
 _PLANS = frozenset((Event.PLAN, Event.RESTORE))
 
@@ -173,7 +172,7 @@ class Secrets:
         for name, version in pins:
             value = self._find(name, version, fresh=fresh)
             if value is None:
-                raise NotSent(f"version {version} of {handle(name)} is not kept any more")
+                raise NotSent(f"version {version} of {handle(name)} is no longer kept")
             values[name] = value
         return _filled(tool, args, values)
 
@@ -240,7 +239,7 @@ def _is_fresh(step: StepView, *, under_way: int) -> bool:
 
 def _filled(tool: Tool[..., Any], args: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
     if left := values.keys() - _declared(tool, args):
-        raise NotSent(f"{tool.name} does not declare {handle(min(left))} any more")
+        raise NotSent(f"{tool.name} no longer declares {handle(min(left))}")
     filled = dict(args)
     for parameter in tool.secrets:
         if parameter in filled:

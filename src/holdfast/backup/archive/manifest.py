@@ -152,7 +152,7 @@ class ManifestWriter:
     def close(self) -> Digest:
         """The digest of the bytes. The file itself is the caller's."""
         if self._more_notes:
-            self._notes.append(SnapshotNote(path="", text=f"and {self._more_notes:,} notes more"))
+            self._notes.append(SnapshotNote(path="", text=f"and {self._more_notes:,} more notes"))
         self._write(b"\n" + _NOTES)
         self._first = True
         for note in self._notes:
@@ -199,7 +199,7 @@ class ManifestReader:
         self.sums: Sums | None = None
         line = self._line()
         if not line.endswith(_FILES):
-            raise _damaged("its first line is not one")
+            raise _damaged("its first line is malformed")
         first = _parsed(line + b"]}", _FirstLine)
         self.about = first.about
         if self.about.format not in READABLE:
@@ -208,9 +208,9 @@ class ManifestReader:
                 hint="install the newer Holdfast",
             )
         if _ABOUT + _encoded_about(self.about) + _FILES != line:
-            raise _damaged("its first line has a second spelling")
+            raise _damaged("its first line is not in canonical form")
         if not -1 <= self.about.mode <= MODE_MAX:
-            raise _damaged("no mode that a folder may have")
+            raise _damaged("its folder has a mode that is not allowed")
 
     def entries(self) -> Iterator[ManifestEntry]:
         """Every entry, checked against those before it."""
@@ -237,19 +237,19 @@ class ManifestReader:
             raise _damaged("too many notes")
         raw = self._rest
         if not raw.endswith(b"}"):
-            raise _damaged("it has no end")
+            raise _damaged("it does not end")
         self.sums = _parsed_one(raw[:-1], Sums)
         if (self.sums.files, self.sums.bytes) != (files, size):
-            raise _damaged("its sums are not those of its entries")
+            raise _damaged("its totals do not match its entries")
         if self._file.read(1):
-            raise _damaged("something follows its end")
+            raise _damaged("data follows its end")
 
     def _items(self, end: bytes) -> Iterator[bytes]:
         """The members of a list; what follows `end` on its line is in `_rest` afterwards."""
         comma, last = False, False
         while not (line := self._line()).startswith(end):
             if last:
-                raise _damaged("a member of a list that no comma announced")
+                raise _damaged("a list has a member without a comma before it")
             comma = line.endswith(b",")
             last = not comma
             yield line[:-1] if comma else line
@@ -257,7 +257,7 @@ class ManifestReader:
         if comma:
             raise _damaged("a comma before the end of a list")
         if end == _NOTES and self._rest:
-            raise _damaged("something follows the start of its notes")
+            raise _damaged("unexpected data follows the start of its notes")
 
     def _line(self) -> bytes:
         line = self._file.readline(LINE_BYTES_MAX)
@@ -299,7 +299,7 @@ class _Walk:
             return "its folder does not come before it"
         del self._open[len(above) :], self._last[len(above) + 1 :]
         if name <= self._last[-1]:
-            return "out of order, or there twice"
+            return "out of order, or present twice"
         self._last[-1] = name
         if entry.kind is EntryKind.FOLDER:
             self._open.append(name)
@@ -318,9 +318,9 @@ def _find_wrong(entry: ManifestEntry) -> str:
         bare = entry.mode == entry.size == entry.mtime_us == -1
         return "" if entry.target and bare else "not a link's fields"
     if not 0 <= entry.mode <= MODE_MAX or entry.target:
-        return "no mode that a file here may have"
+        return "a file has a mode that is not allowed"
     if not -1 <= entry.mtime_us <= MTIME_US_MAX:
-        return "no time at which a file can have changed"
+        return "a file has an impossible time of change"
     if entry.kind is EntryKind.FOLDER:
         return "" if entry.size == -1 and not entry.sha256 else "not a folder's fields"
     hexadecimal = len(entry.sha256) == _SHA256_HEX and not entry.sha256.strip("0123456789abcdef")
@@ -336,7 +336,7 @@ def _encoded_about(about: SnapshotAbout) -> bytes:
 def _parsed_one(raw: bytes, kind: type[T]) -> T:
     found = _parsed(raw, kind)
     if _encode(found) != raw:
-        raise _damaged("a line with a second spelling")
+        raise _damaged("a line is not in canonical form")
     return found
 
 

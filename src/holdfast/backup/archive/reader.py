@@ -112,7 +112,7 @@ def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[Man
         came = _extract(stream, head.record, contained)
         _check_head(contained, came, head)
         if came:
-            raise ArchiveRefused(f"{min(came)!r} was not asked for")
+            raise ArchiveRefused(f"the archive contains {min(came)!r}, which Holdfast did not ask for")
         with open(contained.read(NAME), "rb") as file:
             manifest = ManifestReader(file)
             entries = tuple(manifest.entries())
@@ -151,7 +151,7 @@ def read_files(
                 path = member.path.removeprefix(f"{STATE}/")
                 entry = wanted.get(path)
                 if entry is None or member.is_folder or member.path == path:
-                    raise ArchiveRefused(f"{member.path!r} was not asked for")
+                    raise ArchiveRefused(f"the archive contains {member.path!r}, which Holdfast did not ask for")
                 came = _file(contained, member, tar, on_piece)
                 try:
                     _compare_one(entry, came)
@@ -244,7 +244,7 @@ def _check_head(contained: ContainedWriter, came: dict[str, _Came], head: Signed
     with open(contained.read(HEAD_NAME), "rb") as file:
         raw = file.read(LINE_BYTES_MAX + 2)
     if raw != head.line() + b"\n":
-        raise BackupDamaged("the archive is that of another head")
+        raise BackupDamaged("the archive belongs to another head")
     if came[NAME].sha256 != _manifest_hash(head.record):
         raise BackupDamaged("the manifest in the archive is not the one that the head names")
     came.pop(NAME)

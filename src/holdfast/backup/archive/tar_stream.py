@@ -118,44 +118,44 @@ class TarStream:
             what = _NAMES.get(kind, f"a member of kind {kind!r}")
             raise ArchiveRefused(f"the archive holds {what}: {_shown(header[:100])}")
         if header[157:257].strip(b"\0") or header[345:512].strip(b"\0"):
-            raise ArchiveRefused(f"a header with fields of another form: {_shown(header[:100])}")
+            raise ArchiveRefused(f"the archive has a header with unexpected fields: {_shown(header[:100])}")
         raw = header[:100].partition(b"\0")[0] if name is None else name
         if name is not None and not name.startswith(header[:99].partition(b"\0")[0]):
-            raise ArchiveRefused("a long name that is not that of its member")
+            raise ArchiveRefused("the archive has a long name that does not match its member")
         size, mode = _number(header[124:136], "size"), _number(header[100:108], "mode")
         is_folder = kind == _FOLDER
         if is_folder and size:
-            raise ArchiveRefused("a folder with content")
+            raise ArchiveRefused("the archive has a folder with content")
         if mode & ~0o777:
-            raise ArchiveRefused(f"{_shown(raw)} has the mode {mode:o}")
+            raise ArchiveRefused(f"{_shown(raw)} has the mode {mode:o}, which no snapshot has")
         path = self._path(raw, is_folder=is_folder)
         if not path and not is_folder:
-            raise ArchiveRefused("a file in the place of the root")
+            raise ArchiveRefused("the archive has a file in the place of its root folder")
         return Member(path=path, is_folder=is_folder, mode=mode, size=size)
 
     def _long_name(self, header: bytes) -> bytes:
         size = _number(header[124:136], "size")
         if header[:100].partition(b"\0")[0] != b"././@LongLink" or not 1 < size <= PATH_BYTES_MAX:
-            raise ArchiveRefused("a long name that is none")
+            raise ArchiveRefused("the archive has a malformed long name")
         raw = self._read(size)
         self._padding = -size % BLOCK
         self._pad()
         if raw[-1:] != b"\0" or b"\0" in raw[:-1]:
-            raise ArchiveRefused("a long name with a zero in it")
+            raise ArchiveRefused("the archive has a long name with a NUL character")
         return raw[:-1]
 
     def _path(self, raw: bytes, *, is_folder: bool) -> str:
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            raise ArchiveRefused(f"a name that is not UTF-8: {_shown(raw)}") from None
+            raise ArchiveRefused(f"the archive has a name that is not UTF-8: {_shown(raw)}") from None
         if is_folder:
             text = text.removesuffix("/")
             if text == ".":
                 return ""
         names = text.split("/")
         if len(names) > self._depth_max:
-            raise ArchiveRefused(f"a name deeper than {self._depth_max} folders: {_shown(raw)}")
+            raise ArchiveRefused(f"the archive has a path deeper than {self._depth_max} folders: {_shown(raw)}")
         for name in names:
             if why := find_bad_name(name):
                 raise ArchiveRefused(f"{_shown(raw)}: {why}")
@@ -164,12 +164,12 @@ class TarStream:
     def _finish(self) -> None:
         """Two empty blocks, then nothing but zeros."""
         if self._block() != _ZEROS:
-            raise ArchiveRefused("something follows the end of the archive")
+            raise ArchiveRefused("data follows the end of the archive")
         left = 1 << 20  # archives are padded to 10 KiB, never to a megabyte
         while piece := self._file.read(BLOCK):
             left -= len(piece)
             if piece.strip(b"\0") or left < 0:
-                raise ArchiveRefused("something follows the end of the archive")
+                raise ArchiveRefused("data follows the end of the archive")
 
     def _block(self) -> bytes:
         return self._read(BLOCK)
@@ -189,9 +189,9 @@ def _kind(header: bytes) -> bytes:
     """The kind of a member, once its header is known to be whole and of the GNU form."""
     stated = _number(header[148:156], "checksum")
     if sum(header) - sum(header[148:156]) + 8 * 0x20 != stated:
-        raise ArchiveRefused("a header whose checksum is wrong")
+        raise ArchiveRefused("the archive has a header with a wrong checksum")
     if header[257:265] != _GNU_MAGIC:
-        raise ArchiveRefused("a header that is not of the GNU form")
+        raise ArchiveRefused("the archive has a header that is not in the GNU format")
     return header[156:157]
 
 
@@ -200,7 +200,7 @@ def _number(field: bytes, what: str) -> int:
         return int.from_bytes(field[1:], "big")
     digits = field.rstrip(b"\0 ")
     if not digits or digits.strip(b"01234567") or len(digits) >= len(field):
-        raise ArchiveRefused(f"a header whose {what} is not a number")
+        raise ArchiveRefused(f"the archive has a header whose {what} is not a number")
     return int(digits, 8)
 
 

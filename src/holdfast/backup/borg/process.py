@@ -85,7 +85,7 @@ class Run:
         async for piece in self.pieces():
             size += len(piece)
             if size > OUTPUT_BYTES_MAX:
-                raise TooLarge(f"{self._where}: borg {self._verb} answered more than expected")
+                raise TooLarge(f"{self._where}: borg {self._verb} wrote more output than expected")
             parts.append(piece)
         await self.wait()
         return b"".join(parts)

@@ -161,10 +161,10 @@ def _read_member(stream: Readable) -> bytes:
     raw = b""
     for member in tar.members():
         if member.path != HEAD_NAME or member.is_folder:
-            raise ArchiveRefused(f"{member.path!r} was not asked for")
+            raise ArchiveRefused(f"the archive contains {member.path!r}, which Holdfast did not ask for")
         raw = b"".join(tar.content())
     if not raw.endswith(b"\n"):
-        raise BackupDamaged(f"the archive has no whole {HEAD_NAME}")
+        raise BackupDamaged(f"the archive has no complete {HEAD_NAME}")
     return raw[:-1]
 
 

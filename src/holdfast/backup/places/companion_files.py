@@ -77,7 +77,7 @@ def read_folder(folder: Path) -> dict[str, bytes]:
         path = folder / name
         if path.suffix in (".json", ".age", ".jsonl", ".key") and path.is_file():
             if path.stat().st_size > BYTES_MAX:
-                raise RepositoryDamaged(f"{path} is larger than any such file")
+                raise RepositoryDamaged(f"{path} is too large to be a companion file")
             found[name] = _read(path)
     if not found:
         raise PlaceMissing(f"{folder} holds no files of an agent")

@@ -211,7 +211,7 @@ def _check(places: Sequence[Place], *, where: Path) -> None:
         if parsed.kind is not place.kind or parsed.text != place.address:
             raise BadPlace(f"{where}: place {place.name}: its address does not match its kind")
         if place.companion and parse_address(place.companion).kind is not PlaceKind.SSH:
-            raise BadPlace(f"{where}: place {place.name}: `beside` is an ssh address")
+            raise BadPlace(f"{where}: place {place.name}: `beside` must be an ssh address")
         if place.epoch < 1 or "/" in place.agent or place.agent in ("", ".", ".."):
             raise BadPlace(f"{where}: place {place.name}: a field has an impossible value")
         texts = (place.domain, place.remote_program, place.agent, place.place_id, place.repository_id)

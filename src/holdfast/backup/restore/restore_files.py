@@ -93,7 +93,9 @@ class FileRestore:
                     return gathered
                 text = "; ".join(f"{lost.path}: {lost.message}" for lost in gathered.damaged)
                 self._failures.add(
-                    one.head.record, gathered.place.name, BackupDamaged(f"no wanted file is whole: {text}")
+                    one.head.record,
+                    gathered.place.name,
+                    BackupDamaged(f"none of these files can be restored without damage: {text}"),
                 )
             self._failures.check_older(one.head.record)
         raise self._failures.last()

@@ -226,7 +226,7 @@ class _Restore:
                 return one, place, snapshot, check_s
             self._failures.check_older(one.head.record)
         error = self._failures.last()
-        error.hint += "; single files that are whole: `holdfast recover --file PATH --to FOLDER`"
+        error.hint += "; to restore single undamaged files: `holdfast recover --file PATH --to FOLDER`"
         raise error
 
     async def _tried(self, one: RestoreCandidate, place: Place) -> tuple[Snapshot, float]:
@@ -371,8 +371,8 @@ def _loss(wanted: Head, taken: Head) -> str:
     steps = "" if lag is None or lag.steps is None else f" and {lag.steps:,} records of the journal"
     seconds = 0 if lag is None else lag.seconds
     return (
-        f"WARNING: no place has snapshot {wanted.seq} of {moment(wanted.at)} whole; the newest "
-        f"whole one is {taken.seq} of {moment(taken.at)}: {seconds:,} s{steps} are lost"
+        f"WARNING: no place has an undamaged snapshot {wanted.seq} of {moment(wanted.at)}; the newest "
+        f"undamaged one is {taken.seq} of {moment(taken.at)}: {seconds:,} s{steps} are lost"
     )
 
 
@@ -391,7 +391,7 @@ def _turn(path: Path) -> Generator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise BackupBusy(f"another process restores {path.name}") from None
+            raise BackupBusy(f"another process is restoring {path.name}") from None
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 break

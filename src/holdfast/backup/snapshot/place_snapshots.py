@@ -75,7 +75,7 @@ class PlaceSnapshots:
         listing = await engine.list_archives(repository)
         names = {one.name for one in listing.archives}
         if archive not in names:
-            raise BackupFailed(f"place {place.name}: {archive} was made and is not listed")
+            raise BackupFailed(f"place {place.name}: Borg made {archive}, but does not list it")
         record_listing(self._places.states, place.name, listed=names, named=named, before=before)
         failed = await self._places.refresh_companions((place.name,))
         if place.name in failed:
@@ -110,7 +110,7 @@ class PlaceSnapshots:
         if head.digest not in {one.digest for one in known.heads}:
             raise BackupDamaged(f"place {place.name}: its {HEADS} lacks head {head.record.seq}")
         if files.get(f"{ESCROW}.age") != (self._places.vault.folder / f"{ESCROW}.age").read_bytes():
-            raise BackupDamaged(f"place {place.name}: its {ESCROW}.age is not the vault's")
+            raise BackupDamaged(f"place {place.name}: its {ESCROW}.age differs from the vault's")
         found = await self._restored(place, head)
         self._places.states.change(place.name, lambda state: _after_verify(state, found, self._clock.wall_ms()))
         result.verified = True

@@ -28,8 +28,8 @@ def add_parser(commands: Commands) -> None:
         """)
     parser = new_verb(verbs, "add", run_add).help("""add a line
 
-        Add one line to today's log or to MEMORY.md. If there is a journal, the line goes through it, also while a
-        worker runs; otherwise straight into the file.
+        Add one line to today's log or to MEMORY.md. If there is a journal, Holdfast writes the line
+        through it, even while a worker runs; otherwise it writes straight into the file.
         examples:
           holdfast memory add "Moved the meeting to Friday"
           echo 'Never call before nine' | holdfast memory add - --to MEMORY

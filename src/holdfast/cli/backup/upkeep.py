@@ -37,9 +37,10 @@ def add_upkeep(verbs: Commands) -> None:
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "due", run_due).help("""back up to every place that is due
 
-        Back up to every place that is due, and send news by [notices]. For timers and cron. A place that failed is
-        tried again soon, then less often. A disk that is not mounted raises no alarm until its last verified backup
-        is too old. The exit code is 0 even if a place failed: a notice tells you what you must know.
+        Back up to every place that is due, and send notices as [notices] says. For timers and cron. If a place
+        failed, Holdfast tries it again soon, then less often. A disk that is not mounted raises no alarm until its
+        last verified backup is too old. The exit code is 0 even if a place failed: a notice tells you what you must
+        know.
         examples:
           holdfast backup due --every 1h
           holdfast backup due --every 1d --home ~/ada

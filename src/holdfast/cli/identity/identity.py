@@ -140,7 +140,7 @@ def add_parser(commands: Commands) -> None:
         required=True,
         help="a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it",
     )
-    parser.add_argument("--id", metavar="ID", default="", help="the id that is expected")
+    parser.add_argument("--id", metavar="ID", default="", help="the id that you expect")
     _add_challenge(parser)
     parser.add_argument("--answer", metavar="TEXT", required=True, help="the answer; @FILE, or - for a pipe")
     add_options(parser, "--json")

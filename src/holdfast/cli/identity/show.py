@@ -22,6 +22,7 @@ from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog, find_liars, is_final
 from holdfast.identity.paper.sheets import SheetRegister
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.records import LogPosition
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.answer import find_fault_in_answer, parse_answer
@@ -149,7 +150,7 @@ def _lines(shown: dict[str, Any]) -> list[tuple[str, str]]:
         ("second", shown["second"]),
     ]
     if shown["pending"] is not None:
-        lines.append(("pending", f"{tuple(shown['pending'])}: run the same command again"))
+        lines.append(("pending", f"{LogPosition(*shown['pending'])}: run the same command again"))
     if shown["imported"]:
         lines.append(("key", f"imported ({shown['imported']}): rotate soon"))
     if shown["evidence"]:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     harden()
     home = load_home(home_folder(args.home))
     if home.vault is None:
-        raise BadSettings(f"{home.settings_file} names no vault", hint="[identity] vault = ...")
+        raise BadSettings(f"{home.settings_file} names no vault", hint="set `vault` under [identity] in that file")
     allowed = [_user(text) for text in args.allow]
     given = Path(os.path.abspath(args.socket)) if args.socket else None
     path = given or home.signer or home.folder / "signer.sock"

@@ -29,7 +29,7 @@ def add_words_options(parser: argparse.ArgumentParser) -> None:
         "--words-fd",
         metavar="N",
         help="read the words, shares (one per line), or the text of a code from this descriptor; 0 is "
-        "a pipe (default: ask, without showing them)",
+        "standard input (default: ask, without showing them)",
     )
     parser.add_argument(
         "--sheet-passphrase-fd",

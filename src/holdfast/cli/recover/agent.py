@@ -185,7 +185,7 @@ def _confirm(args: argparse.Namespace, survey: Survey, folder: Path) -> None:
         return  # perform says why
     what = [f"Holdfast restores the agent into {folder}"]
     if os.path.lexists(folder):
-        what.append("it keeps what is there now next to it")
+        what.append("it keeps the folder that is there now under another name")
     if not args.keep_keys and survey.log.standing is not LogStanding.LOCKED:
         what.append("holders of the old keys are locked out")
     confirm("recover", "; ".join(what), yes=args.yes)

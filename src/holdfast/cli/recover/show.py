@@ -208,4 +208,4 @@ def plan_json(survey: Survey, would: PlannedRecovery) -> dict[str, object] | Non
 
 
 def _kept(folder: Path) -> str:
-    return "; Holdfast keeps what is there now next to it" if os.path.lexists(folder) else ""
+    return "; Holdfast keeps the folder that is there now under another name" if os.path.lexists(folder) else ""

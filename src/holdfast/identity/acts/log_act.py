@@ -232,5 +232,6 @@ def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused
         )
     needed = max(keys.needed for keys in held.needs)
     raise NotFinal(
-        f"{receipts} of {needed} required witnesses vouch for the record at {position}" + (f" ({why})" if why else "")
+        f"{receipts} of {needed} required witnesses signed a receipt for the record at {position}"
+        + (f" ({why})" if why else "")
     )

@@ -177,7 +177,7 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
             hint="print one with `holdfast paper print`",
         )
     named = ", ".join(map(str, sheets))
-    raise BadInput(f"there are sheets {named}", hint="say which one with --sheet NUMBER")
+    raise BadInput(f"there are several such sheets: {named}", hint="say which one with --sheet NUMBER")
 
 
 def mark_verified(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:

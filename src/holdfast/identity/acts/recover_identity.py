@@ -208,7 +208,7 @@ async def _recovered(
         point_keys(keys_file, vault)
         signed = session.find_pending()
         if signed is None:
-            raise VaultDamaged("the rotation to the new keys was not kept")
+            raise VaultDamaged("the record that rotates to the new keys is missing")
         return await session.finish(signed, KeySet(ops=vault, nexts=second))
 
 
@@ -323,7 +323,7 @@ def _check_witnesses(order: RecoveryOrder, session: LogSession) -> None:
     reached = [key for key in tier.members if key in session.reached.by_key]
     if len(reached) < tier.needed:
         raise NotNow(
-            f"{len(reached)} of the {tier.needed} witnesses that must vouch can be reached",
+            f"only {len(reached)} of the {tier.needed} required witnesses can be reached",
             hint="give their folders with --witness; if they are lost for good, name new ones with --new-witness DIR",
         )
 
@@ -334,7 +334,8 @@ def _check_journal(order: RecoveryOrder, escrow: Escrow | None) -> None:
         if not os.path.lexists(keys) or is_pointer(read(keys)):
             raise BadInput(
                 f"{order.folder} has a journal, but the escrow file with its keys was not given",
-                hint="give --escrow FILE (one is beside every backup); to start without the journal, move it away",
+                hint="give --escrow FILE (one is next to every backup); "
+                "to start without the journal, move its file to another folder",
             )
 
 

@@ -125,7 +125,7 @@ def _whole(path: Path) -> tuple[int, list[Numbered]]:
     with open(fd, "rb") as file:
         raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
-        raise LogDamaged(f"{path}: more bytes than a log has")
+        raise LogDamaged(f"{path}: too large to be a key log")
     whole = raw[: raw.rfind(b"\n") + 1]
     return len(whole), list(enumerate(whole.split(b"\n")[:-1], 1))
 

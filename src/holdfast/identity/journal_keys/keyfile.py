@@ -62,7 +62,7 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Key
         return SignerRing(SignerClient(signer))
     if not os.path.lexists(path):
         if journal_exists:
-            raise KeysMissing(f"there is no {path.name} beside the journal in {path.parent}")
+            raise KeysMissing(f"there is no {path.name} next to the journal in {path.parent}")
         try:
             _create(path, entropy)
         except OSError as error:

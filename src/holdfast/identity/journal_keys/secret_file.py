@@ -265,6 +265,6 @@ def check_value(name: str, value: str) -> None:
     except UnicodeEncodeError:
         raise BadSecret(f"the value of {handle(name)} is not text in UTF-8") from None
     if size > VALUE_BYTES_MAX:
-        raise BadSecret(f"the value of {handle(name)} has {size:,} bytes; {VALUE_BYTES_MAX:,} fit")
+        raise BadSecret(f"the value of {handle(name)} has {size:,} bytes; the limit is {VALUE_BYTES_MAX:,}")
     if SCHEME in value or "\0" in value:
         raise BadSecret(f"the value of {handle(name)} holds {SCHEME!r} or a NUL character")

@@ -129,7 +129,7 @@ def read_secret(text: str) -> ScannedSecret:
     found = set(_SECRET.findall(text[: 4 * CODE_CHARS_MAX]))
     if len(found) != 1:
         count = "no code" if not found else f"{len(found)} different codes"
-        raise BadSheet(f"{count} of a recovery sheet in the input")
+        raise BadSheet(f"the input has {count} of a recovery sheet")
     kind, start, words = found.pop()
     if kind == PHRASE_CODE:
         return ScannedSecret(id_start=start.lower(), phrase=read_phrase(words))
@@ -143,7 +143,7 @@ def read_card(text: str) -> tuple[bytes, ...]:
     """
     found = set(_CARD.findall(text[: 4 * CODE_CHARS_MAX]))
     if len(found) != 1:
-        raise BadSheet("no code of a public card in the input")
+        raise BadSheet("the input has no code of a public card")
     packed = found.pop()
     try:
         raw = base64.b32decode(packed + "=" * (-len(packed) % 8))

@@ -130,7 +130,7 @@ def words_of(secret: bytes) -> list[str]:
     try:
         return _bip39().to_mnemonic(secret).split()
     except ValueError:
-        raise BadPhrase(f"BIP-39 knows no phrase of {len(secret)} bytes") from None
+        raise BadPhrase(f"BIP-39 has no phrase for a secret of {len(secret)} bytes") from None
 
 
 def find_secret(numbers: Sequence[int]) -> bytes | None:

@@ -117,7 +117,7 @@ def _parsed(text: str, number: int) -> Any:
         count = f"; it has {len(numbers)} words" if len(numbers) != SHARE_WORDS else ""
         raise BadShare(f"share {number}: a word is wrong or missing{count}", reason="damaged", number=number) from None
     if share.iteration_exponent > EXPONENT_MAX:
-        raise BadShare(f"share {number} asks for more work than Holdfast does", reason="other", number=number)
+        raise BadShare(f"share {number} asks for more work than Holdfast accepts", reason="other", number=number)
     return share
 
 

@@ -54,7 +54,7 @@ class SecretBytes:
         return "SecretBytes(...)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled")
+        raise TypeError("a secret cannot be pickled")
 
 
 def wipe(raw: bytearray) -> None:

@@ -95,7 +95,7 @@ class SignerService:
             case "head":
                 return {"line": self._head(fields)}
             case _:
-                raise BadRecord(f"request: no verb {verb!r}")
+                raise BadRecord(f"request: unknown verb {verb!r}")
 
     def _log(self) -> Said:
         copy = copy_of(self._speaker.log())
@@ -106,7 +106,7 @@ class SignerService:
 
     def _keys(self) -> Said:
         if self._ring is None:
-            raise BadInput("this signer has no keys of a journal")
+            raise BadInput("this signer has no journal keys")
         ring, ids = self._ring, self._ring.key_ids()[:JOURNAL_KEYS_MAX]
         return {
             "k_effect": ring.k_effect.hex(),
@@ -201,7 +201,7 @@ def parse_answer(raw: bytes) -> tuple[dict[str, Any] | None, dict[str, str]]:
     if isinstance(ok, dict):
         return cast("dict[str, Any]", ok), {}
     if not isinstance(error, dict):
-        raise BadRecord("answer: neither a yes nor an error")
+        raise BadRecord("answer: neither a result nor an error")
     said = cast("dict[str, Any]", error)
     return None, {key: str(said.get(key, "")) for key in ("code", "message", "hint")}
 

@@ -88,7 +88,7 @@ class SignerClient:
                 link.sendall(frame)
             (size,) = LENGTH.unpack(_exactly(link, LENGTH.size))
             if size > ANSWER_BYTES_MAX:
-                raise EOFError(f"an answer of {size:,} bytes")
+                raise EOFError(f"its answer has {size:,} bytes, more than the limit")
             return _exactly(link, size)
 
 
@@ -125,14 +125,14 @@ class SignerSpeaker:
         said = signed.record
         asked = (self.id, inst, role, incarnation, host)
         if (said.id, said.inst, said.role, said.e, said.host) != asked:
-            raise SignerRefused("the signer certified something else")
+            raise SignerRefused("the signer's certificate is not the one that Holdfast asked for")
         return signed
 
     def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         fields: dict[str, Json] = {"chal": challenge, **({"to": asker} if asker else {})}
         signed = self._line("answer", fields, parse_answer)
         if (signed.record.id, signed.record.chal, signed.record.to) != (self.id, challenge, asker):
-            raise SignerRefused("the signer answered something else")
+            raise SignerRefused("the signer's answer is not for this challenge")
         return signed
 
     def profile(
@@ -159,7 +159,7 @@ class SignerSpeaker:
         said = signed.record
         asked = (self.id, ver, tuple(relays), tuple(handles), tuple(left))
         if (said.id, said.ver, said.relays, said.handles, said.left) != asked:
-            raise SignerRefused("the signer signed another profile")
+            raise SignerRefused("the signer's profile is not the one that Holdfast asked for")
         return signed
 
     def seal_head(
@@ -189,13 +189,13 @@ class SignerSpeaker:
         signed = self._line("head", fields, parse_head)
         said = signed.record
         if (said.id, said.seq, said.manifest, said.prev) != (self.id, seq, manifest, prev):
-            raise SignerRefused("the signer sealed another head")
+            raise SignerRefused("the signer's head is not the one that Holdfast asked for")
         return signed
 
     def _line(self, do: str, fields: dict[str, Json], parse: Callable[[bytes], Signed[R]]) -> Signed[R]:
         line = self._client.ask(do, **fields).get("line")
         if not isinstance(line, str):
-            raise SignerRefused("the signer sent no line")
+            raise SignerRefused("the signer's answer has no signed line")
         return _read(lambda text: parse(text.encode()), line)
 
 

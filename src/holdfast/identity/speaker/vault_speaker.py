@@ -59,7 +59,7 @@ class VaultSpeaker:
     ) -> Signed[Certificate]:
         log, keys = self._speaking()
         if not 0 < life_s <= LIFE_S_MAX:
-            raise BadInput(f"a certificate lives 1 to {LIFE_S_MAX} seconds, not {life_s}")
+            raise BadInput(f"a certificate must be valid for 1 to {LIFE_S_MAX} seconds, not {life_s}")
         if inst in keys.members or not self._port.is_good_key(_key(inst)):
             raise BadInput(f"{inst} cannot be the key of an instance")
         now = self._now()
@@ -95,7 +95,7 @@ class VaultSpeaker:
     ) -> Signed[Profile]:
         log, keys = self._speaking()
         if not 0 < life_s <= PROFILE_S_MAX:
-            raise BadInput(f"a profile lives 1 to {PROFILE_S_MAX} seconds, not {life_s}")
+            raise BadInput(f"a profile must be valid for 1 to {PROFILE_S_MAX} seconds, not {life_s}")
         record = Profile(
             id=log.id,
             g=log.position.g,
@@ -164,8 +164,8 @@ class VaultSpeaker:
                     continue
             if len(found) < keys.needed:
                 raise KeysReplaced(
-                    f"the log names operational keys of which {self._vault.folder} holds "
-                    f"{len(found)}, and {keys.needed} are needed"
+                    f"{self._vault.folder} holds {len(found)} of the operational keys that the log names; "
+                    f"{keys.needed} are needed"
                 )
             yield found
         finally:

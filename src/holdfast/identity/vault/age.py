@@ -234,7 +234,7 @@ def seal(plain: bytes, recipients: Sequence[str]) -> bytes:
 def open_sealed(raw: bytes, identity: AgeIdentity) -> bytes:
     """What was sealed. Raises VaultDamaged, or VaultLocked where it is for others."""
     if len(raw) > FILE_BYTES_MAX:
-        raise VaultDamaged(f"an age file has {len(raw):,} bytes; {FILE_BYTES_MAX:,} are read")
+        raise VaultDamaged(f"an age file has {len(raw):,} bytes; the limit is {FILE_BYTES_MAX:,}")
     binary = unarmoured(raw)
     if not check_recipients(parse(binary)):
         raise VaultLocked("an age file has no X25519 recipient")

@@ -262,7 +262,7 @@ def check_slot(slot: Slot) -> None:
         raise VaultDamaged("slots.json asks for weaker protection than Holdfast accepts")
     too_much = work.passes * work.memory_kib > WORK_MAX
     if too_much or work.passes > PASSES_MAX or work.lanes > LANES_MAX:
-        raise VaultDamaged("slots.json asks for more work than Holdfast does")
+        raise VaultDamaged("slots.json asks for more work than Holdfast accepts")
 
 
 def _derived(slot: Slot, key: UnlockKey) -> bytes:

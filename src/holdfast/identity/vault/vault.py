@@ -184,7 +184,7 @@ class Vault:
             slots = self.list_slots()
             kept = tuple(slot for slot in slots if slot.id != slot_id)
             if len(kept) == len(slots) or not kept:
-                raise BadInput(f"slot {slot_id} is not there, or is the only one")
+                raise BadInput(f"slot {slot_id} does not exist, or is the only one")
             self._write_slots(kept, {})
 
     def wipe(self) -> None:

@@ -125,7 +125,7 @@ def with_receipts(log: KeyLog, lines: Iterable[bytes], *, port: Signatures) -> K
 def find_roll_back(mark: LogMark, log: KeyLog) -> Refusal | None:
     """Whether the log is older than, or not the same as, what was seen before."""
     if log.position < mark.position:
-        return Refusal(Reason.ROLLED_BACK, f"{log.position} after {mark.position} was seen")
+        return Refusal(Reason.ROLLED_BACK, f"the log is at {log.position}, but {mark.position} was seen before")
     held = log.find(mark.position)
     if held is not None and held.digest != mark.digest and is_final(log, mark.position):
         return Refusal(Reason.FORK, f"another final record at {mark.position}")

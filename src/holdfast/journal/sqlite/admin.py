@@ -208,7 +208,7 @@ class SqliteAdmin:
         done = await made.restore(keys=ring, clock=clock, above=above)
         for end in LEFT:
             if os.path.lexists(aside.with_name(aside.name + end)):
-                raise InvariantViolated("I1", f"{aside} is not all of the new journal")
+                raise InvariantViolated("I1", f"{aside} is not the complete new journal")
         os.rename(aside, path)
         sync_folder(path.parent)
         remember_name(instance / done.journal_id, path)
@@ -238,7 +238,7 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
     wraps = KeyWraps(keys)
     findings = check.find_damage(path, wraps)
     if findings:
-        raise JournalDamaged(f"{path} cannot be restored from: {findings[0]}")
+        raise JournalDamaged(f"Holdfast cannot restore from {path}: {findings[0]}")
     with closing(connect(path)) as db:
         check_keys(db, keys)
         mark = high_water(folder)

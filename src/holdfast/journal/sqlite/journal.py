@@ -126,7 +126,7 @@ class SqliteJournal:
         asked = self._clock.boot_ms()
         until = rules.lease_until_boot_ms(asked, own.ttl_ms)
         if asked > own.deadline_boot_ms:
-            raise SessionLost("the lease was over before it could be renewed")
+            raise SessionLost("the lease ended before this process could renew it")
         if not await self._writer.write(lambda txn: claims.extend_session(txn, own.row, until)):
             raise SessionLost("another process has declared this session dead")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)

@@ -117,7 +117,7 @@ def read_view(db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, seal
         rows.append(row)
         number = cast(int, row[2])
     if len(rows) != seq + 1:
-        raise JournalDamaged(f"task {task_id}: {len(rows)} records are kept of {seq + 1}")
+        raise JournalDamaged(f"task {task_id}: the journal has {len(rows)} of its {seq + 1} records")
     raw_id = task_id_bytes(task_id)
     link = first_link(raw_id)
     view = TaskView(task_id)

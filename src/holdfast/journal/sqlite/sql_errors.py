@@ -33,7 +33,7 @@ def translated(error: apsw.Error) -> HoldfastError:
         case apsw.IOError():
             return JournalStopped(
                 f"the disk reported an error: {error}",
-                hint="look at the system's log and the disk; nothing was begun, nothing is lost",
+                hint="check the system log and the disk; nothing was started, and nothing is lost",
             )
         case apsw.NotADBError():
             return NotAJournal("the file is not a journal, or its first page is damaged")

@@ -278,7 +278,7 @@ class Writer:
 
     def _check_usable(self, *, begins: bool) -> None:
         if self.broken:
-            raise JournalStopped(f"the journal takes no writes: {self.broken}")
+            raise JournalStopped(f"the journal accepts no writes: {self.broken}")
         if begins and self._full_since is not None:
             self._try_leave_full()
 

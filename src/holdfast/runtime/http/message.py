@@ -210,7 +210,7 @@ def _checked_headers(given: Mapping[str, str], own: Mapping[str, str]) -> dict[s
         if low in seen:
             raise BadRequest(f"header {name!r} is given twice")
         if (low in reserved or low.startswith("holdfast-")) and reserved.get(low) != value:
-            raise BadRequest(f"header {name!r} is set by the runtime and cannot be another value")
+            raise BadRequest(f"header {name!r} is set by Holdfast and cannot have another value")
         seen.add(low)
         result[low] = value
     return result
@@ -223,5 +223,5 @@ def _checked_name(name: str, value: object) -> str:
     if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
         raise BadRequest(f"header {name!r} has a character that HTTP forbids")
     if low in FORBIDDEN_HEADERS or low.startswith("proxy-"):
-        raise BadRequest(f"header {name!r} is set by the client")
+        raise BadRequest(f"header {name!r} is set by Holdfast's HTTP client")
     return low

@@ -213,7 +213,9 @@ def _get_key(endpoint: Endpoint, keys: Keys | None) -> str | None:
         kind = type(error).__name__
         raise ModelKeyRefused(f"endpoint {endpoint.name}: its key: {kind}") from None
     if not isinstance(key, str) or not _KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
-        raise ModelKeyRefused(f"endpoint {endpoint.name}: its key is empty or has characters that no header takes")
+        raise ModelKeyRefused(
+            f"endpoint {endpoint.name}: its key is empty or has characters that a header must not have"
+        )
     return key
 
 

@@ -232,7 +232,7 @@ def as_failure(endpoint: Endpoint, error: ModelError, *, text_chars: int) -> Fai
 
 
 def as_resting(endpoint: Endpoint, *, wait_s: float) -> Failure:
-    why = f"endpoint {endpoint.name}: is not asked for a while after failures"
+    why = f"endpoint {endpoint.name}: Holdfast does not use it for a while after failures"
     return Failure(endpoint=endpoint.name, code=RESTING, message=why, retry_after_s=wait_s)
 
 

@@ -59,7 +59,7 @@ def check_held_state(request: Request, *, allowed: Iterable[str]) -> tuple[str, 
     found = find_held_state(request)
     for held in found:
         if held.surface not in permitted:
-            raise StateHeldElsewhere(f"{held.place} leans on state that the provider keeps ({held.surface})")
+            raise StateHeldElsewhere(f"{held.place} depends on state that the provider keeps ({held.surface})")
     return tuple(sorted({held.surface for held in found}))
 
 

@@ -94,7 +94,7 @@ class ChatModel(Protocol):
             ModelUnavailable: no endpoint replied; the same request may be sent again.
             ModelRejected: this request cannot succeed, or no endpoint may serve it.
             ReplyGarbled: replies came and none could be used.
-            StateHeldElsewhere: the request leans on state that the provider keeps.
+            StateHeldElsewhere: the request depends on state that the provider keeps.
         """
         ...
 

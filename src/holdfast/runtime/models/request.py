@@ -73,7 +73,7 @@ class MessageOrder:
         if self.open_calls:
             raise BadInput(f"call {next(iter(self.open_calls))!r} has no result: add it before the model is asked")
         if not self._talking:
-            raise BadInput("messages: all of them are the system's; add one of the user")
+            raise BadInput("messages: all of them are system messages; add a user message")
 
     def _take_part(self, part: Object, place: str) -> None:
         ref = str(part.get("ref"))

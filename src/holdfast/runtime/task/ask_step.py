@@ -181,7 +181,7 @@ def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> AskRe
         asked = asked_of(step)
     if (asked.count, asked.prefix) != (len(talk), talk.prefix):
         why = (
-            f"step {step.ordinal}: the talk before this model call is another one now: "
+            f"step {step.ordinal}: the talk before this model call differs from the recorded one: "
             f"{len(talk)} messages with the prefix {talk.prefix[:8]}, recorded are {asked.count} "
             f"with {asked.prefix[:8]}"
         )
@@ -304,7 +304,7 @@ def _reply_in(result: object, ordinal: str) -> Reply:
         return Reply.from_json(cast(Body, result)["reply"])
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         # Only a person who settled the step by hand can have given it.
-        text = f"step {ordinal}: its result is no reply of a model: {error}"
+        text = f"step {ordinal}: its result is not a model's reply: {error}"
         raise errors.ReplyGarbled(text, reason="garbage") from None
 
 

@@ -435,7 +435,7 @@ class Run:
         made = cast(Body, self._writer.secrets.value(made))
         note = self._note(ordinal, "plan", lambda: made)
         if note.body.get("items") != made["items"]:
-            raise self._diverged(f"the change of the plan at {ordinal} is another one now")
+            raise self._diverged(f"the change of the plan at {ordinal} differs from the recorded one")
         self.steps.plan_changes += 1
 
     def _diverged(self, why: str) -> Suspended:
@@ -457,7 +457,7 @@ def check_version(name: str, newest: int) -> None:
     """Refuse what is no name and number of a version."""
     if not _VERSION.fullmatch(name) or type(newest) is not int or not 1 <= newest <= VERSION_MAX:
         raise Misuse(
-            f"version: a name of 1 to 100 letters, digits, - and _, and a whole number from 1 to {VERSION_MAX}"
+            f"version: give a name of 1 to 100 letters, digits, - and _, and a whole number from 1 to {VERSION_MAX}"
         )
 
 

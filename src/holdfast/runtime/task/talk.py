@@ -336,7 +336,7 @@ class Talk:
 
     def _append(self, message: Object) -> None:
         if self.asking:
-            raise Misuse("the model is answering: add messages when the reply is there")
+            raise Misuse("the model is answering: add messages after its reply")
         if len(self._messages) >= MESSAGES_MAX:
             raise BadInput(f"a talk has at most {MESSAGES_MAX:,} messages")
         value, digest = self._contents.named(message, what=f"message {len(self) + 1} of the talk")

@@ -266,7 +266,7 @@ def _schema(value: object, place: str, depth: int) -> dict[str, object]:
     for word, said in schema.items():
         if word not in _CHECKED and word not in _TELLING:
             raise Misuse(
-                f"{place}: {word!r} is not checked here, so it would be a limit that does not hold",
+                f"{place}: {word!r} is a limit that Holdfast does not check",
                 hint="docs/reference/schemas.md lists the words; check the rest in the tool",
             )
         fits, wanted = _CHECKED.get(word, _ANYTHING)

@@ -57,7 +57,7 @@ def check_file(path: Path, folder: Path) -> None:
         raise JournalOlderCopy(
             f"{path} has stamp {found.sequence} of incarnation {found.incarnation}, but on this "
             f"machine it has had stamp {known.sequence} of incarnation {known.incarnation}: the "
-            "file was copied back from an older day, and the log beside it may belong to a newer"
+            "file is an older copy, and the -wal file next to it may belong to a newer one"
         )
     if not _has_log(path):
         note(folder, found)

@@ -252,7 +252,7 @@ def _odd_cancel(row: Row, inbox: Collection[InboxItem]) -> Iterator[str]:
     if row.cancel_asked not in (0, 1):
         yield f"the cancel mark is {row.cancel_asked!r}"
     elif row.cancel_asked and not asked:
-        yield "the row says that a cancel was asked for; the inbox knows of none"
+        yield "the row says that a cancel was asked for; the inbox has none"
 
 
 def _is_between(value: object, low: int, high: int) -> bool:

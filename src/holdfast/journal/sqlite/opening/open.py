@@ -178,7 +178,7 @@ def _sync_names(folder: Path) -> None:
     except OSError as error:
         raise JournalStopped(
             f"the folder {folder} could not be synced: {error.strerror}",
-            hint="look at the system's log and the disk; nothing was begun, nothing is lost",
+            hint="check the system log and the disk; nothing was started, and nothing is lost",
         ) from error
 
 
@@ -446,6 +446,6 @@ def check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> int:
         raise JournalOlderCopy(
             f"{path} ends at record {sequence} of incarnation {incarnation}, but this machine "
             f"has committed record {mark.sequence} of incarnation {mark.incarnation}: "
-            "the file was copied back from an older day"
+            "the file is an older copy"
         )
     return sequence

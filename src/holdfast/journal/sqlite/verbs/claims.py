@@ -144,7 +144,7 @@ def take(
     if row is None or row[0] != 0:
         raise SessionLost("another process has declared this session dead")
     if row[1] <= txn.boot_ms:
-        raise SessionLost("the lease was over before the claim")
+        raise SessionLost("the lease ended before the claim")
     buried = _bury(txn, dead)
     taken: list[tuple[Claimed, Record]] = []
     for candidate in candidates:

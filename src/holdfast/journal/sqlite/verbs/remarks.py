@@ -120,9 +120,9 @@ def find_damage(db: Db, wraps: KeyWraps) -> list[str]:
         before = (row[0], row[6])
     meta = db.execute("SELECT value FROM meta WHERE key = ?", (HEAD,)).fetchone()
     if (None if meta is None else meta[0]) != (None if before is None else before[1]):
-        findings.append("remarks: the newest is missing, or its hash is not the noted one")
+        findings.append("remarks: the newest is missing, or its hash differs from the recorded one")
     if not 0 <= written(db) <= (0 if before is None else before[0]):
-        findings.append("remarks: more are noted as written than there are")
+        findings.append("remarks: more are marked as written than exist")
     return findings
 
 
@@ -143,7 +143,7 @@ def _open(row: Row, wraps: KeyWraps, *, before: tuple[int, bytes] | None) -> Kep
 def _first(db: Db) -> bytes:
     row = db.execute("SELECT value FROM meta WHERE key = 'journal_id'").fetchone()
     if row is None:
-        raise JournalDamaged("the journal has no journal_id")
+        raise JournalDamaged("the journal's table `meta` has no row 'journal_id'")
     return first_remark_link(str(row[0]))
 
 

@@ -64,7 +64,7 @@ def get_blob(db: Db, digest: str, wraps: KeyWraps, digest_key: bytes) -> bytes:
     key_id, body = cast("tuple[int, bytes]", row)
     content = wraps.payload(key_id).open(body, b"blob\0" + raw)
     if blob_digest(content, digest_key) != raw:
-        raise JournalDamaged(f"blob {digest} does not have its digest")
+        raise JournalDamaged(f"blob {digest} does not match its digest")
     return content
 
 
