@@ -20,6 +20,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -75,8 +76,7 @@ class Transaction:
         """Leave a message in the outbox: it is there if, and only if, all of this is."""
         text = values.encode(values.checked(body, what="message"), what="message").decode()
         self._emitted += 1
-        row = (self.effect_key, self._emitted, topic, text, 0)
-        self.execute(*self._words.insert_message(row))
+        self.execute(*self._words.insert_message((self.effect_key, self._emitted, topic, text, 0)))
 
 
 class Sql:
@@ -179,7 +179,7 @@ class Sql:
         transaction = Transaction(connection, call, words)
         try:
             _begin(connection)
-            row = (call.effect_key, call.task_id, call.ordinal, title, digest, "", _now_ms())
+            row = (call.effect_key, call.task_id, call.ordinal, title, digest, "", time.time_ns() // 1_000_000)
             transaction.execute(*words.insert_effect(row))
             result = values.checked(function(transaction, **args), what=f"result of {title}")
             text = values.encode(result, what=f"result of {title}").decode()
@@ -234,9 +234,7 @@ class Sql:
         with self._open(dsn) as connection:
             cursor = connection.cursor()
             cursor.execute(*self._words.find_pending((0,)))
-            rows: list[Any] = []
-            while len(rows) < limit and (row := cursor.fetchone()) is not None:
-                rows.append(row)
+            rows: list[Any] = list(itertools.islice(iter(cursor.fetchone, None), limit))
             _roll_back(connection)
         return [
             Message(id=f"{key}/{number}", topic=topic, body=values.decode(str(body).encode()))
@@ -308,10 +306,6 @@ def _judged(error: BaseException) -> BaseException:
 
 def _digest(args: Mapping[str, Any]) -> str:
     return hashlib.sha256(values.canonical(dict(args))).hexdigest()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Words:

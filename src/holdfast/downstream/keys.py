@@ -24,10 +24,9 @@ class BadKey(Exception):
 
 
 def parse_key(values: list[str]) -> str | None:
-    """Return the key, or None where there is no header; bare and quoted forms are the same key.
+    """The key, or None where there is no header; bare and quoted forms are the same key.
 
-    Raises:
-        BadKey: empty, too long, repeated, or with other characters.
+    Raises BadKey: empty, too long, repeated, or with other characters.
     """
     if not values:
         return None
@@ -82,7 +81,7 @@ class KeyTable(Generic[Stored]):
         The caller ends a KeyEntry with `finish` or `forget`.
         """
         entry = self._entries.get(key)
-        if entry is None or self._expired(entry, now_s):
+        if entry is None or (entry.answer is not None and now_s >= entry.first_s + self._window_s):
             entry = KeyEntry[Stored](key=key, fingerprint=fingerprint, first_s=now_s)
             self._entries[key] = entry
             return entry
@@ -97,6 +96,3 @@ class KeyTable(Generic[Stored]):
         """The work was not done and its answer is not kept: the key is free again."""
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
-
-    def _expired(self, entry: KeyEntry[Stored], now_s: float) -> bool:
-        return entry.answer is not None and now_s >= entry.first_s + self._window_s

@@ -62,8 +62,9 @@ class Reserve:
         """
         if self.held:
             return True
-        size = _wanted_bytes(self._path.parent)
-        if size < RESERVE_BYTES_MIN or _free_bytes(self._path.parent) < 2 * self._released:
+        free = _free_bytes(self._path.parent)
+        size = min(RESERVE_BYTES, free // SHARE_OF_FREE)
+        if size < RESERVE_BYTES_MIN or free < 2 * self._released:
             return False
         fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
         try:
@@ -77,10 +78,6 @@ class Reserve:
             raise
         finally:
             os.close(fd)
-
-
-def _wanted_bytes(folder: Path) -> int:
-    return min(RESERVE_BYTES, _free_bytes(folder) // SHARE_OF_FREE)
 
 
 def _free_bytes(folder: Path) -> int:

@@ -41,8 +41,7 @@ def put_blobs(
 
 def _put_blob(txn: Txn, content: bytes, use: int | None, wraps: KeyWraps, digest_key: bytes) -> str:
     digest = blob_digest(content, digest_key)
-    found = txn.db.execute("SELECT 1 FROM blob WHERE digest = ?", (digest,)).fetchone()
-    if found is None:
+    if txn.db.execute("SELECT 1 FROM blob WHERE digest = ?", (digest,)).fetchone() is None:
         key_id = wraps.current
         body = wraps.payload(key_id).seal(content, b"blob\0" + digest)
         txn.db.execute(
