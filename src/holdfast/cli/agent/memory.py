@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from holdfast.app.memory import MissingFile
     from holdfast.core.ports import Recalled
     from holdfast.layout.agent_home import AgentHome
-    from holdfast.layout.memory_place import MemoryPlace
 
 LIMIT = 20
 
@@ -121,13 +120,14 @@ def run_show(args: argparse.Namespace) -> int:
 
     from holdfast.core.clock import SystemClock
     from holdfast.core.secret_handles import safe
+    from holdfast.layout.memory_place import MemoryPlace
     from holdfast.memory.exchange import read_quiet
     from holdfast.memory.lines import check_day, parsed
     from holdfast.memory.sidecar import read_reports
     from holdfast.memory.start_text import start_text
 
     home = _home(args)
-    place = _place(home)
+    place = MemoryPlace(folder=home.folder)
     if args.start:
         tokens = home.settings.memory.tokens
         text = start_text(place, tokens=tokens, now_ms=SystemClock().wall_ms())
@@ -189,12 +189,6 @@ def _home(args: argparse.Namespace) -> AgentHome:
     from holdfast.layout.agent_home import home_folder, load_home
 
     return load_home(home_folder(args.home))
-
-
-def _place(home: AgentHome) -> MemoryPlace:
-    from holdfast.layout.memory_place import MemoryPlace
-
-    return MemoryPlace(folder=home.folder)
 
 
 def _shape(one: Recalled) -> dict[str, object]:

@@ -119,9 +119,8 @@ async def _tell_warning(backups: Backups) -> None:
     from holdfast.core.clock import SystemClock
     from holdfast.layout.settings import find_settings
 
-    home = backups.home
-    notices = make_notices(find_settings(home.journal))
-    await notify_warning(home, clock=SystemClock(), notices=notices)
+    notices = make_notices(find_settings(backups.home.journal))
+    await notify_warning(backups.home, clock=SystemClock(), notices=notices)
 
 
 def run_list(args: argparse.Namespace) -> int:

@@ -236,12 +236,9 @@ def run_revoke(args: argparse.Namespace) -> int:
     numbers = [_number(one) for one in args.numbers]
     for number in numbers:
         session.register.get(number)
-    confirm(
-        "revoke",
-        f"sheet {', '.join(map(str, numbers))} of {session.identity.name} will be marked as "
-        "revoked; this cannot be undone",
-        yes=args.yes,
-    )
+    named = ", ".join(map(str, numbers))
+    what = f"sheet {named} of {session.identity.name} will be marked as revoked; this cannot be undone"
+    confirm("revoke", what, yes=args.yes)
     after = mark_revoked(session, numbers, date=today())
     gone = [one.number for one in after.sheets if state_of(one, today()) is SheetState.REVOKED]
     if args.json:

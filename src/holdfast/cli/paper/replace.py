@@ -32,11 +32,8 @@ ENTROPY = SystemEntropy()
 
 def run(args: argparse.Namespace) -> int:
     home = load_home(home_folder(args.home))
-    confirm(
-        "replace",
-        f"{home.name} gets new recovery words; the old ones become invalid, and every running copy is evicted",
-        yes=args.yes,
-    )
+    what = f"{home.name} gets new recovery words; the old ones become invalid, and every running copy is evicted"
+    confirm("replace", what, yes=args.yes)
     given = read_given(args)
     log = read_own_log(home.folder, Sodium())
     phrase, change = find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.restore.restore_home import RestoreReport
 from holdfast.cli.screen.screen import ago, one_line, talk
 from holdfast.core.clock import iso
@@ -88,7 +87,8 @@ def show_plan(survey: Survey, would: PlannedRecovery) -> None:
         if len(would.files.paths) > 20:
             talk(f"  and {len(would.files.paths) - 20} more")
         return
-    talk(f"into {would.folder}" + _kept(would.folder))
+    kept = "; Holdfast keeps the folder that is there now under another name" if os.path.lexists(would.folder) else ""
+    talk(f"into {would.folder}{kept}")
     if would.keep_keys:
         talk(f"identity: the keys in {would.vault} do not change")
     else:
@@ -121,9 +121,13 @@ def _show_left(report: RestoreReport) -> None:
     holds. What Holdfast leaves out for every agent is not reported."""
     for path in report.links_left[:SHOWN_MAX]:
         talk(f"not made: {one_line(path)}: a link that points outside the agent's folder")
-    _count("links", report.links_left_count, min(len(report.links_left), SHOWN_MAX))
+    more = report.links_left_count - min(len(report.links_left), SHOWN_MAX)
+    if more > 0:
+        talk(f"not made: {more:,} more links")
     links = frozenset(report.links_left)
-    notes = [one for one in report.notes if one.path not in links and not _is_no_loss(one)]
+    notes = [
+        one for one in report.notes if one.path not in links and not is_no_loss(one.text.removeprefix("left out: "))
+    ]
     for one in notes[:SHOWN_MAX]:
         where = f"{one_line(one.path)}: " if one.path else ""
         talk(f"note of the snapshot: {where}{one_line(one.text)}")
@@ -132,15 +136,6 @@ def _show_left(report: RestoreReport) -> None:
         talk(f"{more:,} more notes of the snapshot: --json lists them, or the first of many")
     if any(one.text.startswith("left out") for one in notes):
         talk("hint: files that were left out are in no backup: copy them from where you keep them")
-
-
-def _is_no_loss(one: SnapshotNote) -> bool:
-    return is_no_loss(one.text.removeprefix("left out: "))
-
-
-def _count(what: str, every: int, shown: int) -> None:
-    if every > shown:
-        talk(f"not made: {every - shown:,} more {what}")
 
 
 def survey_json(survey: Survey) -> dict[str, object]:
@@ -205,7 +200,3 @@ def plan_json(survey: Survey, would: PlannedRecovery) -> dict[str, object] | Non
             "files": msgspec.to_builtins(would.files),
         }
     return made
-
-
-def _kept(folder: Path) -> str:
-    return "; Holdfast keeps the folder that is there now under another name" if os.path.lexists(folder) else ""
