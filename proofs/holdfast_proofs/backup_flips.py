@@ -33,7 +33,7 @@ from holdfast.errors import HoldfastError
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast_proofs.backup_lab import SODIUM, Owner, archive, snapshot, tree_members
 from holdfast_proofs.backup_lab.flips import flip
 from holdfast_proofs.backup_lab.trees import Tree, tree_of

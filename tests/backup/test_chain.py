@@ -9,7 +9,7 @@ from holdfast.backup.chain.chain import behind, find_broken_link, joined, valid_
 from holdfast.backup.chain.heads import HeadFile, parse_lines
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head, JournalMark
+from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast_proofs.backup_lab import AT, SODIUM, Owner
 
 OWNER = Owner()

@@ -19,7 +19,7 @@ from holdfast.backup.snapshot import staging
 from holdfast.errors import ArchiveRefused, BackupDamaged
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast_proofs.backup_lab import BLOCK, Owner, archive, member, snapshot, tree_members
 
 OWNER = Owner()

@@ -21,7 +21,7 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase
 from holdfast.identity.records.secret_bytes import SecretBytes
-from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.keyset import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.testing.clocks import SeededEntropy

@@ -24,6 +24,8 @@ from holdfast.identity.records.records import (
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.certificate import Certificate, Role
+from holdfast.identity.witness.witness import WitnessVerdict
+from holdfast.identity.witness.witness_folder import Change
 
 SODIUM = Sodium()
 NOW = 1_800_000_000
@@ -183,3 +185,19 @@ def cut(log: KeyLog, position: LogPosition) -> KeyLog:
         return replace(log, generations=log.generations[:g], evidence=())
     generation = replace(log.generations[g], rotations=log.generations[g].rotations[: s - 1])
     return replace(log, generations=(*log.generations[:g], generation), evidence=())
+
+
+class MemoryLogStore:
+    """Logs in this process; gone with it."""
+
+    def __init__(self) -> None:
+        self._logs: dict[AgentId, KeyLog] = {}
+
+    def find(self, id: AgentId) -> KeyLog | None:
+        return self._logs.get(id)
+
+    def change(self, id: AgentId, change: Change) -> WitnessVerdict | Refusal:
+        judged = change(self._logs.get(id))
+        if isinstance(judged, WitnessVerdict):
+            self._logs[id] = judged.log
+        return judged

@@ -20,8 +20,7 @@ from holdfast.identity.records.encodings import digest_of, key_digest
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.signed import Family, message, sealed
 from holdfast.identity.statements.claim import ClaimBasis, LeaseClaim, LeaseYield
-from holdfast.identity.statements.head import Head, JournalMark, sign_head
-from holdfast.identity.statements.profile import Profile, Relay
+from holdfast.identity.statements.statements import Head, JournalMark, Profile, Relay, sign_head
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "identity-log.md"
 LAST = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)

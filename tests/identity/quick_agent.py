@@ -15,8 +15,7 @@ from holdfast.identity.records.records import Keys, RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.vault.age import AgeIdentity
-from holdfast.identity.vault.keyset import KeySet
-from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault, open_vault
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,17 +21,17 @@ from quick_agent import Agent, make_agent
 
 from holdfast.core.clock import Clock, SystemEntropy
 from holdfast.errors import ArbiterDamaged, InstanceDamaged, NetworkFileSystem
-from holdfast.identity.lease.arbiter import LeaseArbiter, MemoryArbiter
-from holdfast.identity.lease.arbiter_folder import FolderArbiter
-from holdfast.identity.lease.arbiter_state import LeaseGrant
+from holdfast.identity.lease.arbiter import SECRET_BYTES, FolderArbiter, LeaseArbiter, StoredArbiter
+from holdfast.identity.lease.arbiter_state import ArbiterState, Hearing, LeaseGrant, learn_log
 from holdfast.identity.lease.instance import WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
 from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
-from holdfast.identity.records.encodings import PublicKey, digest_of
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.encodings import AgentId, PublicKey, digest_of
 from holdfast.identity.records.records import Reason, Refusal, RotationReason
 from holdfast.identity.records.signed import Family, sealed
 from holdfast.identity.statements.claim import LEASE_MS, ClaimBasis, LeaseClaim, LeaseYield
-from holdfast.identity.witness.witness import copy_of
+from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.testing.clocks import ManualClock
 
 ROOT = digest_of(b"state")
@@ -67,6 +70,36 @@ class Copy:
     def copied(self, to: Path) -> Copy:
         shutil.copytree(self.folder, to)
         return replace(self, folder=to, raised=[])
+
+
+class MemoryArbiter(StoredArbiter):
+    """Keeps its states in this process; after a restart everything is granted again."""
+
+    def __init__(self, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
+        super().__init__(clock=clock, life_ms=life_ms, secret=os.urandom(SECRET_BYTES))
+        self._logs: dict[AgentId, KeyLog] = {}
+        self._states: dict[AgentId, ArbiterState] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, copy: LogCopy, id: AgentId) -> None:
+        with self._lock:
+            log = learn_log(self._logs.get(id), copy, id, self._port)
+            if log is not None:
+                self._logs[id] = log
+
+    @contextmanager
+    def _alone(self) -> Generator[Hearing]:
+        with self._lock:
+            yield self._hearing()
+
+    def _find_log(self, id_: AgentId) -> KeyLog | None:
+        return self._logs.get(id_)
+
+    def _load(self, id_: AgentId) -> ArbiterState:
+        return self._states.get(id_, ArbiterState())
+
+    def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
+        self._states[id_] = after
 
 
 Make = Callable[[], Copy]
@@ -214,7 +247,7 @@ def test_a_yield_lets_the_named_instance_in_at_once(copy: Copy, clock: ManualClo
     heir = other.start()
     assert why(heir.turn()) is WaitReason.COPY
     record = LeaseYield(id=copy.agent.log.id, e=1, to=key_of(heir), state_root=ROOT, handoff=digest_of(b"h"))
-    said = sealed(record, Family.LEASE, (live._file.signer,))
+    said = sealed(record, Family.LEASE, (live.file.signer,))
     assert copy.arbiter.yield_to(said.line()) is None
     assert held(heir.turn()).e == 2
     assert why(live.turn()) is WaitReason.BEHIND

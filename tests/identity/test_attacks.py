@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cast import (
     NOW,
     SODIUM,
+    MemoryLogStore,
     Owner,
     certificate,
     cut,
@@ -58,10 +59,10 @@ from holdfast.identity.records.records import (
 from holdfast.identity.records.signed import Family, Signed, sealed, sealed_json
 from holdfast.identity.statements.certificate import ObserverState, find_fault_in_certificate
 from holdfast.identity.statements.claim import MessageChain, follow_chain, new_chain
-from holdfast.identity.statements.profile import Profile, judge_profile
+from holdfast.identity.statements.statements import Profile, judge_profile
 from holdfast.identity.witness.observe import LogMark, Observation, SourceAnswer, find_roll_back, observe
 from holdfast.identity.witness.witness import LogCopy, copy_of
-from holdfast.identity.witness.witness_service import MemoryLogStore, WitnessService
+from holdfast.identity.witness.witness_folder import WitnessService
 
 OWNER = Owner()
 THIEF = Owner(name="thief")

@@ -24,13 +24,12 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadPhrase, BadShare, HoldfastError, VaultDamaged, VaultLocked
 from holdfast.identity.log.drafts import committed
 from holdfast.identity.paper.derive import PaperKeys
-from holdfast.identity.paper.phrase import Phrase, english, read_phrase
-from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.phrase import Phrase, english, read_phrase, repair
 from holdfast.identity.paper.shares import combine, read_share, slip39_words, split
 from holdfast.identity.records.encodings import key_digest
 from holdfast.identity.vault import age, slots
 from holdfast.identity.vault.age import AgeIdentity, open_sealed, seal
-from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.keyset import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text, passphrase_key
 from holdfast.identity.vault.vault import open_vault
 from holdfast.identity.witness.observe import SigningPower

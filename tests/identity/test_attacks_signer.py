@@ -32,8 +32,7 @@ from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.speaker.signer import BURST, LENGTH, VERBS, request
 from holdfast.identity.speaker.signer_client import SignerClient, SignerRing, SignerSpeaker
 from holdfast.identity.statements.certificate import ObserverState, Role, find_fault_in_certificate
-from holdfast.identity.statements.head import JournalMark
-from holdfast.identity.statements.profile import Relay
+from holdfast.identity.statements.statements import JournalMark, Relay
 from holdfast.identity.vault.ring import VaultRing, read_escrow
 
 PROGRAM = Path(__file__).parent / "programs" / "as_user.py"

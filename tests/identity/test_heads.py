@@ -18,7 +18,14 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.records import Reason, RotationReason
 from holdfast.identity.records.signed import Family, Signed, sealed, sealed_json
-from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head, follows, parse_head, sign_head
+from holdfast.identity.statements.statements import (
+    Head,
+    JournalMark,
+    find_fault_in_head,
+    follows,
+    parse_head,
+    sign_head,
+)
 
 OWNER = Owner()
 LOG = OWNER.begun()

@@ -42,7 +42,7 @@ from holdfast.identity.statements.claim import (
     parse_yield,
     yielded,
 )
-from holdfast.identity.statements.profile import (
+from holdfast.identity.statements.statements import (
     EncryptionKey,
     Profile,
     Relay,

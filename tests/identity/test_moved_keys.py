@@ -19,8 +19,8 @@ from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.journal_keys.vault_keys import move_keys, open_ring, read_keys
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.vault.keyset import create_vaults
 from holdfast.identity.vault.ring import JournalKeys
-from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.vault.vault import Vault
 from holdfast.testing.clocks import SeededEntropy

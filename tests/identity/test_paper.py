@@ -29,10 +29,10 @@ from holdfast.identity.paper.phrase import (
     new_phrase,
     places_to_ask,
     read_phrase,
+    repair,
     retyped_wrong,
     wrong_places,
 )
-from holdfast.identity.paper.repair import repair
 from holdfast.identity.paper.shares import combine, split
 from holdfast.identity.records.encodings import agent_id
 from holdfast.testing.clocks import SeededEntropy

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadPhrase
 from holdfast.identity.paper.derive import PaperKeys
-from holdfast.identity.paper.phrase import Phrase, english, find_secret, new_phrase, read_phrase, seed_of, words_of
-from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.phrase import (
+    Phrase,
+    english,
+    find_secret,
+    new_phrase,
+    read_phrase,
+    repair,
+    seed_of,
+    words_of,
+)
 from holdfast.testing.clocks import SeededEntropy
 from holdfast_proofs.support.vectors import vectors
 

@@ -19,10 +19,15 @@ from holdfast.identity.records.encodings import digest_of, key_text
 from holdfast.identity.records.records import Reason
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.answer import ChallengeAnswer, find_fault_in_answer, parse_answer, sign_answer
 from holdfast.identity.statements.certificate import ObserverState, Role, find_fault_in_certificate
-from holdfast.identity.statements.head import find_fault_in_head
-from holdfast.identity.statements.profile import judge_profile
+from holdfast.identity.statements.statements import (
+    ChallengeAnswer,
+    find_fault_in_answer,
+    find_fault_in_head,
+    judge_profile,
+    parse_answer,
+    sign_answer,
+)
 from holdfast.testing.clocks import ManualClock
 
 CLOCK = ManualClock()

@@ -32,9 +32,8 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.vault import slots
-from holdfast.identity.vault.keyset import KeySet, get_op
+from holdfast.identity.vault.keyset import KeySet, create_vaults, get_op
 from holdfast.identity.vault.ring import VaultRing, change, open_escrow, read_escrow, with_place
-from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import (
     Argon2Work,
     UnlockKey,

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cast import NOW, SODIUM, Owner, key, refused, take, vouched, witnesses
+from cast import NOW, SODIUM, MemoryLogStore, Owner, key, refused, take, vouched, witnesses
 
 from holdfast.errors import ModeTooWide, WitnessDamaged
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.encodings import AgentId, PublicKey
 from holdfast.identity.records.records import Keys, Reason, Refusal, parse_receipt
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.witness import LogCopy, Witness
-from holdfast.identity.witness.witness_folder import FolderLogStore, witness_signer
-from holdfast.identity.witness.witness_service import LogStore, MemoryLogStore, WitnessService
+from holdfast.identity.witness.witness_folder import FolderLogStore, LogStore, WitnessService, witness_signer
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
@@ -37,10 +36,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogStore:
     return FolderLogStore(tmp_path / "w", port=SODIUM)
 
 
-def witness(store: LogStore, name: str = "w1", **rest: object) -> WitnessService:
-    peers = rest.get("peers")
-    assert peers is None or isinstance(peers, dict)
-    return WitnessService(store, key(name), port=SODIUM, clock=lambda: NOW, peers=peers)  # pyright: ignore[reportUnknownArgumentType]
+def witness(store: LogStore, name: str = "w1", peers: Mapping[PublicKey, Witness] | None = None) -> WitnessService:
+    return WitnessService(store, key(name), port=SODIUM, clock=lambda: NOW, peers=peers or {})
 
 
 async def said(one: Witness, line: bytes, receipts: tuple[bytes, ...] = ()) -> bytes:
@@ -121,7 +118,7 @@ async def test_new_witnesses_ask_the_old_ones_before_they_believe_a_recovery() -
     for one in old.values():
         await said(one, OWNER.inception().line())
         await said(one, mine.line())
-    peers: dict[str, Witness] = {one.key: one for one in old.values()}
+    peers: dict[PublicKey, Witness] = {one.key: one for one in old.values()}
     peers[Dead.key] = Dead()
     store = MemoryLogStore()
     fresh = witness(store, "n1", peers=peers)

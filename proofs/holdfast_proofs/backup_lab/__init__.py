@@ -23,7 +23,7 @@ from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import Keys
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head, JournalMark, sign_head
+from holdfast.identity.statements.statements import Head, JournalMark, sign_head
 
 SODIUM = Sodium()
 AT = 1_800_000_000

@@ -18,7 +18,8 @@ from holdfast.identity.vault.vault import Vault, open_vault
 from holdfast.layout.agent_home import load_home
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.witness_address import WitnessFolder
-from holdfast.recovery.move_in import MoveCancelled, MovedIn, MoveMeans, cancel_move, move_in
+from holdfast.recovery.move_in import MoveCancelled, MovedIn, cancel_move, move_in
+from holdfast.recovery.move_lease import MoveMeans
 from holdfast.recovery.move_out import MovedOut, MoveOut
 
 LEASE_S = 0.5
@@ -74,15 +75,7 @@ class Moves:
 
     def export(self) -> MovedOut:
         with open_vault(self.root / "a" / "vault") as vault:
-            move = MoveOut(
-                load_home(self.home("a")),
-                vault,
-                clock=SystemClock(),
-                entropy=ENTROPY,
-                port=PORT,
-                say=_unsaid,
-                wait_s=10.0,
-            )
+            move = MoveOut(load_home(self.home("a")), _means(vault), say=_unsaid, wait_s=10.0)
             return asyncio.run(move.run(self.package))
 
     def take(self) -> MovedIn:

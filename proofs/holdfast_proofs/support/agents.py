@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.clock import SystemEntropy
-from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, open_log_session
+from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, open_log_session, rotate_identity
 from holdfast.identity.acts.make_agent import AgentPlan, MadeAgent, make_agent, open_by
 from holdfast.identity.acts.paper_acts import find_phrase, is_under_way, lock, replace_paper, retire, unlock
 from holdfast.identity.acts.recover_identity import RecoveredIdentity, RecoveryOrder, recover_identity
-from holdfast.identity.acts.rotate import rotate_identity
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys

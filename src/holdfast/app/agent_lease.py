@@ -28,8 +28,8 @@ import msgspec
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BadSettings, HoldfastError
-from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
-from holdfast.identity.lease.arbiter_folder import FolderArbiter
+from holdfast.host.private_files import ensure_private_folder, open_private, read_private, write_atomically
+from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.arbiter_state import Contender
 from holdfast.identity.lease.instance import WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
@@ -39,7 +39,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import Digest, digest_of
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.statements.head import parse_head
+from holdfast.identity.statements.statements import parse_head
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.identity.witness.publishing import ask_witnesses
 from holdfast.journal.bind import journal_at
@@ -245,11 +245,9 @@ class AgentLease:
 def read_lease(instance: Path) -> Shown | None:
     """What the keeper of this folder last wrote; None if there is nothing to rely on."""
     try:
-        fd = open_private(instance / LEASE, os.O_RDONLY)
+        raw = read_private(instance / LEASE, FILE_BYTES_MAX)
     except FileNotFoundError:
         return None
-    with open(fd, "rb") as file:
-        raw = file.read(FILE_BYTES_MAX)
     try:
         shown = msgspec.json.decode(raw, type=Shown)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

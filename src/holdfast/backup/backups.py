@@ -45,14 +45,13 @@ from holdfast.core.version import find_version
 from holdfast.errors import BackupBusy, BackupInterrupted, HoldfastError, PlaceNotFound, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
-from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.keyfile import KeyFile
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.head import Head, JournalMark
+from holdfast.identity.speaker.vault_speaker import home_speaker
+from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast.identity.vault.ring import Escrow, read_escrow
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
@@ -340,12 +339,9 @@ async def open_backups(
     Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
     """
     places = await open_places(home, ask=ask, progress=progress)
-    port, clock = Sodium(), SystemClock()
-    speaker: Speaker
-    if home.signer is not None:
-        speaker = open_speaker(home, clock)
-    else:
-        speaker = VaultSpeaker(places.vault, read_log=lambda: read_own_log(home.folder, port), clock=clock)
+    clock = SystemClock()
+    signer = home.signer is not None
+    speaker = open_speaker(home, clock) if signer else home_speaker(home.folder, places.vault, clock)
     keys = ring_of(read_escrow(places.vault))
     return Backups(places, speaker, keys=keys, checks=(projection_check(keys),))
 

@@ -30,7 +30,7 @@ from holdfast.errors import HoldfastError, SnapshotsMissing
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 
 SPARE_DAYS = 30
 DAY_MS = 86_400_000

@@ -14,7 +14,7 @@ from holdfast.backup.record import Warned
 from holdfast.backup.snapshot.staging import Staged
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 
 
 class PlaceResult(msgspec.Struct, kw_only=True):

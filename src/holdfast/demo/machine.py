@@ -36,8 +36,8 @@ from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.answer import find_fault_in_answer
+from holdfast.identity.speaker.vault_speaker import home_speaker
+from holdfast.identity.statements.statements import find_fault_in_answer
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import AgentHome
@@ -139,8 +139,7 @@ def answers_as(home: AgentHome, before: KeyLog) -> bool:
         return False
     challenge = SystemEntropy().bytes(CHALLENGE_BYTES).hex()
     with open_vault(home.vault) as vault:
-        speaker = VaultSpeaker(vault, read_log=lambda: read_own_log(home.folder, port), clock=clock)
-        answer = speaker.answer(challenge)
+        answer = home_speaker(home.folder, vault, clock).answer(challenge)
     now = clock.wall_ms() // 1000
     return find_fault_in_answer(answer, log, challenge=challenge, now=now, port=port) is None
 

@@ -25,7 +25,7 @@ import msgspec
 from holdfast.errors import BackupDamaged, BackupFailed
 from holdfast.host.disk_errors import disk_error
 from holdfast.host.exchange_names import exchange_names
-from holdfast.host.private_files import open_private, remove_durably, sync_folder, write_atomically
+from holdfast.host.private_files import read_private, remove_durably, sync_folder, write_atomically
 from holdfast.host.tree import open_folder
 from holdfast.host.tree_io import empty
 
@@ -68,11 +68,9 @@ def settle(home: Path) -> None:
     """Finish or undo a swap that a crash has cut off. Raises BackupDamaged for a note not ours."""
     path = _note_path(home)
     try:
-        fd = open_private(path, os.O_RDONLY)
+        raw = read_private(path, NOTE_BYTES_MAX)
     except FileNotFoundError:
         return
-    with open(fd, "rb") as file:
-        raw = file.read(NOTE_BYTES_MAX)
     try:
         note = msgspec.json.decode(raw, type=_Note)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

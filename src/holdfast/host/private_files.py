@@ -112,6 +112,12 @@ def open_private(path: Path, flags: int) -> int:
     return fd
 
 
+def read_private(path: Path, bytes_max: int) -> bytes:
+    """The first bytes of a file of ours. Raises as `open_private` does."""
+    with open(open_private(path, os.O_RDONLY), "rb") as file:
+        return file.read(bytes_max)
+
+
 @contextmanager
 def locked(path: Path) -> Generator[None]:
     """One process at a time, by a lock on this private file; it ends with its holder."""
@@ -138,6 +144,26 @@ def write_atomically(path: Path, data: bytes, *, keep_mode: bool = False) -> Non
         raise explained(error, path) from error
     finally:
         os.close(folder)
+
+
+@contextmanager
+def destroying(path: Path) -> Generator[None]:
+    """While the file at this name is replaced; afterwards its old bytes are overwritten."""
+    try:
+        fd = open_private(path, os.O_WRONLY)
+    except FileNotFoundError:
+        fd = -1
+    try:
+        yield
+    finally:
+        if fd >= 0:
+            try:
+                found = os.fstat(fd)
+                if found.st_nlink == 0:  # no other name leads to these bytes
+                    write_all(fd, bytes(found.st_size))
+                    sync(fd)
+            finally:
+                os.close(fd)
 
 
 def create_durably(path: Path, data: bytes) -> bool:

@@ -35,7 +35,6 @@ from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.archive.tar_stream import Readable
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.snapshot.databases import read_mark
-from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import (
     AgentElsewhere,
@@ -54,19 +53,17 @@ from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.lease.instance import Instance
 from holdfast.identity.lease.instance_file import InstanceFile, site_of
-from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.head import Head, JournalMark, find_fault_in_head
-from holdfast.identity.vault.vault import Vault
+from holdfast.identity.speaker.vault_speaker import VaultSpeaker, home_speaker
+from holdfast.identity.statements.statements import Head, JournalMark, find_fault_in_head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import MOVED, STAGING, find_mark, remove_mark
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
-from holdfast.recovery.move_lease import MoveLease
+from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import archive_of, digest_of_file, head_of, key_of, open_package, part_of
 from holdfast.recovery.recover_journal import recover_journal
 
@@ -119,16 +116,6 @@ class ReadyImport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sequence: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveMeans:
-    """What an import and a cancel need."""
-
-    vault: Vault
-    clock: Clock
-    entropy: Entropy
-    port: Signatures
-
-
 async def move_in(package: Path, target: Path, means: MoveMeans, *, here: HostPaths | None = None) -> MovedIn:
     """Take the package as the agent at `target`.
 
@@ -148,49 +135,52 @@ async def move_in(package: Path, target: Path, means: MoveMeans, *, here: HostPa
     return msgspec.structs.replace(done, seconds=round(time.monotonic() - began, 3))
 
 
+@dataclass(frozen=True, slots=True)
 class _Arrival:
-    def __init__(self, package: Path, target: Path, means: MoveMeans, here: HostPaths) -> None:
-        self._package = package
-        self._target = target
-        self._work = target.with_name(f".{target.name}.moving")
-        self._means = means
-        self._here = here
+    package: Path
+    target: Path
+    means: MoveMeans
+    here: HostPaths
+
+    @property
+    def work(self) -> Path:
+        return self.target.with_name(f".{self.target.name}.moving")
 
     async def run(self) -> MovedIn:
-        if not self._package.is_file():
-            taken = self._package.with_name(self._package.name + TAKEN)
+        if not self.package.is_file():
+            taken = self.package.with_name(self.package.name + TAKEN)
             raise BadInput(
-                f"there is no package at {self._package}",
+                f"there is no package at {self.package}",
                 hint=f"{taken} was already imported" if taken.exists() else "check the path",
             )
-        sha256 = await asyncio.to_thread(digest_of_file, self._package)
-        ready = find_ready(self._work)
-        state = self._work / TREE / STATE
+        sha256 = await asyncio.to_thread(digest_of_file, self.package)
+        ready = find_ready(self.work)
+        state = self.work / TREE / STATE
         if ready is not None and ready.package == sha256 and not state.is_dir():
             return await self._arrived(ready)
         if ready is None or ready.package != sha256:
-            await asyncio.to_thread(remove_tree, self._work)
+            await asyncio.to_thread(remove_tree, self.work)
             try:
                 ready = await self._made_ready(sha256)
             except BaseException:
-                await asyncio.to_thread(remove_tree, self._work)
+                await asyncio.to_thread(remove_tree, self.work)
                 raise
         home = self._home_of(state)
         self._check_newer(ready)
         e, claimed = await self._taken(home, state, ready)
         kept = self._put(state)
-        await asyncio.to_thread(remove_tree, self._work)
+        await asyncio.to_thread(remove_tree, self.work)
         return self._done(ready, incarnation=e, claimed=claimed, kept=kept)
 
     async def _arrived(self, ready: ReadyImport) -> MovedIn:
         """The folder has its name: an earlier run was cut short after that."""
-        home = load_home(self._target)
-        await asyncio.to_thread(remove_tree, self._work)
+        home = load_home(self.target)
+        await asyncio.to_thread(remove_tree, self.work)
         return self._done(ready, incarnation=ready.incarnation + 1, claimed=home.arbiter is not None)
 
     def _done(self, ready: ReadyImport, *, incarnation: int, claimed: bool, kept: str = "") -> MovedIn:
         return MovedIn(
-            home=str(self._target),
+            home=str(self.target),
             id=ready.id,
             incarnation=incarnation,
             snapshot=ready.seq,
@@ -202,16 +192,16 @@ class _Arrival:
 
     async def _made_ready(self, sha256: str) -> ReadyImport:
         """Everything but the claim and the name: unpacked, compared, raised, durable."""
-        means = self._means
-        tree = self._work / TREE
-        for folder in (self._work, tree):
+        means = self.means
+        tree = self.work / TREE
+        for folder in (self.work, tree):
             ensure_private_folder(folder)
-        cover, tar = open_package(self._package, means.vault.identity, self._work)
+        cover, tar = open_package(self.package, means.vault.identity, self.work)
         with key_of(cover) as key:
             head = head_of(cover)
             with tar:
                 snapshot = await asyncio.to_thread(self._unpacked, tar, head, tree)
-            (self._work / "plain").unlink()
+            (self.work / "plain").unlink()
             mark = self._checked(head, key, snapshot)
             record, state = head.record, snapshot.state
             ready = ReadyImport(
@@ -237,7 +227,7 @@ class _Arrival:
             InstanceFile(state / INSTANCE, id=record.id, clock=means.clock, entropy=means.entropy).adopt(made, key)
         with ContainedWriter(tree) as contained:
             contained.sync()
-        write_atomically(self._work / READY, msgspec.json.encode(ready) + b"\n")
+        write_atomically(self.work / READY, msgspec.json.encode(ready) + b"\n")
         return ready
 
     def _unpacked(self, tar: Readable, head: Signed[Head], tree: Path) -> Snapshot:
@@ -246,7 +236,7 @@ class _Arrival:
 
     def _checked(self, head: Signed[Head], key: KeyPair, snapshot: Snapshot) -> JournalMark:
         """How far the journal had come; all that the package says is true. Raises MoveRefused."""
-        means, record = self._means, head.record
+        means, record = self.means, head.record
         try:
             log = read_own_log(snapshot.state, means.port)
         except (LogMissing, LogDamaged) as error:
@@ -259,73 +249,67 @@ class _Arrival:
             raise MoveRefused("the snapshot in the package was not made for this move")
         if record.journal is None or not (snapshot.state / "journal.db").is_file():
             raise MoveRefused("the package has no journal")
-        mark = read_mark(snapshot.state / "journal.db")
-        if (mark.id, mark.sequence, mark.incarnation) != (
-            record.journal.id,
-            record.journal.sequence,
-            record.journal.incarnation,
-        ):
+        mark, said = read_mark(snapshot.state / "journal.db"), record.journal
+        if (mark.id, mark.sequence, mark.incarnation) != (said.id, said.sequence, said.incarnation):
             raise BackupDamaged("the journal in the package does not end where its head says")
-        return record.journal
+        return said
 
     def _check_newer(self, ready: ReadyImport) -> None:
         """What is at the target was moved away, and knows nothing newer. Raises MoveRefused."""
-        if not os.path.lexists(self._target):
+        if not os.path.lexists(self.target):
             return
         try:
-            here = load_home(self._target)
+            here = load_home(self.target)
         except NotAnAgent:
-            if any(self._target.iterdir()):
-                raise BadInput(f"{self._target} exists and is not an agent") from None
+            if any(self.target.iterdir()):
+                raise BadInput(f"{self.target} exists and is not an agent") from None
             return
         known = [one.record for one in HeadFile(here.heads_file).read().heads]
         same = [one for one in known if one.id == ready.id]
         if known and not same:
-            raise MoveRefused(f"{self._target} is another agent")
+            raise MoveRefused(f"{self.target} is another agent")
         if os.path.lexists(here.journal):
             mark = find_mark(here.instance)
             if mark is None or mark.state != MOVED:
                 raise MoveRefused(
-                    f"there is an agent in {self._target} that was not exported",
+                    f"there is an agent in {self.target} that was not exported",
                     hint="the package was already imported here; otherwise give another folder with --home",
                 )
         if any(one.rank >= ready.rank for one in same if one.archive != ready.archive):
-            raise MoveRefused(f"{self._target} has a newer snapshot than the package")
+            raise MoveRefused(f"{self.target} has a newer snapshot than the package")
 
     def _furnish(self, state: Path, head: Signed[Head]) -> None:
         """What no snapshot holds: where things lie on this host, the way to the vault, the head."""
         os.chmod(state, 0o700)
         found = load_home(state)
-        given, here = found.settings.identity, self._here
+        given, here = found.settings.identity, self.here
         given = msgspec.structs.replace(
             given,
-            vault=str(self._means.vault.folder.absolute()),
+            vault=str(self.means.vault.folder.absolute()),
             second=here.second or given.second,
             arbiter=here.arbiter or given.arbiter,
             witnesses=tuple(map(str, here.witnesses)) or given.witnesses,
         )
         write_identity_settings(state / SETTINGS, name=found.name, identity=given)
-        point_keys(state / KEYS, self._means.vault)
+        point_keys(state / KEYS, self.means.vault)
         HeadFile(state / "heads.jsonl").append(head)
         ensure_private_folder(state / INSTANCE)
 
     def _home_of(self, state: Path) -> AgentHome:
         """Its paths are counted from where the home will be."""
         found = load_home(state)
-        return AgentHome(folder=self._target, name=found.name, settings=found.settings)
+        return AgentHome(folder=self.target, name=found.name, settings=found.settings)
 
     def _speaker(self, state: Path) -> VaultSpeaker:
-        means = self._means
-        return VaultSpeaker(
-            means.vault, read_log=lambda: read_own_log(state, means.port), clock=means.clock, port=means.port
-        )
+        means = self.means
+        return home_speaker(state, means.vault, means.clock, means.port)
 
     def _keys(self, state: Path) -> KeyRing:
-        return load_or_create(state / KEYS, journal_exists=True, entropy=self._means.entropy)
+        return load_or_create(state / KEYS, journal_exists=True, entropy=self.means.entropy)
 
     def _lease(self, home: AgentHome, state: Path) -> MoveLease | None:
-        means = self._means
-        return MoveLease.of(home, self._speaker(state), clock=means.clock, entropy=means.entropy, folder=state)
+        means = self.means
+        return MoveLease.of(home, self._speaker(state), means, folder=state)
 
     async def _taken(self, home: AgentHome, state: Path, ready: ReadyImport) -> tuple[int, bool]:
         lease = self._lease(home, state)
@@ -342,7 +326,7 @@ class _Arrival:
             ) from error
 
     def _put(self, state: Path) -> str:
-        target = self._target
+        target = self.target
         stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         aside = target.with_name(f"{target.name}.before-{stamp}")
         if target.is_dir() and not any(target.iterdir()):
@@ -397,10 +381,8 @@ async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveC
 
 
 async def _taken_back(home: AgentHome, means: MoveMeans, incarnation: int) -> tuple[int, int]:
-    speaker = VaultSpeaker(
-        means.vault, read_log=lambda: read_own_log(home.folder, means.port), clock=means.clock, port=means.port
-    )
-    lease = MoveLease.of(home, speaker, clock=means.clock, entropy=means.entropy)
+    speaker = home_speaker(home.folder, means.vault, means.clock, means.port)
+    lease = MoveLease.of(home, speaker, means)
     if lease is None:
         done = await recover_journal(home.journal)
         return done.incarnation, done.open_tasks

@@ -14,6 +14,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.app.agent_lease import LOCK
@@ -22,16 +23,18 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, MoveRefused
 from holdfast.host.private_files import open_private
-from holdfast.identity.lease.arbiter_folder import FolderArbiter
+from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.arbiter_state import LeaseView
 from holdfast.identity.lease.instance import LeaseRequest, WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
 from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
+from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest, PublicKey, digest_of
 from holdfast.identity.records.signed import Family, sealed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.claim import ClaimBasis, LeaseYield
-from holdfast.identity.statements.head import parse_head
+from holdfast.identity.statements.statements import parse_head
+from holdfast.identity.vault.vault import Vault
 from holdfast.identity.witness.witness import copy_of
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
@@ -39,22 +42,30 @@ from holdfast.layout.agent_home import AgentHome
 ASK_AGAIN_S = 0.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveMeans:
+    """What a move needs."""
+
+    vault: Vault
+    clock: Clock
+    entropy: Entropy
+    port: Signatures
+
+
 class MoveLease:
     """The arbiter of one agent, asked from one folder."""
 
-    def __init__(
-        self, home: AgentHome, arbiter: Path, state: Path, speaker: Speaker, *, clock: Clock, entropy: Entropy
-    ) -> None:
+    def __init__(self, home: AgentHome, arbiter: Path, state: Path, speaker: Speaker, means: MoveMeans) -> None:
         self._life_ms = int(home.settings.identity.lease_s * 1000)
         instance = state / home.instance.name
         self._journal = journal_at(state / home.journal.name, instance=instance)
         self._state_root = state_root_of(state)
         self._speaker = speaker
-        self._clock = clock
+        self._clock = means.clock
         self._instance = instance
         self._lock_fd = -1
-        self._arbiter = FolderArbiter(arbiter, clock=clock, life_ms=self._life_ms)
-        self._file = InstanceFile(instance, id=speaker.id, clock=clock, entropy=entropy)
+        self._arbiter = FolderArbiter(arbiter, clock=means.clock, life_ms=self._life_ms)
+        self._file = InstanceFile(instance, id=speaker.id, clock=means.clock, entropy=means.entropy)
 
     async def __aenter__(self) -> MoveLease:
         """Raises AgentElsewhere where a process of this folder does not let go of the lease."""
@@ -76,15 +87,12 @@ class MoveLease:
         os.close(self._lock_fd)
 
     @classmethod
-    def of(
-        cls, home: AgentHome, speaker: Speaker, *, clock: Clock, entropy: Entropy, folder: Path | None = None
-    ) -> MoveLease | None:
+    def of(cls, home: AgentHome, speaker: Speaker, means: MoveMeans, *, folder: Path | None = None) -> MoveLease | None:
         """None where the agent has no arbiter. `folder` is where its files lie until they have
         their place."""
         if home.arbiter is None:
             return None
-        state = folder or home.folder
-        return cls(home, home.arbiter, state, speaker, clock=clock, entropy=entropy)
+        return cls(home, home.arbiter, folder or home.folder, speaker, means)
 
     def look(self) -> LeaseView | None:
         log = self._speaker.log()

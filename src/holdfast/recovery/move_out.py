@@ -37,26 +37,22 @@ from holdfast.backup.chain.chain import joined, valid_heads
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.chain.sources import witness_file
 from holdfast.backup.snapshot.staging import Staged, Subject, stage
-from holdfast.core.clock import Clock, Entropy
 from holdfast.core.version import find_version
 from holdfast.errors import BadInput, HoldfastError, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place, ensure_private_folder, sync_folder, write_atomically
-from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.keyfile import load_or_create
-from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.head import Head, JournalMark
-from holdfast.identity.vault.vault import Vault
+from holdfast.identity.speaker.vault_speaker import home_speaker
+from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, write_mark
 from holdfast.layout.witness_address import folders_of
-from holdfast.recovery.move_lease import MoveLease
+from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import Cover, archive_of, digest_of_file, part_of, write_package
 
 STOP_WAIT_S = 60.0  # for workers to see the mark and end their calls
@@ -83,25 +79,12 @@ class MovedOut(msgspec.Struct, frozen=True, kw_only=True):
 class MoveOut:
     """One agent's way out."""
 
-    def __init__(
-        self,
-        home: AgentHome,
-        vault: Vault,
-        *,
-        clock: Clock,
-        entropy: Entropy,
-        port: Signatures,
-        say: Say,
-        wait_s: float = STOP_WAIT_S,
-    ) -> None:
+    def __init__(self, home: AgentHome, means: MoveMeans, *, say: Say, wait_s: float = STOP_WAIT_S) -> None:
         self._home = home
-        self._vault = vault
-        self._clock = clock
-        self._entropy = entropy
-        self._port = port
+        self._means = means
         self._say = say
         self._wait_s = wait_s
-        self._speaker = VaultSpeaker(vault, read_log=lambda: read_own_log(home.folder, port), clock=clock, port=port)
+        self._speaker = home_speaker(home.folder, means.vault, means.clock, means.port)
 
     async def run(self, package: Path) -> MovedOut:
         """Raises JournalBusy while someone has the journal open; the move can then be taken up
@@ -140,7 +123,7 @@ class MoveOut:
         with await self._exclusive():
             pass
         async with AsyncExitStack() as stack:
-            lease = MoveLease.of(home, self._speaker, clock=self._clock, entropy=self._entropy)
+            lease = MoveLease.of(home, self._speaker, self._means)
             if lease is not None:
                 await stack.enter_async_context(lease)
             return await self._leave_holding(package, lease)
@@ -148,13 +131,13 @@ class MoveOut:
     async def _leave_holding(self, package: Path, lease: MoveLease | None) -> tuple[MovedOut, MovedMark]:
         home = self._home
         if lease is not None:
-            await lease.hold(lambda: load_or_create(home.keys_file, journal_exists=True, entropy=self._entropy))
+            await lease.hold(lambda: load_or_create(home.keys_file, journal_exists=True, entropy=self._means.entropy))
         await self._hand_off()
         folder = home.instance / "backup" / STAGING
         await asyncio.to_thread(remove_tree, folder)
         ensure_private_folder(folder)
         try:
-            with await self._exclusive(), KeyPair.new(self._entropy) as key:
+            with await self._exclusive(), KeyPair.new(self._means.entropy) as key:
                 return await asyncio.to_thread(self._pack, folder, package, key, lease)
         finally:
             await asyncio.to_thread(remove_tree, folder)
@@ -174,7 +157,7 @@ class MoveOut:
         write_atomically(folder / HEAD_NAME, head.line() + b"\n")
         cover = Cover(head=head.line().decode(), seed=key.seed().hex(), yielded=yielded)
         part = part_of(package)
-        sha256 = write_package(folder, cover, part, self._vault.recipients)
+        sha256 = write_package(folder, cover, part, self._means.vault.recipients)
         sync_folder(part.parent)
         self._say(f"packed {staged.files:,} files, {staged.bytes:,} bytes")
         mark = MovedMark(
@@ -189,18 +172,8 @@ class MoveOut:
         )
         HeadFile(home.heads_file).append(head)
         write_mark(home.instance, mark)
-        return MovedOut(
-            package=str(package),
-            sha256=sha256,
-            id=head.record.id,
-            to=key.public,
-            incarnation=mark.incarnation,
-            sequence=mark.sequence,
-            snapshot=head.record.seq,
-            yielded=bool(yielded),
-            files=staged.files,
-            bytes=staged.bytes,
-        ), mark
+        done = self._moved_out(mark, head.record.seq)
+        return msgspec.structs.replace(done, files=staged.files, bytes=staged.bytes), mark
 
     def _finished(self, mark: MovedMark, package: Path) -> MovedOut:
         """The move that was made already; an agent leaves in one package."""
@@ -223,27 +196,27 @@ class MoveOut:
                 hint="put it back, or run `holdfast migrate cancel`",
             )
         if mark.yielded:
-            lease = MoveLease.of(self._home, self._speaker, clock=self._clock, entropy=self._entropy)
+            lease = MoveLease.of(self._home, self._speaker, self._means)
             if lease is not None:
                 lease.give(mark.yielded, incarnation=mark.incarnation)
         if here == part:
             os.rename(part, package)
             sync_folder(package.parent)
+        archive = archive_of(self._home.name, mark.to)
+        heads = HeadFile(self._home.heads_file).read().heads
+        return self._moved_out(mark, next((one.record.seq for one in heads if one.record.archive == archive), 0))
+
+    def _moved_out(self, mark: MovedMark, snapshot: int) -> MovedOut:
         return MovedOut(
-            package=str(package),
+            package=mark.package,
             sha256=mark.part_sha256,
             id=self._speaker.id,
             to=mark.to,
             incarnation=mark.incarnation,
             sequence=mark.sequence,
-            snapshot=self._snapshot(mark),
+            snapshot=snapshot,
             yielded=bool(mark.yielded),
         )
-
-    def _snapshot(self, mark: MovedMark) -> int:
-        archive = archive_of(self._home.name, mark.to)
-        heads = HeadFile(self._home.heads_file).read().heads
-        return next((one.record.seq for one in heads if one.record.archive == archive), 0)
 
     async def _exclusive(self) -> AbstractContextManager[object]:
         try:
@@ -258,7 +231,7 @@ class MoveOut:
     async def _hand_off(self) -> None:
         home = self._home
         journal, _ = await open_file_journal(
-            home.journal, create=False, clock=self._clock, entropy=self._entropy, moving=True
+            home.journal, create=False, clock=self._means.clock, entropy=self._means.entropy, moving=True
         )
         try:
             await refresh_handoff(home.journal, journal, log=Log())
@@ -304,10 +277,10 @@ class MoveOut:
             except (HoldfastError, OSError):
                 continue  # it can only know what we know
         log = self._speaker.log()
-        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in sources).newest
+        return joined(valid_heads(one.heads, log, port=self._means.port)[0] for one in sources).newest
 
     def _now(self) -> int:
-        return self._clock.wall_ms() // 1000
+        return self._means.clock.wall_ms() // 1000
 
 
 def _read(path: Path) -> bytes:

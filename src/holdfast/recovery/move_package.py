@@ -33,7 +33,7 @@ from holdfast.errors import ArchiveRefused, BadRecord, MoveRefused, VaultDamaged
 from holdfast.host.private_files import explained, open_private, sync
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head, parse_head
+from holdfast.identity.statements.statements import Head, parse_head
 from holdfast.identity.vault.age import AgeIdentity, check_recipients, parse
 
 INTRO = b"holdfast move 1\n"

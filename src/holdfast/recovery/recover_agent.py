@@ -45,7 +45,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.records import Rotation
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, check_free, exists, unfinished

@@ -58,7 +58,7 @@ def granted_to(folder: Path) -> int:
     if home is None or home.arbiter is None or not home.arbiter.is_dir():
         return 0
     from holdfast.identity.files.own_log import find_own_log
-    from holdfast.identity.lease.arbiter_folder import FolderArbiter
+    from holdfast.identity.lease.arbiter import FolderArbiter
     from holdfast.identity.records.ed25519 import Sodium
 
     log = find_own_log(folder, Sodium())

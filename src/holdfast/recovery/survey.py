@@ -25,14 +25,14 @@ from holdfast.backup.places.places import Place, read_places, repository_of
 from holdfast.backup.restore.restore_home import Means
 from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
 from holdfast.identity.acts.paper_acts import check_paper, find_phrase, matches
-from holdfast.identity.files.found_log import read_logs
+from holdfast.identity.files.own_log import read_logs
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes
 from holdfast.identity.records.records import Inception, id_of, parse_record
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.keyset import get_op
 from holdfast.identity.vault.ring import Escrow, open_escrow, read_escrow
 from holdfast.identity.vault.vault import Vault

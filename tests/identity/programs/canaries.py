@@ -20,12 +20,10 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.paper import phrase_sheet, read_secret, share_sheets
 from holdfast.identity.paper.paper_pdf import sheet_pdf
 from holdfast.identity.paper.paper_words import sheet_text
-from holdfast.identity.paper.phrase import Phrase, read_phrase
-from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.phrase import Phrase, read_phrase, repair
 from holdfast.identity.paper.shares import combine, split
-from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.ring import VaultRing, change, read_escrow, with_place
-from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import passphrase_key
 from holdfast.identity.vault.vault import open_vault
 

@@ -18,7 +18,7 @@ from quick_agent import Agent, make_agent
 
 from holdfast.core.clock import SystemEntropy
 from holdfast.host.private_files import write_atomically
-from holdfast.identity.lease.arbiter_folder import FolderArbiter
+from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.instance import WaitReason
 from holdfast.identity.lease.instance_file import InstanceFile
 from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld

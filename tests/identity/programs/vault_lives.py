@@ -24,9 +24,8 @@ from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.vault_keys import move_keys, read_keys
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import new_phrase
-from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.ring import VaultRing, open_escrow, read_escrow
-from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import exists, open_vault
 from holdfast.testing.clocks import SeededEntropy

@@ -19,10 +19,9 @@ from holdfast.identity.records.records import (
     sign_receipt,
 )
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.answer import parse_answer
 from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.identity.statements.claim import parse_claim, parse_yield
-from holdfast.identity.statements.profile import parse_profile
+from holdfast.identity.statements.statements import parse_answer, parse_profile
 from holdfast_proofs.fuzz.feed import law
 from holdfast_proofs.identity_schedules.fake import PORT, signer
 

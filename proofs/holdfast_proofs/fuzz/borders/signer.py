@@ -14,10 +14,8 @@ from holdfast.identity.records.records import Keys
 from holdfast.identity.speaker.signer import LENGTH, VERBS, SignerService, request
 from holdfast.identity.speaker.signer import parse_answer as parse_reply
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.answer import parse_answer
 from holdfast.identity.statements.certificate import Role, parse_certificate
-from holdfast.identity.statements.head import parse_head
-from holdfast.identity.statements.profile import parse_profile
+from holdfast.identity.statements.statements import parse_answer, parse_head, parse_profile
 from holdfast.identity.vault.vault import Vault
 from holdfast.testing.clocks import ManualClock
 from holdfast_proofs.fuzz.borders.identity import LOG

@@ -15,7 +15,7 @@ from holdfast.backup.archive.manifest import (
 from holdfast.backup.archive.tar_stream import TarStream
 from holdfast.backup.chain.heads import parse_lines
 from holdfast.host.manifest import find_bad_name
-from holdfast.identity.statements.head import Head, parse_head
+from holdfast.identity.statements.statements import Head, parse_head
 from holdfast_proofs.backup_lab import AT, Owner, member
 from holdfast_proofs.fuzz.feed import law
 

@@ -45,7 +45,7 @@ from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, write_all
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 
 HEAD_NAME = "HEAD"
 STATE = "state"

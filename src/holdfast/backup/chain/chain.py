@@ -18,7 +18,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head, find_fault_in_head, follows
+from holdfast.identity.statements.statements import Head, find_fault_in_head, follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

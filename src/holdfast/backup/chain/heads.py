@@ -35,7 +35,7 @@ from holdfast.errors import BackupDamaged, BadRecord
 from holdfast.host.private_files import explained, open_private, sync, sync_folder, write_all
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head, parse_head
+from holdfast.identity.statements.statements import Head, parse_head
 
 HEADS = "heads.jsonl"
 FILE_BYTES_MAX = 256 << 20

@@ -29,7 +29,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head, find_fault_in_head, parse_head
+from holdfast.identity.statements.statements import Head, find_fault_in_head, parse_head
 from holdfast.identity.vault.ring import Escrow
 
 READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of the engine

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, PlaceUnreachable
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow
 
 HOME = "the agent's folder"

@@ -46,7 +46,7 @@ from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import FOLDER_MODE, ensure_private_folder
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 
 BATCH_FILES_MAX = 400  # of one run of the engine: its arguments are bounded
 BATCH_BYTES_MAX = 60_000

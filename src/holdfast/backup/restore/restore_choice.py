@@ -26,7 +26,7 @@ from holdfast.errors import (
     SnapshotNotFound,
 )
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 
 _OURS = (DiskFull, DiskFailed, JournalFull, ReadOnly, EngineMissing)  # of this machine
 TOLD_MAX = 5

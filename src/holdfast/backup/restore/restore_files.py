@@ -28,7 +28,7 @@ from holdfast.errors import BackupDamaged, BadInput, HoldfastError, Retryable, S
 from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder, sync_folder
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow
 
 SHOWN_MAX = 8

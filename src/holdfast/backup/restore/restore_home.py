@@ -56,7 +56,7 @@ from holdfast.host.manifest import find_bad_name
 from holdfast.host.private_files import FOLDER_MODE, check_place, ensure_private_folder, open_private
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow
 from holdfast.journal.bind import use_all_alone
 from holdfast.layout.agent_home import home_in

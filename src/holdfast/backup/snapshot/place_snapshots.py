@@ -29,7 +29,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupDamaged, BackupFailed, HoldfastError, PlaceFull, SnapshotNotFound
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import ESCROW
 
 SCRATCH = "scratch-"

@@ -32,7 +32,7 @@ from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.head import Head
+from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import home_in
 from holdfast.layout.memory_place import MemoryPlace

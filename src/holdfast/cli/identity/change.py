@@ -18,10 +18,9 @@ from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput, BadRecord, VaultMissing
-from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session
+from holdfast.identity.acts.log_act import ActResult, act_lock, open_log_session, rotate_identity
 from holdfast.identity.acts.paper_acts import find_phrase, lock, retire, unlock
 from holdfast.identity.acts.recover_identity import RecoveryOrder, RecoveryPreview, recover_identity
-from holdfast.identity.acts.rotate import rotate_identity
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.paper.derive import PaperKeys

@@ -25,7 +25,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.speaker.vault_speaker import VaultSpeaker
-from holdfast.identity.statements.answer import find_fault_in_answer, parse_answer
+from holdfast.identity.statements.statements import find_fault_in_answer, parse_answer
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 
@@ -55,7 +55,7 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
     try:
         log = read_own_log(home.folder, Sodium())
     except LogDamaged:
-        from holdfast.identity.files.found_log import read_logs
+        from holdfast.identity.files.own_log import read_logs
 
         found = [one.log for one in await read_logs((), reached, port=Sodium())]
         log = _ours(home, found)

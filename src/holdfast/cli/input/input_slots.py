@@ -111,8 +111,7 @@ def _given(option: str, fd: str | None, file: str | None, credential: str | None
 def _unlock_file(path: Path) -> UnlockKey:
     from holdfast.core.clock import SystemEntropy
     from holdfast.host.private_files import check_place, create_durably, ensure_private_folder
-    from holdfast.identity.vault.mounted import read_mounted
-    from holdfast.identity.vault.slots import UNLOCK_FILE_BYTES_MAX, file_key, new_unlock_text
+    from holdfast.identity.vault.slots import UNLOCK_FILE_BYTES_MAX, file_key, new_unlock_text, read_mounted
 
     check_place(path, allow_network_fs=True)
     if not os.path.lexists(path):
@@ -123,8 +122,7 @@ def _unlock_file(path: Path) -> UnlockKey:
 
 
 def _credential(name: str) -> UnlockKey:
-    from holdfast.identity.vault.mounted import read_mounted
-    from holdfast.identity.vault.slots import UNLOCK_FILE_BYTES_MAX, credential_key
+    from holdfast.identity.vault.slots import UNLOCK_FILE_BYTES_MAX, credential_key, read_mounted
 
     folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if not folder:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast.identity.vault.vault import Vault
     from holdfast.layout.agent_home import AgentHome
-    from holdfast.recovery.move_in import MoveMeans
+    from holdfast.recovery.move_lease import MoveMeans
 
 
 def add_parser(commands: Commands) -> None:
@@ -79,15 +79,11 @@ def run_export(args: argparse.Namespace) -> int:
     import asyncio
 
     from holdfast.cli.input.agent_places import path_of
-    from holdfast.core.clock import SystemClock, SystemEntropy
-    from holdfast.identity.records.ed25519 import Sodium
     from holdfast.recovery.move_out import MoveOut
 
     home = _home(args)
     with _vault(args, _vault_of(home)) as vault:
-        move = MoveOut(
-            home, vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), say=talk, wait_s=args.wait
-        )
+        move = MoveOut(home, _means(vault), say=talk, wait_s=args.wait)
         done = asyncio.run(move.run(path_of(args.package)))
     _say(args, done)
     if not args.json:
@@ -155,7 +151,7 @@ def _vault(args: argparse.Namespace, folder: Path) -> Vault:
 def _means(vault: Vault) -> MoveMeans:
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
-    from holdfast.recovery.move_in import MoveMeans
+    from holdfast.recovery.move_lease import MoveMeans
 
     return MoveMeans(vault=vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium())
 

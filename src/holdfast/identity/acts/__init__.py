@@ -1,3 +1,1 @@
-"""What a person does to an identity: make, rotate, evict, recover, retire, print and replace
-paper.
-"""
+"""What a person does to an identity: make, rotate, evict, recover, retire, print and replace paper."""

@@ -43,8 +43,7 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes, key_text
 from holdfast.identity.records.records import Refusal
 from holdfast.identity.vault.import_key import Imported
-from holdfast.identity.vault.keyset import KeySet, get_op
-from holdfast.identity.vault.setup import create_vaults
+from holdfast.identity.vault.keyset import KeySet, create_vaults, get_op
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, exists, open_vault
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses

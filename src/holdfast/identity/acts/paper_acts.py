@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadPhrase, NotNow
 from holdfast.identity.acts.log_act import ActResult, LogSession, settle
+from holdfast.identity.files.own_log import recovery_of
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.paper.derive import PaperKeys, PaperState, paper_fit
-from holdfast.identity.paper.phrase import Phrase
-from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.phrase import Phrase, repair
 from holdfast.identity.paper.shares import combine
 from holdfast.identity.records.encodings import AgentId, key_text
 from holdfast.identity.records.records import Keys, LogPosition, Record, Recovery, Retirement, Rotation, RotationReason
@@ -47,28 +47,6 @@ def check_paper(log: KeyLog, paper: PaperKeys) -> None:
     if found.fit is PaperState.REPLACED:
         raise BadPhrase(
             f"these words were replaced in the recovery of generation {found.generation}", hint="use the newer sheet"
-        )
-
-
-def recovery_of(
-    log: KeyLog, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
-) -> Signed[Record]:
-    """The recovery that follows the log's last generation.
-
-    With a successor everything that comes after it is the successor's: the end of the lock too,
-    or anyone who has the old paper could be quicker at that.
-    """
-    g = len(log.generations)
-    heir = successor or paper
-    with paper.recovery(g) as by, heir.next(g) as following, heir.recovery(g + 1) as later:
-        return drafts.recovery(
-            id=log.id,
-            g=g,
-            rp=log.generations[g - 1].tier.digest,
-            by=(by,),
-            nxt=drafts.committed((following.public,)),
-            rec=drafts.committed((later.public,)),
-            wit=wit,
         )
 
 

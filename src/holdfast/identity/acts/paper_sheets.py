@@ -26,8 +26,7 @@ from holdfast.identity.files.public_file import Identity, change_identity, read_
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperFit, PaperKeys, PaperState, paper_fit
 from holdfast.identity.paper.paper import Card, ScannedSecret, Sheet, phrase_sheet, share_sheets
-from holdfast.identity.paper.phrase import Phrase, read_phrase
-from holdfast.identity.paper.repair import repair
+from holdfast.identity.paper.phrase import Phrase, read_phrase, repair
 from holdfast.identity.paper.shares import Share, combine, split
 from holdfast.identity.paper.sheets import PrintedSheet, SheetRegister
 from holdfast.identity.records.ed25519 import Sodium

@@ -10,11 +10,10 @@ code on the public card; and a place for new vaults. What is not: anything of th
     the vault moves into its place: from here on the keys are safe
     take over   the rotation is sent; log, identity.json
 
-Killed anywhere it is run again, with the same words, and goes on: a recovery that stands is not
-made again, a rotation that is pending is sent again if its keys are in the vault, and forgotten
-if the vault never came to its place, because then no one has seen it. On two machines at once both
-make the same recovery; of the two rotations the witnesses take one, and the other machine is told
-that it came second (KeysReplaced).
+Killed anywhere it is run again, with the same words, and goes on: a recovery that stands is not made again, a
+rotation that is pending is sent again if its keys are in the vault, and forgotten if the vault never came to
+its place, because then no one has seen it. On two machines at once both make the same recovery; of the two
+rotations the witnesses take one, and the other machine is told that it came second (KeysReplaced).
 
 A log that shows a finished recovery is not recovered again without `again`: it may be another
 machine that was quicker, and the next generation would evict it.
@@ -33,8 +32,7 @@ from holdfast.host.private_files import check_place, ensure_private_folder
 from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, refresh
 from holdfast.identity.acts.make_agent import check_name, open_by
 from holdfast.identity.acts.paper_acts import check_paper, find_phrase, find_unlocking, lock, matches, unlock, unlocking
-from holdfast.identity.files.found_log import read_logs
-from holdfast.identity.files.own_log import clear_pending, find_own_log, rewrite_own_log
+from holdfast.identity.files.own_log import clear_pending, find_own_log, read_logs, rewrite_own_log
 from holdfast.identity.journal_keys.keyfile import is_pointer, read
 from holdfast.identity.journal_keys.vault_keys import point_keys, read_keys
 from holdfast.identity.log.log_state import KeyLog, LogStanding
@@ -42,9 +40,8 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes
 from holdfast.identity.records.records import Keys, Rotation, RotationReason
-from holdfast.identity.vault.keyset import KeySet
+from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.ring import Escrow, open_escrow
-from holdfast.identity.vault.setup import create_vaults
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import exists
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses

@@ -1,37 +1,57 @@
-"""The agent's own copy of its key log, in its home: `kel.jsonl` and `receipts.jsonl`.
+"""The agent's own copy of its key log in its home (`kel.jsonl`, `receipts.jsonl`), and a lost log put together again.
 
     kel.jsonl        one record in a line, in the order in which they were taken
     receipts.jsonl   one receipt of a witness in a line
 
-True at all times: every whole line stands on those before it, and a receipt is for a record that
-is in kel.jsonl. Both files only grow. Records are appended and synced before their receipts are;
-a crash inside an append leaves a last line without its end, which says nothing and is cut off
-before the next one. Whatever else does not read back is damage and is refused: an agent that
-misread its own log might speak with keys that no longer count. `mend_own_log` then rewrites both
-files from what the witnesses hold.
+True at all times: every whole line stands on those before it, and a receipt is for a record that is in
+kel.jsonl. Both files only grow. Records are appended and synced before their receipts are; a crash inside an
+append leaves a last line without its end, which says nothing and is cut off before the next one. Whatever
+else does not read back is damage and is refused: an agent that misread its own log might speak with keys that
+no longer count. `mend_own_log` then rewrites both files from what the witnesses hold.
 
 A rotation or recovery enters after enough witnesses have vouched for it. Until then it waits in
 `pending.jsonl`, so that a record which never became final never stood here.
 
 The copy proves nothing to others and nothing in it is secret; it is 0600 like its neighbours.
+
+Of an agent that was lost the log is put together from whatever has survived. Sources are witnesses, a copy in
+a backup, and the public card, which holds the inception and the newest recovery alone. Nothing of it is
+believed: every record is verified, and those in between that the card leaves out are made again from the
+paper, which gives the same bytes, or the chain does not close and the card is refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import BadRecord, LogDamaged, LogMissing
-from holdfast.host.private_files import explained, open_private, remove_durably, write_atomically
-from holdfast.identity.log.log import Numbered, replay
+from holdfast.errors import BadRecord, BadSheet, HoldfastError, LogDamaged, LogMissing
+from holdfast.host.private_files import explained, read_private, remove_durably, write_atomically
+from holdfast.identity.log import drafts
+from holdfast.identity.log.log import Numbered, accept, replay, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.records import Record, parse_record
+from holdfast.identity.records.encodings import AgentId, PublicKey
+from holdfast.identity.records.records import (
+    Inception,
+    Keys,
+    Record,
+    Recovery,
+    Refusal,
+    Retirement,
+    id_of,
+    parse_record,
+)
 from holdfast.identity.records.signed import Signed
+from holdfast.identity.witness.observe import merge_copies, records_of
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, list_agents
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.identity.witness.witness_folder import append_at
 
@@ -119,11 +139,9 @@ def _append(path: Path, lines: tuple[bytes, ...]) -> None:
 def _whole(path: Path) -> tuple[int, list[Numbered]]:
     """The bytes that whole lines take, and these lines."""
     try:
-        fd = open_private(path, os.O_RDONLY)
+        raw = read_private(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return 0, []
-    with open(fd, "rb") as file:
-        raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
         raise LogDamaged(f"{path}: too large to be a key log")
     whole = raw[: raw.rfind(b"\n") + 1]
@@ -137,8 +155,7 @@ def find_pending(home_folder: Path) -> Signed[Record] | None:
     """The record that may have been sent already. Raises LogDamaged."""
     path = home_folder / PENDING
     try:
-        with open(open_private(path, os.O_RDONLY), "rb") as file:
-            raw = file.read(LINE_BYTES_MAX + 2)
+        raw = read_private(path, LINE_BYTES_MAX + 2)
     except FileNotFoundError:
         return None
     try:
@@ -159,3 +176,78 @@ def clear_pending(home_folder: Path) -> None:
     """Safe to repeat."""
     if os.path.lexists(home_folder / PENDING):
         remove_durably(home_folder / PENDING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLog:
+    """One agent's log, as far as it could be joined, and all records that were seen of it."""
+
+    log: KeyLog
+    records: tuple[Signed[Record], ...]
+
+    def completed(self, paper: PaperKeys, *, port: Signatures) -> KeyLog:
+        """With the recoveries that a card leaves out. Raises BadSheet where they do not fit."""
+        tiers = {one.record.g: one for one in self.records if isinstance(one.record, Recovery | Retirement)}
+        log = self.log
+        while max(tiers, default=0) >= len(log.generations):
+            g = len(log.generations)
+            signed = tiers.get(g) or recovery_of(log, paper)
+            after = accept(log, signed, port=port, asked=witnesses_to_ask(log, signed.record))
+            if isinstance(after, Refusal):
+                raise BadSheet(
+                    f"the recovery of generation {g} is missing: {after.message}",
+                    hint="give a copy of kel.jsonl from a backup, or a witness that holds the log",
+                )
+            log = after
+        return log
+
+
+async def read_logs(copies: Sequence[LogCopy], reached: OpenWitnesses, *, port: Signatures) -> list[FoundLog]:
+    """Every agent of which these sources hold the beginning."""
+    by_agent: dict[AgentId, list[LogCopy]] = {}
+    for copy in copies:
+        for id_ in {id_of(one) for one in records_of(copy) if isinstance(one.record, Inception)}:
+            by_agent.setdefault(id_, []).append(copy)
+    for key, witness in reached.by_key.items():
+        for id_ in {*by_agent, *list_agents(reached.addresses[key])}:
+            try:
+                held = await asyncio.wait_for(witness.fetch(id_), 10)
+            except (HoldfastError, OSError, TimeoutError):
+                continue
+            if held is not None:
+                by_agent.setdefault(id_, []).append(held)
+    found: list[FoundLog] = []
+    for id_, served in by_agent.items():
+        records = tuple(one for copy in served for one in records_of(copy) if id_of(one) == id_)
+        asked = frozenset(key for one in records for key in _named(one.record))
+        log = merge_copies(None, served, id=id_, port=port, asked=asked)
+        if log is not None:
+            found.append(FoundLog(log=log, records=records))
+    return found
+
+
+def _named(record: Record) -> tuple[PublicKey, ...]:
+    wit = None if isinstance(record, Retirement) else record.wit
+    return () if wit is None else wit.members
+
+
+def recovery_of(
+    log: KeyLog, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
+) -> Signed[Record]:
+    """The recovery that follows the log's last generation.
+
+    With a successor everything that comes after it is the successor's: the end of the lock too,
+    or anyone who has the old paper could be quicker at that.
+    """
+    g = len(log.generations)
+    heir = successor or paper
+    with paper.recovery(g) as by, heir.next(g) as following, heir.recovery(g + 1) as later:
+        return drafts.recovery(
+            id=log.id,
+            g=g,
+            rp=log.generations[g - 1].tier.digest,
+            by=(by,),
+            nxt=drafts.committed((following.public,)),
+            rec=drafts.committed((later.public,)),
+            wit=wit,
+        )

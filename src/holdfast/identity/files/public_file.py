@@ -8,14 +8,13 @@ alone. The file is replaced as a whole; `change_identity` lets one process at a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from holdfast.errors import BadInput, BadRecord, LogDamaged, LogMissing
-from holdfast.host.private_files import open_private, write_atomically
+from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.paper.sheets import SheetRegister, parse_register
@@ -86,8 +85,7 @@ def with_log(identity: Identity, log: KeyLog) -> Identity:
 def read_identity(path: Path) -> Identity:
     """Raises LogMissing where there is none, LogDamaged where it is malformed."""
     try:
-        with open(open_private(path, os.O_RDONLY), "rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
+        raw = read_private(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise LogMissing(f"there is no {path.name} in {path.parent}") from None
     try:

@@ -1,3 +1,1 @@
-"""The keys of a journal and the secrets of its tools: in keys.json, in the vault, or from the
-signer.
-"""
+"""The keys of a journal and the secrets of its tools: in keys.json, in the vault, or from the signer."""

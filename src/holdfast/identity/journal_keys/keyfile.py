@@ -17,7 +17,7 @@ from typing import Any, cast
 from holdfast.core.clock import Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import KeysMissing, KeysWrong, ReadOnly
-from holdfast.host.private_files import check_place, check_private_file, create_durably, open_private
+from holdfast.host.private_files import check_place, check_private_file, create_durably, read_private
 
 FORMAT = 1
 POINTER = 2
@@ -85,8 +85,7 @@ def find_signer(folder: Path) -> Path | None:
 
 def read(path: Path) -> bytes:
     check_private_file(path)
-    with open(open_private(path, os.O_RDONLY), "rb") as file:
-        return file.read(FILE_BYTES_MAX)
+    return read_private(path, FILE_BYTES_MAX)
 
 
 def is_pointer(raw: bytes) -> bool:
@@ -111,14 +110,14 @@ def _parsed(fields: Any) -> KeyFile:  # Any: JSON not yet checked
         raise ValueError("unknown format")
     journal_keys: dict[int, bytes] = {}
     for one in cast("list[dict[str, Any]]", fields["journal_keys"]):
-        journal_keys[_number(one["id"])] = _key(one["key"])
-    current = _number(fields["current"])
+        journal_keys[key_number(one["id"])] = key_of_hex(one["key"])
+    current = key_number(fields["current"])
     if current not in journal_keys:
         raise ValueError("the current key is missing")
-    return KeyFile(k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current=current)
+    return KeyFile(k_effect=key_of_hex(fields["k_effect"]), journal_keys=journal_keys, current=current)
 
 
-def _key(text: object) -> bytes:
+def key_of_hex(text: object) -> bytes:
     if not isinstance(text, str):
         raise TypeError("a key is text")
     raw = bytes.fromhex(text)
@@ -127,7 +126,7 @@ def _key(text: object) -> bytes:
     return raw
 
 
-def _number(value: object) -> int:
+def key_number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError("a key id is a positive number")
     return value

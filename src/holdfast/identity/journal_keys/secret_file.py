@@ -31,7 +31,7 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import NAME_CHARS_MAX, SCHEME, VALUE_CHARS_MIN, forms_of, handle, is_name
 from holdfast.errors import BadSecret, SecretNotFound, SecretsDamaged
-from holdfast.host.private_files import check_private_file, open_private, write_atomically
+from holdfast.host.private_files import check_private_file, open_private, read_private, write_atomically
 
 SECRETS = "secrets.sealed"
 FORMAT = 1
@@ -198,8 +198,7 @@ class SecretFile:
     def _read(self) -> _Contents:
         try:
             check_private_file(self._path)
-            with open(open_private(self._path, os.O_RDONLY), "rb") as file:
-                raw = file.read(FILE_BYTES_MAX)
+            raw = read_private(self._path, FILE_BYTES_MAX)
         except FileNotFoundError:
             return _EMPTY
         head = len(MAGIC) + KEY_ID_BYTES

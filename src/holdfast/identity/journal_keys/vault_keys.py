@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.errors import KeysWrong, VaultDamaged
-from holdfast.host.private_files import create_durably, sync, write_all, write_atomically
+from holdfast.host.private_files import create_durably, destroying, write_atomically
 from holdfast.identity.journal_keys.keyfile import POINTER, is_pointer, parse, read
 from holdfast.identity.journal_keys.secret_file import lock_keys
 from holdfast.identity.vault.ring import JournalKeys, VaultRing, read_escrow
@@ -52,12 +52,8 @@ def move_keys(path: Path, vault: Vault) -> None:
                 f"the vault in {vault.folder} does not hold the keys of {path}",
                 hint="create the vault with these keys; nothing was moved",
             )
-        old = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with destroying(path):
             write_atomically(path, _pointing_to(vault))
-            _overwrite(old, len(raw))
-        finally:
-            os.close(old)
     finally:
         os.close(fd)
 
@@ -116,10 +112,3 @@ def _check_same_vault(raw: bytes, path: Path, vault: Vault) -> None:
 def _covers(held: JournalKeys, wanted: JournalKeys) -> bool:
     same = held.k_effect == wanted.k_effect and held.current in held.journal_keys
     return same and wanted.journal_keys.items() <= held.journal_keys.items()
-
-
-def _overwrite(fd: int, size: int) -> None:
-    """The old bytes, unless another name still leads to them."""
-    if os.fstat(fd).st_nlink == 0:
-        write_all(fd, bytes(size))
-        sync(fd)

@@ -1,9 +1,20 @@
-"""Arbiters: say which instance of an agent is the primary. The port, and one in this process.
+"""Arbiters: say which instance of an agent is the primary. The port, and one in a folder.
 
 A change is kept before it is answered: a crash in between leaves a lease that no one knows of,
 which the same instance gets again by renewing, and everyone else after its time. What is decided
-is in arbiter_state.py; where it is kept is an arbiter's matter: in memory here, in a folder
-(arbiter_folder.py), at a relay.
+is in arbiter_state.py; where it is kept is an arbiter's matter.
+
+The folder serves the processes and copies of an agent that share one machine:
+
+    arbiter.seed   32 bytes from which challenges are derived
+    lock           held while anything is read or changed
+    logs/          the key logs that it was told of (witness_folder.py)
+    ID.json        the lease that was granted last, and the counters of instances
+
+Anyone who uses the folder is the arbiter while it holds the lock; a process that dies gives the lock
+back. ID.json is replaced in one durable act before the answer is given. A folder that is put back
+from an older copy may grant an incarnation twice: it must not be part of the agent's backup, and
+it is refused on a network file system, because the boot clocks of two machines do not compare.
 """
 
 from __future__ import annotations
@@ -13,28 +24,50 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from holdfast.core.clock import Clock
+from holdfast.errors import ArbiterDamaged, BadRecord
+from holdfast.host.private_files import (
+    check_place,
+    check_private_folder,
+    create_durably,
+    ensure_private_folder,
+    locked,
+    read_private,
+    write_atomically,
+)
 from holdfast.identity.lease.arbiter_state import (
     ArbiterState,
+    Contender,
     Hearing,
     LeaseGrant,
     LeaseView,
     after_claim,
     after_yield,
     challenge_for,
-    id_of_claim,
-    id_of_yield,
+    id_of_line,
     learn_log,
     view_lease,
 )
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.encodings import AgentId, PublicKey
-from holdfast.identity.records.records import Refusal
-from holdfast.identity.statements.claim import LEASE_MS
-from holdfast.identity.witness.witness import LogCopy
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_digest, parse_key
+from holdfast.identity.records.records import LogPosition, Reason, Refusal
+from holdfast.identity.statements.claim import (
+    LEASE_MS,
+    WINDOW,
+    AgentLease,
+    ClaimBasis,
+    MessageChain,
+    parse_claim,
+    parse_yield,
+)
+from holdfast.identity.witness.witness import LogCopy, WitnessVerdict
+from holdfast.identity.witness.witness_folder import FolderLogStore
 
 SECRET_BYTES = 32
 
@@ -91,7 +124,7 @@ class StoredArbiter(ABC):
         return self._judge(claim, certificate, renewal=True)
 
     def yield_to(self, said: bytes) -> Refusal | None:
-        id_ = id_of_yield(said)
+        id_ = id_of_line(parse_yield, said)
         if isinstance(id_, Refusal):
             return id_
         with self._alone() as hearing:
@@ -101,7 +134,7 @@ class StoredArbiter(ABC):
             return answer
 
     def _judge(self, claim: bytes, certificate: bytes, *, renewal: bool) -> LeaseGrant | Refusal:
-        id_ = id_of_claim(claim)
+        id_ = id_of_line(parse_claim, claim)
         if isinstance(id_, Refusal):
             return id_
         log = self._find_log(id_)
@@ -136,31 +169,161 @@ class StoredArbiter(ABC):
         """Durable on return."""
 
 
-class MemoryArbiter(StoredArbiter):
-    """Keeps its states in this process; after a restart everything is granted again."""
+FORMAT = 1
+FILE_BYTES_MAX = 4 << 20
+_SEED = "arbiter.seed"
+_LOCK = "lock"
+_LOGS = "logs"
 
-    def __init__(self, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
-        super().__init__(clock=clock, life_ms=life_ms, secret=os.urandom(SECRET_BYTES))
-        self._logs: dict[AgentId, KeyLog] = {}
-        self._states: dict[AgentId, ArbiterState] = {}
-        self._lock = threading.Lock()
+
+class _Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    e: int
+    inst: str
+    g: int
+    s: int
+    until_boot_ms: int
+    state_root: str
+    yielded_to: str = ""
+    frozen: bool = False
+
+
+class _Chain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    inst: str
+    seen: tuple[tuple[int, str], ...]
+    frozen: bool = False
+
+
+class _Contender(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    inst: str
+    e: int
+    how: str
+    at: int
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    id: str
+    boot: str
+    head: str = ""
+    head_seen_at: int = 0
+    lease: _Lease | None = None
+    chains: tuple[_Chain, ...] = ()
+    contender: _Contender | None = None
+
+
+class FolderArbiter(StoredArbiter):
+    """arbiter.LeaseArbiter over a folder."""
+
+    def __init__(self, folder: Path, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
+        check_place(folder)
+        ensure_private_folder(folder)
+        super().__init__(clock=clock, life_ms=life_ms, secret=_secret(folder))
+        self._folder = folder
+        self._logs = FolderLogStore(folder / _LOGS, port=self._port)
+        self._threads = threading.Lock()
 
     def learn(self, copy: LogCopy, id: AgentId) -> None:
-        with self._lock:
-            log = learn_log(self._logs.get(id), copy, id, self._port)
-            if log is not None:
-                self._logs[id] = log
+        def change(log: KeyLog | None) -> WitnessVerdict | Refusal:
+            after = learn_log(log, copy, id, self._port)
+            known = Refusal(Reason.NOT_A_WITNESS, "kept")
+            return known if after is None else WitnessVerdict(log=after, answer=known)
+
+        self._logs.change(id, change)
+
+    def _find_log(self, id_: AgentId) -> KeyLog | None:
+        return self._logs.find(id_)
+
+    def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
+        if after != before:
+            write_atomically(self._path(id_), _packed(id_, after))
+
+    def _load(self, id_: AgentId) -> ArbiterState:
+        path = self._path(id_)
+        try:
+            raw = read_private(path, FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return ArbiterState()
+        try:
+            return _unpacked(msgspec.json.decode(raw, type=_File), id_)
+        except (msgspec.DecodeError, BadRecord, ValueError, RecursionError) as error:
+            raise ArbiterDamaged(f"{path} is malformed: {error}") from error
+
+    def _path(self, id_: AgentId) -> Path:
+        return self._folder / f"{parse_agent_id(id_)}.json"
 
     @contextmanager
     def _alone(self) -> Generator[Hearing]:
-        with self._lock:
-            yield self._hearing()
+        with self._threads:
+            check_private_folder(self._folder)
+            with locked(self._folder / _LOCK):
+                yield self._hearing()
 
-    def _find_log(self, id_: AgentId) -> KeyLog | None:
-        return self._logs.get(id_)
 
-    def _load(self, id_: AgentId) -> ArbiterState:
-        return self._states.get(id_, ArbiterState())
+def _secret(folder: Path) -> bytes:
+    path = folder / _SEED
+    create_durably(path, os.urandom(SECRET_BYTES))
+    found = read_private(path, SECRET_BYTES + 1)
+    if len(found) != SECRET_BYTES:
+        raise ArbiterDamaged(f"{path} does not hold {SECRET_BYTES} bytes")
+    return found
 
-    def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
-        self._states[id_] = after
+
+def _packed(id_: AgentId, state: ArbiterState) -> bytes:
+    lease, contender = state.lease, state.contender
+    whole = _File(
+        format=FORMAT,
+        id=id_,
+        boot=state.boot,
+        head=state.head or "",
+        head_seen_at=state.head_seen_at,
+        lease=None
+        if lease is None
+        else _Lease(
+            e=lease.e,
+            inst=lease.inst,
+            g=lease.position.g,
+            s=lease.position.s,
+            until_boot_ms=lease.until_ms,
+            state_root=lease.state_root,
+            yielded_to=lease.yielded_to or "",
+            frozen=lease.frozen,
+        ),
+        chains=tuple(_Chain(inst=inst, seen=chain.seen, frozen=chain.frozen) for inst, chain in state.chains.items()),
+        contender=None
+        if contender is None
+        else _Contender(inst=contender.inst, e=contender.e, how=contender.how.value, at=contender.at),
+    )
+    return msgspec.json.encode(whole) + b"\n"
+
+
+def _unpacked(found: _File, id_: AgentId) -> ArbiterState:
+    if found.format != FORMAT or found.id != id_:
+        raise ValueError("another format, or of another agent")
+    lease, contender = found.lease, found.contender
+    return ArbiterState(
+        boot=found.boot,
+        lease=None
+        if lease is None
+        else AgentLease(
+            id=id_,
+            e=lease.e,
+            inst=parse_key(lease.inst),
+            position=LogPosition(lease.g, lease.s),
+            until_ms=lease.until_boot_ms,
+            state_root=parse_digest(lease.state_root),
+            yielded_to=parse_key(lease.yielded_to) if lease.yielded_to else None,
+            frozen=lease.frozen,
+        ),
+        chains={parse_key(one.inst): MessageChain(seen=_seen(one.seen), frozen=one.frozen) for one in found.chains},
+        contender=None
+        if contender is None
+        else Contender(inst=parse_key(contender.inst), e=contender.e, how=ClaimBasis(contender.how), at=contender.at),
+        head=parse_digest(found.head) if found.head else None,
+        head_seen_at=found.head_seen_at,
+    )
+
+
+def _seen(pairs: tuple[tuple[int, str], ...]) -> tuple[tuple[int, Digest], ...]:
+    if len(pairs) > WINDOW or list(pairs) != sorted(pairs):
+        raise ValueError("a chain that is too long or out of order")
+    return tuple((number, parse_digest(digest)) for number, digest in pairs)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import BadRecord
@@ -23,10 +24,13 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.records import LogPosition, Reason, Refusal
+from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.certificate import ObserverState, parse_certificate
 from holdfast.identity.statements.claim import (
     AgentLease,
     ClaimBasis,
+    LeaseClaim,
+    LeaseYield,
     MessageChain,
     judge_claim,
     new_chain,
@@ -199,16 +203,9 @@ def learn_log(log: KeyLog | None, copy: LogCopy, id: AgentId, port: Signatures) 
     return merge_copies(log, (copy,), id=id, port=port, asked=frozenset(asked))
 
 
-def id_of_claim(raw: bytes) -> AgentId | Refusal:
+def id_of_line(parse: Callable[[bytes], Signed[LeaseClaim] | Signed[LeaseYield]], raw: bytes) -> AgentId | Refusal:
     try:
-        return parse_claim(raw).record.id
-    except BadRecord as error:
-        return Refusal(Reason.MALFORMED, error.message)
-
-
-def id_of_yield(raw: bytes) -> AgentId | Refusal:
-    try:
-        return parse_yield(raw).record.id
+        return parse(raw).record.id
     except BadRecord as error:
         return Refusal(Reason.MALFORMED, error.message)
 

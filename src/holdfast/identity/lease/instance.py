@@ -1,12 +1,11 @@
 """Which instance this is, and what it may ask the arbiter for: decisions over values.
 
-An instance has a key that was made on this host and is never copied or backed up. The file that
-holds it also says where it was made: the machine, the boot, the folder. Anyone who finds the file
-somewhere else, or after another boot, has a copy of it or a machine that was restarted; the key
-is destroyed and another one made. The folder itself is another matter: after a reboot it is still
-the one whose journal this agent last wrote, and its key before is remembered with its counter. A
-copy of the folder is not, and neither is one that was put back to an older day, whose counter is
-behind the one that the arbiter heard last.
+An instance has a key that was made on this host and is never copied or backed up. The file that holds it also
+says where it was made: the machine, the boot, the folder. Anyone who finds the file somewhere else, or after
+another boot, has a copy of it or a machine that was restarted; the key is destroyed and another one made. The
+folder itself is another matter: after a reboot it is still the one whose journal this agent last wrote, and
+its key before is remembered with its counter. A copy of the folder is not, and neither is one that was put
+back to an older day, whose counter is behind the one that the arbiter heard last.
 
 So an incarnation is asked for only
   - where none was ever granted;

@@ -15,20 +15,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.errors import BadRecord, InstanceDamaged
-from holdfast.host.private_files import (
-    check_place,
-    ensure_private_folder,
-    open_private,
-    sync,
-    write_all,
-    write_atomically,
-)
+from holdfast.host.private_files import check_place, destroying, ensure_private_folder, read_private, write_atomically
 from holdfast.identity.lease.instance import BEFORE_MAX, Instance, Origin, Site, may_sign, origin_of, successor
 from holdfast.identity.records.encodings import (
     AgentId,
@@ -114,7 +108,7 @@ class InstanceFile:
 
     def _replace(self, made: Instance, key: KeyPair) -> None:
         self._key = key
-        with _destroying(self.folder / NAME):
+        with destroying(self.folder / NAME):
             self.keep(made)
 
     def keep(self, instance: Instance) -> None:
@@ -127,12 +121,7 @@ class InstanceFile:
             id=instance.id,
             public=instance.key,
             seed=self._key.seed().hex(),
-            site=_Site(
-                machine=instance.site.machine,
-                boot=instance.site.boot,
-                device=instance.site.device,
-                inode=instance.site.inode,
-            ),
+            site=_Site(**asdict(instance.site)),
             e=instance.e,
             counter=instance.counter,
             last=instance.last or "",
@@ -155,39 +144,13 @@ class InstanceFile:
     def _read(self) -> tuple[Instance, SecretBytes] | None:
         path = self.folder / NAME
         try:
-            fd = open_private(path, os.O_RDONLY)
+            raw = read_private(path, FILE_BYTES_MAX)
         except FileNotFoundError:
             return None
-        with open(fd, "rb") as file:
-            raw = file.read(FILE_BYTES_MAX)
         try:
             return _parsed(msgspec.json.decode(raw, type=_File))
         except (msgspec.DecodeError, BadRecord, ValueError, RecursionError) as error:
             raise InstanceDamaged(f"{path} is malformed: {type(error).__name__}") from None
-
-
-class _destroying:  # noqa: N801 - reads as a verb where it is used
-    """While the file at this name is replaced; afterwards its old bytes are overwritten."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._fd = open_private(path, os.O_WRONLY)
-        except FileNotFoundError:
-            self._fd = -1
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd < 0:
-            return
-        try:
-            found = os.fstat(self._fd)
-            if found.st_nlink == 0:  # the name leads to the new file: no one needs these bytes
-                write_all(self._fd, bytes(found.st_size))
-                sync(self._fd)
-        finally:
-            os.close(self._fd)
 
 
 def site_of(folder: Path, clock: Clock) -> Site:

@@ -4,13 +4,12 @@ One round is `turn`. What it answers holds on this machine's boot clock, counted
 arbiter was asked, less a margin: anyone who acts only until then stops before the arbiter gives the
 lease to someone else, however long the answer took.
 
-The order of one round: read the log and the file of the instance (another process of this folder
-may have kept the lease meanwhile, and its counter is the one that counts), look at the lease,
-decide what may be asked (instance.py), have a certificate, write down counter and incarnation
-durably, send, raise the journal to the incarnation, and only then answer "held". A crash after the
-writing leaves a counter that was perhaps never sent; the next message has the one after it, and
-no one takes that for a fork. A crash after the grant leaves a lease of this very key, which the
-next round renews.
+The order of one round: read the log and the file of the instance (another process of this folder may have
+kept the lease meanwhile, and its counter is the one that counts), look at the lease, decide what may be asked
+(instance.py), have a certificate, write down counter and incarnation durably, send, raise the journal to the
+incarnation, and only then answer "held". A crash after the writing leaves a counter that was perhaps never
+sent; the next message has the one after it, and no one takes that for a fork. A crash after the grant leaves
+a lease of this very key, which the next round renews.
 """
 
 from __future__ import annotations
@@ -61,38 +60,27 @@ class LeaseNotHeld:
     seen: LeaseView | None = None
 
 
+@dataclass(slots=True, kw_only=True)
 class LeaseHolder:
     """Keeps the lease of one folder. `incarnation` reads the journal's, 0 where there is none;
     `raise_incarnation` makes it at least so high before anybody acts under it; `state_root` is the
     digest of the agent's state, sealed into every claim."""
 
-    def __init__(
-        self,
-        *,
-        file: InstanceFile,
-        speaker: Speaker,
-        arbiter: LeaseArbiter,
-        clock: Clock,
-        incarnation: Callable[[], int],
-        raise_incarnation: Callable[[int], None],
-        state_root: Callable[[], Digest],
-        reread: Callable[[], KeyLog] | None = None,
-    ) -> None:
-        self._file = file
-        self._speaker = speaker
-        self._arbiter = arbiter
-        self._clock = clock
-        self._incarnation = incarnation
-        self._raise = raise_incarnation
-        self._state_root = state_root
-        self._reread = reread
-        self._certificate: Signed[Certificate] | None = None
-        self._begun = False
-        self.origin: Origin | None = None
+    file: InstanceFile
+    speaker: Speaker
+    arbiter: LeaseArbiter
+    clock: Clock
+    incarnation: Callable[[], int]
+    raise_incarnation: Callable[[int], None]
+    state_root: Callable[[], Digest]
+    reread: Callable[[], KeyLog] | None = None
+    origin: Origin | None = None
+    _certificate: Signed[Certificate] | None = None
+    _begun: bool = False
 
     @property
     def instance(self) -> Instance | None:
-        return self._file.instance
+        return self.file.instance
 
     def turn(self) -> LeaseHeld | LeaseNotHeld:
         """Ask once. Raises nothing that another round may fix."""
@@ -108,23 +96,23 @@ class LeaseHolder:
     def claim(self, ask: LeaseRequest) -> LeaseHeld | LeaseNotHeld:
         """Make this one claim, which a person has decided on, and no other."""
         log = self._read()
-        self._file.open(log.position)
+        self.file.open(log.position)
         self._begun = True
-        self._arbiter.learn(copy_of(log), log.id)
-        began_ms = self._clock.boot_ms()
+        self.arbiter.learn(copy_of(log), log.id)
+        began_ms = self.clock.boot_ms()
         answer = self._send(log, ask)
         if isinstance(answer, LeaseGrant):
             return self._held(answer, began_ms)
-        return self._not_held(log, self._arbiter.look(log.id), answer)
+        return self._not_held(log, self.arbiter.look(log.id), answer)
 
     def _turn(self) -> LeaseHeld | LeaseNotHeld:
         log = self._read()
-        _, origin = self._file.open(log.position)
+        _, origin = self.file.open(log.position)
         if not self._begun:
             self._begun, self.origin = True, origin
-        self._arbiter.learn(copy_of(log), log.id)
-        began_ms = self._clock.boot_ms()
-        seen = self._arbiter.look(log.id)
+        self.arbiter.learn(copy_of(log), log.id)
+        began_ms = self.clock.boot_ms()
+        seen = self.arbiter.look(log.id)
         answer = self._ask(log, seen)
         if isinstance(answer, LeaseGrant):
             return self._held(answer, began_ms)
@@ -132,13 +120,13 @@ class LeaseHolder:
 
     def _read(self) -> KeyLog:
         """Before this instance first speaks the witnesses are asked too: a copy has an old log."""
-        if self._reread is not None and not self._begun:
-            return self._reread()
-        return self._speaker.log()
+        if self.reread is not None and not self._begun:
+            return self.reread()
+        return self.speaker.log()
 
     def _ask(self, log: KeyLog, seen: LeaseView | None) -> LeaseGrant | Refusal | WaitReason:
         instance = self._get()
-        wish = what_to_ask(instance, seen, incarnation=self._incarnation(), position=log.position)
+        wish = what_to_ask(instance, seen, incarnation=self.incarnation(), position=log.position)
         if wish is WaitReason.FROZEN:
             return wish
         answer = self._send(log, waiting_request(seen) if isinstance(wish, WaitReason) else wish)
@@ -154,39 +142,39 @@ class LeaseHolder:
             crt=certificate.digest,
             after_e=ask.after_e,
             after_how=ask.how,
-            state_root=self._state_root(),
-            chal=self._arbiter.challenge(log.id, instance.key),
+            state_root=self.state_root(),
+            chal=self.arbiter.challenge(log.id, instance.key),
             ctr=instance.counter + 1,
             chain=instance.last or certificate.digest,
         )
-        signed = sealed(claim, Family.LEASE, (self._file.signer,))
+        signed = sealed(claim, Family.LEASE, (self.file.signer,))
         e = 0 if ask.how is ClaimBasis.WAITING else ask.e
-        self._file.keep(after_message(instance, counter=claim.ctr, digest=signed.digest, e=e))
+        self.file.keep(after_message(instance, counter=claim.ctr, digest=signed.digest, e=e))
         if ask.how is ClaimBasis.RENEW:
-            return self._arbiter.renew(signed.line(), certificate.line())
-        return self._arbiter.grant(signed.line(), certificate.line())
+            return self.arbiter.renew(signed.line(), certificate.line())
+        return self.arbiter.grant(signed.line(), certificate.line())
 
     def _certified(self, e: int, log: KeyLog) -> Signed[Certificate]:
         """The certificate in hand while half of its life is left and it is of these keys."""
         held = self._certificate
-        now = self._clock.wall_ms() // 1000
+        now = self.clock.wall_ms() // 1000
         if held is not None:
             record = held.record
             fresh = record.iat <= now < record.iat + (record.exp - record.iat) // 2
             same = (record.inst, record.e, record.position) == (self._get().key, e, log.position)
             if fresh and same:
                 return held
-        self._certificate = self._speaker.certify(
-            inst=self._get().key, role=Role.PRIMARY, incarnation=e, host=host_digest(self._clock), life_s=CERTIFICATE_S
+        self._certificate = self.speaker.certify(
+            inst=self._get().key, role=Role.PRIMARY, incarnation=e, host=host_digest(self.clock), life_s=CERTIFICATE_S
         )
         return self._certificate
 
     def _held(self, granted: LeaseGrant, began_ms: int) -> LeaseHeld:
-        if self._incarnation() < granted.e:
-            self._raise(granted.e)
+        if self.incarnation() < granted.e:
+            self.raise_incarnation(granted.e)
         instance = self._get()
         if after_grant(instance) is not instance:
-            self._file.keep(after_grant(instance))
+            self.file.keep(after_grant(instance))
         life_ms = granted.life_ms
         return LeaseHeld(
             e=granted.e,
@@ -199,11 +187,11 @@ class LeaseHolder:
         if isinstance(answer, WaitReason):
             return LeaseNotHeld(why=answer, text=_TEXTS[answer], seen=seen)
         if _is_fork(answer):
-            self._file.keep(replace(self._get(), frozen=log.position))
+            self.file.keep(replace(self._get(), frozen=log.position))
             return LeaseNotHeld(why=WaitReason.FROZEN, text=answer.message, seen=seen)
         if answer.reason is Reason.OLD_VERSION:
             # A key that is behind what was heard of it has a twin: it is not used again.
-            self._file.start_over()
+            self.file.start_over()
             return LeaseNotHeld(why=WaitReason.OLDER, text=_TEXTS[WaitReason.OLDER], seen=seen)
         if answer.reason in (Reason.HELD, Reason.OLD_INCARNATION):
             return LeaseNotHeld(why=WaitReason.ELSEWHERE, text=answer.message, seen=seen)
@@ -211,7 +199,7 @@ class LeaseHolder:
         return LeaseNotHeld(why=WaitReason.TROUBLE, text=f"{answer.reason}: {answer.message}", seen=seen)
 
     def _get(self) -> Instance:
-        instance = self._file.instance
+        instance = self.file.instance
         if instance is None:
             raise NotNow("the instance was not opened")
         return instance

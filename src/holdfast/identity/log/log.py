@@ -11,10 +11,9 @@ True at all times of a `Log`:
 4. Nothing is forgotten: a validly signed record that does not stand is kept as evidence, within
    a limit for each position.
 
-`accept` takes a log and a record and returns the new log, the same log where the record says
-nothing new, or a refusal; it reads no clock, no file and no setting, so the owner, every witness
-and every peer come to the same verdict. A crash between two calls leaves the caller with one of
-the two values.
+`accept` takes a log and a record and returns the new log, the same log where the record says nothing new, or
+a refusal; it reads no clock, no file and no setting, so the owner, every witness and every peer come to the
+same verdict. A crash between two calls leaves the caller with one of the two values.
 
 Why the recovery tier keeps its own witnesses: a thief who holds the next keys may install
 witnesses of his own by a rotation. So a recovery that names no witnesses is vouched for by those
@@ -26,8 +25,9 @@ asked every old witness (`asked`), and it never takes the place of another recov
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 from holdfast.errors import BadRecord
 from holdfast.identity.log import rules
@@ -63,6 +63,7 @@ EVIDENCE_MAX = 4  # for one position; one is the proof, the others show who came
 NOBODY: frozenset[PublicKey] = frozenset()
 
 Receipts = Iterable[Signed[Receipt]]
+T = TypeVar("T")
 
 
 def accept(
@@ -86,14 +87,12 @@ def accept(
         return fault
     known = _find_known(log, signed)
     if known is not None:
-        given = receipts
-        receipts = (*known.receipts, *_new_receipts(log, known, given, port))
+        receipts = (*known.receipts, *_new_receipts(log.id, known, receipts, port))
         if len(receipts) == len(known.receipts):
             return log
-        held = log.find(known.position)
-        if held is known:
+        if log.find(known.position) is known:
             return _put(log, _vouched(known, receipts))
-        log = _without(log, known)
+        log = replace(log, evidence=tuple(item for item in log.evidence if item.entry is not known))
     record = signed.record
     match record:
         case Inception():
@@ -160,7 +159,8 @@ def _rotated(
     fault = rules.find_fault_in_rotation(signed, record, before=before, tier=generation.tier, port=port)
     if fault is not None:
         return fault
-    entry = _entry(signed, _needs(before.witnesses, record.wit), log.id, receipts, port)
+    needs = (before.witnesses,) if record.wit is None else (before.witnesses, record.wit)
+    entry = _entry(signed, needs, log.id, receipts, port)
     if log.find(entry.position) is not None:
         return _settled(log, entry)
     if record.g < len(log.generations) - 1:
@@ -209,14 +209,10 @@ def _settled(log: KeyLog, entry: LogEntry) -> KeyLog | Refusal:
         displaced = generation.rotations[position.s - 1 :]
         kept = replace(generation, rotations=(*generation.rotations[: position.s - 1], entry))
     else:
-        displaced = tuple(log.entries())[sum(1 for _ in _before(log, position.g)) :]
+        displaced = tuple(one for one in log.entries() if one.position.g >= position.g)
         kept = Generation(tier=entry)
     moved = tuple(LogEvidence(entry=one, kind=EvidenceKind.DISPLACED) for one in displaced)
     return replace(log, generations=(*log.generations[: position.g], kept), evidence=(*log.evidence, *moved))
-
-
-def _before(log: KeyLog, g: int) -> Iterable[LogEntry]:
-    return (entry for entry in log.entries() if entry.position.g < g)
 
 
 def _with_evidence(log: KeyLog, entry: LogEntry, kind: EvidenceKind) -> KeyLog | Refusal:
@@ -237,10 +233,6 @@ def _find_known(log: KeyLog, signed: Signed[Record]) -> LogEntry | None:
     return None if item is None else item.entry
 
 
-def _without(log: KeyLog, entry: LogEntry) -> KeyLog:
-    return replace(log, evidence=tuple(item for item in log.evidence if item.entry is not entry))
-
-
 def _put(log: KeyLog, entry: LogEntry) -> KeyLog:
     g, s = entry.position
     generation = log.generations[g]
@@ -258,10 +250,6 @@ def _appended(log: KeyLog, entry: LogEntry) -> KeyLog:
     return replace(log, generations=(*log.generations[:-1], longer))
 
 
-def _needs(current: Keys, named: Keys | None) -> tuple[Keys, ...]:
-    return (current,) if named is None else (current, named)
-
-
 def _entry(
     signed: Signed[Record],
     needs: tuple[Keys, ...],
@@ -272,13 +260,8 @@ def _entry(
     old: Keys | None = None,
 ) -> LogEntry:
     bare = LogEntry(signed=signed, needs=needs, receipts=(), final=False, old=old)
-    counted: dict[PublicKey, Signed[Receipt]] = {}
-    for receipt in receipts:
-        if receipt.record.wit in counted:
-            continue
-        if rules.find_fault_in_receipt(receipt, bare, id_, port) is None:
-            counted[receipt.record.wit] = receipt
-    return _vouched(bare, counted.values()) if counted else bare
+    counted = _new_receipts(id_, bare, receipts, port)
+    return _vouched(bare, counted) if counted else bare
 
 
 def _vouched(entry: LogEntry, receipts: Receipts) -> LogEntry:
@@ -286,13 +269,13 @@ def _vouched(entry: LogEntry, receipts: Receipts) -> LogEntry:
     return replace(entry, receipts=kept, final=rules.enough(entry.needs, kept))
 
 
-def _new_receipts(log: KeyLog, entry: LogEntry, receipts: Receipts, port: Signatures) -> tuple[Signed[Receipt], ...]:
+def _new_receipts(id_: str, entry: LogEntry, receipts: Receipts, port: Signatures) -> tuple[Signed[Receipt], ...]:
     seen = {receipt.record.wit for receipt in entry.receipts}
     fresh: list[Signed[Receipt]] = []
     for receipt in receipts:
         if receipt.record.wit in seen:
             continue
-        if rules.find_fault_in_receipt(receipt, entry, log.id, port) is None:
+        if rules.find_fault_in_receipt(receipt, entry, id_, port) is None:
             seen.add(receipt.record.wit)
             fresh.append(receipt)
     return tuple(fresh)
@@ -304,14 +287,13 @@ Numbered = tuple[int, bytes]
 def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: Signatures) -> KeyLog | None:
     """The log of these lines, each with its number in its file; None where there is no record.
 
-    Raises BadRecord, naming the line, where one does not follow from those before it, or a receipt
-    is for none of the records. What a recovery with new witnesses needed to be asked was asked
-    before it was stored.
+    Raises BadRecord, naming the line, where one does not follow from those before it, or a receipt is for
+    none of the records. What a recovery with new witnesses needed to be asked was asked before it was stored.
     """
-    parsed = [(number, _record(number, line)) for number, line in records]
+    parsed = [(number, _read(parse_record, number, line)) for number, line in records]
     vouched: dict[Digest, list[Signed[Receipt]]] = {}
     for number, line in receipts:
-        receipt = _receipt(number, line)
+        receipt = _read(parse_receipt, number, line)
         vouched.setdefault(receipt.record.d, []).append(receipt)
     log: KeyLog | None = None
     for number, signed in parsed:
@@ -327,21 +309,11 @@ def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: S
 
 
 def _counted(log: KeyLog | None) -> int:
-    if log is None:
-        return 0
-    entries = (*log.entries(), *(item.entry for item in log.evidence))
-    return sum(len(entry.receipts) for entry in entries)
+    return 0 if log is None else sum(len(entry.receipts) for entry in log.kept())
 
 
-def _record(number: int, line: bytes) -> Signed[Record]:
+def _read(parse: Callable[[bytes], T], number: int, line: bytes) -> T:
     try:
-        return parse_record(line)
-    except BadRecord as error:
-        raise BadRecord(f"line {number}: {error.message}") from error
-
-
-def _receipt(number: int, line: bytes) -> Signed[Receipt]:
-    try:
-        return parse_receipt(line)
+        return parse(line)
     except BadRecord as error:
         raise BadRecord(f"line {number}: {error.message}") from error

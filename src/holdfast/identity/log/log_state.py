@@ -1,9 +1,8 @@
 """What one observer knows of one agent's log, as a value.
 
-The log is a row of generations, each begun by a record of the recovery tier (the inception, a
-recovery, or the retirement that ends it) and continued by rotations. Beside the chosen records it
-keeps evidence: validly signed records that stood, or would have stood, at a position that another
-record holds.
+The log is a row of generations, each begun by a record of the recovery tier (the inception, a recovery, or
+the retirement that ends it) and continued by rotations. Beside the chosen records it keeps evidence: validly
+signed records that stood, or would have stood, at a position that another record holds.
 
 A record is final when enough of its witnesses signed receipts for it. Witnesses sign for a record
 only while they hold its predecessor, so a final record makes those before it in its generation
@@ -163,6 +162,10 @@ class KeyLog:
             yield generation.tier
             yield from generation.rotations
 
+    def kept(self) -> list[LogEntry]:
+        """The chosen records, then the evidence."""
+        return [*self.entries(), *(item.entry for item in self.evidence)]
+
 
 def is_final(log: KeyLog, position: LogPosition) -> bool:
     """Whether the record held at the position is final, by itself or by what stands on it."""
@@ -211,7 +214,7 @@ def find_liars(log: KeyLog) -> dict[PublicKey, LogPosition]:
     """Witnesses that signed for two records at one position, with the first such position."""
     said: dict[tuple[PublicKey, LogPosition], Digest] = {}
     liars: dict[PublicKey, LogPosition] = {}
-    for entry in (*log.entries(), *(item.entry for item in log.evidence)):
+    for entry in log.kept():
         for receipt in entry.receipts:
             told = said.setdefault((receipt.record.wit, entry.position), entry.digest)
             if told != entry.digest:

@@ -21,7 +21,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.encodings import key_digest
 from holdfast.identity.records.records import Inception, Recovery
-from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes, Wiped
 from holdfast.identity.vault.age import AgeIdentity
 
 ED25519 = b"ed25519 seed"
@@ -31,7 +31,7 @@ RECOVERY, NEXT, ESCROW = 0, 1, 2
 HARDENED = 1 << 31
 
 
-class PaperKeys:
+class PaperKeys(Wiped):
     """What one recovery sheet can do. Wipe it, or use it in a `with` block."""
 
     __slots__ = ("_seed",)
@@ -53,12 +53,6 @@ class PaperKeys:
 
     def wipe(self) -> None:
         self._seed.wipe()
-
-    def __enter__(self) -> PaperKeys:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wipe()
 
     def __repr__(self) -> str:
         return "PaperKeys(...)"

@@ -1,8 +1,7 @@
 """The recovery document as PDF, with its QR codes: A4, black on white, fonts that every reader has.
 
-The pages are made in memory and given back as bytes; nothing is written to a disk here. Fonts of
-the PDF standard know Latin-1: other letters of a name are printed as `?`, in the words and codes
-there are none.
+The pages are made in memory and given back as bytes; nothing is written to a disk here. Fonts of the PDF
+standard know Latin-1: other letters of a name are printed as `?`, in the words and codes there are none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reading the fields of a record: every one is known, present, of its kind and within its limit.
 
-A record class says once, for each of its fields, how it is read (`of`); reading (`read_fields`) and
-writing (`fields_json`) follow from that table. A field with a default may be absent, and is then
-not written either.
+A record class says once, for each of its fields, how it is read (`of`); reading (`read_fields`) and writing
+(`fields_json`) follow from that table. A field with a default may be absent, and is then not written either.
 """
 
 from __future__ import annotations

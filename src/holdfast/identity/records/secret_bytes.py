@@ -8,7 +8,7 @@ That is why secrets are opened late, for short, and in processes that leave no c
 from __future__ import annotations
 
 import hmac
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
@@ -18,7 +18,23 @@ from holdfast.errors import BadInput
 from holdfast.identity.records.encodings import PublicKey, key_text
 
 
-class SecretBytes:
+class Wiped:
+    """What is wiped at the end of a `with` block."""
+
+    __slots__ = ()
+
+    def wipe(self) -> None:
+        """Overwrite what is held. Safe to repeat."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+
+class SecretBytes(Wiped):
     """Bytes that no repr, error or pickle gives away."""
 
     __slots__ = ("_raw",)
@@ -33,15 +49,8 @@ class SecretBytes:
         return bytes(self._raw)
 
     def wipe(self) -> None:
-        """Overwrite what is held. Safe to repeat."""
         wipe(self._raw)
         self._raw.clear()
-
-    def __enter__(self) -> SecretBytes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wipe()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SecretBytes):
@@ -66,7 +75,7 @@ SEED_BYTES = 32
 _TRIAL = b"holdfast/1/trial\0"  # no record's signature begins so
 
 
-class KeyPair:
+class KeyPair(Wiped):
     """A signing key: its public half is shown, its seed never is."""
 
     __slots__ = ("_seed", "public_bytes")
@@ -105,12 +114,6 @@ class KeyPair:
 
     def wipe(self) -> None:
         self._seed.wipe()
-
-    def __enter__(self) -> KeyPair:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wipe()
 
     def __repr__(self) -> str:
         return f"KeyPair({self.public_bytes.hex()})"

@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from holdfast.core.clock import Clock
 from holdfast.errors import BadSettings
-from holdfast.identity.files.own_log import read_own_log
-from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.speaker.vault_speaker import home_speaker
 from holdfast.identity.vault.vault import open_vault, terminal_prompt
 from holdfast.layout.agent_home import AgentHome
 
@@ -27,10 +25,4 @@ def open_speaker(home: AgentHome, clock: Clock, *, ask: Callable[[], str] | None
             f"{home.settings_file} names neither a signer nor a vault",
             hint="`holdfast init` makes an identity; see docs/reference/settings.md",
         )
-    port = Sodium()
-    return VaultSpeaker(
-        open_vault(home.vault, ask=ask or terminal_prompt()),
-        read_log=lambda: read_own_log(home.folder, port),
-        clock=clock,
-        port=port,
-    )
+    return home_speaker(home.folder, open_vault(home.vault, ask=ask or terminal_prompt()), clock)

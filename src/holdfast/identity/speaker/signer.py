@@ -25,10 +25,20 @@ from holdfast.core.ports import KeyRing
 from holdfast.errors import BadInput, BadRecord, HoldfastError
 from holdfast.identity.records.canonical import Json, encode, parse
 from holdfast.identity.records.fields import Fields, inner, several, texts
-from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.statements.certificate import Role
-from holdfast.identity.statements.head import JournalMark
-from holdfast.identity.statements.profile import HANDLE_FORM, URL_FORM, EncryptionKey, Relay, read_policy
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, Speaker
+from holdfast.identity.statements.certificate import Certificate, Role
+from holdfast.identity.statements.statements import (
+    HANDLE_FORM,
+    URL_FORM,
+    ChallengeAnswer,
+    EncryptionKey,
+    Head,
+    JournalMark,
+    Profile,
+    Relay,
+    read_policy,
+)
 from holdfast.identity.witness.witness import copy_of
 
 VERBS = ("id", "log", "certify", "answer", "profile", "head", "ring")
@@ -87,15 +97,16 @@ class SignerService:
                 fields.end()
                 return self._keys()
             case "certify":
-                return {"line": self._certify(fields)}
+                said = self._certify(fields)
             case "answer":
-                return {"line": self._answer(fields)}
+                said = self._answer(fields)
             case "profile":
-                return {"line": self._profile(fields)}
+                said = self._profile(fields)
             case "head":
-                return {"line": self._head(fields)}
+                said = self._head(fields)
             case _:
                 raise BadRecord(f"request: unknown verb {verb!r}")
+        return {"line": said.line().decode()}
 
     def _log(self) -> Said:
         copy = copy_of(self._speaker.log())
@@ -114,52 +125,38 @@ class SignerService:
             "journal_keys": [{"id": one, "key": ring.journal_key(one).hex()} for one in ids],
         }
 
-    def _certify(self, fields: Fields) -> str:
+    def _certify(self, fields: Fields) -> Signed[Certificate]:
         inst, role = fields.key("inst"), fields.choice("role", Role)
         e, host, life_s = fields.whole("e"), fields.digest("host"), fields.whole("life_s")
         fields.end()
-        return self._speaker.certify(inst=inst, role=role, incarnation=e, host=host, life_s=life_s).line().decode()
+        return self._speaker.certify(inst=inst, role=role, incarnation=e, host=host, life_s=life_s)
 
-    def _answer(self, fields: Fields) -> str:
+    def _answer(self, fields: Fields) -> Signed[ChallengeAnswer]:
         challenge = fields.text("chal")
         asker = fields.text("to") if "to" in fields else ""
         fields.end()
-        return self._speaker.answer(challenge, asker=asker).line().decode()
+        return self._speaker.answer(challenge, asker=asker)
 
-    def _profile(self, fields: Fields) -> str:
-        ver, life_s = fields.whole("ver"), fields.whole("life_s")
-        relays, enc = several(Relay)(fields, "relays"), several(EncryptionKey)(fields, "enc")
-        handles, left = texts(HANDLE_FORM)(fields, "handles"), texts(URL_FORM)(fields, "left")
-        policy = read_policy(fields)
+    def _profile(self, fields: Fields) -> Signed[Profile]:
+        facts = ProfileFacts(ver=fields.whole("ver"), life_s=fields.whole("life_s"))
+        facts["relays"], facts["enc"] = several(Relay)(fields, "relays"), several(EncryptionKey)(fields, "enc")
+        facts["handles"], facts["left"] = texts(HANDLE_FORM)(fields, "handles"), texts(URL_FORM)(fields, "left")
+        facts["policy"] = read_policy(fields)
         fields.end()
-        return (
-            self._speaker.profile(
-                ver=ver, life_s=life_s, relays=relays, handles=handles, enc=enc, policy=policy, left=left
-            )
-            .line()
-            .decode()
-        )
+        return self._speaker.profile(**facts)
 
-    def _head(self, fields: Fields) -> str:
+    def _head(self, fields: Fields) -> Signed[Head]:
         e, seq, size_bytes, files = map(fields.whole, ("e", "seq", "bytes", "files"))
         manifest, archive = fields.digest("manifest"), fields.text("archive")
-        journal = inner(JournalMark)(fields, "journal") if "journal" in fields else None
-        prev = fields.digest("prev") if "prev" in fields else None
-        fields.end()
-        return (
-            self._speaker.seal_head(
-                incarnation=e,
-                seq=seq,
-                manifest=manifest,
-                archive=archive,
-                size_bytes=size_bytes,
-                files=files,
-                journal=journal,
-                prev=prev,
-            )
-            .line()
-            .decode()
+        facts = HeadFacts(
+            incarnation=e, seq=seq, manifest=manifest, archive=archive, size_bytes=size_bytes, files=files
         )
+        if "journal" in fields:
+            facts["journal"] = inner(JournalMark)(fields, "journal")
+        if "prev" in fields:
+            facts["prev"] = fields.digest("prev")
+        fields.end()
+        return self._speaker.seal_head(**facts)
 
 
 VERSION = 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from holdfast.errors import (
     BadInput,
@@ -26,6 +26,7 @@ from holdfast.errors import (
     VaultDamaged,
     VaultMissing,
 )
+from holdfast.identity.journal_keys.keyfile import key_of_hex
 from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
@@ -35,15 +36,19 @@ from holdfast.identity.records.fields import fields_json
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.signer import ANSWER_BYTES_MAX, LENGTH, TOO_MANY, request
 from holdfast.identity.speaker.signer import parse_answer as parse_reply
-from holdfast.identity.speaker.speaker import Policy
-from holdfast.identity.statements.answer import ChallengeAnswer, parse_answer
+from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, head_fields
 from holdfast.identity.statements.certificate import Certificate, Role, parse_certificate
-from holdfast.identity.statements.head import Head, JournalMark, parse_head
-from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay, parse_profile
+from holdfast.identity.statements.statements import (
+    ChallengeAnswer,
+    Head,
+    Profile,
+    parse_answer,
+    parse_head,
+    parse_profile,
+)
 
 TIMEOUT_S = 10.0
 PATH_BYTES_MAX = 107  # of a Unix socket
-KEY_BYTES = 32
 _KNOWN: dict[str, type[HoldfastError]] = {
     kind.code: kind for kind in (BadInput, KeysReplaced, LogDamaged, LogMissing, NotNow, VaultDamaged, VaultMissing)
 }
@@ -135,60 +140,31 @@ class SignerSpeaker:
             raise SignerRefused("the signer's answer is not for this challenge")
         return signed
 
-    def profile(
-        self,
-        *,
-        ver: int,
-        life_s: int,
-        relays: Sequence[Relay] = (),
-        handles: Sequence[str] = (),
-        enc: Sequence[EncryptionKey] = (),
-        policy: Policy = (),
-        left: Sequence[str] = (),
-    ) -> Signed[Profile]:
+    def profile(self, **facts: Unpack[ProfileFacts]) -> Signed[Profile]:
+        relays, handles, enc, left = (tuple(facts.get(name, ())) for name in ("relays", "handles", "enc", "left"))
         fields: dict[str, Json] = {
-            "ver": ver,
-            "life_s": life_s,
+            "ver": facts["ver"],
+            "life_s": facts["life_s"],
             "relays": [fields_json(one) for one in relays],
             "handles": list(handles),
             "enc": [fields_json(one) for one in enc],
-            "policy": dict(policy),
+            "policy": dict(facts.get("policy", ())),
             "left": list(left),
         }
         signed = self._line("profile", fields, parse_profile)
         said = signed.record
-        asked = (self.id, ver, tuple(relays), tuple(handles), tuple(left))
-        if (said.id, said.ver, said.relays, said.handles, said.left) != asked:
+        if (said.id, said.ver, said.relays, said.handles, said.left) != (self.id, facts["ver"], relays, handles, left):
             raise SignerRefused("the signer's profile is not the one that Holdfast asked for")
         return signed
 
-    def seal_head(
-        self,
-        *,
-        incarnation: int,
-        seq: int,
-        manifest: Digest,
-        archive: str,
-        size_bytes: int,
-        files: int,
-        journal: JournalMark | None = None,
-        prev: Digest | None = None,
-    ) -> Signed[Head]:
-        fields: dict[str, Json] = {
-            "e": incarnation,
-            "seq": seq,
-            "manifest": manifest,
-            "archive": archive,
-            "bytes": size_bytes,
-            "files": files,
-        }
-        if journal is not None:
-            fields["journal"] = fields_json(journal)
-        if prev is not None:
-            fields["prev"] = prev
+    def seal_head(self, **facts: Unpack[HeadFacts]) -> Signed[Head]:
+        fields: dict[str, Json] = head_fields(facts)
+        if "journal" in fields:
+            fields["journal"] = fields_json(fields["journal"])
         signed = self._line("head", fields, parse_head)
         said = signed.record
-        if (said.id, said.seq, said.manifest, said.prev) != (self.id, seq, manifest, prev):
+        asked = (self.id, facts["seq"], facts["manifest"], facts.get("prev"))
+        if (said.id, said.seq, said.manifest, said.prev) != asked:
             raise SignerRefused("the signer's head is not the one that Holdfast asked for")
         return signed
 
@@ -228,11 +204,11 @@ class SignerRing:
         said = self._client.ask("ring")
         try:
             listed = cast("list[dict[str, Any]]", said["journal_keys"])
-            keys = {int(one["id"]): _key(one["key"]) for one in listed}
+            keys = {int(one["id"]): key_of_hex(one["key"]) for one in listed}
             current = int(said["current"])
             if current not in keys:
                 raise ValueError("the current key is missing")
-            return _key(said["k_effect"]), current, keys
+            return key_of_hex(said["k_effect"]), current, keys
         except (KeyError, TypeError, ValueError, AttributeError):
             raise SignerRefused("the signer sent something other than keys") from None
 
@@ -264,10 +240,3 @@ def _read(parse: Callable[[str], T], value: object) -> T:
         return parse(value)
     except BadRecord as error:
         raise SignerRefused(f"the signer's answer: {error.message}") from error
-
-
-def _key(text: str) -> bytes:
-    raw = bytes.fromhex(text)
-    if len(raw) != KEY_BYTES:
-        raise ValueError("a key has 32 bytes")
-    return raw

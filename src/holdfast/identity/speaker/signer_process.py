@@ -27,11 +27,9 @@ from holdfast.errors import BadInput, NotNow, ReadOnly, VaultMissing
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
-from holdfast.identity.files.own_log import read_own_log
-from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.signer import LENGTH, REQUEST_BYTES_MAX, SignerService, refusal
 from holdfast.identity.speaker.signer_client import PATH_BYTES_MAX
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.speaker.vault_speaker import home_speaker
 from holdfast.identity.vault.ring import VaultRing
 from holdfast.identity.vault.vault import Vault
 from holdfast.layout.agent_home import AgentHome
@@ -44,13 +42,11 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 def make_signer(home: AgentHome, vault: Vault, clock: Clock) -> SignerService:
     """A signer over the vault and the log of this home."""
-    port = Sodium()
-    speaker = VaultSpeaker(vault, read_log=lambda: read_own_log(home.folder, port), clock=clock, port=port)
     try:
         ring = VaultRing(vault)
     except VaultMissing:
         ring = None
-    return SignerService(speaker, ring, clock=clock)
+    return SignerService(home_speaker(home.folder, vault, clock), ring, clock=clock)
 
 
 async def serve_signer(

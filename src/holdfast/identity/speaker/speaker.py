@@ -9,17 +9,46 @@ same acts through the socket of a signer process, so that the key is in no proce
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.answer import ChallengeAnswer
 from holdfast.identity.statements.certificate import Certificate, Role
-from holdfast.identity.statements.head import Head, JournalMark
-from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay
+from holdfast.identity.statements.statements import ChallengeAnswer, EncryptionKey, Head, JournalMark, Profile, Relay
 
 Policy = Sequence[tuple[str, str | int | bool]]
+
+
+class ProfileFacts(TypedDict):
+    """What a profile says; the speaker adds position and time."""
+
+    ver: int
+    life_s: int
+    relays: NotRequired[Sequence[Relay]]
+    handles: NotRequired[Sequence[str]]
+    enc: NotRequired[Sequence[EncryptionKey]]
+    policy: NotRequired[Policy]
+    left: NotRequired[Sequence[str]]
+
+
+class HeadFacts(TypedDict):
+    """What a head says of a snapshot that was made now; `prev` is the digest of the one before."""
+
+    incarnation: int
+    seq: int
+    manifest: Digest
+    archive: str
+    size_bytes: int
+    files: int
+    journal: NotRequired[JournalMark | None]
+    prev: NotRequired[Digest | None]
+
+
+def head_fields(facts: HeadFacts) -> dict[str, Any]:  # Any: each of its field's type
+    """The facts under the names that a head's record gives them, without those that are absent."""
+    names = {"incarnation": "e", "size_bytes": "bytes"}
+    return {names.get(name, name): value for name, value in facts.items() if value is not None}
 
 
 class Speaker(Protocol):
@@ -44,34 +73,13 @@ class Speaker(Protocol):
         ...
 
     def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
-        """Proof that the id answers: see answer.py for what it proves."""
+        """Proof that the id answers: see statements.py for what it proves."""
         ...
 
-    def profile(
-        self,
-        *,
-        ver: int,
-        life_s: int,
-        relays: Sequence[Relay] = (),
-        handles: Sequence[str] = (),
-        enc: Sequence[EncryptionKey] = (),
-        policy: Policy = (),
-        left: Sequence[str] = (),
-    ) -> Signed[Profile]:
+    def profile(self, **facts: Unpack[ProfileFacts]) -> Signed[Profile]:
         """Where the agent is to be reached, from now on, for a year at most."""
         ...
 
-    def seal_head(
-        self,
-        *,
-        incarnation: int,
-        seq: int,
-        manifest: Digest,
-        archive: str,
-        size_bytes: int,
-        files: int,
-        journal: JournalMark | None = None,
-        prev: Digest | None = None,
-    ) -> Signed[Head]:
-        """The head of a snapshot that was made now; `prev` is the digest of the one before."""
+    def seal_head(self, **facts: Unpack[HeadFacts]) -> Signed[Head]:
+        """The head of a snapshot that was made now."""
         ...

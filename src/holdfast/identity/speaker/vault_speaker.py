@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
 
 from holdfast.core.clock import Clock
 from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
+from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
@@ -21,11 +23,16 @@ from holdfast.identity.records.fields import Body
 from holdfast.identity.records.records import Keys
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Family, Signed, sealed
-from holdfast.identity.speaker.speaker import Policy
-from holdfast.identity.statements.answer import ChallengeAnswer, parse_answer
+from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, head_fields
 from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_inactive, parse_certificate
-from holdfast.identity.statements.head import Head, JournalMark, parse_head
-from holdfast.identity.statements.profile import EncryptionKey, Profile, Relay, parse_profile
+from holdfast.identity.statements.statements import (
+    ChallengeAnswer,
+    Head,
+    Profile,
+    parse_answer,
+    parse_head,
+    parse_profile,
+)
 from holdfast.identity.vault.keyset import OP, get_op
 from holdfast.identity.vault.vault import Vault
 
@@ -63,80 +70,35 @@ class VaultSpeaker:
         if inst in keys.members or not self._port.is_good_key(_key(inst)):
             raise BadInput(f"{inst} cannot be the key of an instance")
         now = self._now()
-        record = Certificate(
-            id=log.id,
-            g=log.position.g,
-            s=log.position.s,
-            inst=inst,
-            role=role,
-            e=incarnation,
-            iat=now,
-            exp=now + life_s,
-            host=host,
-        )
+        record = Certificate(**_at(log), inst=inst, role=role, e=incarnation, iat=now, exp=now + life_s, host=host)
         return self._signed(record, Family.CERT, keys, parse_certificate)
 
     def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         log, keys = self._speaking()
-        g, s = log.position
-        record = ChallengeAnswer(id=log.id, g=g, s=s, chal=challenge, at=self._now(), to=asker)
+        record = ChallengeAnswer(**_at(log), chal=challenge, at=self._now(), to=asker)
         return self._signed(record, Family.ANSWER, keys, parse_answer)
 
-    def profile(
-        self,
-        *,
-        ver: int,
-        life_s: int,
-        relays: Sequence[Relay] = (),
-        handles: Sequence[str] = (),
-        enc: Sequence[EncryptionKey] = (),
-        policy: Policy = (),
-        left: Sequence[str] = (),
-    ) -> Signed[Profile]:
+    def profile(self, **facts: Unpack[ProfileFacts]) -> Signed[Profile]:
         log, keys = self._speaking()
+        life_s, policy = facts["life_s"], facts.get("policy", ())
         if not 0 < life_s <= PROFILE_S_MAX:
             raise BadInput(f"a profile must be valid for 1 to {PROFILE_S_MAX} seconds, not {life_s}")
+        relays, handles, enc, left = (tuple(facts.get(name, ())) for name in ("relays", "handles", "enc", "left"))
         record = Profile(
-            id=log.id,
-            g=log.position.g,
-            s=log.position.s,
-            ver=ver,
-            relays=tuple(relays),
-            handles=tuple(handles),
-            enc=tuple(enc),
+            **_at(log),
+            ver=facts["ver"],
+            relays=relays,
+            handles=handles,
+            enc=enc,
             policy=tuple(sorted(policy)),
             exp=self._now() + life_s,
-            left=tuple(left),
+            left=left,
         )
         return self._signed(record, Family.PROF, keys, parse_profile)
 
-    def seal_head(
-        self,
-        *,
-        incarnation: int,
-        seq: int,
-        manifest: Digest,
-        archive: str,
-        size_bytes: int,
-        files: int,
-        journal: JournalMark | None = None,
-        prev: Digest | None = None,
-    ) -> Signed[Head]:
+    def seal_head(self, **facts: Unpack[HeadFacts]) -> Signed[Head]:
         log, keys = self._speaking()
-        record = Head(
-            id=log.id,
-            g=log.position.g,
-            s=log.position.s,
-            e=incarnation,
-            seq=seq,
-            at=self._now(),
-            manifest=manifest,
-            archive=archive,
-            bytes=size_bytes,
-            files=files,
-            journal=journal,
-            prev=prev,
-        )
+        record = Head(**_at(log), at=self._now(), **head_fields(facts))
         return self._signed(record, Family.HEAD, keys, parse_head)
 
     def _speaking(self) -> tuple[KeyLog, Keys]:
@@ -180,6 +142,10 @@ class VaultSpeaker:
         return self._clock.wall_ms() // 1000
 
 
+def _at(log: KeyLog) -> dict[str, Any]:  # Any: AtPosition's fields
+    return {"id": log.id, "g": log.position.g, "s": log.position.s}
+
+
 @contextmanager
 def _as_input() -> Generator[None]:
     """A value that no reader would take was the caller's."""
@@ -192,3 +158,9 @@ def _as_input() -> Generator[None]:
 def _key(text: str) -> bytes:
     with _as_input():
         return key_bytes(text)
+
+
+def home_speaker(folder: Path, vault: Vault, clock: Clock, port: Signatures | None = None) -> VaultSpeaker:
+    """The speaker over this open vault and the log in this folder."""
+    port = port or Sodium()
+    return VaultSpeaker(vault, read_log=lambda: read_own_log(folder, port), clock=clock, port=port)

@@ -1,3 +1,1 @@
-"""What the operational keys say besides key changes: answers, certificates, claims, heads,
-profiles.
-"""
+"""What the operational keys say besides key changes: answers, certificates, claims, heads, profiles."""

@@ -13,13 +13,13 @@ from typing import Any
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadInput, VaultDamaged, VaultLocked
 from holdfast.identity.records import bech32
-from holdfast.identity.records.secret_bytes import SecretBytes
+from holdfast.identity.records.secret_bytes import SecretBytes, Wiped
 
 KEY_BYTES = 32
 SECRET_PREFIX = "age-secret-key-"
 
 
-class AgeIdentity:
+class AgeIdentity(Wiped):
     """Opens what was sealed for its recipient. Any age program takes its text."""
 
     __slots__ = ("_text", "recipient")
@@ -53,12 +53,6 @@ class AgeIdentity:
 
     def wipe(self) -> None:
         self._text.wipe()
-
-    def __enter__(self) -> AgeIdentity:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wipe()
 
     def __repr__(self) -> str:
         return f"AgeIdentity({self.recipient})"

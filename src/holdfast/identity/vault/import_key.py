@@ -9,14 +9,13 @@ until the first rotation, and nothing more: it never rotates and never recovers.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import BadKeyFile
-from holdfast.host.private_files import open_private
+from holdfast.host.private_files import read_private
 from holdfast.identity.records.secret_bytes import SEED_BYTES, KeyPair, SecretBytes
 
 FILE_BYTES_MAX = 16 * 1024
@@ -39,11 +38,9 @@ def read_key_file(path: Path, ask: Callable[[], str] | None = None) -> Imported:
         ModeTooWide, WrongOwner, WrongKind, SymlinkRefused: others may have read it.
     """
     try:
-        fd = open_private(path, os.O_RDONLY)
+        raw = read_private(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise BadKeyFile(f"there is no file {path}") from None
-    with open(fd, "rb") as file:
-        raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
         raise BadKeyFile(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
     if raw.lstrip().startswith(_BEGIN):

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadInput, KeysWrong, VaultDamaged
 from holdfast.host.private_files import check_place, check_private_folder
+from holdfast.identity.journal_keys.keyfile import key_number, key_of_hex
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.identity.vault.age import AgeIdentity, open_sealed
 from holdfast.identity.vault.vault import Contents, Vault, parse_contents
@@ -197,7 +198,7 @@ def _strict(contents: Contents) -> Escrow:
     if contents.keys() != wanted or ring["format"] != 1:
         raise ValueError("unknown fields")
     AgeIdentity.from_text(contents["vault_key"]).wipe()
-    journal_keys = {_number(one["id"]): _key(one["key"]) for one in ring["journal_keys"]}
+    journal_keys = {key_number(one["id"]): key_of_hex(one["key"]) for one in ring["journal_keys"]}
     if len(journal_keys) != len(ring["journal_keys"]) or ring["current"] not in journal_keys:
         raise ValueError("key ids")
     places, others = contents["places"], contents["others"]
@@ -205,8 +206,10 @@ def _strict(contents: Contents) -> Escrow:
     _check_texts([*others, *others.values()], 2 * OTHERS_MAX)
     return Escrow(
         vault_key=contents["vault_key"],
-        vault_root=_key(contents["vault_root"]),
-        keys=JournalKeys(k_effect=_key(ring["k_effect"]), current=_number(ring["current"]), journal_keys=journal_keys),
+        vault_root=key_of_hex(contents["vault_root"]),
+        keys=JournalKeys(
+            k_effect=key_of_hex(ring["k_effect"]), current=key_number(ring["current"]), journal_keys=journal_keys
+        ),
         places=tuple(places),
         others=dict(others),
     )
@@ -217,16 +220,3 @@ def _check_texts(texts: list[Any], count_max: int) -> None:
         raise ValueError("too many")
     if not all(isinstance(text, str) and len(text) <= OTHER_CHARS_MAX for text in texts):
         raise ValueError("no text")
-
-
-def _key(text: str) -> bytes:
-    raw = bytes.fromhex(text)
-    if len(raw) != KEY_BYTES:
-        raise ValueError("a key has 32 bytes")
-    return raw
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("a key id is a positive number")
-    return value

@@ -1,9 +1,8 @@
 """Slots: the ways to one sealed key (passphrase, file, credential), each of them enough; who asks for a passphrase.
 
-A slot seals the same small secret (the folder's age identity and the recipient of the paper)
-with XChaCha20-Poly1305 under a key of its own. Everything readable in the slot, the id of the
-vault included, is bound as associated data, so a slot that was changed or carried elsewhere does
-not open.
+A slot seals the same small secret (the folder's age identity and the recipient of the paper) with
+XChaCha20-Poly1305 under a key of its own. Everything readable in the slot, the id of the vault included, is
+bound as associated data, so a slot that was changed or carried elsewhere does not open.
 
     passphrase   Argon2id of what a person types (NFKC)        safe when the disk is stolen
     file         32 random bytes in a mounted file             as safe as that file is
@@ -11,6 +10,12 @@ not open.
 
 The work of Argon2id is bounded before any of it is done: weaker than the floor means that
 someone has tampered, more than the cap means that someone wants us busy.
+
+A plain folder of ours must be 0700 and its files 0600. A mounted secret (a container's secret
+volume, systemd's credentials) is often a link to a file of the administrator: then what counts is
+where it leads: a regular file of ours or of the administrator that no one else may read or write.
+Nothing is written through a link. So the folder itself is never one: through a link it could be
+read and not be written, and anyone who makes the link would say which vault this agent has.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import base64
 import binascii
 import os
 import re
+import stat
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,9 +39,9 @@ from nacl.exceptions import CryptoError
 
 from holdfast.core.clock import Entropy
 from holdfast.core.values import canonical, checked
-from holdfast.errors import BadInput, VaultDamaged, VaultLocked
+from holdfast.errors import BadInput, ModeTooWide, SymlinkRefused, VaultDamaged, VaultLocked, WrongKind, WrongOwner
+from holdfast.host.private_files import explained
 from holdfast.identity.records.secret_bytes import SecretBytes
-from holdfast.identity.vault.mounted import read_mounted
 
 FORMAT = 1
 SALT_BYTES = 16
@@ -320,3 +326,74 @@ def _raw(text: str) -> bytes:
     if _text(raw) != text:  # the decoder lets further padding and stray last bits through
         raise VaultDamaged("slots.json holds base64 that is not in its one proper form")
     return raw
+
+
+_OTHERS = 0o077
+_GROUP_READ = 0o040
+_OTHERS_WRITE = 0o022
+
+
+def read_mounted(path: Path, *, bytes_max: int, group_may_read: bool = False) -> bytes:
+    """The bytes of a secret file. Raises FileNotFoundError, ModeTooWide, WrongOwner, WrongKind.
+
+    `group_may_read` is for systemd's credentials: they may be the administrator's, with an access
+    list for the service's user whose mask the group bits then show.
+    """
+    real = os.path.realpath(path)
+    try:
+        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise explained(error, path) from error
+    try:
+        _check_file(path, os.fstat(fd), group_may_read=group_may_read)
+        with open(fd, "rb", closefd=False) as file:
+            raw = file.read(bytes_max + 1)
+    finally:
+        os.close(fd)
+    if len(raw) > bytes_max:
+        raise WrongKind(f"{path} is larger than {bytes_max:,} bytes")
+    return raw
+
+
+def check_mounted_folder(path: Path) -> None:
+    """Refuse a folder that others could read or fill, and a link to one.
+
+    Raises FileNotFoundError too.
+    """
+    found = os.lstat(path)
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISLNK(found.st_mode):
+        real = os.path.realpath(path)
+        raise SymlinkRefused(
+            f"{path} is a symbolic link",
+            hint=f"put the folder itself there, or use its real path wherever this path is set "
+            f"(options, holdfast.toml, keys.json): {real}",
+        )
+    if not stat.S_ISDIR(found.st_mode):
+        raise WrongKind(f"{path} is not a folder")
+    _check_owner(path, found)
+    wrong = _OTHERS if found.st_uid == os.geteuid() else _OTHERS_WRITE
+    if mode & wrong:
+        raise ModeTooWide(
+            f"{path} can be used by others (mode {mode:04o})", hint=f"`chmod 700 {path}`; consider who may have read it"
+        )
+
+
+def _check_file(path: Path, found: os.stat_result, *, group_may_read: bool) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise WrongKind(f"{path} is not a file")
+    _check_owner(path, found)
+    mode = stat.S_IMODE(found.st_mode)
+    spared = _GROUP_READ if group_may_read and found.st_uid == 0 else 0
+    if mode & _OTHERS & ~spared:
+        raise ModeTooWide(
+            f"{path} can be used by others (mode {mode:04o})",
+            hint=f"`chmod 600 {path}` (for a mounted secret: its default mode); consider who may have read it",
+        )
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if found.st_uid not in (os.geteuid(), 0):
+        raise WrongOwner(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")

@@ -9,9 +9,8 @@ the vault and the file they belong to, so that a file of another vault, or anoth
 one, is refused. What is not noticed: an older file of the same name, put back by someone who
 may write here; the key log tells which keys are the current ones.
 
-A vault comes into being by one rename: it is built in `.NAME.new` beside its place, synced, and
-renamed. A set-up that was killed leaves such a folder, which no one has ever used; the next
-set-up removes it.
+A vault comes into being by one rename: it is built in `.NAME.new` beside its place, synced, and renamed. A
+set-up that was killed leaves such a folder, which no one has ever used; the next set-up removes it.
 """
 
 from __future__ import annotations
@@ -41,9 +40,19 @@ from holdfast.host.private_files import (
     sync_folder,
     write_atomically,
 )
+from holdfast.identity.records.secret_bytes import Wiped
 from holdfast.identity.vault.age import FILE_BYTES_MAX, AgeIdentity, is_recipient, open_sealed, seal
-from holdfast.identity.vault.mounted import check_mounted_folder, read_mounted
-from holdfast.identity.vault.slots import FORMAT, SLOTS_MAX, Slot, UnlockKey, open_any, open_slot, seal_slot
+from holdfast.identity.vault.slots import (
+    FORMAT,
+    SLOTS_MAX,
+    Slot,
+    UnlockKey,
+    check_mounted_folder,
+    open_any,
+    open_slot,
+    read_mounted,
+    seal_slot,
+)
 
 SLOTS = "slots.json"
 LOCK = "lock"
@@ -65,7 +74,7 @@ class _Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     escrow: str
 
 
-class Vault:
+class Vault(Wiped):
     """An open vault. Wipe it, or use it in a `with` block."""
 
     def __init__(self, folder: Path, *, vault_id: str, identity: AgeIdentity, escrow: str) -> None:
@@ -189,12 +198,6 @@ class Vault:
 
     def wipe(self) -> None:
         self.identity.wipe()
-
-    def __enter__(self) -> Vault:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wipe()
 
     def __repr__(self) -> str:
         return f"Vault({str(self.folder)!r})"

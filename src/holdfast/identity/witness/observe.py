@@ -102,7 +102,7 @@ def merge_copies(
     receipts: dict[Digest, list[Signed[Receipt]]] = {}
     for receipt in (one for copy in copies for one in _receipts(copy)):
         receipts.setdefault(receipt.record.d, []).append(receipt)
-    records = [signed for copy in copies for signed in _records(copy, id)]
+    records = [signed for copy in copies for signed in records_of(copy) if id_of(signed) == id]
     for whom in (NOBODY, asked):
         for signed in records:
             vouched = receipts.get(signed.digest, ())
@@ -154,21 +154,16 @@ def _seen(log: KeyLog, alone: dict[str, KeyLog | None]) -> Observation:
 
 
 def _differs(own: KeyLog, log: KeyLog) -> bool:
-    for entry in own.entries():
-        held = log.find(entry.position)
-        if held is not None and held.digest != entry.digest:
-            return True
-    return False
+    held = ((entry, log.find(entry.position)) for entry in own.entries())
+    return any(other is not None and other.digest != entry.digest for entry, other in held)
 
 
-def _records(copy: LogCopy, id: AgentId) -> Iterable[Signed[Record]]:
+def records_of(copy: LogCopy) -> Iterable[Signed[Record]]:
     for line in copy.records[:RECORDS_MAX]:
         try:
-            signed = parse_record(line)
+            yield parse_record(line)
         except BadRecord:
             continue
-        if id_of(signed) == id:
-            yield signed
 
 
 def _receipts(copy: LogCopy) -> Iterable[Signed[Receipt]]:
@@ -197,9 +192,9 @@ class ForeignRecord:
 
 def find_foreign_records(own: KeyLog, seen: KeyLog, pending: Collection[Digest] = ()) -> tuple[ForeignRecord, ...]:
     """What `seen` (the home's log with all that its witnesses hold) has beyond `own`."""
-    known = {entry.digest for entry in _all(own)} | set(pending)
+    known = {entry.digest for entry in own.kept()} | set(pending)
     standing = {entry.digest for entry in seen.entries()}
-    return tuple(_strange(entry, stands=entry.digest in standing) for entry in _all(seen) if entry.digest not in known)
+    return tuple(_strange(entry, stands=entry.digest in standing) for entry in seen.kept() if entry.digest not in known)
 
 
 def _strange(entry: LogEntry, *, stands: bool) -> ForeignRecord:
@@ -211,7 +206,3 @@ def _strange(entry: LogEntry, *, stands: bool) -> ForeignRecord:
         case Rotation() | Inception():
             power, what = SigningPower.NEXT, "a rotation"
     return ForeignRecord(position=entry.position, digest=entry.digest, power=power, what=what, stands=stands)
-
-
-def _all(log: KeyLog) -> list[LogEntry]:
-    return [*log.entries(), *(item.entry for item in log.evidence)]

@@ -21,8 +21,7 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id
 from holdfast.identity.records.records import Keys
 from holdfast.identity.witness.witness import Witness
-from holdfast.identity.witness.witness_folder import SEED, FolderLogStore, witness_signer
-from holdfast.identity.witness.witness_service import Clock, WitnessService
+from holdfast.identity.witness.witness_folder import SEED, Clock, FolderLogStore, WitnessService, witness_signer
 from holdfast.layout.witness_address import WitnessAddress
 
 AGENTS_MAX = 64  # logs that one witness is asked for, when no one says which agent

@@ -4,9 +4,8 @@ True at all times: for each agent and position a witness has signed for at most 
 restarts too. It knows what it signed from the receipts in its own copy of the log, where every
 record that it ever held is kept, so there is no second list that could disagree.
 
-Order of acts, and why: decide (`judge`, pure); sign; write record and receipt durably; answer. A
-crash before the write forgets a receipt that no one got; a crash after it answers the same
-receipt when asked again.
+Order of acts, and why: decide (`judge`, pure); sign; write record and receipt durably; answer. A crash before
+the write forgets a receipt that no one got; a crash after it answers the same receipt when asked again.
 
 A witness that only the new record names signs after the old witnesses have vouched for it. One
 that is told of too many rotations or recoveries refuses for a while: ten rotations an hour,
@@ -102,7 +101,7 @@ def find_own_receipt(log: KeyLog, position: LogPosition, key: PublicKey) -> Sign
 
 
 def copy_of(log: KeyLog) -> LogCopy:
-    entries = [*log.entries(), *(item.entry for item in log.evidence)]
+    entries = log.kept()
     return LogCopy(
         records=tuple(entry.signed.line() for entry in entries),
         receipts=tuple(receipt.line() for entry in entries for receipt in entry.receipts),

@@ -1,4 +1,4 @@
-"""The logs of a witness in a folder: one file for each agent, appended and synced, never rewritten.
+"""A witness, and its logs in a folder: one file for each agent, appended and synced, never rewritten.
 
 True at all times: a receipt that left this process is in the file, behind the record that it is
 for. Each change is one append of whole lines, synced before the answer. A crash inside an append
@@ -9,17 +9,23 @@ then refuses to sign for that agent: it might vouch twice for one position.
 A folder that is put back from an older copy has the same effect as a lie: a witness restored that
 way must take a new key. The folder is private (0700, files 0600), and one lock file in it keeps
 two processes from changing one log at once.
+
+What every witness does around its decision (read, ask the old witnesses, sign, keep, answer) is
+`WitnessService`; where it keeps the log is a `LogStore`'s matter.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from holdfast.errors import BadRecord, HoldfastError, WitnessDamaged
+from holdfast.errors import BadRecord, HoldfastError, InvariantViolated, WitnessDamaged
 from holdfast.host.private_files import (
     check_private_folder,
     create_durably,
@@ -27,19 +33,30 @@ from holdfast.host.private_files import (
     explained,
     locked,
     open_private,
+    read_private,
     sync,
     sync_folder,
     write_all,
 )
-from holdfast.identity.log.log import replay
+from holdfast.identity.log.log import NOBODY, add_receipt, replay, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
-from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId, parse_agent_id
-from holdfast.identity.records.records import Refusal
+from holdfast.identity.records.ed25519 import Signatures, Signer
+from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id
+from holdfast.identity.records.records import (
+    Reason,
+    Receipt,
+    Record,
+    Refusal,
+    id_of,
+    parse_receipt,
+    parse_record,
+    sign_receipt,
+)
 from holdfast.identity.records.secret_bytes import SEED_BYTES, KeyPair, SecretBytes
-from holdfast.identity.witness.witness import WitnessVerdict, copy_of
-from holdfast.identity.witness.witness_service import Change
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.witness.observe import merge_copies
+from holdfast.identity.witness.witness import LogCopy, Witness, WitnessVerdict, copy_of, judge_record
 
 FILE_BYTES_MAX = 256 * 1024 * 1024  # a log of the longest generation is a hundredth of it
 SEED = "witness.seed"
@@ -134,11 +151,7 @@ def witness_signer(folder: Path) -> KeyPair:
     ensure_private_folder(folder)
     path = folder / SEED
     create_durably(path, os.urandom(SEED_BYTES))
-    fd = open_private(path, os.O_RDONLY)
-    try:
-        seed = os.read(fd, SEED_BYTES + 1)
-    finally:
-        os.close(fd)
+    seed = read_private(path, SEED_BYTES + 1)
     if len(seed) != SEED_BYTES:
         raise WitnessDamaged(f"{path}: not a key of {SEED_BYTES} bytes")
     return KeyPair(SecretBytes(seed))
@@ -172,3 +185,102 @@ def _added(before: KeyLog | None, after: KeyLog) -> list[bytes]:
         *(line for line in new.records if line not in records),
         *(line for line in new.receipts if line not in receipts),
     ]
+
+
+Clock = Callable[[], int]
+Change = Callable[[KeyLog | None], WitnessVerdict | Refusal]
+ASK_ROUNDS_MAX = 4  # changes of witnesses that an answer may reveal, one after the other
+ASK_S_MAX = 10.0  # an old witness that has not answered by then counts as asked
+
+
+class LogStore(Protocol):
+    """Keeps one log for each agent. `change` is atomic, alone and durable when it returns."""
+
+    def find(self, id: AgentId) -> KeyLog | None: ...
+
+    def change(self, id: AgentId, change: Change) -> WitnessVerdict | Refusal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessService:
+    """A witness over a log store. `peers` are the other witnesses it can ask, by key."""
+
+    store: LogStore
+    signer: Signer
+    port: Signatures
+    clock: Clock
+    peers: Mapping[PublicKey, Witness] = field(default_factory=dict[PublicKey, Witness])
+
+    @property
+    def key(self) -> PublicKey:
+        return self.signer.public
+
+    async def submit(self, line: bytes, receipts: Sequence[bytes] = ()) -> bytes | Refusal:
+        try:
+            signed = parse_record(line)
+            vouched = tuple(map(parse_receipt, receipts))
+        except BadRecord as error:
+            return Refusal(Reason.MALFORMED, error.message)
+        id_ = id_of(signed)
+        answers, asked = await self._ask(id_, signed)
+        judged = await asyncio.to_thread(
+            self.store.change, id_, lambda log: self._judged(log, signed, vouched, answers, asked)
+        )
+        if isinstance(judged, Refusal):
+            return judged
+        answer = judged.answer
+        if isinstance(answer, Receipt):
+            raise InvariantViolated("a receipt was kept before it was signed", detail=id_)
+        return answer if isinstance(answer, Refusal) else answer.line()
+
+    async def fetch(self, id: AgentId) -> LogCopy | None:
+        log = await asyncio.to_thread(self.store.find, id)
+        return None if log is None else copy_of(log)
+
+    def _judged(
+        self,
+        log: KeyLog | None,
+        signed: Signed[Record],
+        receipts: tuple[Signed[Receipt], ...],
+        answers: tuple[LogCopy, ...],
+        asked: frozenset[PublicKey],
+    ) -> WitnessVerdict | Refusal:
+        log = merge_copies(log, answers, id=id_of(signed), port=self.port, asked=asked)
+        judged = judge_record(
+            log, signed, key=self.key, port=self.port, now=self.clock(), receipts=receipts, asked=asked
+        )
+        if isinstance(judged, Refusal) or not isinstance(judged.answer, Receipt):
+            return judged
+        return _with_own(judged.log, sign_receipt(judged.answer, self.signer), self.port)
+
+    async def _ask(self, id_: AgentId, signed: Signed[Record]) -> tuple[tuple[LogCopy, ...], frozenset[PublicKey]]:
+        """What the old witnesses hold, and who was asked.
+
+        An answer may show witnesses that this one did not know of; then these are asked as well.
+        """
+        log = await asyncio.to_thread(self.store.find, id_)
+        asked = NOBODY
+        answers: tuple[LogCopy, ...] = ()
+        for _ in range(ASK_ROUNDS_MAX):
+            missing = NOBODY if log is None else witnesses_to_ask(log, signed.record) - asked
+            if not missing:
+                break
+            asked |= missing
+            peers = [self.peers[key] for key in sorted(missing) if key in self.peers]
+            copies = await asyncio.gather(*(_answer(peer.fetch(id_)) for peer in peers))
+            answers += tuple(copy for copy in copies if copy is not None)
+            log = merge_copies(log, answers, id=id_, port=self.port, asked=asked)
+        return answers, asked
+
+
+def _with_own(log: KeyLog, receipt: Signed[Receipt], port: Signatures) -> WitnessVerdict | Refusal:
+    """The log with the witness's own receipt in it, and that receipt as the answer."""
+    after = add_receipt(log, receipt, port=port)
+    return after if isinstance(after, Refusal) else WitnessVerdict(log=after, answer=receipt)
+
+
+async def _answer(asking: Awaitable[LogCopy | None]) -> LogCopy | None:
+    try:
+        return await asyncio.wait_for(asking, ASK_S_MAX)
+    except (HoldfastError, OSError, TimeoutError):
+        return None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
-from holdfast.host.private_files import open_private, remove_durably, write_atomically
+from holdfast.host.private_files import open_private, read_private, remove_durably, write_atomically
 from holdfast.journal.sqlite.host.page_layout import CLEAR, STOP_AT, page_ids, page_path, parsed
 from holdfast.journal.sqlite.host.page_reader import is_alive, read_bytes
 
@@ -51,11 +51,9 @@ def mark_stopped(folder: Path, *, reason: str, session_id: str, at_ms: int) -> b
 def find_stopped(folder: Path) -> Stopped | None:
     """The sign, if there is one in either place."""
     try:
-        fd = open_private(folder / _FILE, os.O_RDONLY)
+        raw = read_private(folder / _FILE, 65_536)
     except FileNotFoundError:
         return _find_in_pages(folder)
-    with open(fd, "rb") as file:
-        raw = file.read(65_536)
     try:
         fields: dict[str, object] = json.loads(raw)
         at_ms = fields["at"] if type(fields["at"]) is int else 0
