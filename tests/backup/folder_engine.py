@@ -26,9 +26,8 @@ from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
 
 from holdfast import errors
-from holdfast.backup.engine import Archive, Created, Listing, OnAmount
+from holdfast.backup.engine import SILENT, Amount, Archive, Created, Listing, OnAmount, Progress
 from holdfast.backup.engine import Repository as Repo
-from holdfast.backup.progress import SILENT, Amount, Progress
 from holdfast.host.private_files import write_atomically
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

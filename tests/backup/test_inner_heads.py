@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.backup.backups import archive_name, ring_of
-from holdfast.backup.chain import inner_heads
+from holdfast.backup.chain import sources
 from holdfast.backup.chain.heads import HeadFile
-from holdfast.backup.chain.inner_heads import newest_first
+from holdfast.backup.chain.sources import newest_first
 from holdfast.backup.restore.restore_home import Means, restore_to
 from holdfast.errors import SnapshotNotFound
 from holdfast.identity.vault.ring import read_escrow
@@ -103,12 +103,12 @@ async def test_an_archive_without_a_valid_head_is_named_and_never_chosen(world: 
 
 async def test_how_many_archives_are_read_is_bounded_and_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     beside(world).unlink()
-    monkeypatch.setattr(inner_heads, "READ_MAX", 1)
+    monkeypatch.setattr(sources, "READ_MAX", 1)
     means = await bare(world)
     report = await restore_to(world.root / "new", means, dry_run=True)
     assert report.seq == 2, "the newest first"
     assert any("1 older archives were not read: ada-1-1-" in text for text in report.findings)
-    monkeypatch.setattr(inner_heads, "READ_MAX", 0)
+    monkeypatch.setattr(sources, "READ_MAX", 0)
     with pytest.raises(SnapshotNotFound):
         await restore_to(world.root / "new", replace(means), dry_run=True)
 

@@ -14,7 +14,7 @@ import termios
 
 import pytest
 
-from holdfast.backup.progress import Amount
+from holdfast.backup.engine import Amount
 from holdfast.cli.screen.progress import Progress, amount_text
 from holdfast_proofs.backup_lab.world import World
 from holdfast_proofs.support.warm_start import run_command

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.backup.backups import ring_of
 from holdfast.backup.chain.heads import HeadFile
-from holdfast.backup.progress import Amount
+from holdfast.backup.engine import Amount
 from holdfast.backup.restore.restore_choice import Failures, Wish
 from holdfast.backup.restore.restore_home import Means, restore_to
 from holdfast.errors import BackupDamaged, DiskFull, PlaceUnreachable, RepositoryDamaged, SnapshotNotFound

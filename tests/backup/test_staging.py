@@ -17,8 +17,7 @@ import pytest
 
 from holdfast.backup.archive.manifest import EntryKind, ManifestEntry, ManifestReader, SnapshotNote
 from holdfast.backup.snapshot import staging as module
-from holdfast.backup.snapshot.databases import copy_database
-from holdfast.backup.snapshot.staging import Staged, Subject, stage
+from holdfast.backup.snapshot.staging import Staged, Subject, copy_database, stage
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.host.sqlite import Db, open_alone, open_db

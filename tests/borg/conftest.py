@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from borg_bench import SECRET, Bench
 
-from holdfast.backup.borg.program import find_program
-from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.borg.verbs import Borg, find_program
 from holdfast.backup.engine import Repository
 from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.core.clock import SystemEntropy

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from borg_bench import SECRET, Bench
 
-from holdfast.backup import progress as progress_module
+from holdfast.backup import engine as progress_module
 from holdfast.backup.borg import verbs as borg_module
 from holdfast.backup.borg.verbs import Borg, rsh_of
-from holdfast.backup.engine import Repository
-from holdfast.backup.progress import Amount
+from holdfast.backup.engine import Amount, Repository
 from holdfast.errors import BackupInterrupted, PassphraseRefused, PlaceUnreachable, RepositoryReplaced
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.layout.agent_home import AgentHome

@@ -13,8 +13,8 @@ from borg_bench import SECRET, Bench, read_tar
 
 from holdfast.backup.borg.process import environment
 from holdfast.backup.borg.verbs import Borg
+from holdfast.backup.engine import Amount
 from holdfast.backup.open_engine import open_engine
-from holdfast.backup.progress import Amount
 from holdfast.errors import (
     BackupInterrupted,
     BadInput,

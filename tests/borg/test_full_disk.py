@@ -16,7 +16,7 @@ import asyncio, json, os, sys
 from pathlib import Path
 from holdfast.backup.borg.verbs import Borg
 from holdfast.backup.engine import Repository
-from holdfast.backup.borg.program import find_program
+from holdfast.backup.borg.verbs import find_program
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.secret_bytes import SecretBytes
 
@@ -81,7 +81,7 @@ import asyncio, json, os, subprocess, sys
 from pathlib import Path
 from holdfast.backup.borg.verbs import SEGMENT_BYTES, Borg
 from holdfast.backup.engine import Repository
-from holdfast.backup.borg.program import find_program
+from holdfast.backup.borg.verbs import find_program
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.secret_bytes import SecretBytes
 

@@ -100,7 +100,7 @@ def test_row_24_backups_recoveries_and_moves_leave_no_secret(tmp_path: Path) -> 
 
 def served(root: Path) -> str:
     """In place of ssh: what the far host would run."""
-    from holdfast.backup.borg.program import find_program
+    from holdfast.backup.borg.verbs import find_program
 
     script = root / "rsh"
     if not script.exists():

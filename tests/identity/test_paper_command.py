@@ -20,7 +20,7 @@ from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.errors import BadSheet, ModeTooWide
-from holdfast.host.mounts import is_in_memory
+from holdfast.host.private_files import is_in_memory
 from holdfast.identity.acts.paper_sheets import fit_phrase, make_card, mark_verified, print_sheets, today
 from holdfast.identity.paper.paper import read_card, read_secret
 from holdfast.identity.paper.paper_pdf import sheet_pdf

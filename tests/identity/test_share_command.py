@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.host.mounts import is_in_memory
+from holdfast.host.private_files import is_in_memory
 from holdfast.identity.paper.phrase import Phrase
 from holdfast_proofs.support.command_line import Commands
 

@@ -86,7 +86,7 @@ def test_it_tells_the_story_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_without_borg_it_says_so_in_one_line_and_shows_the_rest(tmp_path: Path) -> None:
-    program = "import holdfast.backup.borg.program as found\nfound.NAME = 'no-such-borg'\n"
+    program = "import holdfast.backup.borg.verbs as found\nfound.NAME = 'no-such-borg'\n"
     program += "from holdfast.cli.main import main\nimport sys\nsys.exit(main(['demo', '--json']))"
     done = subprocess.run(
         [sys.executable, "-c", program],

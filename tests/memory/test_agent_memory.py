@@ -18,7 +18,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.journal.records import TaskState
-from holdfast.layout.memory_place import MemoryPlace
+from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory.handoff import Handoff, render
 from holdfast.memory.projection import project_now
 from holdfast.memory.search import recall

@@ -17,8 +17,7 @@ from holdfast.app.memory import memory_of
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.journal.contract import Remark, RemarkTo
-from holdfast.layout.agent_home import load_home
-from holdfast.layout.memory_place import MemoryPlace
+from holdfast.layout.agent_home import MemoryPlace, load_home
 from holdfast_proofs.memory_edits.__main__ import pair
 from holdfast_proofs.memory_edits.editor import WAYS
 from holdfast_proofs.support.command_line import Commands, Done

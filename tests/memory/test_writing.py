@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import MemoryFileBusy, SymlinkRefused, TooLarge, WrongKind
-from holdfast.layout.memory_place import MemoryPlace
-from holdfast.memory import exchange, writing
+from holdfast.layout.agent_home import MemoryPlace
+from holdfast.memory import exchange, projection
 from holdfast.memory.lines import entry_id, rendered
-from holdfast.memory.writing import Written, locked, write_file
+from holdfast.memory.projection import Written, locked, write_file
 
 NOW = 1_800_000_000_000
 HEAD = ("# Memory", "")
@@ -313,7 +313,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(place: MemoryPlace, tmp_path: 
 
 
 def test_an_editor_that_never_stops_is_told(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "ROUNDS_MAX", 5)
+    monkeypatch.setattr(projection, "ROUNDS_MAX", 5)
     write, count = exchange.write_aside, 0
 
     def save_each_time(path: Path, data: bytes, *, asides: Path) -> Path:
@@ -334,8 +334,8 @@ def test_an_editor_that_never_stops_is_told(place: MemoryPlace, monkeypatch: pyt
 
 def test_one_process_at_a_time(place: MemoryPlace) -> None:
     code = (
-        "import sys, pathlib; from holdfast.layout.memory_place import MemoryPlace\n"
-        "from holdfast.memory.writing import locked\n"
+        "import sys, pathlib; from holdfast.layout.agent_home import MemoryPlace\n"
+        "from holdfast.memory.projection import locked\n"
         "with locked(MemoryPlace(folder=pathlib.Path(sys.argv[1]))):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

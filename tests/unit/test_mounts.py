@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host import mounts
-from holdfast.host.mounts import find_fs_type, find_network_fs
+from holdfast.host import private_files
+from holdfast.host.private_files import find_fs_type, find_network_fs
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -39,17 +39,17 @@ def test_the_deepest_and_newest_mount_decides(path: str, kind: str) -> None:
 def test_only_network_file_systems_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     listed = tmp_path / "mountinfo"
     listed.write_text(MOUNTS)
-    monkeypatch.setattr(mounts, "MOUNTINFO", listed)
+    monkeypatch.setattr(private_files, "MOUNTINFO", listed)
     assert find_network_fs(Path("/home/ada/journal.db")) == "nfs4"
     assert find_network_fs(Path("/etc")) is None
 
 
 def test_without_a_list_of_mounts_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "none")
+    monkeypatch.setattr(private_files, "MOUNTINFO", tmp_path / "none")
     assert find_network_fs(tmp_path) is None
 
 
 def test_this_machines_own_list_can_be_read(tmp_path: Path) -> None:
-    if not mounts.MOUNTINFO.exists():
+    if not private_files.MOUNTINFO.exists():
         pytest.skip("no /proc on this platform")
-    assert find_fs_type(mounts.MOUNTINFO.read_text(), str(tmp_path)) is not None
+    assert find_fs_type(private_files.MOUNTINFO.read_text(), str(tmp_path)) is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ModeTooWide, NetworkFileSystem, OpenParent, SymlinkRefused, Terminal, WrongKind, WrongOwner
-from holdfast.host import mounts, private_files
+from holdfast.host import private_files
 from holdfast.host.private_files import (
     check_place,
     check_private_file,
@@ -156,7 +156,7 @@ def test_a_parent_that_everybody_may_write_is_refused_unless_sticky(tmp_path: Pa
 def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = tmp_path / "mountinfo"
     listed.write_text(f"30 22 0:40 / {os.path.realpath(tmp_path)} rw - nfs4 host:/ rw\n")
-    monkeypatch.setattr(mounts, "MOUNTINFO", listed)
+    monkeypatch.setattr(private_files, "MOUNTINFO", listed)
     with pytest.raises(NetworkFileSystem, match="nfs4"):
         check_place(tmp_path / "journal.db")
     check_place(tmp_path / "journal.db", allow_network_fs=True)

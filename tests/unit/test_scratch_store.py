@@ -155,8 +155,7 @@ async def test_a_change_in_the_tick_of_the_checkpoint_is_seen(
         changed_ns = found.mark.changed_ns // 10_000_000 * 10_000_000 + 1
         return found._replace(mark=found.mark._replace(changed_ns=changed_ns, status_ns=changed_ns))
 
-    for module in (tree, scratch_store.tree_io):
-        monkeypatch.setattr(module, "seen", coarse)
+    monkeypatch.setattr(tree, "seen", coarse)
     count = 20 if size == 1 else 3
     digests: set[str] = set()
     with (box.folder / "f").open("wb", buffering=0) as file:
@@ -200,14 +199,14 @@ async def test_only_files_that_differ_are_written(box: Box) -> None:
 async def test_a_file_that_never_rests_is_an_error(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded; but where another call of the task is under way it may be that call's."""
     box.fill({"busy": (b"123", False), "still": (b"4", False)})
-    whole = scratch_store.tree_io.Reader.batch
+    whole = scratch_store.tree.Reader.batch
 
-    def while_written(reader: scratch_store.tree_io.Reader) -> object:
+    def while_written(reader: scratch_store.tree.Reader) -> object:
         with (box.folder / "busy").open("ab") as file:
             file.write(b"+")
         return whole(reader)
 
-    monkeypatch.setattr(scratch_store.tree_io.Reader, "batch", while_written)
+    monkeypatch.setattr(scratch_store.tree.Reader, "batch", while_written)
     with pytest.raises(ScratchChanging, match="'busy' changed each time"):
         await box.store.keep(shared=False)
     digest = await box.store.keep(shared=True)
@@ -221,13 +220,13 @@ async def test_a_file_that_never_rests_is_an_error(box: Box, monkeypatch: pytest
 
 async def test_a_file_that_goes_while_it_is_read_is_looked_for_again(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     box.fill({"gone": (b"1", False), "kept": (b"2", False)})
-    whole = scratch_store.tree_io.Reader.batch
+    whole = scratch_store.tree.Reader.batch
 
-    def without(reader: scratch_store.tree_io.Reader) -> object:
+    def without(reader: scratch_store.tree.Reader) -> object:
         (box.folder / "gone").unlink(missing_ok=True)
         return whole(reader)
 
-    monkeypatch.setattr(scratch_store.tree_io.Reader, "batch", without)
+    monkeypatch.setattr(scratch_store.tree.Reader, "batch", without)
     await box.store.restore(await box.store.keep(shared=False))
     assert box.held() == {"kept": (b"2", False)}
 
@@ -236,18 +235,18 @@ async def test_a_file_that_is_never_there_when_it_is_read_is_left_out(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box.fill({"kept": (b"2", False)})
-    scan, batch = tree.scan, scratch_store.tree_io.Reader.batch
+    scan, batch = tree.scan, scratch_store.tree.Reader.batch
 
     def with_it(root: int, *, limits: Limits | None) -> list[tree.FoundFile]:
         (box.folder / "now and then").write_text("1")
         return scan(root, limits=limits)
 
-    def without(reader: scratch_store.tree_io.Reader) -> object:
+    def without(reader: scratch_store.tree.Reader) -> object:
         (box.folder / "now and then").unlink(missing_ok=True)
         return batch(reader)
 
     monkeypatch.setattr(tree, "scan", with_it)
-    monkeypatch.setattr(scratch_store.tree_io.Reader, "batch", without)
+    monkeypatch.setattr(scratch_store.tree.Reader, "batch", without)
     with pytest.raises(ScratchChanging, match="'now and then'"):
         await box.store.keep(shared=False)
     found = await load_manifest(box.store._journal, await box.store.keep(shared=True))

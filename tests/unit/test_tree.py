@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ScratchRefused, ScratchTooLarge
-from holdfast.host import tree, tree_io
+from holdfast.host import tree
 from holdfast.host.tree import FileKind, FileMark, FoundFile, Limits
 
 SMALL = Limits(files=5, bytes=100, file_bytes=60, depth=3, name_bytes=20)
@@ -181,14 +181,14 @@ def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(folder: Path, root: i
     (folder / "d" / "secret").unlink()
     (folder / "d").rmdir()
     (folder / "d").symlink_to(outside)
-    pieces = tree_io.Reader(root, [one for one in found if one.kind is FileKind.FILE]).batch()
+    pieces = tree.Reader(root, [one for one in found if one.kind is FileKind.FILE]).batch()
     assert [(piece.content, piece.torn) for piece in pieces] == [(b"", True)]
     with pytest.raises(OSError, match=r"[Nn]ot a directory|[Tt]oo many"):
-        tree_io.NewFile(root, "d/new")
+        tree.NewFile(root, "d/new")
     with pytest.raises(OSError, match=r"[Nn]ot a directory|[Tt]oo many"):
-        tree_io.make_folder(root, "d/new")
-    assert tree_io.find_at(root, "d/secret") is None
-    tree_io.remove(root, [one for one in tree.scan(root, limits=None) if one.path == "d"])
+        tree.make_folder(root, "d/new")
+    assert tree.find_at(root, "d/secret") is None
+    tree.remove(root, [one for one in tree.scan(root, limits=None) if one.path == "d"])
     assert not os.path.lexists(folder / "d")
     assert (outside / "secret").read_text() == "secret"
     assert sorted(path.name for path in outside.iterdir()) == ["inner", "secret"]
@@ -200,7 +200,7 @@ def test_a_file_is_written_anew_and_not_through_what_lies_there(folder: Path, ro
     (folder / "hard").hardlink_to(outside)
     (folder / "soft").symlink_to(outside)
     for name in ("hard", "soft"):
-        new = tree_io.NewFile(root, name)
+        new = tree.NewFile(root, name)
         new.write(b"new")
         new.done(executable=False)
         new.close()
@@ -214,7 +214,7 @@ def test_a_folder_that_nothing_can_be_taken_out_of_is_removed(folder: Path, root
     (folder / "cache" / "inner" / "file").write_text("x")
     for one in ("cache/inner", "cache"):
         (folder / one).chmod(0o555)
-    tree_io.empty(root)
+    tree.empty(root)
     assert list(folder.iterdir()) == []
 
 
@@ -272,9 +272,9 @@ def test_a_file_that_its_owner_cannot_read_is_refused(folder: Path, root: int, m
 
     (folder / "a").write_text("a")
     found = look(root)
-    monkeypatch.setattr(tree_io.os, "open", refuse)
+    monkeypatch.setattr(tree.os, "open", refuse)
     with pytest.raises(ScratchRefused, match="'a' cannot be read"):
-        tree_io.Reader(root, found).batch()
+        tree.Reader(root, found).batch()
 
 
 def test_a_file_that_became_a_pipe_is_not_waited_for(folder: Path, root: int) -> None:
@@ -282,5 +282,5 @@ def test_a_file_that_became_a_pipe_is_not_waited_for(folder: Path, root: int) ->
     found = look(root)
     (folder / "a").unlink()
     os.mkfifo(folder / "a")
-    (piece,) = tree_io.Reader(root, found).batch()
+    (piece,) = tree.Reader(root, found).batch()
     assert (piece.content, piece.ends, piece.torn) == (b"", True, True)

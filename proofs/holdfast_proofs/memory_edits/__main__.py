@@ -14,10 +14,9 @@ from pathlib import Path
 from holdfast.app.binder import open_file_journal
 from holdfast.host.private_files import write_atomically
 from holdfast.journal.contract import Remark, RemarkTo
-from holdfast.layout.memory_place import MemoryPlace
+from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory.lines import entry_id, key_of
-from holdfast.memory.projection import project_now
-from holdfast.memory.writing import Written
+from holdfast.memory.projection import Written, project_now
 from holdfast_proofs.memory_edits.editor import WAYS, line_of
 from holdfast_proofs.runner import Proof, Result, at_least_one
 

@@ -39,7 +39,7 @@ import msgspec
 
 from holdfast.backup import open_engine
 from holdfast.backup.borg import verbs
-from holdfast.backup.borg.program import Version, find_program
+from holdfast.backup.borg.verbs import Version, find_program
 from holdfast.errors import HoldfastError
 
 WAIT_S = 60.0  # for a command that takes a fraction of a second on an idle machine

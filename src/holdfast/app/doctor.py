@@ -273,7 +273,7 @@ async def _memory(folder: Path, journal: Journal) -> Finding | None:
     """Whether lines wait to be written to the agent's memory files."""
     if find_home(folder) is None:
         return None
-    from holdfast.layout.memory_place import MemoryPlace
+    from holdfast.layout.agent_home import MemoryPlace
     from holdfast.memory.projection import find_position
 
     position = await find_position(journal, MemoryPlace(folder=folder))

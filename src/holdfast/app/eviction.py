@@ -26,8 +26,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from holdfast.backup.places.address import PlaceKind
-from holdfast.backup.places.companion_files import read_folder
-from holdfast.backup.places.found_places import log_in_companions
+from holdfast.backup.places.companion_files import log_in_companions, read_folder
 from holdfast.backup.places.places import read_places
 from holdfast.core.clock import SystemClock
 from holdfast.core.notices import Notices, keys_replaced_notice

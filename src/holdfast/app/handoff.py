@@ -21,9 +21,8 @@ from holdfast.host.private_files import write_atomically
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.settings import NAME
-from holdfast.memory.foreign_handoff import foreign_handoff
 from holdfast.memory.handoff import TEXT_CHARS_MAX, Handoff, parse, render
-from holdfast.memory.handoff_reader import HandoffReader, Views
+from holdfast.memory.handoff_reader import HandoffReader, Views, foreign_handoff
 from holdfast.memory.handoff_writer import HandoffWriter
 
 

@@ -29,8 +29,7 @@ from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.contract import Journal, Remark, RemarkTo
 from holdfast.journal.rules import check_remark, remark_to
-from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.layout.agent_home import DAYS, MEMORY_FILE, AgentHome, MemoryPlace
 from holdfast.memory import sidecar
 from holdfast.memory.lines import day_of, entry_id, one_line
 from holdfast.memory.projection import find_position, project_now, signature, write_straight

@@ -25,15 +25,14 @@ from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.chain.chain import Chain, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.chain.inner_heads import survey
-from holdfast.backup.chain.sources import HOME, Overview, look_around, witness_file
+from holdfast.backup.chain.sources import HOME, Overview, look_around, survey, witness_file
+from holdfast.backup.engine import SILENT, Amount, Progress
 from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces, open_places
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.place_state import OK
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import Place, check_there, get_place, place_error
-from holdfast.backup.progress import SILENT, Amount, Progress
 from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
 from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyReport, result_of
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, PlaceSnapshots

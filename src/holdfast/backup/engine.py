@@ -21,20 +21,81 @@ Any verb may raise what a place can do: PlaceMissing, PlaceUnreachable, PlaceFul
 PassphraseRefused, RepositoryKeyMissing, RepositoryLocked, RepositoryMoved, RepositoryReplaced,
 RepositoryRolledBack, RepositoryDamaged, BackupInterrupted (too slow), EngineMissing, and BackupFailed
 for the rest. Each verb names only what it adds.
+
+Long work reports sentences, and how far it is. The caller passes in where reports go: a command shows
+them on standard error (cli/screen/progress.py), a worker passes nothing. Reports may come from any
+thread, and often: the receiver decides how often it shows something.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.backup.progress import Amount, Progress
 from holdfast.errors import RepositoryReplaced
 from holdfast.identity.records.secret_bytes import SecretBytes
+
+QUIET_S = 3.0  # how long a place may take to answer before a person reads which one is asked
+AGAIN_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Files and bytes that are done, of so many; 0 where the whole is not known."""
+
+    files: int = 0
+    bytes: int = 0
+    files_all: int = 0
+    bytes_all: int = 0
+
+
+class Progress(Protocol):
+    def say(self, text: str, /) -> None:
+        """A sentence for a person to read now."""
+        ...
+
+    def reached(self, what: str, amount: Amount, /) -> None:
+        """How far `what` is."""
+        ...
+
+
+class Silent:
+    def say(self, text: str, /) -> None:
+        pass
+
+    def reached(self, what: str, amount: Amount, /) -> None:
+        pass
+
+
+SILENT: Progress = Silent()
+
+
+@asynccontextmanager
+async def awaited(progress: Progress, what: str) -> AsyncGenerator[None, None]:
+    """While the body waits for an answer: say whose, once it takes longer than a moment."""
+    reporting = asyncio.create_task(_report(progress, what))
+    try:
+        yield
+    finally:
+        reporting.cancel()
+        with suppress(asyncio.CancelledError):
+            await reporting
+
+
+async def _report(progress: Progress, what: str) -> None:
+    await asyncio.sleep(QUIET_S)
+    progress.say(f"{what} ...")
+    waited = QUIET_S
+    while True:
+        await asyncio.sleep(AGAIN_S)
+        waited += AGAIN_S
+        progress.say(f"{what}: no answer after {waited:.0f} s")
+
 
 SHORT_S = 300.0  # for verbs that read little; longer than the wait for a lock
 LONG_S = 6 * 3600.0  # for verbs that read or write everything, over a slow line

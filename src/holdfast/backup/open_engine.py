@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.backup.borg.program import ask_version, check_version, find_program
-from holdfast.backup.borg.verbs import Borg
-from holdfast.backup.engine import BackupEngine
-from holdfast.backup.progress import SILENT, Progress
+from holdfast.backup.borg.verbs import Borg, ask_version, check_version, find_program
+from holdfast.backup.engine import SILENT, BackupEngine, Progress
 from holdfast.layout.settings import BackupSettings
 
 BASE = "borg"  # the engine's folder in an agent's instance folder

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return EXIT_PIPE
     except OSError as error:
-        from holdfast.host.disk_errors import find_disk_error
+        from holdfast.host.private_files import find_disk_error
 
         known = find_disk_error(error)
         code = _report(known or error, as_json=as_json)

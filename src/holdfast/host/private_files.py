@@ -10,6 +10,12 @@ sync of the folder. A crash before the rename leaves a temporary file that start
 ends in `.new`; it means nothing and is removed by whoever tidies the folder. All acts after the
 first go through one descriptor of the folder, so a folder swapped on the way cannot lead the
 rename elsewhere.
+
+Which file system a path is on is read from /proc/self/mountinfo. macOS has no such file: there every
+file system is taken for a local one, which the platform table says.
+
+`explained` names what can be wrong with a path of ours and leaves the rest as it is, because code of
+the journal acts on it. `disk_error` leaves nothing: a path, what the system said, and what to do.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 import sys
 from collections.abc import Generator
@@ -24,6 +31,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.errors import (
+    DiskFailed,
+    DiskFull,
     HoldfastError,
     JournalFull,
     ModeTooWide,
@@ -34,7 +43,56 @@ from holdfast.errors import (
     WrongKind,
     WrongOwner,
 )
-from holdfast.host.mounts import find_network_fs
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+# On these a lock may vanish with the connection, or a sync return before the far disk has it.
+_NETWORK_TEXT = """
+    9p afs beegfs ceph cifs coda gpfs lustre ncpfs nfs nfs4 orangefs pvfs2 smb3 smbfs fuse.ceph fuse.davfs
+    fuse.gcsfuse fuse.glusterfs fuse.goofys fuse.grpcfuse fuse.mount-s3 fuse.nfs fuse.osxfs fuse.rclone fuse.s3fs
+    fuse.smbnetfs fuse.sshfs
+"""
+NETWORK = frozenset(_NETWORK_TEXT.split())
+
+
+def find_network_fs(path: Path) -> str | None:
+    """The type of the network file system that holds the path, or None."""
+    try:
+        text = MOUNTINFO.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return None
+    kind = find_fs_type(text, os.path.realpath(path))
+    return kind if kind in NETWORK else None
+
+
+def is_in_memory(path: Path) -> bool:
+    """Whether the path lies in memory, gone with the power; swap is another matter."""
+    try:
+        text = MOUNTINFO.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return False
+    return find_fs_type(text, os.path.realpath(path)) in ("tmpfs", "ramfs")
+
+
+def find_fs_type(mountinfo: str, path: str) -> str | None:
+    """The file system type at a real path: the deepest mount above it, the newest where two tie."""
+    best, depth = None, -1
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kinds = left.split(" "), right.split(" ")
+        if len(fields) < 6 or not kinds[0]:
+            continue
+        mount = _unescaped(fields[4])
+        inside = mount in ("/", path) or path.startswith(mount + "/")
+        if inside and len(mount) >= depth:
+            best, depth = kinds[0], len(mount)
+    return best
+
+
+def _unescaped(field: str) -> str:
+    """Mount points write space, tab, newline and backslash as octal."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
@@ -366,3 +424,37 @@ def _quoted(path: Path) -> str:
     import shlex
 
     return shlex.quote(str(path))
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What a disk, a mount or a limit says, and no mistake in the code can cause.
+_NAMES = "EIO EROFS EACCES EPERM EFBIG ESTALE ENODEV EREMOTEIO EUCLEAN EBADMSG ENOTCONN EHOSTDOWN ENOMEDIUM ELOOP ENXIO"
+_FAILED = frozenset(code for name in _NAMES.split() if (code := getattr(errno, name, None)) is not None)
+
+
+def disk_error(error: OSError, path: Path) -> HoldfastError:
+    """The failure of an act below this path; the file that the system names is the better one."""
+    where = _named(error) or path
+    if error.errno in _FULL:
+        return DiskFull(f"cannot write {where}: {error.strerror}")
+    known = explained(error, where)
+    if isinstance(known, HoldfastError):
+        return known
+    return DiskFailed(f"{where}: {error.strerror or error}")
+
+
+def find_disk_error(error: OSError) -> HoldfastError | None:
+    """The same where nothing is known but the error; None where it may be a defect of ours."""
+    where = _named(error)
+    if error.errno in _FULL:
+        return DiskFull(f"cannot write {where or 'the output'}: {error.strerror}")
+    if error.errno not in _FAILED:
+        return None
+    return disk_error(error, where or Path("a file"))
+
+
+def _named(error: OSError) -> Path | None:
+    name = error.filename
+    if isinstance(name, bytes):
+        name = name.decode(errors="replace")
+    return Path(name) if isinstance(name, str) and name.startswith("/") else None

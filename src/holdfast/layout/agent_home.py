@@ -1,4 +1,4 @@
-"""An agent's folder: where each thing in it is, and which folder a command means."""
+"""An agent's folder: where each thing in it is, its memory too, and which folder a command means."""
 
 from __future__ import annotations
 
@@ -190,3 +190,50 @@ def peek_home(folder: Path) -> AgentHome | None:
     if not name:
         return None
     return AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
+
+
+MEMORY_FILE = "MEMORY.md"
+DAYS = "memory"
+PRIVATE = ".holdfast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlace:
+    """Paths alone; nothing here opens or makes a file."""
+
+    folder: Path
+
+    @property
+    def memory_file(self) -> Path:
+        return self.folder / MEMORY_FILE
+
+    @property
+    def days(self) -> Path:
+        return self.folder / DAYS
+
+    def day_file(self, day: str) -> Path:
+        return self.days / f"{day}.md"
+
+    @property
+    def private(self) -> Path:
+        """What Holdfast keeps beside the files: losing it costs history, never a line."""
+        return self.folder / PRIVATE
+
+    @property
+    def asides(self) -> Path:
+        return self.private / "aside"
+
+    @property
+    def lock(self) -> Path:
+        return self.private / "memory.lock"
+
+    @property
+    def position(self) -> Path:
+        return self.private / "memory.json"
+
+    @property
+    def report(self) -> Path:
+        return self.private / "merges.jsonl"
+
+    def sidecar(self, path: Path) -> Path:
+        return self.private / f"{path.name}.json"

@@ -4,10 +4,13 @@ What is left out is left out for one of five reasons, and each is said: it belon
 alone; it is a secret in the clear, which no backup may hold; it is made again from something that
 is covered; it is a cache; it cannot be kept (covered.py). Everything else is covered: a file that
 no rule names is in the backup, not lost.
+
+The known parts only tell a person what was found: nothing is read differently because of its name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -127,3 +130,55 @@ def find_database(name: str) -> str | None:
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# Of the folder itself, by name; the way agents of several frameworks are laid out.
+FILES: Mapping[str, str] = {
+    "SOUL.md": "who the agent is",
+    "IDENTITY.md": "its name and nature",
+    "AGENTS.md": "instructions",
+    "CLAUDE.md": "instructions",
+    "USER.md": "whom it works for",
+    "TOOLS.md": "notes on its tools",
+    "MEMORY.md": "long-term memory",
+    "HEARTBEAT.md": "what it looks at on each beat",
+    "BOOTSTRAP.md": "its first start",
+    "TODO.md": "what is to be done",
+    "handoff.md": "a hand-off of its own",
+    "identity.json": "an identity of its own",
+    "package.json": "a Node project",
+    "Cargo.toml": "a Rust project",
+    "pyproject.toml": "a Python project",
+    "go.mod": "a Go project",
+}
+FOLDERS: Mapping[str, str] = {
+    "memory": "daily log",
+    "sessions": "sessions",
+    "skills": "skills",
+    ".claude": "settings and sessions of Claude Code",
+    ".git": "history of git",
+    ".openclaw": "settings of OpenClaw",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One known thing in the folder."""
+
+    path: str
+    what: str
+    files: int = 1
+
+
+def known_parts(paths: Iterable[tuple[str, bool]]) -> list[Part]:
+    """The known parts among these relative paths (and whether each is a folder), by path."""
+    found: dict[str, Part] = {}
+    for path, folder in paths:
+        top, _, below = path.partition("/")
+        if not below and not folder and path in FILES:
+            found[path] = Part(path=path, what=FILES[path])
+        elif top in FOLDERS and (below or folder):
+            known = found.get(f"{top}/", Part(path=f"{top}/", what=FOLDERS[top], files=0))
+            count = known.files + (0 if folder else 1)
+            found[known.path] = Part(path=known.path, what=known.what, files=count)
+    return [found[path] for path in sorted(found)]

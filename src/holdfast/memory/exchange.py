@@ -40,7 +40,7 @@ import time
 from pathlib import Path
 
 from holdfast.errors import SymlinkRefused, TooLarge, WrongKind, WrongOwner
-from holdfast.host.exchange_names import exchange_names
+from holdfast.host.folder_swap import exchange_names
 from holdfast.host.private_files import FILE_MODE, explained, sync, sync_folder, take_mode, write_all
 
 FILE_BYTES_MAX = 8 * 1024 * 1024

@@ -36,7 +36,7 @@ from holdfast.core.secret_handles import safe
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, text_of
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
-from holdfast.layout.memory_place import PRIVATE
+from holdfast.layout.agent_home import PRIVATE
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
 from holdfast.memory.handoff import Handoff, render
 from holdfast.memory.handoff_reader import HandoffReader

@@ -1,7 +1,7 @@
 """From the journal's remarks to the memory files.
 
 A remark is durable in the journal before anything here begins; the files follow. The order of a
-pass: each file with the remarks that are for it (writing.py), then the position, then the
+pass: each file with the remarks that are for it, then the position, then the
 journal's own mark that lets retention erase them. A crash between any two leaves the position
 behind the files: the remarks are read again, and each that is there already is known by its
 id. So an entry is in its file once, however often a pass was broken off.
@@ -12,21 +12,238 @@ what is in the files already is known by its id.
 
 At the start every file that may have been left half way is compared: what was put aside is joined in,
 and what is missing behind the position is written.
+
+True of one memory file at all times, whatever others do to it: a line that was in the file when we read
+it, that an editor saved while we wrote, or that we were asked to add, is in the file afterwards, unless
+its writer removed it. Each round reads what came out of the last exchange; where it is not what had
+been read, that is an editor's save, and it is merged with what is in the file by now, at the version
+that our last write left.
+
+The order: what earlier passes left aside; read; merge; exchange; look at what came out, again until
+it is what was expected; the sidecar; then the asides are removed. A crash anywhere leaves the file
+whole, old or new, and what was displaced aside; the next pass joins it in, and adds what is not
+there yet by its id.
+
+A writer holds the lock of the place: two passes of ours would only disturb each other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
 
 from holdfast.errors import MemoryFileBusy
+from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
-from holdfast.layout.memory_place import MEMORY_FILE, MemoryPlace
-from holdfast.memory import sidecar
-from holdfast.memory.lines import day_of, entry_id, heading, rendered
-from holdfast.memory.writing import Written, locked, write_file
+from holdfast.layout.agent_home import MEMORY_FILE, MemoryPlace
+from holdfast.memory import lines, sidecar
+from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
+from holdfast.memory.lines import Added, Merged, day_of, entry_id, heading, key_of, rendered
+
+ROUNDS_MAX = 1_000  # an editor that saves each time we do; each round waits a little longer
+ROUND_WAIT_S = 0.002
+ROUND_WAIT_MAX_S = 0.1
+LOCK_WAIT_S = 30.0
+LOCK_LOOK_S = 0.005
+ASIDES_MAX = 100  # looked at in one pass
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pass over one file did, for logs and people."""
+
+    file: str
+    added: int = 0
+    rounds: int = 0
+    put_back: int = 0  # lines of ours that a save from before them had not
+    removed: int = 0  # lines of ours that a person removed
+    duplicates: int = 0
+    near: tuple[tuple[str, str], ...] = ()
+    joined: int = 0  # asides whose lines were joined in
+    left: int = 0  # asides that a process still has open: to be looked at again
+    was_gone: bool = False
+    torn: bool = False
+    at_ms: int = 0
+
+    @property
+    def worth_telling(self) -> bool:
+        return bool(self.put_back or self.removed or self.near or self.joined or self.was_gone or self.torn)
+
+
+@contextmanager
+def locked(place: MemoryPlace, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
+    """Hold the place. Raises MemoryFileBusy where another process keeps it."""
+    ensure_private_folder(place.private)
+    ensure_private_folder(place.asides)
+    fd = open_private(place.lock, os.O_RDWR | os.O_CREAT)
+    try:
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise MemoryFileBusy(
+                        f"another process has been writing the memory of {place.folder} for {wait_s:g} s"
+                    ) from None
+                time.sleep(LOCK_LOOK_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def write_file(place: MemoryPlace, path: Path, new: Sequence[str], *, heading: Sequence[str], now_ms: int) -> Written:
+    """Add these lines to the file, those that are not there yet. Hold the place's lock.
+
+    `new`: whole lines, each with a mark. Raises MemoryFileBusy where other writers leave
+    no room for ours; nothing is lost then.
+    """
+    return _Pass(place, path, heading=heading, now_ms=now_ms).run(new)
+
+
+class _Pass:
+    def __init__(self, place: MemoryPlace, path: Path, *, heading: Sequence[str], now_ms: int) -> None:
+        self._place = place
+        self._path = path
+        self._heading = heading
+        self._now_ms = now_ms
+        self._state = sidecar.load_state(place.sidecar(path))
+        self._recent = {one.key: one for one in self._state.recent}
+        self._write = self._state.write
+        self._asides: list[tuple[Path, bytes]] = []  # whose content is taken
+        self._told = Written(file=str(path.relative_to(place.folder)), at_ms=now_ms)
+
+    def run(self, new: Sequence[str]) -> Written:
+        theirs = self._read()
+        known = {key_of(line) for line in theirs}
+        fresh = [line for line in new if key_of(line) not in known]
+        merged = self._merged(theirs, fresh)
+        merged = self._join_asides(merged)
+        if merged and not any(line.strip() for line in theirs):
+            merged = [*self._heading, *(line for line in merged if line not in self._heading)]
+        self._tell(added=len(fresh))
+        if self._raw is None and not merged:
+            return self._told
+        if lines.joined(merged).encode(errors="surrogateescape") != self._raw:
+            merged = self._put(theirs, merged)
+        self._finish(merged)
+        return self._told
+
+    def _read(self) -> list[str]:
+        raw = read_quiet(self._path)
+        if raw is None and self._state.base is not None:
+            self._tell(was_gone=True)  # lost, not edited: an editor leaves an empty file
+        self._raw = raw
+        text = (self._state.base or "") if raw is None else _text(raw)
+        found, torn = lines.split(text)
+        self._tell(torn=torn)
+        return found
+
+    def _merged(self, theirs: list[str], fresh: Sequence[str]) -> list[str]:
+        """Theirs and ours, at the version of our last write."""
+        if self._state.base is None:
+            return [*theirs, *fresh]
+        base, _ = lines.split(self._state.base)
+        return self._merge(base, [*base, *fresh], theirs)
+
+    def _merge(self, base: list[str], ours: list[str], theirs: list[str]) -> list[str]:
+        back, removed = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
+        for key in removed:
+            del self._recent[key]
+        shown = {key_of(line) for line in ours} & back
+        for key in shown:
+            self._recent[key] = msgspec.structs.replace(self._recent[key], put_back_ms=self._now_ms)
+        merged = lines.merge([line for line in base if key_of(line) not in back], ours, theirs)
+        self._count(merged)
+        self._tell(put_back=self._told.put_back + len(shown), removed=self._told.removed + len(removed))
+        return merged.lines
+
+    def _join_asides(self, merged: list[str]) -> list[str]:
+        """What earlier passes displaced and did not come to take, or what was written since."""
+        for aside in left_asides(self._path, self._place.asides)[:ASIDES_MAX]:
+            content = read_quiet(aside) or b""
+            if not is_taken(aside, content):
+                union = lines.union(merged, lines.split(_text(content))[0])
+                if len(union.lines) > len(merged):
+                    self._tell(joined=self._told.joined + 1)
+                merged = union.lines
+                self._count(union)
+            self._asides.append((aside, content))
+        return merged
+
+    def _put(self, theirs: list[str], merged: list[str]) -> list[str]:
+        """Put the merged version into its place, again for each save that comes between."""
+        _ensure_folder(self._path.parent)
+        base = theirs if self._state.base is None else lines.split(self._state.base)[0]
+        expected = self._raw
+        for number in range(ROUNDS_MAX):
+            data = lines.joined(merged).encode(errors="surrogateescape")
+            aside = exchange(self._path, data, asides=self._place.asides)
+            came = None if aside is None else read_quiet(aside)
+            self._tell(rounds=number + 1)
+            if aside is None or came is None:
+                self._note_added(merged, [])
+                return merged
+            self._asides.append((aside, came))
+            others = lines.split(_text(came))[0]
+            self._note_added(merged, others)
+            if came == expected:
+                return merged
+            again = self._merge(base, merged, others)
+            if again == merged:
+                return merged
+            merged, expected = again, data
+            time.sleep(min(ROUND_WAIT_MAX_S, ROUND_WAIT_S * number))
+        raise MemoryFileBusy(f"{self._path} changes each time Holdfast writes it: another program saves it")
+
+    def _note_added(self, merged: Sequence[str], before: Sequence[str]) -> None:
+        """Remember which lines this write brought in: who loaded the file before has not seen
+        them."""
+        self._write += 1
+        had = set(before)
+        for line in merged:
+            if line not in had and lines.is_telling(line):
+                key = key_of(line)
+                known = self._recent.pop(key, None)
+                self._recent[key] = Added(
+                    first=self._write if known is None else known.first,
+                    write=self._write,
+                    at_ms=self._now_ms,
+                    key=key,
+                    put_back_ms=0 if known is None else known.put_back_ms,
+                )
+
+    def _finish(self, merged: Sequence[str]) -> None:
+        recent = lines.shortened(list(self._recent.values()), now_ms=self._now_ms)
+        state = sidecar.State(base=lines.joined(merged), write=self._write, recent=tuple(recent))
+        if state != self._state:
+            sidecar.save_state(self._place.sidecar(self._path), state)
+        self._tell(left=sum(not put_down(aside, taken) for aside, taken in self._asides))
+
+    def _count(self, merged: Merged) -> None:
+        self._tell(duplicates=self._told.duplicates + merged.duplicates, near=(*self._told.near, *merged.near))
+
+    def _tell(self, **fields: object) -> None:
+        self._told = msgspec.structs.replace(self._told, **fields)
+
+
+def _ensure_folder(path: Path) -> None:
+    """Made private; one that a person has made keeps its mode, below a folder that is private."""
+    if path.is_symlink() or not path.is_dir():
+        ensure_private_folder(path)
+
+
+def _text(raw: bytes) -> str:
+    """Bytes that are not UTF-8 come back as they are when the text is written."""
+    return raw.decode(errors="surrogateescape")
+
 
 __all__ = ["MEMORY_HEADING", "project_now", "write_remarks", "write_straight"]
 

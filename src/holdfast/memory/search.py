@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.errors import HoldfastError
-from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.layout.agent_home import DAYS, MEMORY_FILE, MemoryPlace
 from holdfast.memory.exchange import read_quiet
 from holdfast.memory.lines import check_day, is_day, parsed
 

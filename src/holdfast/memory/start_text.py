@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.errors import HoldfastError
-from holdfast.layout.memory_place import DAYS, MEMORY_FILE, MemoryPlace
+from holdfast.layout.agent_home import DAYS, MEMORY_FILE, MemoryPlace
 from holdfast.memory.exchange import read_quiet
 from holdfast.memory.lines import day_of
 

@@ -30,8 +30,7 @@ from holdfast.host.private_files import check_place, check_private_folder, ensur
 from holdfast.identity.acts.make_agent import check_name
 from holdfast.layout.agent_home import ADOPTED, AgentHome, load_home
 from holdfast.layout.covered import CoveredKind, FolderEntry, Reason, look
-from holdfast.layout.covering import CoveringRules
-from holdfast.layout.known_parts import Part, known_parts
+from holdfast.layout.covering import CoveringRules, Part, known_parts
 from holdfast.layout.settings import NAME
 
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9_-]+")

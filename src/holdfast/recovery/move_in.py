@@ -34,7 +34,7 @@ from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.archive.tar_stream import Readable
 from holdfast.backup.chain.heads import HeadFile
-from holdfast.backup.snapshot.databases import read_mark
+from holdfast.backup.snapshot.staging import read_mark
 from holdfast.core.ports import KeyRing
 from holdfast.errors import (
     AgentElsewhere,

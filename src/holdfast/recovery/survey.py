@@ -16,11 +16,9 @@ from pathlib import Path
 
 from holdfast.backup.backups import ring_of
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.chain.inner_heads import with_inner_heads
-from holdfast.backup.chain.sources import HOME, Listed, Overview, overview
+from holdfast.backup.chain.sources import HOME, Listed, Overview, overview, with_inner_heads
 from holdfast.backup.engine import BackupEngine
-from holdfast.backup.places.companion_files import read_companions
-from holdfast.backup.places.found_places import FoundPlace, FoundPlaces, find_sources
+from holdfast.backup.places.companion_files import FoundPlace, FoundPlaces, find_sources, read_companions
 from holdfast.backup.places.places import Place, read_places, repository_of
 from holdfast.backup.restore.restore_home import Means
 from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked

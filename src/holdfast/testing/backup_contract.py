@@ -27,8 +27,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
-from holdfast.backup.engine import BackupEngine, Repository
-from holdfast.backup.progress import Amount
+from holdfast.backup.engine import Amount, BackupEngine, Repository
 from holdfast.errors import (
     BackupFailed,
     BadInput,

@@ -18,7 +18,7 @@ from pathlib import Path
 from holdfast.app.binder import open_file_journal
 from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Remark, RemarkTo
-from holdfast.layout.memory_place import MemoryPlace
+from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory import exchange
 from holdfast.memory.lines import entry_id, key_of
 from holdfast.memory.projection import project_now

@@ -24,8 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.backup.borg.log import LINES_MAX, LogLine, Said, Verb, find_trouble, is_talk, parse_line
-from holdfast.backup.engine import OnAmount
-from holdfast.backup.progress import Amount
+from holdfast.backup.engine import Amount, OnAmount
 from holdfast.errors import BackupInterrupted, EngineMissing, HoldfastError, TooLarge
 from holdfast.identity.records.secret_bytes import SecretBytes
 

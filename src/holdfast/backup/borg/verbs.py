@@ -13,11 +13,17 @@ has room for one whole segment more: half a gigabyte by its own measure, which c
 full that is not. So our segments are small, and an older repository gets small ones when it says
 that it is full. Compacting ends that demand too, but destroys for good what another program deleted:
 callers first look whether anything is missing.
+
+The program is found when it is needed, asked for its version, and refused where it is too old.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import shutil
+import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -29,13 +35,24 @@ import msgspec
 
 from holdfast.backup.borg.log import Verb
 from holdfast.backup.borg.process import Run, environment, running
-from holdfast.backup.borg.program import Version
-from holdfast.backup.engine import LONG_S, SHORT_S, Archive, Created, Listing, OnAmount, Repository
-from holdfast.backup.progress import SILENT, Progress, awaited
+from holdfast.backup.engine import (
+    LONG_S,
+    SHORT_S,
+    SILENT,
+    Archive,
+    Created,
+    Listing,
+    OnAmount,
+    Progress,
+    Repository,
+    awaited,
+)
 from holdfast.errors import (
     BackupFailed,
     BackupInterrupted,
     BadInput,
+    EngineMissing,
+    EngineTooOld,
     HoldfastError,
     PassphraseRefused,
     PlaceFull,
@@ -44,6 +61,76 @@ from holdfast.errors import (
     RepositoryMoved,
 )
 from holdfast.host.private_files import ensure_private_folder, write_atomically
+
+NAME = "borg"
+OLDEST = (1, 4)
+TOO_NEW = (2,)  # another repository format, and betas that cannot read each other
+VERSION_TIMEOUT_S = 60.0
+
+Version = tuple[int, ...]
+
+
+def find_program(given: str = "") -> Path:
+    """The setting, else the one that set-up built beside this Python, else that of the PATH.
+
+    Raises EngineMissing.
+    """
+    if given:
+        path = Path(given).expanduser()
+        if not os.access(path, os.X_OK):
+            raise EngineMissing(f"`borg` under [backup] names {path}, which is not a program")
+        return path
+    beside = Path(sys.executable).parent / NAME
+    if os.access(beside, os.X_OK):
+        return beside
+    found = shutil.which(NAME)
+    if found is None:
+        raise EngineMissing("Borg is not installed: no backup can be made or read")
+    return Path(found)
+
+
+async def ask_version(program: Path) -> Version:
+    """Raises EngineMissing where it does not answer as Borg does."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            "--version",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EngineMissing(f"cannot run {program}: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(VERSION_TIMEOUT_S):
+            answer, _ = await process.communicate()
+    except TimeoutError:
+        raise BackupInterrupted(f"{program} --version took too long") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    version = parse_version(answer.decode(errors="replace"))
+    if version is None:
+        raise EngineMissing(f"{program} does not start, or is not Borg")
+    return version
+
+
+def parse_version(text: str) -> Version | None:
+    match = re.match(r"borg(?:\.exe)? (\d+)\.(\d+)\.(\d+)", text)
+    return None if match is None else tuple(map(int, match.groups()))
+
+
+def check_version(version: Version, *, accept_old: bool) -> None:
+    """Raises EngineTooOld; a Borg of the next format is refused as well, whatever the setting."""
+    shown = ".".join(map(str, version))
+    if version >= TOO_NEW:
+        raise EngineTooOld(f"Borg {shown} writes another format of repositories", hint="install Borg 1.4")
+    if version < OLDEST and not accept_old:
+        raise EngineTooOld(f"Borg {shown} is older than 1.4")
+
 
 ENCRYPTION = "repokey-blake2"
 CHUNKER = "fixed,4096"  # the page of SQLite: a changed page is one new chunk

@@ -19,7 +19,7 @@ The order around one snapshot, which makes every kill harmless:
 
 Before 2 is done the place holds nothing new: the engine lists an archive whole, or not at all.
 Between 2 and 4 it holds an archive that no head outside the agent's folder names: if the folder is
-lost, the head inside the archive names it (inner_heads.py). So a head found outside means that some
+lost, the head inside the archive names it (sources.py). So a head found outside means that some
 place once held its snapshot; if no place holds it any more, it was lost there.
 """
 

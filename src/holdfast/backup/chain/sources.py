@@ -4,25 +4,38 @@ A place is asked two things, because either may be older than the other: which a
 repository lists, and which heads its companion files hold. A place *holds* a snapshot if the
 repository lists the archive that a valid head names; the head may come from any source. A place is
 behind by the distance from the newest known head to the newest one that it holds.
+
+The companion file of heads is a plain file: it can be torn, lost or older than the repository.
+Every archive holds its own signed head, so a listed archive that no known head names is asked for
+it. That head is believed no more than a line of the file: the agent's log judges its signature, and
+it must name the archive it came from. An archive without such a head is foreign: it is reported and
+never chosen.
+
+One small member of each archive is read, newest first, of at most READ_MAX archives in a place: an
+attacker could fill a place with archives. Archives that were not read are reported.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from holdfast.backup.archive.reader import HEAD_NAME
+from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
 from holdfast.backup.chain.chain import Chain, Lag, behind, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.engine import BackupEngine
+from holdfast.backup.engine import SHORT_S, BackupEngine, Repository
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import Place, check_there, repository_of
-from holdfast.errors import HoldfastError, PlaceUnreachable
+from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError, PlaceUnreachable, Retryable
 from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.statements import Head
+from holdfast.identity.statements.statements import Head, find_fault_in_head, parse_head
 from holdfast.identity.vault.ring import Escrow
 
 HOME = "the agent's folder"
@@ -130,3 +143,144 @@ async def _companion_heads(engine: BackupEngine, place: Place) -> Held | PlaceUn
 def witness_file(folder: Path, agent_id: str) -> HeadFile:
     """Where a witness in a folder keeps the heads of this agent."""
     return HeadFile(folder / f"{agent_id}.{HEADS}")
+
+
+READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of the engine
+SHOWN_MAX = 5
+_FORM = re.compile(r".*-([0-9]{1,9})-([0-9]{1,12})-[0-9]{8}T[0-9]{6}Z")
+
+
+async def survey(
+    engine: BackupEngine,
+    listed: Sequence[Listed],
+    others: Mapping[str, Held],
+    log: KeyLog,
+    escrow: Escrow,
+    *,
+    port: Signatures,
+) -> Overview:
+    """As `overview`, with the heads of archives that no other source names."""
+    whole = await with_inner_heads(engine, listed, others, log, escrow, port=port)
+    return overview(whole, others, log, port=port)
+
+
+async def with_inner_heads(
+    engine: BackupEngine,
+    listed: Sequence[Listed],
+    others: Mapping[str, Held],
+    log: KeyLog,
+    escrow: Escrow,
+    *,
+    port: Signatures,
+) -> list[Listed]:
+    """The places with the heads that were read out of their archives, and what there is to say.
+
+    Never raises for what is wrong at a place.
+    """
+    sources = (*others.values(), *(one.known for one in listed))
+    good, _ = valid_heads((head for held in sources for head in held.heads), log, port=port)
+    named = frozenset(head.record.archive for head in good)
+    return list(await asyncio.gather(*(_completed(engine, one, named, log, escrow, port) for one in listed)))
+
+
+async def _completed(
+    engine: BackupEngine, one: Listed, named: frozenset[str], log: KeyLog, escrow: Escrow, port: Signatures
+) -> Listed:
+    lost = (f"{HEADS} is missing from the companion files",) if one.known.absent else ()
+    if one.error is not None or not one.archives:
+        return one
+    wanted = newest_first(one.archives - named)
+    foreign = [name for name in one.archives - named if name not in wanted]
+    if wanted:
+        engine.progress.say(f"place {one.place.name}: reading the heads of {len(wanted)} archives")
+    reading = _Reading(engine, repository_of(one.place, escrow), log, port)
+    await reading.run(wanted[:READ_MAX])
+    if len(wanted) > READ_MAX:
+        reading.findings.append(f"{len(wanted) - READ_MAX} older archives were not read: {_shown(wanted[READ_MAX:])}")
+    foreign += reading.foreign
+    if foreign:
+        reading.findings.append(f"archives without a valid head of this agent, never chosen: {_shown(sorted(foreign))}")
+    return replace(
+        one,
+        known=replace(
+            one.known,
+            heads=(*one.known.heads, *reading.heads),
+            findings=(*one.known.findings, *lost, *reading.told(), *reading.findings),
+        ),
+    )
+
+
+def newest_first(archives: Iterable[str]) -> list[str]:
+    """Those that are named as snapshots are, by incarnation and number."""
+    ranked = [(int(form[1]), int(form[2]), name) for name in archives if (form := _FORM.fullmatch(name))]
+    return [name for _, _, name in sorted(ranked, reverse=True)]
+
+
+class _Reading:
+    """The archives of one place, one after another."""
+
+    def __init__(self, engine: BackupEngine, repository: Repository, log: KeyLog, port: Signatures) -> None:
+        self._engine = engine
+        self._repository = repository
+        self._log = log
+        self._port = port
+        self._valid: list[int] = []
+        self.heads: list[Signed[Head]] = []
+        self.foreign: list[str] = []
+        self.findings: list[str] = []
+
+    async def run(self, archives: Sequence[str]) -> None:
+        for number, archive in enumerate(archives):
+            try:
+                head = await read_inner_head(self._engine, self._repository, archive)
+            except Retryable as error:
+                left = len(archives) - number
+                self.findings.append(f"{left} archives were not read: {error.message}")
+                return
+            except HoldfastError as error:
+                self.findings.append(f"archive {archive}: no head could be read: {error.message}")
+                continue
+            self._judge(archive, head)
+
+    def _judge(self, archive: str, head: Signed[Head]) -> None:
+        ours = head.record.id == self._log.id and head.record.archive == archive
+        if ours and find_fault_in_head(head, self._log, port=self._port) is None:
+            self._valid.append(head.record.seq)
+            self.heads.append(head)
+            return
+        if ours:  # of a later position than this log has, or forged: the overview says which
+            self.heads.append(head)
+        self.foreign.append(archive)
+
+    def told(self) -> tuple[str, ...]:
+        if not self._valid:
+            return ()
+        numbers = _shown([str(seq) for seq in sorted(self._valid, reverse=True)])
+        return (
+            f"{HEADS} in the companion files is damaged or old: the heads of snapshots {numbers} were read "
+            "from the archives themselves",
+        )
+
+
+async def read_inner_head(engine: BackupEngine, repository: Repository, archive: str) -> Signed[Head]:
+    """The head inside an archive; nothing of it is checked. Raises what is wrong."""
+    async with engine.export_tar(repository, archive, paths=(HEAD_NAME,), rescue=True, timeout_s=SHORT_S) as pieces:
+        raw = await read_through(pieces, _read_member)
+    return parse_head(raw)
+
+
+def _read_member(stream: Readable) -> bytes:
+    tar = TarStream(stream, bytes_max=LINE_BYTES_MAX + 1, entries_max=1, depth_max=1)
+    raw = b""
+    for member in tar.members():
+        if member.path != HEAD_NAME or member.is_folder:
+            raise ArchiveRefused(f"the archive contains {member.path!r}, which Holdfast did not ask for")
+        raw = b"".join(tar.content())
+    if not raw.endswith(b"\n"):
+        raise BackupDamaged(f"the archive has no complete {HEAD_NAME}")
+    return raw[:-1]
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_MAX
+    return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.engine import BackupEngine, Listing, Repository
+from holdfast.backup.engine import SILENT, BackupEngine, Listing, Progress, Repository
 from holdfast.backup.open_engine import BASE, open_engine
 from holdfast.backup.places.address import Address, PlaceKind, check_place_name, parse_address
-from holdfast.backup.places.companion_files import digest, put_companions, read_companions
-from holdfast.backup.places.found_places import log_in_companions
+from holdfast.backup.places.companion_files import digest, log_in_companions, put_companions, read_companions
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import (
     ABOUT,
@@ -38,7 +37,6 @@ from holdfast.backup.places.places import (
     repository_of,
     write_places,
 )
-from holdfast.backup.progress import SILENT, Progress
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import (
     BadPlace,
@@ -49,8 +47,7 @@ from holdfast.errors import (
     RepositoryKeyMissing,
     VaultMissing,
 )
-from holdfast.host.mounts import find_network_fs
-from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
+from holdfast.host.private_files import check_place, ensure_private_folder, find_network_fs, write_atomically
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place

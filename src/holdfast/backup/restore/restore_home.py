@@ -14,6 +14,10 @@ files are fetched without the rest (restore_files.py).
 
 What a snapshot never holds is taken over from the old folder, where there is one: this host's
 `instance/`, with its high-water mark of the journal, and the pointer to the vault.
+
+instance/restored.json says that a folder was restored, and from which snapshots it may be. It is written
+before the folder takes its place, so that a recovery that was cut short after that resumes, instead of
+restoring again.
 """
 
 from __future__ import annotations
@@ -39,8 +43,7 @@ from holdfast.backup.archive.reader import Snapshot
 from holdfast.backup.backups import STAGING, alone
 from holdfast.backup.chain.chain import behind
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held
-from holdfast.backup.chain.inner_heads import survey
-from holdfast.backup.chain.sources import Overview, look_around
+from holdfast.backup.chain.sources import Overview, look_around, survey
 from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.places import Place, repository_of
 from holdfast.backup.report import LagShape, lag_shape
@@ -50,10 +53,16 @@ from holdfast.backup.snapshot.place_snapshots import SCRATCH
 from holdfast.backup.snapshot.verify import Check, check_snapshot, fetch
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupBusy, BadInput, HoldfastError
-from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
 from holdfast.host.manifest import find_bad_name
-from holdfast.host.private_files import FOLDER_MODE, check_place, ensure_private_folder, open_private
+from holdfast.host.private_files import (
+    FOLDER_MODE,
+    check_place,
+    disk_error,
+    ensure_private_folder,
+    open_private,
+    write_atomically,
+)
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.statements.statements import Head
@@ -418,3 +427,35 @@ def _sync_tree(folder: Path) -> None:
     """Make what was added after the fetch durable too, before the name leads to it."""
     with ContainedWriter(folder) as contained:
         contained.sync()
+
+
+RESTORED = "restored.json"
+MARK_BYTES_MAX = 64 * 1024
+MARK_FORMAT = 1
+
+
+class RestoredMark(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = MARK_FORMAT
+    heads: tuple[str, ...]  # digests: the newest that were known then
+    restored_ms: int
+    incarnation: int | None
+
+
+def write_mark(instance: Path, mark: RestoredMark) -> None:
+    ensure_private_folder(instance)
+    write_atomically(instance / RESTORED, msgspec.json.encode(mark) + b"\n")
+
+
+def find_mark(instance: Path) -> RestoredMark | None:
+    """None where the folder was never restored, or the file cannot be read."""
+    try:
+        fd = open_private(instance / RESTORED, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        raw = file.read(MARK_BYTES_MAX)
+    try:
+        found = msgspec.json.decode(raw, type=RestoredMark)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return found if found.format == MARK_FORMAT else None

@@ -14,13 +14,12 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backup.chain.heads import HEADS, parse_lines
-from holdfast.backup.engine import Created
+from holdfast.backup.engine import Amount, Created
 from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.place_state import OK
 from holdfast.backup.places.places import Place, place_error
-from holdfast.backup.progress import Amount
 from holdfast.backup.record import find_missing, record_listing
 from holdfast.backup.report import PlaceResult, result_of
 from holdfast.backup.snapshot.staging import Staged

@@ -35,6 +35,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import apsw
 from msgspec import structs
 
 from holdfast.backup.archive.contained_writer import ContainedWriter
@@ -53,15 +54,52 @@ from holdfast.backup.archive.manifest import (
     mtime_us_of,
 )
 from holdfast.backup.archive.reader import STATE
-from holdfast.backup.snapshot.databases import copy_database, read_mark, sequence_of
-from holdfast.errors import SnapshotFailed
-from holdfast.host.disk_errors import disk_error
+from holdfast.errors import HoldfastError, SnapshotFailed
 from holdfast.host.manifest import PATH_BYTES_MAX
-from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, open_private, write_all
+from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, disk_error, open_private, write_all
+from holdfast.host.sqlite import copy_whole
 from holdfast.host.tree import GRAIN_NS, FileMark, may_hide_a_change, open_folder, seen
 from holdfast.identity.records.encodings import Digest
+from holdfast.journal.bind import journal_at
 from holdfast.layout.covered import CoveringRules, look
 from holdfast.layout.covering import CoveredKind
+
+
+def copy_database(source: Path, copy: Path) -> None:
+    """Copy a live SQLite database into the empty file `copy`, in one step, and check the copy.
+
+    Raises SnapshotFailed: without a whole copy there is no snapshot, rather than one without it.
+    """
+    try:
+        damage = copy_whole(source, copy)
+    except apsw.Error as error:
+        raise SnapshotFailed(
+            f"{source} is a database that cannot be copied whole: {error}",
+            hint="close or repair it, or move it out of the agent's folder",
+        ) from error
+    if damage:
+        raise SnapshotFailed(
+            f"the copy of the database {copy.name} is damaged: {damage}",
+            hint="the database itself is damaged: repair it first",
+        )
+
+
+def sequence_of(journal: Path) -> int:
+    """The last record that is committed now: the copy must have at least this one."""
+    try:
+        return journal_at(journal).newest_record()
+    except HoldfastError as error:
+        raise SnapshotFailed(f"the journal {journal} cannot be read: {error.message}") from error
+
+
+def read_mark(copy: Path) -> SnapshotJournal:
+    """How far a copied journal had come."""
+    try:
+        found = journal_at(copy).position()
+    except HoldfastError as error:
+        raise SnapshotFailed(error.message) from error
+    return SnapshotJournal(id=found.journal_id, incarnation=found.incarnation, sequence=found.sequence)
+
 
 TRIES = 5  # to copy a file that changes
 PIECE_BYTES = 1 << 20

@@ -22,20 +22,17 @@ from pathlib import Path
 
 from holdfast.backup.archive.reader import Snapshot, read_snapshot
 from holdfast.backup.archive.tar_stream import read_through
-from holdfast.backup.engine import BackupEngine, Repository
-from holdfast.backup.progress import Amount
-from holdfast.backup.snapshot.databases import read_mark
+from holdfast.backup.engine import Amount, BackupEngine, Repository
+from holdfast.backup.snapshot.staging import read_mark
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupDamaged, HoldfastError, SnapshotFailed
-from holdfast.host.disk_errors import disk_error
 from holdfast.host.folder_swap import remove_tree
-from holdfast.host.private_files import ensure_private_folder
+from holdfast.host.private_files import disk_error, ensure_private_folder
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
-from holdfast.layout.agent_home import home_in
-from holdfast.layout.memory_place import MemoryPlace
+from holdfast.layout.agent_home import MemoryPlace, home_in
 from holdfast.memory.projection import project_now
 
 Check = Callable[[Snapshot], None]  # raises BackupDamaged

@@ -6,6 +6,9 @@ between leaves snapshots that are removed by the next run, never a false alarm.
 
 At an append-only place the same is asked for and means less: the far end hides the snapshots and
 keeps their data, until an administrator of that host compacts the repository.
+
+`check_place` compares the listing with the record (record.py), and the companion files with what a bare
+machine needs. It changes nothing there: the next backup or test restore writes the companion files again.
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from holdfast.backup.chain.chain import valid_heads
-from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.chain.heads import HEADS, HeadFile, parse_copy
 from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces
-from holdfast.backup.places.places import Place, check_there, place_error
-from holdfast.backup.record import record_listing
+from holdfast.backup.places.companion_files import read_companions
+from holdfast.backup.places.places import ABOUT, Place, check_there, place_error
+from holdfast.backup.record import find_missing, own_heads, record_listing
 from holdfast.backup.upkeep.retention import Named, PrunePlan, RetentionRules, check_plan, plan
-from holdfast.errors import HoldfastError, PruneRefused
-from holdfast.identity.files.own_log import read_own_log
+from holdfast.errors import BackupDamaged, HoldfastError, PruneRefused
+from holdfast.identity.files.own_log import LOG, read_own_log
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.ring import ESCROW
 from holdfast.layout.moved import check_not_moved
 
 
@@ -117,3 +122,57 @@ async def _prune_one(
         # place says so where it has no room even for that.
         await places.engine.compact(repository)
     return decided
+
+
+NEEDED = (ABOUT, f"{ESCROW}.age", HEADS, LOG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    snapshots: tuple[str, ...]
+    missing: tuple[str, ...]  # that it held, and that we did not remove
+    companions: tuple[str, ...]  # what is wrong with the companion files
+    error: HoldfastError | None  # of these, the worst
+
+
+async def check_place(places: BackupPlaces, name: str, *, deep: bool = False) -> Checked:
+    """Raises what keeps the place from being looked at; all else is in the answer."""
+    before = places.states.read()
+    listing = await places.check(name, deep=deep)
+    listed = tuple(one.name for one in listing.archives)
+    named = [one.record.archive for one in own_heads(places)]
+    state = record_listing(places.states, name, listed=listed, named=named, before=before)
+    companions = await _companion_faults(places, places.get(name))
+    error: HoldfastError | None = find_missing(name, state)
+    if error is None and companions:
+        error = BackupDamaged(
+            f"place {name}: companion files that a bare machine needs are missing or damaged: " + "; ".join(companions),
+            hint=f"`holdfast backup verify {name}` writes them again; find out who removed them",
+        )
+    return Checked(snapshots=listed, missing=state.missing, companions=companions, error=error)
+
+
+async def _companion_faults(places: BackupPlaces, place: Place) -> tuple[str, ...]:
+    wanted = places.companions_of(place)
+    try:
+        there = await read_companions(places.engine, place)
+    except HoldfastError as error:
+        return (error.message,)
+    found: list[str] = []
+    for name in NEEDED:
+        if name not in wanted:
+            continue
+        if name not in there:
+            found.append(f"{name} is missing")
+        elif name == HEADS:
+            found += parse_copy(there[name]).findings
+        elif not _is_right(name, there[name], wanted[name]):
+            found.append(f"{name} differs from what it should be")
+    return tuple(found)
+
+
+def _is_right(name: str, there: bytes, wanted: bytes) -> bool:
+    if name != LOG:
+        return there == wanted
+    # Whole lines; a place that was away has fewer, one that another machine wrote to has more.
+    return there.endswith(b"\n") and (there.startswith(wanted) or wanted.startswith(there))

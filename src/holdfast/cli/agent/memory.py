@@ -120,7 +120,7 @@ def run_show(args: argparse.Namespace) -> int:
 
     from holdfast.core.clock import SystemClock
     from holdfast.core.secret_handles import safe
-    from holdfast.layout.memory_place import MemoryPlace
+    from holdfast.layout.agent_home import MemoryPlace
     from holdfast.memory.exchange import read_quiet
     from holdfast.memory.lines import check_day, parsed
     from holdfast.memory.sidecar import read_reports

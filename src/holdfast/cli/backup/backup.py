@@ -14,7 +14,7 @@ from holdfast.errors import SnapshotsMissing
 
 if TYPE_CHECKING:
     from holdfast.backup.backups import Backups
-    from holdfast.backup.progress import Progress as ProgressPort
+    from holdfast.backup.engine import Progress as ProgressPort
     from holdfast.backup.report import ListReport, PlaceResult, PlaceShape
 
 

@@ -223,7 +223,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
-    from holdfast.backup.upkeep.check_place import check_place
+    from holdfast.backup.upkeep.prune import check_place
 
     if args.mark:
         places.mark(args.name)

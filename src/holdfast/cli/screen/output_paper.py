@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 from holdfast.errors import BadInput
-from holdfast.host.mounts import is_in_memory
-from holdfast.host.private_files import write_all
+from holdfast.host.private_files import is_in_memory, write_all
 
 WARNING = "secret: use your own printer; many printers keep copies on a disk, and cloud print services always do"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
-from holdfast.backup.progress import Amount
+from holdfast.backup.engine import Amount
 from holdfast.cli.screen.screen import one_line, shown, talk
 
 EVERY_S = 10.0

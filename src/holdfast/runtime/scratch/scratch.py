@@ -49,7 +49,7 @@ from typing import Literal
 from holdfast import errors
 from holdfast.core.ids import TaskId, parse_task_id
 from holdfast.core.rest import NeedsPerson, Sleep, Suspended
-from holdfast.host import tree, tree_io
+from holdfast.host import tree
 from holdfast.host.private_files import FOLDER_MODE, ensure_private_folder, explained
 from holdfast.host.tree import Limits
 from holdfast.journal.contract import Journal
@@ -87,7 +87,7 @@ class Folder:
     def remove(self) -> None:
         """Remove what it holds, and what was moved away beside it; the last use of this folder."""
         try:
-            tree_io.empty(self.fd)
+            tree.empty(self.fd)
         finally:
             os.close(self.fd)
         _remove_gone(self.path.parent)
@@ -170,7 +170,7 @@ def _remove(folder: int, name: str) -> None:
     with contextlib.suppress(OSError):
         fd = tree.open_folder(name, at=folder)
         try:
-            tree_io.empty(fd)
+            tree.empty(fd)
         finally:
             os.close(fd)
         os.rmdir(name, dir_fd=folder)
@@ -189,7 +189,7 @@ async def sweep(place: ScratchFolders, journal: Journal) -> None:
             row = await journal.find_task(task_id)
             over = row is None or row.erased or row.state in _ENDED_FOR_GOOD
             if fd is not None and row is not None and row.state is not TaskState.RUNNING:
-                await asyncio.to_thread(tree_io.empty, fd)
+                await asyncio.to_thread(tree.empty, fd)
         finally:
             if fd is not None:
                 os.close(fd)

@@ -25,7 +25,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from holdfast.core.ids import TaskId
 from holdfast.errors import ScratchChanging, ScratchRefused, ScratchTooLarge
 from holdfast.host import manifest as manifests
-from holdfast.host import tree, tree_io
+from holdfast.host import tree
 from holdfast.host.manifest import File, Manifest
 from holdfast.host.tree import FileKind, FileMark, FoundFile, Limits
 from holdfast.journal.contract import Journal
@@ -130,7 +130,7 @@ class Store:
         done: dict[str, tuple[int, tuple[str, ...]]] = {}
         chunks: list[str] = []
         size = 0
-        with closing(tree_io.Reader(self._root, files)) as reader:
+        with closing(tree.Reader(self._root, files)) as reader:
             while pieces := await in_thread(reader.batch):
                 held = [piece.content for piece in pieces if not piece.ends]
                 digests = iter(await self._put(held))
@@ -179,9 +179,9 @@ class Store:
         }
         wrong = [one for one in there if one.path not in right]
         tops = {one.path for one in wrong if one.kind is FileKind.FOLDER}
-        tree_io.remove(self._root, [one for one in wrong if not tops.intersection(manifests.parents(one.path))])
+        tree.remove(self._root, [one for one in wrong if not tops.intersection(manifests.parents(one.path))])
         for folder in sorted(folders - right):
-            tree_io.make_folder(self._root, folder)
+            tree.make_folder(self._root, folder)
         same = {one.path for one in there if one.path in files and self._holds(one, files)}
         return [file for file in wanted.files if file.path not in same]
 
@@ -194,13 +194,13 @@ class Store:
         if one.links != 1 or one.mark.size != file.size:
             return False
         if one.executable != file.executable:
-            now = tree_io.set_executable(self._root, one.path, executable=file.executable)
+            now = tree.set_executable(self._root, one.path, executable=file.executable)
             self._known[one.path] = known._replace(mark=now.mark)
         return True
 
     async def _write(self, file: File) -> None:
         self._known.pop(file.path, None)
-        new = await in_thread(tree_io.NewFile, self._root, file.path)
+        new = await in_thread(tree.NewFile, self._root, file.path)
         try:
             for chunk in file.chunks:
                 content = await self._journal.get_blob(chunk)
@@ -220,7 +220,7 @@ class Store:
         await asyncio.sleep(SETTLE_S)
         now_ns = time.time_ns()
         for path in large:
-            one, known = tree_io.find_at(self._root, path), self._known[path]
+            one, known = tree.find_at(self._root, path), self._known[path]
             if one is not None and one.mark == known.mark:
                 self._known[path] = known._replace(at_ns=now_ns)
 
