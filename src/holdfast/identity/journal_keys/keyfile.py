@@ -110,14 +110,14 @@ def _parsed(fields: Any) -> KeyFile:  # Any: JSON not yet checked
         raise ValueError("unknown format")
     journal_keys: dict[int, bytes] = {}
     for one in cast("list[dict[str, Any]]", fields["journal_keys"]):
-        journal_keys[key_number(one["id"])] = key_of_hex(one["key"])
-    current = key_number(fields["current"])
+        journal_keys[_number(one["id"])] = _key(one["key"])
+    current = _number(fields["current"])
     if current not in journal_keys:
         raise ValueError("the current key is missing")
-    return KeyFile(k_effect=key_of_hex(fields["k_effect"]), journal_keys=journal_keys, current=current)
+    return KeyFile(k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current=current)
 
 
-def key_of_hex(text: object) -> bytes:
+def _key(text: object) -> bytes:
     if not isinstance(text, str):
         raise TypeError("a key is text")
     raw = bytes.fromhex(text)
@@ -126,7 +126,7 @@ def key_of_hex(text: object) -> bytes:
     return raw
 
 
-def key_number(value: object) -> int:
+def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError("a key id is a positive number")
     return value

@@ -159,8 +159,7 @@ def _rotated(
     fault = rules.find_fault_in_rotation(signed, record, before=before, tier=generation.tier, port=port)
     if fault is not None:
         return fault
-    needs = (before.witnesses,) if record.wit is None else (before.witnesses, record.wit)
-    entry = _entry(signed, needs, log.id, receipts, port)
+    entry = _entry(signed, _needs(before.witnesses, record.wit), log.id, receipts, port)
     if log.find(entry.position) is not None:
         return _settled(log, entry)
     if record.g < len(log.generations) - 1:
@@ -248,6 +247,10 @@ def _appended(log: KeyLog, entry: LogEntry) -> KeyLog:
     generation = log.generations[-1]
     longer = replace(generation, rotations=(*generation.rotations, entry))
     return replace(log, generations=(*log.generations[:-1], longer))
+
+
+def _needs(current: Keys, named: Keys | None) -> tuple[Keys, ...]:
+    return (current,) if named is None else (current, named)
 
 
 def _entry(

@@ -26,7 +26,6 @@ from holdfast.errors import (
     VaultDamaged,
     VaultMissing,
 )
-from holdfast.identity.journal_keys.keyfile import key_of_hex
 from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
@@ -46,6 +45,7 @@ from holdfast.identity.statements.statements import (
     parse_head,
     parse_profile,
 )
+from holdfast.identity.vault.ring import key_of_hex
 
 TIMEOUT_S = 10.0
 PATH_BYTES_MAX = 107  # of a Unix socket

@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadInput, KeysWrong, VaultDamaged
 from holdfast.host.private_files import check_place, check_private_folder
-from holdfast.identity.journal_keys.keyfile import key_number, key_of_hex
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.identity.vault.age import AgeIdentity, open_sealed
 from holdfast.identity.vault.vault import Contents, Vault, parse_contents
@@ -220,3 +219,18 @@ def _check_texts(texts: list[Any], count_max: int) -> None:
         raise ValueError("too many")
     if not all(isinstance(text, str) and len(text) <= OTHER_CHARS_MAX for text in texts):
         raise ValueError("no text")
+
+
+def key_of_hex(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError("a key is text")
+    raw = bytes.fromhex(text)
+    if len(raw) != KEY_BYTES:
+        raise ValueError("a key has 32 bytes")
+    return raw
+
+
+def key_number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError("a key id is a positive number")
+    return value
