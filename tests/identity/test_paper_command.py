@@ -81,7 +81,7 @@ def test_a_sheet_is_printed_by_a_pipe_scanned_back_and_registered(
     hf("paper", "verify", "--words-fd", "0", stdin=scanned(page))
     assert states(home) == ["verified"]
     rendered(pdf, dpi=20).save(image)
-    assert "no code found" in hf("paper", "verify", "--scan", str(image), code=2).err
+    assert "no QR code found" in hf("paper", "verify", "--scan", str(image), code=2).err
 
 
 def test_typed_words_with_one_mistake_are_mended_and_two_refused(home: Home, hf: Commands, phrase: Phrase) -> None:

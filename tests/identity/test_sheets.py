@@ -27,7 +27,7 @@ def test_sheets_are_numbered_verified_and_revoked() -> None:
     assert not gone.is_fresh("2026-11-16")
     with pytest.raises(BadInput, match="was revoked"):
         gone.verified(2, date="2026-11-17")
-    with pytest.raises(BadInput, match="used only once"):
+    with pytest.raises(BadInput, match="sheet number 4 is already used"):
         register.printed(PrintedSheet(number=4, date="2026-11-15", generation=1))
     assert parse_register(msgspec.json.encode(gone)) == gone
     for wrong in (b"{", b"[]", b'{"format":9}', b'{"sheets":[{"number":1,"date":"x","generation":1}]}'):
@@ -71,7 +71,7 @@ def test_the_register_has_a_limit_and_says_what_is_not_there() -> None:
     assert SheetRegister().next_number == 1
     full = SheetRegister(sheets=tuple(sheet(n) for n in range(1, SHEETS_MAX)))
     full = full.printed(sheet(SHEETS_MAX))
-    with pytest.raises(BadInput, match="used only once"):
+    with pytest.raises(BadInput, match="has 1,000 sheets; Holdfast accepts at most 1,000"):
         full.printed(sheet(SHEETS_MAX + 1))
     with pytest.raises(BadInput, match="there is no sheet 7"):
         SheetRegister().get(7)

@@ -49,7 +49,7 @@
          |   |   +- DoneWithOtherArguments   done before a restore, with other arguments than now
          |   +- TaskFailed, TaskCancelled   how a task ended, for the caller who waits for it
          +- Unresolved               an effect or a task that reconcile or a person must settle
-             +- NotSent              no byte left (a tool says so)
+             +- NotSent              no byte was sent (a tool says so)
              +- Busy                 the far end still works on this effect key (a tool says so)
              +- KeyReused            the far end knows this effect key with another body
              +- HttpUnknown          the request was sent and no usable answer came

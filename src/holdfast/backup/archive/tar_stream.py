@@ -75,7 +75,7 @@ class TarStream:
         too early."""
         while True:
             if self._unread:
-                raise AssertionError("the content of the member before was not read")
+                raise AssertionError("the caller must read the content of the previous member first")
             header = self._block()
             if header == _ZEROS:
                 self._finish()

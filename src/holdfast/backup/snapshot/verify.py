@@ -178,7 +178,10 @@ async def _project(state: Path, keys: KeyRing) -> None:
         if set(lines) - set(once.get(path, ())):
             raise BackupDamaged(f"{path.name} loses lines when the journal is written into it")
     if _lines(place) != once:
-        raise BackupDamaged("its memory files and its journal do not agree: each pass changes the files again")
+        raise BackupDamaged(
+            "its memory files do not match its journal: Holdfast wrote the journal into them twice, "
+            "and the second time changed them again"
+        )
 
 
 def _lines(place: MemoryPlace) -> dict[Path, tuple[bytes, ...]]:

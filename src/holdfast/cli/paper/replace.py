@@ -49,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
     _revoke_all(home)
     report(home, done, as_json=args.json)
     talk(
-        "next: `holdfast paper print | lp` with the new words, `holdfast paper verify`, and a new "
-        "card. Destroy the old sheets, and replace what they could open"
+        "next: print the new words (`holdfast paper print | lp`), check the sheet (`holdfast paper verify`), and print "
+        "a new card (`holdfast paper card | lp`). Destroy the old sheets. The old words still open old copies of "
+        "backups: if another person may have both, replace the passwords and tokens in those copies"
     )
     return 0
 
@@ -113,7 +114,9 @@ def _ways(folder: Path, option: str, fd: str | None, *, what: str) -> list[Unloc
         asked = ask_hidden(f"passphrase of {what}", for_what=f"the passphrase of {what}", hint=f"give {option} N")
         ways.append(passphrase_key(asked))
     if not ways:
-        raise BadInput(f"nothing on this machine opens {what} ({folder})", hint=ways_in(slots))
+        raise BadInput(
+            f"Holdfast found no unlock file, credential or passphrase for {what} ({folder})", hint=ways_in(slots)
+        )
     return ways
 
 

@@ -17,6 +17,7 @@ from holdfast.errors import BadInput
 from holdfast.host.private_files import is_in_memory, write_all
 
 WARNING = "secret: use your own printer; many printers keep copies on a disk, and cloud print services always do"
+_NOT_THERE = "Holdfast does not write the words there, because deleted data can be recovered from a disk"
 
 
 def check_way_out(out: str | None, *, text: bool) -> None:
@@ -37,7 +38,7 @@ def check_way_out(out: str | None, *, text: bool) -> None:
         return
     if not is_in_memory(Path(f"/proc/self/fd/{number}")):
         raise BadInput(
-            "standard output is a file on a disk, and a disk keeps what was deleted",
+            f"standard output is a file on a disk. {_NOT_THERE}",
             hint="pipe it to a printer (`| lp`) or to a program that encrypts it (`| age -p > FILE`), "
             "or write to /dev/shm",
         )
@@ -81,6 +82,5 @@ def _check_file(path: Path) -> None:
         raise BadInput(f"there is no folder {path.parent}")
     if not is_in_memory(path.parent):
         raise BadInput(
-            f"{path} would be on a disk, and a disk keeps what was deleted",
-            hint="write to /dev/shm, or pipe it to a printer (`| lp`)",
+            f"{path} would be on a disk. {_NOT_THERE}", hint="write to /dev/shm, or pipe it to a printer (`| lp`)"
         )

@@ -93,7 +93,9 @@ class LogSession:
         asked = witnesses_to_ask(self.log, signed.record)
         after = accept(self.log, signed, port=self.port, asked=asked)
         if isinstance(after, Refusal):
-            raise KeysReplaced(f"the record for {signed.record.position} does not fit into the log: {after.message}")
+            raise KeysReplaced(
+                f"the key log does not accept the new record at {signed.record.position}: {after.message}"
+            )
         self.log = after
 
     def prepare(self, signed: Signed[Record]) -> None:

@@ -331,8 +331,8 @@ def _check_journal(order: RecoveryOrder, escrow: Escrow | None) -> None:
         if not os.path.lexists(keys) or is_pointer(read(keys)):
             raise BadInput(
                 f"{order.folder} has a journal, but the escrow file with its keys was not given",
-                hint="give --escrow FILE (one is next to every backup); "
-                "to start without the journal, move its file to another folder",
+                hint="give --escrow FILE (there is an escrow.age next to every backup); "
+                "to start without the journal, move journal.db to another folder",
             )
 
 

@@ -297,8 +297,10 @@ def _packed(id_: AgentId, state: ArbiterState) -> bytes:
 
 
 def _unpacked(found: _File, id_: AgentId) -> ArbiterState:
-    if found.format != FORMAT or found.id != id_:
-        raise ValueError("another format, or of another agent")
+    if found.format != FORMAT:
+        raise ValueError(f"it has format {found.format}, not {FORMAT}")
+    if found.id != id_:
+        raise ValueError("it belongs to another agent")
     lease, contender = found.lease, found.contender
     return ArbiterState(
         boot=found.boot,

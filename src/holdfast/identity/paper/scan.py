@@ -36,7 +36,7 @@ def scan(path: Path) -> str:
     pages = _drawn(raw) if raw.startswith(b"%PDF") else [raw]
     found = "\n".join(_run(_READER, page) for page in pages).strip()
     if not found:
-        raise BadSheet(f"no code found in {str(path)!r}")
+        raise BadSheet(f"no QR code found in {str(path)!r}")
     return found
 
 

@@ -117,7 +117,12 @@ def _parsed(text: str, number: int) -> Any:
         count = f"; it has {len(numbers)} words" if len(numbers) != SHARE_WORDS else ""
         raise BadShare(f"share {number}: a word is wrong or missing{count}", reason="damaged", number=number) from None
     if share.iteration_exponent > EXPONENT_MAX:
-        raise BadShare(f"share {number} asks for more work than Holdfast accepts", reason="other", number=number)
+        raise BadShare(
+            f"share {number} has an iteration exponent of {share.iteration_exponent}; Holdfast accepts at most "
+            f"{EXPONENT_MAX}. Holdfast did not make this share",
+            reason="other",
+            number=number,
+        )
     return share
 
 

@@ -49,9 +49,13 @@ class SheetRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def printed(self, *sheets: PrintedSheet) -> SheetRegister:
         """With new sheets; none of them counts before it is verified."""
-        numbers = [one.number for one in (*self.sheets, *sheets)]
-        if len(set(numbers)) != len(numbers) or len(numbers) > SHEETS_MAX:
-            raise BadInput("each sheet number is used only once")
+        used: set[int] = set()
+        for one in (*self.sheets, *sheets):
+            if one.number in used:
+                raise BadInput(f"sheet number {one.number} is already used")
+            used.add(one.number)
+        if len(self.sheets) + len(sheets) > SHEETS_MAX:
+            raise BadInput(f"the register has {len(self.sheets):,} sheets; Holdfast accepts at most {SHEETS_MAX:,}")
         return SheetRegister(sheets=(*self.sheets, *sheets))
 
     def verified(self, number: int, *, date: str) -> SheetRegister:

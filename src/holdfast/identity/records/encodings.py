@@ -108,7 +108,7 @@ def signature_text(raw: bytes) -> str:
 
 def signature_bytes(text: str) -> bytes:
     if len(text) != SIGNATURE_CHARS:
-        raise BadRecord(f"a signature has {SIGNATURE_CHARS} characters")
+        raise BadRecord(f"a signature has {len(text)} characters instead of {SIGNATURE_CHARS}")
     try:
         raw = base64.b64decode(f"{text}==".encode("ascii"), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

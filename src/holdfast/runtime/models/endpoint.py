@@ -223,7 +223,7 @@ def _from_secret(endpoint: Endpoint, keys: Keys | None) -> str:
     where = f"endpoint {endpoint.name}: its key {endpoint.key}"
     name = find_whole(endpoint.key)
     if keys is None or name is None:
-        raise ModelKeyRefused(f"{where} is a secret, which only a run can look up")
+        raise ModelKeyRefused(f"{where} is a secret handle; Holdfast can look it up only while it runs a task")
     try:
         return keys(name)
     except SecretNotFound:

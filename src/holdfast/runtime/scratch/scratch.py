@@ -82,7 +82,10 @@ class Folder:
             return
         mine = os.fstat(self.fd)
         if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
-            raise errors.ScratchRefused(f"{self.path} is not the folder that this run was given")
+            raise errors.ScratchRefused(
+                f"{self.path} is no longer the scratch folder that Holdfast made for this run: "
+                "another folder or file is in its place"
+            )
 
     def remove(self) -> None:
         """Remove what it holds, and what was moved away beside it; the last use of this folder."""

@@ -95,7 +95,8 @@ class AskCall(StepCall[Reply]):
         talk = self._talk if isinstance(self._talk, Talk) else _listed(writer, self._talk)
         if talk.asking:
             raise errors.Misuse(
-                "the model is already answering this talk", hint="use talk.copy() for a second conversation"
+                "an earlier call with this `Talk` is still waiting for the model's answer",
+                hint="use talk.copy() for a second conversation",
             )
         talk.check_end()
         head = checked_head(self._model, talk, tools=self._tools, settings=self._settings)

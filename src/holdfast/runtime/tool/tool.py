@@ -5,7 +5,7 @@ made by the orchestrator, after the checkpoint is durable. What it says about it
 
 * it returns: the effect took place, the value is recorded;
 * `raise Refused(proof)`: the far end says it did not happen and will not;
-* `raise NotSent()`: no byte left; `raise Busy(after)`: the far end still works on this key;
+* `raise NotSent()`: no byte was sent; `raise Busy(after)`: the far end still works on this key;
 * anything else, a timeout or a cancel: unknown. (For Read and Transactional: a plain failure.)
 """
 
