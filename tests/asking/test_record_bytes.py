@@ -29,7 +29,7 @@ _VARYING = (
     (rb'"(question|worker|reply|request)":"[^"]*"', rb'"\1":*'),
     (rb"[0-9a-f]{12,}", b"H"),
     (rb"\b\d{10,}\b", b"N"),
-    (rb'"quiet_in_ms":\d+', b'"quiet_in_ms":N'),
+    (rb'"(quiet_in_ms|cached_tokens|cold_tokens)":\d+', rb'"\1":N'),  # tokens: the model may know the prefix
 )
 
 

@@ -148,7 +148,7 @@ async def test_a_folder_that_was_put_back_is_backed_up_with_a_warning_and_nothin
     home = ("--home", str(world.home.folder))
     assert await run("backup", "list", "--json", *home) == 0
     (finding,) = json.loads(capfd.readouterr().out)["findings"]
-    assert "end at snapshot 2, and its places know of 4" in finding
+    assert "end at snapshot 2, but its places know of snapshot 4" in finding
     assert await run("backup", "now", "--json", *home) == 0
     shown = json.loads(capfd.readouterr().out)
     assert shown["snapshot"]["seq"] == 5

@@ -100,7 +100,7 @@ async def test_where_nothing_of_it_is_whole_an_older_one_is_taken_and_told(world
     report = await restore_to(world.root / "some", means, Wish(files=("image.bin",)))
     assert (report.seq, report.place) == (3, "place-2")
     assert report.behind is not None
-    assert any("no wanted file is whole" in one.message for one in report.passed)
+    assert any("none of these files can be restored without damage" in one.message for one in report.passed)
     assert (world.root / "some" / "image.bin").read_bytes() == b"older"
     alone = Wish(files=("image.bin",), archive=newest.snapshot.archive)
     with pytest.raises(BackupDamaged, match=r"image\.bin"):

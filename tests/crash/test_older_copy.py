@@ -90,7 +90,7 @@ async def pay_and_be_killed(folder: Path, far_end: FarEnd, *, inside: bool) -> N
 async def check_refused(folder: Path, far_end: FarEnd, copies: Copies) -> None:
     before = copies.digest()
     for _ in range(2):  # and refused again: asking changes nothing
-        with pytest.raises(JournalOlderCopy, match="older day"):
+        with pytest.raises(JournalOlderCopy, match="older copy"):
             await payer.work(folder, far_end.url)
     assert copies.digest() == before
     assert (await far_end.ledger()).count == 1

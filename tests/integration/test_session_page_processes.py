@@ -22,7 +22,7 @@ PREPARE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from holdfast.core.clock import SystemClock
-from holdfast.journal.sqlite import high_water
+from holdfast.journal.sqlite.host import high_water
 from holdfast.journal.sqlite.host.page import SessionPage
 folder = Path(sys.argv[1])
 def page(name):

@@ -64,6 +64,9 @@ class StoredAnswer:
     body: bytes
 
 
+Answer = StoredAnswer  # its name until 0.2
+
+
 class KeyState(Enum):
     """What a key is, for a request that asks under it."""
 

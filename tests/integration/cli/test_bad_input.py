@@ -309,7 +309,7 @@ def test_an_older_copy_is_refused(hf: Commands) -> None:
         (hf.folder / name).unlink(missing_ok=True)
     shutil.copy(hf.folder / "old.db", hf.folder / "journal.db")
     for again in (words, ("worker", "app.py:only"), ("task", "list")):
-        assert "copied back from an older day" in refused_line(hf, *again, code=6)
+        assert "the file is an older copy" in refused_line(hf, *again, code=6)
     assert "journal-older-copy" in hf("doctor", code=6).out
     assert len((hf.folder / "sent").read_text().split()) == 1
 
