@@ -27,6 +27,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -204,8 +205,10 @@ def main() -> None:
         channel.sendall(frame({"ready": True}, what="answer"))
         if receive(channel) is None:
             return
-        channel.sendall(_outcome(function, request))
-        sys.stdout.flush()
+        outcome = _outcome(function, request)
+        with suppress(OSError, ValueError):  # its words first: the worker may end this process once it has the outcome
+            sys.stdout.flush()
+        channel.sendall(outcome)
 
 
 def _outcome(function: Function, request: Message) -> bytes:
