@@ -72,9 +72,7 @@ async def memory_beside(
     path: Path, journal: Journal, *, secrets: Secrets, log: Log | None = None
 ) -> AsyncGenerator[Memory | None]:
     """The memory of the agent in whose folder this journal is, kept while the block lasts.
-
-    None if the folder is not an agent's, or cannot be one: the log says why, the work continues.
-    """
+    None if the folder is not an agent's, or cannot be one: the log says why, the work continues."""
     log = log or Log()
     try:
         home = find_home(path.parent)
@@ -101,9 +99,7 @@ async def open_file_journal(
     moving: bool = False,
 ) -> tuple[Journal, KeyRing]:
     """The journal at this path with its keys; makes both if there are none.
-
-    Raises MovedAway if the agent was moved to another host; `moving` is for the move itself.
-    """
+    Raises MovedAway if the agent was moved to another host; `moving` is for the move itself."""
     instance = path.parent / INSTANCE
     if not moving:
         check_not_moved(instance)
@@ -142,9 +138,7 @@ async def acting(
     journal: Path, *, clock: Clock, entropy: Entropy, notices: Notices | None, log: Log, patient: bool
 ) -> AsyncGenerator[AgentLease | None]:
     """The agent's lease, held, while the block runs; None if the folder has no arbiter.
-
-    Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient.
-    """
+    Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient."""
     check_not_moved(journal.parent / INSTANCE)
     home = peek_home(journal.parent)
     if home is None or home.arbiter is None:

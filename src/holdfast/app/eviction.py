@@ -57,9 +57,7 @@ HINT = (
 
 def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
     """Check once. Raises KeysReplaced if this machine was evicted.
-
-    Raises LogDamaged and other errors of the home's own files; never for a remote source.
-    """
+    Raises LogDamaged and other errors of the home's own files; never for a remote source."""
     port = port or Sodium()
     known = find_own_log(home.folder, port)
     if known is None:

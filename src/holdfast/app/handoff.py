@@ -29,9 +29,7 @@ from holdfast.memory.handoff_writer import HandoffWriter
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The hand-off, and its source.
-
-    `journal`; `file`: there is no journal, handoff.md was read; `files`: those of an adopted agent.
-    """
+    `journal`; `file`: there is no journal, handoff.md was read; `files`: those of an adopted agent."""
 
     handoff: Handoff
     source: str
@@ -76,9 +74,7 @@ def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) 
 
 async def read_answer(home: AgentHome) -> Answer:
     """The hand-off from the journal; without a journal, from the file.
-
-    Updates the file too. Raises NoHandoff if neither exists.
-    """
+    Updates the file too. Raises NoHandoff if neither exists."""
     if not os.path.lexists(home.journal):
         if home.state != home.folder:
             return Answer(handoff=write_foreign(home), source="files")

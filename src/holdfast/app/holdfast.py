@@ -112,9 +112,7 @@ class Holdfast:
         self, task: TaskType | str, /, *, request_id: str | None = None, **args: Any
     ) -> TaskHandle:  # Any: checked as JSON before anything is written
         """Accept a task. On return it is durable.
-
-        With a request id, the same call again finds the same task; with other arguments it raises RequestConflict.
-        """
+        With a request id, the same call again finds the same task; with other arguments it raises RequestConflict."""
         self._check_alive()
         name = task if isinstance(task, str) else task.name
         if isinstance(task, str):
@@ -168,10 +166,8 @@ class Holdfast:
         source: str = "webhook",
     ) -> None:  # Any: checked as JSON
         """Report what is known of an effect from elsewhere, for example from a webhook.
-
         Name it by effect key, or by task id and ordinal. Evidence that it happened closes an unknown
-        or parked step as succeeded; evidence that it did not is shown to the person who decides.
-        """
+        or parked step as succeeded; evidence that it did not is shown to the person who decides."""
         if effect_key:
             found = await self.journal.find_effect(effect_key_bytes(parse_effect_key(effect_key)))
             if found is None:
@@ -200,9 +196,7 @@ class Holdfast:
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None, by: str = "", note: str = ""
     ) -> None:  # Any: checked as JSON
         """Decide a parked step: it was `done`, `run` it, or `skip` it.
-
-        Raises NotSettleable if it is not parked, NotNow while a request may be in flight.
-        """
+        Raises NotSettleable if it is not parked, NotNow while a request may be in flight."""
         step = await self.check_settle(task_id, ordinal, decision, result=result)
         body: Body = {
             "decision": decision,
@@ -279,9 +273,7 @@ class Holdfast:
     @asynccontextmanager
     async def scope(self, name: str, *, gate: Gate | None = None) -> AsyncGenerator[Scope, None]:
         """Durable calls for code that Holdfast does not run; see docs/how-to/foreign-loops.md.
-
-        `gate`: what may be called in it; all calls of the scope count, also of earlier days.
-        """
+        `gate`: what may be called in it; all calls of the scope count, also of earlier days."""
         self._check_alive()
         check_gate(gate)
         engine = self.engine
@@ -367,9 +359,7 @@ class Holdfast:
 
     async def _serve(self, engine: Engine) -> None:
         """Serve; start a new session after a lost one; remember the error that ended it.
-
-        A busy or full journal does not end it: callers in this process wait for this engine.
-        """
+        A busy or full journal does not end it: callers in this process wait for this engine."""
         while True:
             try:
                 await engine.serve()

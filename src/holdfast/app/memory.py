@@ -193,9 +193,7 @@ class AddedLine(msgspec.Struct, frozen=True, kw_only=True):
 
 async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> AddedLine:
     """Add a line to the memory of the agent in this folder, beside its worker or without one.
-
-    It goes through the journal where there is one, else straight into the file.
-    """
+    It goes through the journal where there is one, else straight into the file."""
     place = MemoryPlace(folder=home.folder)
     remark = Remark(remark_id=SystemEntropy().bytes(16).hex(), to=remark_to(to), text=text, origin=origin)
     check_remark(remark)

@@ -31,9 +31,7 @@ def make_notices(settings: Settings) -> Notices | None:
 
 class NotTold(HoldfastError):
     """A notice could not be delivered by the command or webhook of `[notices]`.
-
-    `holdfast doctor` counts the undelivered ones.
-    """
+    `holdfast doctor` counts the undelivered ones."""
 
     code = "notice-failed"
     default_hint = "Holdfast tries again; see `[notices]` in docs/reference/settings.md"

@@ -91,10 +91,8 @@ class New(NamedTuple):
 
     def help(self, text: str) -> argparse.ArgumentParser:
         """The purpose, `columns:` that explain what the table shows, `examples:` of command lines that work.
-
         The text of a verb starts with its summary, in a paragraph of its own. The summary of a
-        top-level command is in COMMANDS, so that `holdfast --help` loads nothing.
-        """
+        top-level command is in COMMANDS, so that `holdfast --help` loads nothing."""
         first, _, rest = text.partition("\n")
         lines = [first, *dedent(rest).rstrip().split("\n")]
         end = next(i for i, line in enumerate(lines) if line in ("columns:", "examples:"))

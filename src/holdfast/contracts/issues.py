@@ -1,11 +1,10 @@
 """Issues and comments at a Git host with GitHub's habits: Queryable by a mark in the body.
 
-The host has no idempotency key. Every text that is posted here ends in a mark, an HTML comment
-that readers do not see: the effect key and a short digest of the arguments. After a doubt, and in
-quiet, the lookup reads the host's list of issues (newest first) or of an issue's comments as far
-back as the effect can be old: lists are kept up to date within seconds, which is part of the
-quiet time. The host's search lags behind by minutes and is asked only where the list is too long;
-it can then say found, never absent.
+The host has no idempotency key. Every text that is posted here ends in a mark, an HTML comment that readers do not see:
+the effect key and a short digest of the arguments. After a doubt, and in quiet, the lookup reads the host's list of
+issues (newest first) or of an issue's comments as far back as the effect can be old: lists are kept up to date within
+seconds, which is part of the quiet time. The host's search lags behind by minutes and is asked only where the list is
+too long; it can then say found, never absent.
 
 403 and 429 that limit the rate are refusals that say when to come back: nothing was done.
 """

@@ -158,8 +158,7 @@ def _address(text: str) -> str:
 
 
 def message_id(text: str) -> str:
-    """The request's id in the id of one message: `ID.filter...` or `ID.recvd-...`, then a server
-    and a recipient."""
+    """The request's id in the id of one message: `ID.filter...` or `ID.recvd-...`, then a server and a recipient."""
     return _OF_ONE.sub("", text)
 
 
@@ -167,11 +166,8 @@ def message_id(text: str) -> str:
 
 
 class MailEvents:
-    """The events of one webhook.
-
-    Any event about a mail proves that its request was accepted, a bounce too. What became of the mail
-    then is for your own code; these events only settle doubts.
-    """
+    """The events of one webhook. Any event about a mail proves that its request was accepted, a bounce too. What became
+    of the mail then is for your own code; these events only settle doubts."""
 
     def __init__(self, public_key: str) -> None:
         """`public_key`: the verification key that the provider shows, base64. It is no secret."""
@@ -185,9 +181,7 @@ class MailEvents:
 
     async def take(self, hf: TakesEvidence, *, body: bytes, signature: str, timestamp: str) -> int:
         """Check one batch of events and hand them on: how many effects of this journal it told of.
-
-        Raises BadEvent where it is not the provider's.
-        """
+        Raises BadEvent where it is not the provider's."""
         self.check(body, signature=signature, timestamp=timestamp)
         told = [
             await tell(hf, effect_key=key, result=result, source="mail webhook")
@@ -196,11 +190,8 @@ class MailEvents:
         return sum(told)
 
     def check(self, body: bytes, *, signature: str, timestamp: str) -> None:
-        """Raises BadEvent unless the signature is for this time and body.
-
-        As the provider publishes it: ECDSA on the curve P-256 with SHA-256, over the text of the
-        timestamp header followed by the raw body; base64 of DER.
-        """
+        """Raises BadEvent unless the signature is for this time and body. As the provider publishes it: ECDSA on the
+        curve P-256 with SHA-256, over the text of the timestamp header followed by the raw body; base64 of DER."""
         try:
             raw = base64.b64decode(signature, validate=True)
             self._key.verify(raw, timestamp.encode() + body, ec.ECDSA(hashes.SHA256()))

@@ -121,9 +121,7 @@ async def charge(
     fields: Fields | None = None,
 ) -> Fields:
     """Make a payment and confirm it. `amount` is in the currency's smallest unit.
-
-    `fields` are further fields of the payment, as the provider names them.
-    """
+    `fields` are further fields of the payment, as the provider names them."""
     own = {
         "amount": amount,
         "currency": currency,
@@ -318,9 +316,7 @@ class PaymentEvents:
 
     async def take(self, hf: TakesEvidence, *, body: bytes, signature: str) -> bool:
         """Check one event and hand it on. True where it was about an effect of this journal.
-
-        Raises BadEvent where it is not the provider's, SecretNotFound where none is set.
-        """
+        Raises BadEvent where it is not the provider's, SecretNotFound where none is set."""
         check_signature(
             body, signature, secret=hf.secrets.get_value(self._name), now=time.time(), tolerance_s=self._tolerance_s
         )
@@ -329,12 +325,9 @@ class PaymentEvents:
 
 
 def check_signature(body: bytes, signature: str, *, secret: str, now: float, tolerance_s: float = TOLERANCE_S) -> None:
-    """Raises BadEvent unless the header signs this body, lately, with this secret.
-
-    As the provider publishes it: the header holds `t=SECONDS` and one or more `v1=HEX`; each v1 is
-    HMAC-SHA-256 of `SECONDS.BODY` under the endpoint's secret. One that matches is enough (two are
-    sent while a secret is rolled). Old signatures are refused.
-    """
+    """Raises BadEvent unless the header signs this body, lately, with this secret. As the provider publishes it: the
+    header holds `t=SECONDS` and one or more `v1=HEX`; each v1 is HMAC-SHA-256 of `SECONDS.BODY` under the endpoint's
+    secret. One that matches is enough (two are sent while a secret is rolled). Old signatures are refused."""
     parts = [part.strip().partition("=") for part in signature.split(",")]
     times = [value for name, _, value in parts if name == "t"]
     if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal()):

@@ -103,11 +103,8 @@ def as_object(value: object) -> dict[str, Any]:  # Any: the far end's JSON
 
 
 def json_objects(value: object) -> list[dict[str, Any]]:  # Any: the far end's JSON
-    """The objects of a list that came as JSON.
-
-    Raises ValueError where it is something else: a page of a proxy is no empty list, and a lookup
-    that raises cannot say.
-    """
+    """The objects of a list that came as JSON. Raises ValueError where it is something else: a page of a proxy is no
+    empty list, and a lookup that raises cannot say."""
     if not isinstance(value, list):
         raise ValueError("the far end's answer contains no list")
     items = cast("list[object]", value)

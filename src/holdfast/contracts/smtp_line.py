@@ -130,9 +130,7 @@ async def connect(
     host: str, port: int, *, security: Security, context: ssl.SSLContext | None
 ) -> tuple[Line, frozenset[str]]:
     """A connection that has said hello, secured as asked; and what the server offers.
-
-    Raises Reply, OSError (LineBroken among them).
-    """
+    Raises Reply, OSError (LineBroken among them)."""
     loop = asyncio.get_running_loop()
     tls = context if security == "tls" else None
     transport, line = await loop.create_connection(Line, host, port, ssl=tls, server_hostname=host if tls else None)

@@ -4,9 +4,8 @@ One transaction holds all of it: a row in the table of effects whose primary key
 your statements, the messages of your outbox, and the result. So at all times either none of them
 is there or all are, and a second attempt, on whatever worker, meets the row and gives its result.
 
-The row is inserted first. A second attempt that runs at the same moment waits for the first one at
-that key, in every database with a primary key, and then finds it taken: no isolation level is asked
-for, no lock, no clock.
+The row is inserted first. A second attempt that runs at the same moment waits for the first one at that key, in every
+database with a primary key, and then finds it taken: no isolation level is asked for, no lock, no clock.
 
 What an error says depends on where it comes from. Before `commit` is called nothing can have been
 done: the database throws away what was not committed, also when the connection or this process is

@@ -79,9 +79,7 @@ def judge(
     back: tuple[bool | None, bool | None] = (None, None),
 ) -> Verdict:
     """Count at the far ends; name every promise that did not hold.
-
-    `back` says of an agent that came back whether it is the same and remembers.
-    """
+    `back` says of an agent that came back whether it is the same and remembers."""
     counts = Counter(
         (far_end, effect.task, effect.base) for far_end, page in ledgers.items() for effect in page.effects
     )

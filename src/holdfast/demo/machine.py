@@ -130,9 +130,7 @@ async def bring_back(home: Path, words: str, place: Path, machine: Machine) -> R
 
 def answers_as(home: AgentHome, before: KeyLog) -> bool:
     """Whether the agent in this folder answers a fresh challenge under the id of that log.
-
-    Judged by the log that it shows now, which must begin as the old one did.
-    """
+    Judged by the log that it shows now, which must begin as the old one did."""
     port, clock = Sodium(), SystemClock()
     log = read_own_log(home.folder, port)
     if log.id != before.id or home.vault is None:

@@ -27,9 +27,7 @@ LOG_CHARS_SHOWN = 600
 
 class DemoFailed(Terminal):
     """The demo itself could not continue; that says nothing about the promises.
-
-    Run it again with `--keep` and read `worker-*.log` in its folder.
-    """
+    Run it again with `--keep` and read `worker-*.log` in its folder."""
 
     code = "demo-failed"
     default_hint = "run it again with --keep and look at worker-*.log in its folder"

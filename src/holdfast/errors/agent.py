@@ -44,20 +44,16 @@ class MemoryFileBusy(Retryable):
 
 class MovedAway(Conflict):
     """This copy of the agent was moved to another host, or is being moved; it does not run.
-
     `holdfast migrate import` takes the package on the other host. `holdfast migrate export` continues an
-    interrupted move. See docs/how-to/move-an-agent.md.
-    """
+    interrupted move. See docs/how-to/move-an-agent.md."""
 
     code = "moved-away"
     default_hint = "start the agent on the other host; `holdfast migrate cancel` undoes a move"
 
 
 class MoveRefused(Conflict):
-    """A package cannot be imported here, or a move cannot be cancelled.
-
-    The package was imported before, belongs to another agent, is older than this folder or is not a
-    package; or the agent is an adopted one. Nothing was changed.
+    """A package cannot be imported here, or a move cannot be cancelled. The package was imported before, belongs to
+    another agent, is older than this folder or is not a package; or the agent is an adopted one. Nothing was changed.
     """
 
     code = "move-refused"

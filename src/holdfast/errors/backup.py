@@ -216,12 +216,9 @@ class BackupDamaged(StateUnusable):
 
 
 class ArchiveRefused(StateUnusable):
-    """An archive holds what no snapshot holds: links, devices, names that lead outside, unknown files,
-    or more bytes than the signed head says.
-
-    This is not ordinary damage: a person with write access to that place may have made it. Nothing was
-    written outside a scratch folder.
-    """
+    """An archive holds what no snapshot holds: links, devices, names that lead outside, unknown files, or more bytes
+    than the signed head says. This is not ordinary damage: a person with write access to that place may have made it.
+    Nothing was written outside a scratch folder."""
 
     code = "archive-refused"
     default_hint = "nothing was restored. Restore from another place, and find out who can write to this one"
@@ -237,10 +234,8 @@ class PruneRefused(Conflict):
 
 class SnapshotsMissing(Conflict):
     """Snapshots have disappeared from a place, and Holdfast did not remove them.
-
     A person with access to the place or its passphrase removed them, or the repository was put back to an
-    older day. New snapshots are still made there. The report stays until you accept it.
-    """
+    older day. New snapshots are still made there. The report stays until you accept it."""
 
     code = "snapshots-missing"
     default_hint = (

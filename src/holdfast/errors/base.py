@@ -162,10 +162,8 @@ class BadInput(BadUsage):
 
 class BadValue(BadUsage):
     """An argument or result is not a JSON value that can be stored exactly.
-
     Examples: NaN, infinity, a whole number beyond 64 bits, text with a lone surrogate, a Python object, more than 200
-    levels. The message names the place in the value. Pass large whole numbers as text, bytes through a blob.
-    """
+    levels. The message names the place in the value. Pass large whole numbers as text, bytes through a blob."""
 
     code = "bad-value"
     default_hint = "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"

@@ -14,12 +14,9 @@ class BadRecord(BadInput):
 
 
 class NotFinal(Retryable):
-    """A record of the key log was sent, and too few witnesses have signed for it; the message says which
-    did not, and why.
-
-    Its keys are safe, the record is kept in `pending.jsonl`, and the old keys stay valid until it is final.
-    If witnesses are lost for good, a recovery may name new ones.
-    """
+    """A record of the key log was sent, and too few witnesses have signed for it; the message says which did not, and
+    why. Its keys are safe, the record is kept in `pending.jsonl`, and the old keys stay valid until it is final. If
+    witnesses are lost for good, a recovery may name new ones."""
 
     code = "not-final"
     default_hint = "run the same command again when the witnesses can be reached; it continues where it stopped"
@@ -55,12 +52,9 @@ class WitnessDamaged(StateUnusable):
 
 
 class KeysReplaced(Conflict):
-    """The key log names other keys than this vault holds: they were rotated elsewhere, by you or by a
-    thief of the next key.
-
-    If it was you, use the vault that was rotated; if not, recover with the paper. A worker ends with this
-    error when it sees that the agent was recovered elsewhere (docs/explanation/clones.md).
-    """
+    """The key log names other keys than this vault holds: they were rotated elsewhere, by you or by a thief of the next
+    key. If it was you, use the vault that was rotated; if not, recover with the paper. A worker ends with this error
+    when it sees that the agent was recovered elsewhere (docs/explanation/clones.md)."""
 
     code = "keys-replaced"
     default_hint = "the keys were rotated elsewhere: use the vault with the new keys, or evict with the recovery sheet"
@@ -175,10 +169,8 @@ class VaultExists(Conflict):
 
 class VaultLocked(StateUnusable):
     """No slot of the vault opened: the passphrase is wrong, or the file of the unattended slot is not mounted.
-
     The message names the vault and what was tried for each slot. Otherwise only the paper opens the vault
-    (docs/how-to/recovery.md).
-    """
+    (docs/how-to/recovery.md)."""
 
     code = "vault-locked"
     default_hint = "give the passphrase, or mount the file that unlocks the vault"

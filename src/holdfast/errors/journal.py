@@ -63,12 +63,9 @@ class JournalOlderCopy(StateUnusable):
 
 
 class JournalGone(StateUnusable):
-    """`instance/` shows that a journal of this name was used here, and its file is missing.
-
-    Its effects have happened, so Holdfast makes no new journal in its place. With `--begin-anew` open tasks
-    are forgotten; files and secrets stay, and a request submitted again under its old id is looked up or
-    parked before anything is sent.
-    """
+    """`instance/` shows that a journal of this name was used here, and its file is missing. Its effects have happened,
+    so Holdfast makes no new journal in its place. With `--begin-anew` open tasks are forgotten; files and secrets stay,
+    and a request submitted again under its old id is looked up or parked before anything is sent."""
 
     code = "journal-gone"
     default_hint = (
@@ -95,10 +92,8 @@ class CommitUnknown(Retryable):
 
 class SessionLost(Retryable):
     """The process was paused for longer than its lease (a laptop slept, a debugger held it, the disk hung).
-
     Other sessions may have its tasks, so it stops at once. A worker is started again by its parent; an
-    embedded engine begins a new session.
-    """
+    embedded engine begins a new session."""
 
     code = "session-lost"
     default_hint = (

@@ -72,9 +72,7 @@ class NoSchema(BadUsage):
 class BadSecret(BadUsage):
     """The name or value of a secret is not allowed: a value below 8 characters, too large, or part of a name; a name
     with other characters than small letters, digits, `_` and `-`; a secret that exists already.
-
-    The value is never shown.
-    """
+    The value is never shown."""
 
     code = "bad-secret"
     default_hint = "see docs/how-to/secrets.md"
@@ -114,9 +112,7 @@ class SecretInUse(Conflict):
 class ScratchRefused(BadUsage):
     """The scratch folder holds something that another worker cannot get as it is: a link, pipe, socket or device, a
     file on another file system, a name that is not UTF-8, or two names that some file systems treat as one.
-
-    The message names the path. `run.call` raises it before anything is sent; after a call it is scratch-not-kept.
-    """
+    The message names the path. `run.call` raises it before anything is sent; after a call it is scratch-not-kept."""
 
     code = "scratch-refused"
     default_hint = "keep only plain files and folders below run.scratch.path"

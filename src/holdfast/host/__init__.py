@@ -1,3 +1,2 @@
 """What Holdfast asks of the operating system: private files, folders, mounts, SQLite, hardening, logs.
-Imports core and errors.
-"""
+Imports core and errors."""

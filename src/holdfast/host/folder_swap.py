@@ -5,12 +5,11 @@ the name leads to the old folder or to the new one, whole. Afterwards the old on
 where it is kept. Where the exchange is missing (other kernels, some file systems) there are two
 renames, and a crash between them leaves no folder under the name.
 
-Before either, a note beside the folder says what is about to happen: where the new folder lies,
-which inode it is, where the old one is to be kept. `settle`, run before every restore, reads the
-note that a crash has left and finishes or undoes: if the name leads to the new inode the exchange
-was done, and the old folder is moved to where it is kept; if nothing is under the name the old
-folder is put back; otherwise nothing had happened yet. So after a kill anywhere the name leads to
-one whole folder, and the old one is never removed.
+Before either, a note beside the folder says what is about to happen: where the new folder lies, which inode it is,
+where the old one is to be kept. `settle`, run before every restore, reads the note that a crash has left and finishes
+or undoes: if the name leads to the new inode the exchange was done, and the old folder is moved to where it is kept; if
+nothing is under the name the old folder is put back; otherwise nothing had happened yet. So after a kill anywhere the
+name leads to one whole folder, and the old one is never removed.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ _MISSING = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)  # other kernels, some
 
 def exchange_names(one: Path, other: Path) -> bool:
     """At every instant each name leads to one of the two; False where that cannot be done here.
-
-    Raises OSError where it could be, and was not: one of them is not there, or not ours.
-    """
+    Raises OSError where it could be, and was not: one of them is not there, or not ours."""
     call = _renameat2()
     if call is None:
         return False
@@ -78,9 +75,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
     """`fresh` becomes `home`; what was there lies at `aside` afterwards. Durable on return.
-
-    All three on one file system, `aside` free. True where there was something to keep.
-    """
+    All three on one file system, `aside` free. True where there was something to keep."""
     if os.path.lexists(aside):
         raise BackupFailed(f"{aside} already exists")
     note = _Note(fresh=str(fresh), inode=fresh.stat().st_ino, aside=str(aside))

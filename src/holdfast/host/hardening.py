@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 def harden() -> list[str]:
     """Files 0600 by default, no core dumps, no reading of our memory by other processes.
-
-    Returns what this platform lacks, in words for `holdfast doctor`; empty on Linux.
-    """
+    Returns what this platform lacks, in words for `holdfast doctor`; empty on Linux."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not IS_LINUX:
@@ -31,10 +29,8 @@ def harden() -> list[str]:
 
 def die_with_parent(parent_pid: int) -> list[str]:
     """Be killed by the kernel when the parent dies; end at once if it is dead already.
-
     "Parent" means the thread that started this process: a parent starts children from a thread
-    that lives as long as they may. Returns what this platform lacks; empty on Linux.
-    """
+    that lives as long as they may. Returns what this platform lacks; empty on Linux."""
     missing: list[str] = []
     if IS_LINUX:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

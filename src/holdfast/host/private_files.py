@@ -4,12 +4,11 @@ True at all times of what is opened or written here: files are 0600, folders 070
 neither a symbolic link; whatever is found wider, foreign or linked is refused with the command
 that mends it, never repaired in silence, because somebody may have read it already.
 
-`write_atomically` keeps one promise: after a crash at any instant the name holds either the old
-bytes or the new ones, whole. The order is temporary file in the same folder, write, sync, rename,
-sync of the folder. A crash before the rename leaves a temporary file that starts with a dot and
-ends in `.new`; it means nothing and is removed by whoever tidies the folder. All acts after the
-first go through one descriptor of the folder, so a folder swapped on the way cannot lead the
-rename elsewhere.
+`write_atomically` keeps one promise: after a crash at any instant the name holds either the old bytes or the new ones,
+whole. The order is temporary file in the same folder, write, sync, rename, sync of the folder. A crash before the
+rename leaves a temporary file that starts with a dot and ends in `.new`; it means nothing and is removed by whoever
+tidies the folder. All acts after the first go through one descriptor of the folder, so a folder swapped on the way
+cannot lead the rename elsewhere.
 
 Which file system a path is on is read from /proc/self/mountinfo. macOS has no such file: there every
 file system is taken for a local one, which the platform table says.
@@ -105,9 +104,8 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def check_place(path: Path, *, allow_network_fs: bool = False) -> None:
     """Refuse a path where other users or another machine could change what we rely on.
 
-    The path itself may not exist yet; then what exists above it is checked. Symbolic links that
-    only the administrator can have made (/tmp on macOS) are followed; every other one is refused,
-    and so is a final link, whoever made it.
+    The path itself may not exist yet; then what exists above it is checked. Symbolic links that only the administrator
+    can have made (/tmp on macOS) are followed; every other one is refused, and so is a final link, whoever made it.
 
     Raises:
         SymlinkRefused, OpenParent, NetworkFileSystem, ReadOnly
@@ -150,10 +148,8 @@ def ensure_private_folder(path: Path) -> None:
 
 def open_private(path: Path, flags: int) -> int:
     """Open a file of ours and return the descriptor; what was opened is what was checked.
-
     With O_CREAT a new file is 0600 whatever the umask. Raises FileNotFoundError and
-    FileExistsError as `os.open` does, and the errors of `check_private_file`.
-    """
+    FileExistsError as `os.open` does, and the errors of `check_private_file`."""
     # O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end.
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -189,9 +185,7 @@ def locked(path: Path) -> Generator[None]:
 
 def write_atomically(path: Path, data: bytes, *, keep_mode: bool = False) -> None:
     """Replace the file's contents durably: after a crash it holds the old bytes or the new.
-
-    With `keep_mode` a file that is there keeps its mode and group: a person has set them.
-    """
+    With `keep_mode` a file that is there keeps its mode and group: a person has set them."""
     try:
         folder = os.open(path.parent, _FOLDER_FLAGS)
     except OSError as error:
@@ -226,9 +220,7 @@ def destroying(path: Path) -> Generator[None]:
 
 def create_durably(path: Path, data: bytes) -> bool:
     """Write a file that is not there yet, whole; False where it is, which then stays as it is.
-
-    Of several processes that try at once exactly one gets True.
-    """
+    Of several processes that try at once exactly one gets True."""
     try:
         folder = os.open(path.parent, _FOLDER_FLAGS)
     except OSError as error:
@@ -349,10 +341,8 @@ def _keep_mode(folder: int, name: str, temporary: str) -> None:
 
 def take_mode(fd: int, after: os.stat_result) -> None:
     """Give an open file the mode and group of another; the rights of a group only to that group.
-
     Where we may not give it that group (we are not in it), its group gets no rights at all: another
-    group than the person chose must not get them in its place.
-    """
+    group than the person chose must not get them in its place."""
     mode, found = stat.S_IMODE(after.st_mode) & 0o777, os.fstat(fd)
     if found.st_gid != after.st_gid:
         try:

@@ -1,9 +1,8 @@
 """The border to SQLite: how a database is opened and copied, and the part of a connection that we use.
 
-Every connection of the package is opened here, with the flags and pragmas of its purpose. Opening to
-look changes nothing: SQLite would otherwise move a database's log into its file when the last
-connection is closed. apsw's own stubs leave row values half unknown; rows are read by position and
-checked where they become values of ours.
+Every connection of the package is opened here, with the flags and pragmas of its purpose. Opening to look changes
+nothing: SQLite would otherwise move a database's log into its file when the last connection is closed. apsw's own stubs
+leave row values half unknown; rows are read by position and checked where they become values of ours.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A folder's contents through descriptors: what is there, and whether it can be kept.
 
-Nothing here follows a symbolic link: each name is opened relative to the
-descriptor of the folder that holds it, with O_NOFOLLOW, so that a folder which is swapped for a
-link on the way leads nowhere. `scan` tells what is there and judges nothing but how much; `check`
-judges, and touches no file.
+Nothing here follows a symbolic link: each name is opened relative to the descriptor of the folder that holds it, with
+O_NOFOLLOW, so that a folder which is swapped for a link on the way leads nowhere. `scan` tells what is there and judges
+nothing but how much; `check` judges, and touches no file.
 
 Whether a file is the one that was read before is told by its mark (device, inode, size, time of
 change and of status). A time of change is as coarse as a tick of the kernel: a file that changed
@@ -86,9 +85,7 @@ def device_of(folder: int) -> int:
 
 def scan(root: int, *, limits: Limits | None) -> list[FoundFile]:
     """Everything below the folder, each before what it holds. Raises ScratchTooLarge, Gone.
-
-    Without limits as deep as they are; what lies deeper than this can follow is one folder.
-    """
+    Without limits as deep as they are; what lies deeper than this can follow is one folder."""
     found: list[FoundFile] = []
     for one in _walk(root, "", 1, limits):
         found.append(one)

@@ -1,9 +1,8 @@
 """The journal's second port: what is done to a journal as a whole, from outside any session.
 
-`contract.Journal` is for those who work with tasks; this port is for those who keep the journal
-itself: open it, look at it without opening it, check it, copy it, move it to a new incarnation.
-Every journal that outlives its processes has one (`Capabilities.administered`), with these promises,
-checked by the same suite as the contract:
+`contract.Journal` is for those who work with tasks; this port is for those who keep the journal itself: open it, look
+at it without opening it, check it, copy it, move it to a new incarnation. Every journal that outlives its processes has
+one (`Capabilities.administered`), with these promises, checked by the same suite as the contract:
 
 * **Looking changes nothing.** `peek`, `incarnation`, `position`, `high_water`, `find_damage` and
   `copy` work beside running sessions and leave the journal as it was.
@@ -94,9 +93,7 @@ class JournalAdmin(Protocol):
 
     def peek(self) -> str:
         """Its id, once it is known to be a journal of ours that may be written.
-
-        Raises NotAJournal, JournalNewer, JournalDamaged, ReadOnly.
-        """
+        Raises NotAJournal, JournalNewer, JournalDamaged, ReadOnly."""
         ...
 
     def check_not_lost(self) -> None:
@@ -133,9 +130,7 @@ class JournalAdmin(Protocol):
 
     def copy(self, to: Path) -> JournalPosition:
         """Copy it into the empty file `to`, as it was after some commit, while sessions go on.
-
-        The copy is whole and checked. Raises JournalDamaged, JournalBusy, JournalFull.
-        """
+        The copy is whole and checked. Raises JournalDamaged, JournalBusy, JournalFull."""
         ...
 
     # changing

@@ -240,19 +240,14 @@ class Journal(Protocol):
         """Extend the lease from the moment of the request. Raises SessionLost."""
 
     async def end_session(self, session: Session, *, orderly: bool = True) -> None:
-        """Give up the lease; tasks still held go back to the queue. Safe to repeat.
-
-        With `orderly=False` the session only lets go, as if its process had died: the next
-        claim takes what it held and counts a death, so that a task which costs its worker the
-        lease each time is found out.
-        """
+        """Give up the lease; tasks still held go back to the queue. Safe to repeat. With `orderly=False` the session
+        only lets go, as if its process had died: the next claim takes what it held and counts a death, so that a task
+        which costs its worker the lease each time is found out."""
 
     # tasks
     async def submit(self, submission: Submission) -> Submitted:
         """Accept a task. The same id and fingerprint again finds the task as it is.
-
-        Raises RequestConflict where the id was submitted with other arguments.
-        """
+        Raises RequestConflict where the id was submitted with other arguments."""
         ...
 
     async def claim(
@@ -264,12 +259,9 @@ class Journal(Protocol):
         task_id: TaskId | None = None,
         alone: bool = False,
     ) -> list[Claimed]:
-        """Take due, queued or orphaned tasks, oldest first, each under a new epoch.
-
-        A task whose last two claims ended with the death of the process is handed out only
-        with `alone=True`, so that a poisonous task can harm no other task. A task whose chain is
-        broken is parked as damaged and not returned.
-        """
+        """Take due, queued or orphaned tasks, oldest first, each under a new epoch. A task whose last two claims ended
+        with the death of the process is handed out only with `alone=True`, so that a poisonous task can harm no other
+        task. A task whose chain is broken is parked as damaged and not returned."""
         ...
 
     async def append(
@@ -284,11 +276,10 @@ class Journal(Protocol):
     ) -> list[int]:
         """Append records under the hold, all or none; returns their numbers.
 
-        `applied` marks inbox items as concluded; `begins` says that an effect will be sent on
-        the strength of this commit: such a write is refused while space is short. A change to
-        rest becomes one to the queue where the inbox holds an item that is newer than the hold
-        (`hold.seen`) and not applied: nothing that was dropped meanwhile is slept over. A cancel
-        of the caller waits until the commit is decided; the hold has then moved along, or nothing
+        `applied` marks inbox items as concluded; `begins` says that an effect will be sent on the strength of this
+        commit: such a write is refused while space is short. A change to rest becomes one to the queue where the inbox
+        holds an item that is newer than the hold (`hold.seen`) and not applied: nothing that was dropped meanwhile is
+        slept over. A cancel of the caller waits until the commit is decided; the hold has then moved along, or nothing
         was written.
 
         Raises:
@@ -300,10 +291,8 @@ class Journal(Protocol):
 
     async def release(self, hold: Hold) -> None:
         """Give the task back to the queue, if this hold is still its newest; else do nothing.
-
         For a run that has ended without a record of its own, because it has lost sight of its
-        hold: a commit in doubt, or one that was broken off. A fresh claim reads what is there.
-        """
+        hold: a commit in doubt, or one that was broken off. A fresh claim reads what is there."""
 
     async def confirm(self, hold: Hold, *, seq: int) -> CommitOutcome:
         """After CommitUnknown: read under a lock whether the record `seq` is there to stay."""
@@ -330,9 +319,7 @@ class Journal(Protocol):
 
     async def read_newest(self, task_id: TaskId) -> Record | None:
         """The newest record alone: how a task ended or why it rests; None once erased.
-
-        Its own seal is checked; the chain before it is not. Raises TaskNotFound, JournalDamaged.
-        """
+        Its own seal is checked; the chain before it is not. Raises TaskNotFound, JournalDamaged."""
         ...
 
     async def inbox_of(self, task_id: TaskId) -> list[InboxItem]: ...
@@ -361,10 +348,8 @@ class Journal(Protocol):
 
     async def put_blobs(self, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
         """Keep several in one commit, all or none, for as long as the task is; their digests.
-
         Safe to repeat. Refused while space is short, like a begin: files can wait, the results
-        of effects under way cannot. Raises TaskNotFound, TooLarge, JournalFull, JournalBusy.
-        """
+        of effects under way cannot. Raises TaskNotFound, TooLarge, JournalFull, JournalBusy."""
         ...
 
     async def get_blob(self, digest: str) -> bytes:
@@ -374,10 +359,8 @@ class Journal(Protocol):
     # remarks: what goes into the agent's memory files
     async def add_remarks(self, remarks: Sequence[Remark], /) -> list[int]:
         """Keep lines for the memory files, all or none; returns their numbers.
-
         The same id again is the same remark: the first text stays. A task's remarks need no
-        verb: a record of kind REMARK becomes one in the commit that appends it.
-        """
+        verb: a record of kind REMARK becomes one in the commit that appends it."""
         ...
 
     async def remarks_after(self, number: int, *, limit: int) -> list[KeptRemark]:
@@ -409,12 +392,9 @@ class Journal(Protocol):
         """Tell a person about something that is no task's; the same id only once."""
 
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
-        """Erase payloads of tasks that ended more than `keep_ms` ago; returns how many.
-
-        Never touches a task that is open or whose key window is; the id and fingerprint stay as
-        a tombstone for `tombstone_ms` more, so that a late resubmission finds the same task.
-        Remarks go when they are as old and in their files; the newest one stays.
-        """
+        """Erase payloads of tasks that ended more than `keep_ms` ago; returns how many. Never touches a task that is
+        open or whose key window is; the id and fingerprint stay as a tombstone for `tombstone_ms` more, so that a late
+        resubmission finds the same task. Remarks go when they are as old and in their files; the newest one stays."""
         ...
 
     def check(self) -> AsyncIterator[str]:

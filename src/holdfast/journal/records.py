@@ -259,9 +259,7 @@ class TaskView(msgspec.Struct, eq=False):
 
 def fold(view: TaskView, record: Record) -> None:
     """Take one record into the view, in the order of its sequence.
-
-    Raises JournalDamaged or InvariantViolated for what no owner can have written; do not use the view then.
-    """
+    Raises JournalDamaged or InvariantViolated for what no owner can have written; do not use the view then."""
     if record.seq != view.seq + 1:
         raise JournalDamaged(f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing")
     view.seq = record.seq

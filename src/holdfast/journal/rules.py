@@ -42,9 +42,7 @@ RESTING = frozenset((TaskState.PARKED, TaskState.WAITING, TaskState.SLEEPING))
 
 def deadline_boot_ms(request_boot_ms: int, ttl_ms: int) -> int:
     """When a session must consider its own lease over, counted from the renewal's request.
-
-    Earlier than the journal's end of the lease by 2 % and up to 100 ms, less for short leases.
-    """
+    Earlier than the journal's end of the lease by 2 % and up to 100 ms, less for short leases."""
     margin = -(-ttl_ms // 50) + min(100, -(-ttl_ms // 20))
     return request_boot_ms + ttl_ms - margin
 
@@ -57,12 +55,9 @@ def lease_until_boot_ms(request_boot_ms: int, ttl_ms: int) -> int:
 def session_dead(
     *, ended: bool, lock_free: bool | None, boot_id: str, lease_until_boot_ms: int, now_boot_id: str, now_boot_ms: int
 ) -> bool:
-    """Whether others may take what the session holds.
-
-    `lock_free`: the lock of the session's process was found released (True), held (False), or
-    could not be looked at (None). A held lock does not save a session whose lease is over: a
-    paused process keeps its lock.
-    """
+    """Whether others may take what the session holds. `lock_free`: the lock of the session's process was found released
+    (True), held (False), or could not be looked at (None). A held lock does not save a session whose lease is over: a
+    paused process keeps its lock."""
     if ended or lock_free is True or boot_id != now_boot_id:
         return True
     return lease_until_boot_ms <= now_boot_ms
@@ -95,12 +90,9 @@ def decide_claim(
     alone: bool,
     now_ms: int,
 ) -> Decision:
-    """What a claim does with this task now, and how many crashes the row then counts.
-
-    `progress_epoch`: the epoch under which a step was last closed (TaskView.progress_epoch).
-    With verdict POISON the journal writes a CLAIMED record and `poison_entry` under the next
-    epoch, parks the task and adds a notice (`poison_notice`), all in one commit.
-    """
+    """What a claim does with this task now, and how many crashes the row then counts. `progress_epoch`: the epoch under
+    which a step was last closed (TaskView.progress_epoch). With verdict POISON the journal writes a CLAIMED record and
+    `poison_entry` under the next epoch, parks the task and adds a notice (`poison_notice`), all in one commit."""
     if not claimable(state=state, due_ms=due_ms, holder_dead=holder_dead, now_ms=now_ms):
         return Decision(verdict=Claimable.NO, crashes=crashes)
     if state is TaskState.RUNNING:
@@ -213,10 +205,8 @@ class Woken(msgspec.Struct, frozen=True, kw_only=True):
 
 def wake(state: TaskState, kind: InboxKind, *, crashes: int, now_ms: int) -> Woken | None:
     """The row after a drop, or None where the drop only adds its inbox row.
-
     A poisoned task that wakes gets one more run, alone, so that a cancel or a decision can be
-    applied; only a person's retry forgets the crashes, and only it opens a failed task again.
-    """
+    applied; only a person's retry forgets the crashes, and only it opens a failed task again."""
     again = state is TaskState.FAILED and kind is InboxKind.RETRY
     if state not in RESTING and not again:
         return None

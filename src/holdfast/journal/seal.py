@@ -1,16 +1,14 @@
 """Compressing and sealing of payloads: deflate, then AES-256-GCM; a data key per task, wrapped by the journal key.
 
-The place of a payload (table, task, sequence, kind, ordinal, epoch) is its associated data, so
-that a row moved to another place no longer opens. A nonce is 96 random bits; RECORDS_MAX keeps a
-data key below 2^20 seals. Retention forgets a task by deleting its rows together with its
-wrapped data key.
+The place of a payload (table, task, sequence, kind, ordinal, epoch) is its associated data, so that a row moved to
+another place no longer opens. A nonce is 96 random bits; RECORDS_MAX keeps a data key below 2^20 seals. Retention
+forgets a task by deleting its rows together with its wrapped data key.
 
-Payloads of middle size are deflated before they are sealed. A long talk is made of messages of a
-few kilobytes: as they are, they fill pages of 4 KiB badly and hold much that repeats. Below PACK_MIN
-there is little to win; above PACK_MAX deflating takes longer than the sync that is waited for. A
-payload is a JSON object and begins with `{`; a deflated one never does, so each says what it is. The
-length of a sealed payload depends on what it says, a little more than it does anyway: a seal keeps
-out no one who can choose a part of a payload and watch the file.
+Payloads of middle size are deflated before they are sealed. A long talk is made of messages of a few kilobytes: as they
+are, they fill pages of 4 KiB badly and hold much that repeats. Below PACK_MIN there is little to win; above PACK_MAX
+deflating takes longer than the sync that is waited for. A payload is a JSON object and begins with `{`; a deflated one
+never does, so each says what it is. The length of a sealed payload depends on what it says, a little more than it does
+anyway: a seal keeps out no one who can choose a part of a payload and watch the file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The journal's time: the wall clock, but it neither falls behind a record nor stops.
 
-A clock that was set back an hour is behind the newest record for an hour. Taking the newest
-record's time instead keeps windows from reopening, but by itself it would also stop time: no
-sleeping task would wake for that hour, or for ten years after a clock was wrong by ten. So from
-the newest record on, time goes on with the boot clock until the wall clock has caught up. Every
-process of this boot reckons from the same record and so comes to the same time: a task that one
-of them wakes now is due for all.
+A clock that was set back an hour is behind the newest record for an hour. Taking the newest record's time instead keeps
+windows from reopening, but by itself it would also stop time: no sleeping task would wake for that hour, or for ten
+years after a clock was wrong by ten. So from the newest record on, time goes on with the boot clock until the wall
+clock has caught up. Every process of this boot reckons from the same record and so comes to the same time: a task that
+one of them wakes now is due for all.
 """
 
 from __future__ import annotations

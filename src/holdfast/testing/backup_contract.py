@@ -6,9 +6,8 @@ An engine joins by supplying one fixture, an `EngineWorld`:
         @pytest.fixture
         def world(self, tmp_path): ...
 
-The world holds one repository with one archive, FIRST, made of the folder that `write_source` fills.
-Its hooks do what happens to repositories: data rots, a key block is lost, a machine dies holding the
-lock.
+The world holds one repository with one archive, FIRST, made of the folder that `write_source` fills. Its hooks do what
+happens to repositories: data rots, a key block is lost, a machine dies holding the lock.
 """
 
 from __future__ import annotations

@@ -209,9 +209,7 @@ def _seen(call: Call, args: dict[str, Any]) -> Seen:
 
 def look_dead(hf: Holdfast) -> None:
     """Release the lock of the session: to others its process is gone, and yet it lives.
-
-    What a lease that ran out looks like, without the wait.
-    """
+    What a lease that ran out looks like, without the wait."""
     assert hf.engine is not None
     assert hf.engine.lease is not None
     cast(SqliteSession, hf.engine.lease.session).page.close(delete=False)

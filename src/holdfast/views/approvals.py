@@ -29,11 +29,8 @@ class Waiting:
 
 
 async def list_approvals(journal: Journal) -> list[Waiting]:
-    """Every question that waits and has no answer yet, oldest task first.
-
-    Also of running tasks: one call may wait while a parallel one is slow. The worker reports a
-    running task that is damaged.
-    """
+    """Every question that waits and has no answer yet, oldest task first. Also of running tasks: one call may wait
+    while a parallel one is slow. The worker reports a running task that is damaged."""
     rows = await journal.list_tasks(Filter(states=_ASKING, limit=TASKS_MAX, newest_first=False))
     found: list[Waiting] = []
     for row in rows:

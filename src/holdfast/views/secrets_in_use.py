@@ -13,9 +13,7 @@ TASKS_MAX = 10_000
 
 async def find_users(journal: Journal, name: str, *, below: int | None = None) -> list[str]:
     """TASK/ORDINAL of each open step that recorded this secret; only versions below the number.
-
-    Reads the oldest 10,000 open tasks; skips damaged ones.
-    """
+    Reads the oldest 10,000 open tasks; skips damaged ones."""
     states = frozenset(state for state in TaskState if state not in ENDED)
     rows = await journal.list_tasks(Filter(states=states, limit=TASKS_MAX, newest_first=False))
     found: list[str] = []

@@ -21,9 +21,7 @@ DEFAULT = "journal.db"
 
 def journal_of(args: argparse.Namespace) -> Path:
     """The journal's file: --journal, that of --home, else by the environment, else in this folder.
-
-    For an adopted agent it is in the folder that Holdfast made inside.
-    """
+    For an adopted agent it is in the folder that Holdfast made inside."""
     from holdfast.layout.agent_home import home_folder
     from holdfast.layout.journal_location import journal_path
 

@@ -74,9 +74,7 @@ def check_person() -> None:
 
 def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
     """Return after the person has written the words down and typed them all again.
-
-    Raises BadInput if the copy stays wrong; it names positions, never words.
-    """
+    Raises BadInput if the copy stays wrong; it names positions, never words."""
     check_person()
     talk(f"{title}: write each word down, then press Enter. Make sure that no one else sees this screen")
     for number, word in enumerate(words, 1):

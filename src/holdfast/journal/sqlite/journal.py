@@ -1,10 +1,9 @@
 """The embedded journal: contract.Journal over one SQLite file.
 
-Order of writes and what a crash leaves: every verb is one transaction (see writer.py), so a
-crash leaves it whole or absent. After a commit the session page's mark is raised; it can lag
-behind the file by a crash in between, never run ahead of it. A claim reads and verifies the
-task's chain first and then takes it only if nothing was added meanwhile: what the claimer holds
-in memory is exactly what is durable.
+Order of writes and what a crash leaves: every verb is one transaction (see writer.py), so a crash leaves it whole or
+absent. After a commit the session page's mark is raised; it can lag behind the file by a crash in between, never run
+ahead of it. A claim reads and verifies the task's chain first and then takes it only if nothing was added meanwhile:
+what the claimer holds in memory is exactly what is durable.
 """
 
 from __future__ import annotations

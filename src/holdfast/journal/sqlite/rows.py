@@ -105,9 +105,7 @@ def unpack_events(what: int) -> tuple[Event, ...]:
 
 def read_view(db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer) -> TaskView:
     """Walk the chain back from its head, verify each link, fold it forward.
-
-    Raises JournalDamaged at the first record that is missing, changed or out of place.
-    """
+    Raises JournalDamaged at the first record that is missing, changed or out of place."""
     rows: list[Row] = []
     number = last
     while number:

@@ -1,10 +1,9 @@
 """The one writer of this process: every change of the journal file goes through it.
 
-An act is a function that checks first and writes after, inside a transaction that the writer
-opens and commits; it raises a HoldfastError only before its first write. Acts that wait at the
-same moment share one transaction and so one sync of the disk; an act that is refused does not
-disturb its neighbours. A lone act is committed at once on the event loop. When the disk is slow
-(95 of 100 commits over 2 ms) commits move to a thread.
+An act is a function that checks first and writes after, inside a transaction that the writer opens and commits; it
+raises a HoldfastError only before its first write. Acts that wait at the same moment share one transaction and so one
+sync of the disk; an act that is refused does not disturb its neighbours. A lone act is committed at once on the event
+loop. When the disk is slow (95 of 100 commits over 2 ms) commits move to a thread.
 
 What a failure means, three-valued:
 
@@ -220,8 +219,7 @@ class Writer:
         try:
             result: Any = await op.future  # Any: what the act gave
         except asyncio.CancelledError:
-            # The cancel has ended that future. If the act was not decided by then, it is waited
-            # for with another one.
+            # The cancel has ended that future. If the act was not decided by then, it is waited for with another one.
             if not op.decided:
                 op.future = loop.create_future()
                 await _decided(op.future)

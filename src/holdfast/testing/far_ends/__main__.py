@@ -1,7 +1,6 @@
 """Run one of them by hand: `python -m holdfast.testing.far_ends payments --port 8451`.
 
-It takes the credential that it accepts from a file (`--key-file`) and prints one line of JSON when
-it is ready.
+It takes the credential that it accepts from a file (`--key-file`) and prints one line of JSON when it is ready.
 """
 
 from __future__ import annotations

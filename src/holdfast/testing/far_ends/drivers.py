@@ -27,8 +27,7 @@ def other(path: Path | str) -> apsw.Connection:
 
 
 class Postgres:
-    """psycopg's habits: %s for parameters, begins by itself, is of no use after an error until it
-    is rolled back."""
+    """psycopg's habits: %s for parameters, begins by itself, is of no use after an error until it is rolled back."""
 
     autocommit = False
 

@@ -1,9 +1,8 @@
 """A submission server over real sockets: STARTTLS, AUTH, and mail that is taken at the dot alone.
 
-Troubles, one per conversation: `lose` takes the mail and closes without a word; `hold` takes it and
-keeps its word back; `reset` closes at the dot and takes nothing; `wait` keeps back the word that
-asks for the data; `greet`, `mail`, `rcpt`, `data`, `dot` answer that command with `status`; `cut`
-closes in the middle of the data.
+Troubles, one per conversation: `lose` takes the mail and closes without a word; `hold` takes it and keeps its word
+back; `reset` closes at the dot and takes nothing; `wait` keeps back the word that asks for the data; `greet`, `mail`,
+`rcpt`, `data`, `dot` answer that command with `status`; `cut` closes in the middle of the data.
 """
 
 from __future__ import annotations

@@ -52,12 +52,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What happens to one request for an effect.
-
-    reset: the connection dies before anything is done. refuse: `status` without the work.
-    wait: held before the work. hold: done, the reply is held. lose: done, the reply is lost.
-    after: done, and answered with `status` all the same.
-    """
+    """What happens to one request for an effect. reset: the connection dies before anything is done. refuse: `status`
+    without the work. wait: held before the work. hold: done, the reply is held. lose: done, the reply is lost. after:
+    done, and answered with `status` all the same."""
 
     kind: Literal["reset", "refuse", "wait", "hold", "lose", "after"]
     status: int = 500

@@ -6,9 +6,8 @@ A journal joins by supplying one fixture, a `World`:
         @pytest.fixture
         async def world(self, tmp_path): ...
 
-The tests hold two or more handles on one journal, each standing for a process, and a clock that
-they turn by hand. Where journals may differ, `Capabilities` says so and the test asks for the
-refusal instead; nothing is skipped.
+The tests hold two or more handles on one journal, each standing for a process, and a clock that they turn by hand.
+Where journals may differ, `Capabilities` says so and the test asks for the refusal instead; nothing is skipped.
 """
 
 from holdfast.testing.journal_contract.admin import Admin

@@ -1,7 +1,6 @@
 """Run the scripted model server: `python -m holdfast.testing.model_server SCRIPT.json --port 0`.
 
-It prints one line of JSON with its port and process id, and ends with its input, its parent or a
-SIGTERM.
+It prints one line of JSON with its port and process id, and ends with its input, its parent or a SIGTERM.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """How far this machine's journal has come, kept outside the journal file.
 
-A journal file copied back from an older day looks healthy from inside. What gives it away is the
-high-water mark: the highest record number (under the highest incarnation) that any session here
-has seen committed. It lives in two kinds of place: each session's own page, and `high-water.json`,
-into which the marks of dead sessions are folded.
+A journal file copied back from an older day looks healthy from inside. What gives it away is the high-water mark: the
+highest record number (under the highest incarnation) that any session here has seen committed. It lives in two kinds of
+place: each session's own page, and `high-water.json`, into which the marks of dead sessions are folded.
 
-The mark is never ahead of the durable journal: a session raises it only after a synced commit has
-returned, and no later write lowers the journal but a restore, which raises the incarnation. It
-may lag (a kill between commit and mark, power loss before the page reached the disk), so a journal
-above the mark is normal and one below it is an older copy.
+The mark is never ahead of the durable journal: a session raises it only after a synced commit has returned, and no
+later write lowers the journal but a restore, which raises the incarnation. It may lag (a kill between commit and mark,
+power loss before the page reached the disk), so a journal above the mark is normal and one below it is an older copy.
 
 No process waits for a lock here. A session writes no page but its own; folding is one process's turn
 at a time, and a process that does not get the turn leaves the folding to the next sweep. The order is:
@@ -72,9 +70,7 @@ def fold_marks(folder: Path, keep: Collection[str], *, at_ms: int) -> list[str]:
 
 def raise_stored(folder: Path, mark: HighWater, *, at_ms: int) -> bool:
     """Write a mark that belongs to no page: the new incarnation of a restore.
-
-    Never lowers what is stored. False where another process is folding: try again.
-    """
+    Never lowers what is stored. False where another process is folding: try again."""
     with turn(folder / _TURN) as mine:
         if mine:
             _store(folder, mark, at_ms=at_ms)

@@ -14,11 +14,10 @@ begins and holds an exclusive lock on it until it ends. Three things hang on thi
 * **The mark says how far the journal was.** `raise_mark` comes after the commit has returned, so
   the mark is never ahead of the durable journal (high_water.py).
 
-Writes go through the page cache, as a shared mapping's would, so kill -9 keeps every one of them
-and power loss keeps any mixture; what may be concluded afterwards is decided in page_reader.py.
-They are made with pwrite and not through a mapping: it costs a microsecond more, and on a full
-copy-on-write disk or one remounted read-only it fails with an error that can be handled, where a
-store into a mapping would kill the process with SIGBUS. No session writes another's page.
+Writes go through the page cache, as a shared mapping's would, so kill -9 keeps every one of them and power loss keeps
+any mixture; what may be concluded afterwards is decided in page_reader.py. They are made with pwrite and not through a
+mapping: it costs a microsecond more, and on a full copy-on-write disk or one remounted read-only it fails with an error
+that can be handled, where a store into a mapping would kill the process with SIGBUS. No session writes another's page.
 """
 
 from __future__ import annotations
@@ -109,11 +108,8 @@ class SessionPage:
         return self._fd
 
     def raise_mark(self, sequence: int) -> bool:
-        """Note that the commit of this record number has returned. Never lowers the mark.
-
-        False where the page could not be written: the commit is valid, only the guard against
-        older copies lags.
-        """
+        """Note that the commit of this record number has returned. Never lowers the mark. False where the page could
+        not be written: the commit is valid, only the guard against older copies lags."""
         if sequence <= self.mark:
             return True
         if sequence >= SEQUENCE_LIMIT:
@@ -127,9 +123,7 @@ class SessionPage:
 
     def take_slot(self, tag: bytes) -> int | None:
         """A slot with this tag and a clear flag; None where all are taken or it cannot be written.
-
-        Call it before the start record that names the slot is committed.
-        """
+        Call it before the start record that names the slot is committed."""
         if len(tag) != TAG_BYTES:
             raise InvariantViolated("slot tag", f"{len(tag)} bytes instead of {TAG_BYTES}")
         if not self._free:
@@ -167,12 +161,9 @@ class SessionPage:
         return True
 
     def close(self, *, delete: bool, at_ms: int = 0) -> None:
-        """Release the lock: to others this session is dead. Safe to repeat.
-
-        With `delete` the mark is folded and the page removed at once; without it, or where
-        another process is folding, the page stays for the next sweep. Keep the page while any of
-        its slots is named by an open step. The lock lives on in children that still run.
-        """
+        """Release the lock: to others this session is dead. Safe to repeat. With `delete` the mark is folded and the
+        page removed at once; without it, or where another process is folding, the page stays for the next sweep. Keep
+        the page while any of its slots is named by an open step. The lock lives on in children that still run."""
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1

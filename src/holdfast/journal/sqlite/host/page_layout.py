@@ -13,9 +13,8 @@
        272      1  stop: 0xA5 while writes are trusted, 0x5A after a failed sync
        512  992 x 16  slots: tag (8 bytes), flag (1), unused (7)
 
-A slot's flag is 0xA5 (clear: nothing was sent) or 0x5A (the send had begun). Any other value,
-also the zeros of a slot never taken, proves nothing. Mark, stop and each slot lie inside one
-512-byte sector.
+A slot's flag is 0xA5 (clear: nothing was sent) or 0x5A (the send had begun). Any other value, also the zeros of a slot
+never taken, proves nothing. Mark, stop and each slot lie inside one 512-byte sector.
 """
 
 from __future__ import annotations

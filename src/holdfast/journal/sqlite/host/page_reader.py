@@ -90,11 +90,8 @@ def read_dead_page(folder: Path, session_id: str, *, boot_id: str) -> DeadPage |
 
 
 def is_alive(folder: Path, session_id: str) -> bool:
-    """True while the session's process, or a child that shares its lock, is there.
-
-    No page: not alive. A page that may not be opened counts as alive, because nothing is proven;
-    the lease then decides.
-    """
+    """True while the session's process, or a child that shares its lock, is there. No page: not alive. A page that may
+    not be opened counts as alive, because nothing is proven; the lease then decides."""
     try:
         fd = open_private(page_path(folder, session_id), os.O_RDONLY)
     except FileNotFoundError:

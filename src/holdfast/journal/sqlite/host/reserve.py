@@ -1,10 +1,9 @@
 """Space set aside so that a full disk cannot stop running calls from recording their results.
 
-Beside the journal, on the same file system, is a file of real blocks. When a write finds no
-space, `release` gives them back: no new step begins from then on, and what was already sent is
-recorded in the room that became free. When there is space again `try_restore` takes a new
-reserve, and only then do steps begin again. The file is shared by all sessions of the journal;
-its contents mean nothing and every act is safe to repeat or to be killed in.
+Beside the journal, on the same file system, is a file of real blocks. When a write finds no space, `release` gives them
+back: no new step begins from then on, and what was already sent is recorded in the room that became free. When there is
+space again `try_restore` takes a new reserve, and only then do steps begin again. The file is shared by all sessions of
+the journal; its contents mean nothing and every act is safe to repeat or to be killed in.
 """
 
 from __future__ import annotations
@@ -55,11 +54,8 @@ class Reserve:
         return True
 
     def try_restore(self) -> bool:
-        """Set the space aside if it is there; True where a reserve is held on return.
-
-        After a release the space that was given back does not count as returned: steps would
-        begin again inside the reserve.
-        """
+        """Set the space aside if it is there; True where a reserve is held on return. After a release the space that
+        was given back does not count as returned: steps would begin again inside the reserve."""
         if self.held:
             return True
         free = _free_bytes(self._path.parent)

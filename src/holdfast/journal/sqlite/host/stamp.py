@@ -5,12 +5,11 @@ day under the log of a killed process becomes a mixture: new pages where the log
 ones elsewhere. It looks as new as its log, and yet what a wal_checkpoint had moved into the lost
 file is missing: a task that has paid is not found any more, and pays again.
 
-What gives it away is the stamp, a number in the file that rises right before every wal_checkpoint
-(also the one that SQLite makes when the last writer closes), so that each state of the file has
-one of its own. `stamp.json` keeps the highest stamp that the file *alone*, without its log, is
-known to hold: noted after every complete wal_checkpoint, before the log can start again, and where
-the file is opened without a log. A crash before the note leaves a log that still holds
-everything. A file whose own stamp is lower is an older copy.
+What gives it away is the stamp, a number in the file that rises right before every wal_checkpoint (also the one that
+SQLite makes when the last writer closes), so that each state of the file has one of its own. `stamp.json` keeps the
+highest stamp that the file *alone*, without its log, is known to hold: noted after every complete wal_checkpoint,
+before the log can start again, and where the file is opened without a log. A crash before the note leaves a log that
+still holds everything. A file whose own stamp is lower is an older copy.
 
 The file is read past its log only while no process has the journal open (`JournalUse.exclusive`): no
 wal_checkpoint runs then, and no lock of this process is dropped by closing it.
@@ -47,9 +46,7 @@ def raise_stamp(db: Db) -> int:
 
 def check_file(path: Path, folder: Path) -> None:
     """Refuse a file that is older than its log, or than any file that was here. Held alone.
-
-    Raises JournalOlderCopy, HighWaterDamaged.
-    """
+    Raises JournalOlderCopy, HighWaterDamaged."""
     found, known = _find_alone(path), noted(folder)
     if found is None:
         return  # damaged, or in the middle of a wal_checkpoint that its log repeats

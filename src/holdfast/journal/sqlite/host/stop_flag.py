@@ -1,11 +1,10 @@
 """The sign that a sync of this journal failed: until it is repaired no step begins.
 
-After a failed sync the kernel may call pages clean that never reached the disk. What memory shows
-is then not what a restart will find, so the file is not tried again: it is rewritten by one
-process alone (`JournalUse.exclusive`), and `clear_stopped` comes last, after the new file is
-durable. The sign is left in two places, because the disk is failing as it is written: the file
-`stopped` with the reason, for all sessions, and a byte in the page of the session that saw it.
-Either one stops everybody, across crashes and restarts. A sign that cannot be read counts.
+After a failed sync the kernel may call pages clean that never reached the disk. What memory shows is then not what a
+restart will find, so the file is not tried again: it is rewritten by one process alone (`JournalUse.exclusive`), and
+`clear_stopped` comes last, after the new file is durable. The sign is left in two places, because the disk is failing
+as it is written: the file `stopped` with the reason, for all sessions, and a byte in the page of the session that saw
+it. Either one stops everybody, across crashes and restarts. A sign that cannot be read counts.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ class Stopped:
 
 def mark_stopped(folder: Path, *, reason: str, session_id: str, at_ms: int) -> bool:
     """Leave the sign for all sessions; the first reason stays. False where it cannot be kept.
-
-    Also call `SessionPage.mark_stopped`: two places are surer than one on a failing disk.
-    """
+    Also call `SessionPage.mark_stopped`: two places are surer than one on a failing disk."""
     if os.path.lexists(folder / _FILE):
         return True
     fields = {"format": FORMAT, "reason": reason, "session_id": session_id, "at": at_ms}
@@ -63,11 +60,8 @@ def find_stopped(folder: Path) -> Stopped | None:
 
 
 def clear_stopped(folder: Path) -> None:
-    """Take the sign away after a repair, while holding `JournalUse.exclusive`.
-
-    The pages of dead sessions are cleared first: a crash in between leaves the file, so the
-    repair is simply done again.
-    """
+    """Take the sign away after a repair, while holding `JournalUse.exclusive`. The pages of dead sessions are cleared
+    first: a crash in between leaves the file, so the repair is simply done again."""
     for session_id in page_ids(folder):
         if _says_stopped(folder, session_id) and not is_alive(folder, session_id):
             fd = open_private(page_path(folder, session_id), os.O_RDWR)

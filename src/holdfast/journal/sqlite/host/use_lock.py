@@ -38,11 +38,8 @@ class JournalUse:
 
     @classmethod
     async def exclusive(cls, folder: Path, *, timeout_s: float = 0.0) -> JournalUse:
-        """Use the journal alone. Raises JournalBusy while others have it open.
-
-        A process gives up its own shared hold first; there is no way to turn one into the other
-        that cannot deadlock with a second process doing the same.
-        """
+        """Use the journal alone. Raises JournalBusy while others have it open. A process gives up its own shared hold
+        first; there is no way to turn one into the other that cannot deadlock with a second process doing the same."""
         return await cls._wait(folder, fcntl.LOCK_EX, timeout_s, "is open in another process")
 
     @classmethod
@@ -80,9 +77,7 @@ class JournalUse:
 @contextmanager
 def turn(path: Path) -> Generator[bool]:
     """True where no one else holds this file's lock; held until the block is left. No one waits for it.
-
-    A crash gives it back. It is unlocked by hand: a forked child may hold a copy of the descriptor.
-    """
+    A crash gives it back. It is unlocked by hand: a forked child may hold a copy of the descriptor."""
     fd = open_private(path, os.O_RDWR | os.O_CREAT)
     mine = False
     try:

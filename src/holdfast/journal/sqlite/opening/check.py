@@ -77,9 +77,7 @@ class _Chain:
 
 def _check_chains(db: Db, wraps: KeyWraps, findings: list[str]) -> dict[int, _Chain]:
     """One pass in the order of the numbers: a task's records follow each other in it.
-
-    Returns the chains that are sound, by the number of their task's row.
-    """
+    Returns the chains that are sound, by the number of their task's row."""
     chains: dict[int, _Chain] = {}
     broken: set[int] = set()
     for row in db.execute("SELECT t, task_id, seq, head, epoch, key_id, data_key FROM task WHERE erased_ms IS NULL"):

@@ -1,10 +1,9 @@
 """Opening a journal: everything that is checked before the first step may begin.
 
-In this order: the place (modes, owner, links, file system); the file (a journal at all, not
-newer than we are); the stop sign (a failed sync is repaired alone, into a new file); the stamp
-(file and log belong together); the definitions (tables and triggers as they were made); the keys
-(the ring is this journal's); the high-water mark (not an older copy). Each refusal is an error
-with a code and a hint, and has changed nothing.
+In this order: the place (modes, owner, links, file system); the file (a journal at all, not newer than we are); the
+stop sign (a failed sync is repaired alone, into a new file); the stamp (file and log belong together); the definitions
+(tables and triggers as they were made); the keys (the ring is this journal's); the high-water mark (not an older copy).
+Each refusal is an error with a code and a hint, and has changed nothing.
 
 A new journal is made whole in a temporary file and linked to its name, so a crash while it is
 made leaves no half of it.
@@ -147,9 +146,7 @@ def _open(
 
 def _explained(error: apsw.Error, folder: Path) -> HoldfastError:
     """Our word for it; SQLite says the same of a folder without room and of one without rights.
-
-    Where neither is missing, one was a moment ago: that is no reason to give up.
-    """
+    Where neither is missing, one was a moment ago: that is no reason to give up."""
     if not isinstance(error, apsw.CantOpenError) or not os.access(folder, os.W_OK):
         return translated(error)
     if not _has_room(folder):
@@ -168,11 +165,8 @@ def _has_room(folder: Path) -> bool:
 
 
 def _sync_names(folder: Path) -> None:
-    """Make the name of the log durable, and the end of what lay there before it.
-
-    SQLite syncs the folder with the log's first commit but does not hear whether that failed: a
-    power cut could then take the log, and every commit in it.
-    """
+    """Make the name of the log durable, and the end of what lay there before it. SQLite syncs the folder with the log's
+    first commit but does not hear whether that failed: a power cut could then take the log, and every commit in it."""
     try:
         sync_folder(folder)
     except OSError as error:
@@ -270,10 +264,8 @@ def key_check(keys: KeyRing) -> bytes:
 
 def peek(path: Path) -> str:
     """The journal's id, once the file is known to be a journal of ours that we may write.
-
     The file is looked at through SQLite alone: opening and closing it any other way would drop
-    the locks that this process may hold on it through another connection.
-    """
+    the locks that this process may hold on it through another connection."""
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         raise ReadOnly(f"{path} or its folder cannot be written by this user")
     db = open_existing(path)
@@ -323,12 +315,9 @@ async def _share(path: Path, folder: Path) -> JournalUse:
 
 
 def _rewrite(path: Path) -> None:
-    """After a failed sync: all that can be read goes into a new file under the old name.
-
-    The new file gets the name `.rewritten` only when it is whole and synced; from then on it is
-    the journal, also after a crash: the old file's log must go before the new file comes, or
-    SQLite would play it into a file that it does not belong to.
-    """
+    """After a failed sync: all that can be read goes into a new file under the old name. The new file gets the name
+    `.rewritten` only when it is whole and synced; from then on it is the journal, also after a crash: the old file's
+    log must go before the new file comes, or SQLite would play it into a file that it does not belong to."""
     fresh = path.with_name(f".{path.name}.rewritten")
     try:
         if not fresh.exists():
@@ -363,9 +352,7 @@ def _copy_readable(path: Path, fresh: Path) -> None:
 
 def _migrate(db: Db) -> None:
     """Raise the schema step by step, each step one transaction.
-
-    Two processes may open an old journal at once: the version is looked at again under the lock.
-    """
+    Two processes may open an old journal at once: the version is looked at again under the lock."""
     if _version(db) >= SCHEMA:
         return
     db.set_busy_timeout(BUSY_MS)
@@ -397,10 +384,8 @@ def _run_all(db: Db, sql: str) -> None:
 
 def check_schema(db: Db) -> None:
     """Refuse a journal whose tables, indexes or triggers are not as they were made.
-
     They lie in the file as text: one changed letter, and a rule that guards the records is
-    another one. Spaces and comments do not count; what users have added is theirs.
-    """
+    another one. Spaces and comments do not count; what users have added is theirs."""
     try:
         found = _definitions(db)
     except UnicodeDecodeError as error:

@@ -135,11 +135,8 @@ def _willing(crashes: str, alone: bool) -> str:
 def take(
     txn: Txn, candidates: Sequence[Candidate], session: SqliteSession, *, dead: Sequence[DeadSession], wraps: KeyWraps
 ) -> list[tuple[Claimed, Record]]:
-    """Claim those that have not changed since they were read.
-
-    The record of the claim is for the caller to fold, once it is committed: where the disk is
-    full this runs a second time.
-    """
+    """Claim those that have not changed since they were read. The record of the claim is for the caller to fold, once
+    it is committed: where the disk is full this runs a second time."""
     row = txn.db.execute("SELECT ended, until_ms FROM session WHERE s = ?", (session.row,)).fetchone()
     if row is None or row[0] != 0:
         raise SessionLost("another process has declared this session dead")

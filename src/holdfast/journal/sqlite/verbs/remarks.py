@@ -1,11 +1,10 @@
 """Remarks: what Holdfast has to write into the agent's memory files, kept until it is there.
 
-True at all times: remarks are numbered without a gap from the oldest that is kept to the newest;
-each is hashed over the one before, and `meta.remark_head` is the hash of the newest, so that a
-changed, moved or missing one is found, also at the end. A remark of a task is written by the
-commit that appends its record, and its id is the task's and the ordinal: code that is run again
-finds its record and adds none. `meta.remarks_written` says up to which number they are in their
-files; only those are ever erased, and never the newest, because numbers must not fall.
+True at all times: remarks are numbered without a gap from the oldest that is kept to the newest; each is hashed over
+the one before, and `meta.remark_head` is the hash of the newest, so that a changed, moved or missing one is found, also
+at the end. A remark of a task is written by the commit that appends its record, and its id is the task's and the
+ordinal: code that is run again finds its record and adds none. `meta.remarks_written` says up to which number they are
+in their files; only those are ever erased, and never the newest, because numbers must not fall.
 """
 
 from __future__ import annotations
