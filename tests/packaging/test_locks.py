@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,30 @@ def test_runtime_lock_holds_every_declared_dependency() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[<>=!~\[ ;]", text)[0].lower() for text in project["dependencies"]}
     assert declared <= pins(PROJECT / "requirements" / "runtime.lock").keys()
+
+
+def test_the_product_imports_only_declared_dependencies() -> None:
+    """An import inside a function too: it would fail where only the wheel is installed."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=!~\[ ;]", text)[0].lower() for text in project["dependencies"]}
+    sources = PROJECT / "src" / "holdfast"
+    found = {
+        name
+        for path in sources.rglob("*.py")
+        if path.relative_to(sources).parts[0] != "testing"  # its contracts are pytest suites
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in _imported(node)
+    }
+    homes = packages_distributions()
+    outside = found - sys.stdlib_module_names - {"holdfast"}
+    assert {name for name in outside if not declared & {home.lower() for home in homes.get(name, ())}} == set()
+
+
+def _imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import():
+            return [one.name.partition(".")[0] for one in node.names]
+        case ast.ImportFrom():
+            return [str(node.module).partition(".")[0]]
+        case _:
+            return []

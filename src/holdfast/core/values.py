@@ -9,6 +9,7 @@ RFC leaves to the double, are written with all their digits so that two of them 
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import cast
 
 import msgspec
@@ -189,8 +190,22 @@ def _write(value: Json, out: list[str]) -> None:
             _write(item, out)
         out.append("]")
     elif isinstance(value, float):
-        import rfc8785  # for floats alone: what precedes them is the same in our encoder
-
-        out.append(rfc8785.dumps(value).decode())
+        out.append(_number(value))
     else:
         out.append(_encode(value).decode())
+
+
+def _number(value: float) -> str:
+    """ECMAScript's Number::toString, which RFC 8785 prescribes."""
+    if value == 0:
+        return "0"
+    sign, figures, exponent = Decimal(repr(value)).normalize().as_tuple()
+    digits = "".join(map(str, figures))
+    point = len(digits) + cast(int, exponent)  # the value is 0.DIGITS x 10^point
+    if 0 < point <= 21:
+        whole, rest, power = digits[:point].ljust(point, "0"), digits[point:], ""
+    elif -6 < point <= 0:
+        whole, rest, power = "0", "0" * -point + digits, ""
+    else:
+        whole, rest, power = digits[0], digits[1:], f"e{point - 1:+d}"
+    return "-" * sign + (f"{whole}.{rest}" if rest else whole) + power
