@@ -71,10 +71,8 @@ Meaning = MeansDone | MeansRefused | MeansBusy | MeansKeyReused | MeansUnknown
 def read_answer(
     effect: Effect, status: int, headers: Mapping[str, str], *, refused_on: frozenset[int] = frozenset()
 ) -> Meaning:
-    """Return what this answer proves. Header names are lower case.
-
-    Pass `refused_on` through `check_refused_on` first.
-    """
+    """Return what this answer proves. Header names are lower case. Pass `refused_on` through `check_refused_on`
+    first."""
     if 200 <= status <= 299:
         return MeansDone()
     if isinstance(effect, Read | Transactional):
@@ -89,11 +87,8 @@ def read_answer(
 
 
 def check_refused_on(statuses: Iterable[int]) -> frozenset[int]:
-    """Check the statuses that a tool's author declares to be refusals.
-
-    Raises:
-        Misuse: a status by which no server can say that it did not act.
-    """
+    """Check the statuses that a tool's author declares to be refusals. Raises Misuse: a status by which no server can
+    say that it did not act."""
     declared = frozenset(statuses)
     for status in sorted(declared):
         if not 400 <= status <= 499 or status in NEVER_DECLARED:
@@ -143,10 +138,8 @@ _DATE = re.compile(r"[A-Za-z]{3}, (\d{2}) ([A-Za-z]{3}) (\d{4}) (\d{2}):(\d{2}):
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the wait that Retry-After asks for, or None where it is missing or unreadable.
-
-    A date is taken relative to the answer's own Date header, so that no clock of ours counts.
-    """
+    """Return the wait that Retry-After asks for, or None where it is missing or unreadable. A date is taken relative to
+    the answer's own Date header, so that no clock of ours counts."""
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
         return min(float(text), RETRY_AFTER_MAX_S)

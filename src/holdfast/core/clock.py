@@ -28,17 +28,11 @@ class Clock(Protocol):
     """Says what time it is, in whole milliseconds."""
 
     @property
-    def boot_id(self) -> str:
-        """Names this start of the machine; readings of `boot_ms` compare only under one id."""
-        ...
+    def boot_id(self) -> str: ...  # names this start of the machine; readings of `boot_ms` compare only under one id
 
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970; may jump in either direction."""
-        ...
+    def wall_ms(self) -> int: ...  # milliseconds since 1970; may jump in either direction
 
-    def boot_ms(self) -> int:
-        """Milliseconds since the machine started, asleep or awake; never falls."""
-        ...
+    def boot_ms(self) -> int: ...  # milliseconds since the machine started, asleep or awake; never falls
 
 
 class Entropy(Protocol):
@@ -71,11 +65,8 @@ class SystemEntropy:
 
 
 def read_boot_id() -> str:
-    """The id of this start of the machine. Raises BootIdMissing.
-
-    Nothing can replace it: a made-up id would make a living session of another process
-    look as if it had died with an earlier boot.
-    """
+    """The id of this start of the machine. Raises BootIdMissing. Nothing can replace it: a made-up id would make a
+    living session of another process look as if it had died with an earlier boot."""
     try:
         text = _BOOT_ID_FILE.read_text("ascii") if sys.platform == "linux" else _macos_boot_id()
     except (OSError, ValueError, AttributeError) as error:

@@ -12,26 +12,18 @@ class KeyRing(Protocol):
     """Hands out the keys that do not sign. Never logged, never stored in the journal."""
 
     @property
-    def k_effect(self) -> bytes:
-        """32 bytes; effect keys and request-derived task ids come from it. Never rotated."""
-        ...
+    def k_effect(self) -> bytes: ...  # 32 bytes; effect keys and request-derived task ids come from it. Never rotated.
 
     @property
-    def current_journal_key(self) -> int:
-        """The id of the key that wraps new data keys."""
-        ...
+    def current_journal_key(self) -> int: ...  # the id of the key that wraps new data keys
 
-    def journal_key(self, key_id: int) -> bytes:
-        """32 bytes. Raises KeysWrong for an id that is not held."""
-        ...
+    def journal_key(self, key_id: int) -> bytes: ...  # 32 bytes. Raises KeysWrong for an id that is not held.
 
 
 class SecretStore(Protocol):
-    """Keeps the secrets of tools by name, each in numbered versions, outside the journal.
-
-    Several processes may use one. What is answered is what was read last; `refresh` looks whether
-    another process has changed it. Values are never logged and never stored in the journal.
-    """
+    """Keeps the secrets of tools by name, each in numbered versions, outside the journal. Several processes may use
+    one. What is answered is what was read last; `refresh` looks whether another process has changed it. Values are
+    never logged and never stored in the journal."""
 
     def refresh(self) -> bool:
         """Read again what has changed since; True where something has. Cheap where nothing has."""
@@ -41,9 +33,7 @@ class SecretStore(Protocol):
         """The version that a new step takes; None where there is no such secret."""
         ...
 
-    def find_value(self, name: str, version: int) -> str | None:
-        """None where that version is not kept any more."""
-        ...
+    def find_value(self, name: str, version: int) -> str | None: ...  # None where that version is not kept any more
 
     def known(self) -> Iterable[tuple[str, str]]:
         """Name and value of every version that is kept, for swapping them back."""
@@ -91,24 +81,16 @@ class Memory(Protocol):
     """The agent's memory files, as the runtime sees them."""
 
     async def remember(self, *, remark_id: str, to: str, text: str, origin: str) -> None:
-        """Keep a line for MEMORY.md (`to` "MEMORY") or for today's log ("day").
-
-        On return it is durable in the journal; the file follows. The same id again is the same
-        line. Raises BadInput, TooLarge, JournalFull, JournalBusy.
-        """
+        """Keep a line for MEMORY.md (`to` "MEMORY") or for today's log ("day"). On return it is durable in the journal;
+        the file follows. The same id again is the same line. Raises BadInput, TooLarge, JournalFull, JournalBusy."""
         ...
 
     async def recall(self, words: str, *, limit: int, since: str = "") -> Recollection:
-        """The lines that fit these words best, the best first. `since`: a day, YYYY-MM-DD.
-
-        Lines that are kept and not yet written are looked at too. A file that cannot be read is
-        named: no line of it was looked at.
-        """
+        """The lines that fit these words best, the best first. `since`: a day, YYYY-MM-DD. Lines that are kept and not
+        yet written are looked at too. A file that cannot be read is named: no line of it was looked at."""
         ...
 
     async def tell(self) -> str:
-        """What an agent that starts is told of its own files, within its token budget.
-
-        Empty where there is nothing to tell. It is quoted memory, not instructions.
-        """
+        """What an agent that starts is told of its own files, within its token budget. Empty where there is nothing to
+        tell. It is quoted memory, not instructions."""
         ...

@@ -307,11 +307,9 @@ def lacks_approval(step: Step, facts: Facts) -> bool:
 
 
 def is_suspect(step: Step) -> bool:
-    """Whether a restore left the row open and nothing of it was started since (rule 7).
-
-    What a lookup finds there was done by the lost timeline, with that timeline's arguments: it is
-    adopted as it is, because the step that asks now was never sent.
-    """
+    """Whether a restore left the row open and nothing of it was started since (rule 7). What a lookup finds there was
+    done by the lost timeline, with that timeline's arguments: it is adopted as it is, because the step that asks now
+    was never sent."""
     return step.state is StepState.UNKNOWN and step.attempts == 0
 
 

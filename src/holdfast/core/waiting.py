@@ -34,10 +34,8 @@ async def running_beside(work: Coroutine[object, object, None]) -> AsyncGenerato
 
 
 def is_closed_from_outside(error: BaseException) -> bool:
-    """Whether this is no outcome of the code: its coroutine is thrown away, and may await nothing.
-
-    Code that raises GeneratorExit itself does so while its task runs.
-    """
+    """Whether this is no outcome of the code: its coroutine is thrown away, and may await nothing. Code that raises
+    GeneratorExit itself does so while its task runs."""
     if not isinstance(error, GeneratorExit):
         return False
     try:

@@ -10,8 +10,7 @@ from pathlib import Path
 from holdfast.downstream.faults import BadFault, Fault, Faults, parse_fault
 from holdfast.downstream.http_server import run
 from holdfast.downstream.profiles import PROFILES
-from holdfast.downstream.server import listen
-from holdfast.downstream.service import Service, Settings
+from holdfast.downstream.service import Service, Settings, listen
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import h11
@@ -70,7 +70,7 @@ async def listen(handle: Handler, *, port: int, body_bytes_max: int = BODY_BYTES
     """Listen on 127.0.0.1; returns the server and its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await Connection(reader, writer, body_bytes_max=body_bytes_max).serve(handle)
+        await Connection(reader, writer, body_bytes_max).serve(handle)
 
     server = await asyncio.start_server(serve, "127.0.0.1", port, backlog=BACKLOG)
     name: tuple[str, int] = server.sockets[0].getsockname()
@@ -99,10 +99,8 @@ async def run(listening: Awaitable[tuple[asyncio.Server, int]], *, parent: int |
 
 
 def _stop_when_input_closes(stop: asyncio.Event) -> None:
-    """A pipe or socket as input is a lifeline; a file, /dev/null or a terminal is none.
-
-    Text typed on a terminal is for the shell: reading it in the background would stop us.
-    """
+    """A pipe or socket as input is a lifeline; a file, /dev/null or a terminal is none. Text typed on a terminal is for
+    the shell: reading it in the background would stop us."""
     if sys.stdin is None or sys.stdin.isatty():  # None: closed from the start
         return
     descriptor = sys.stdin.fileno()
@@ -117,14 +115,12 @@ def _stop_when_input_closes(stop: asyncio.Event) -> None:
         loop.add_reader(descriptor, read)
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, body_bytes_max: int = BODY_BYTES_MAX
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._body_bytes_max = body_bytes_max
-        self._parser = h11.Connection(h11.SERVER)
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    _body_bytes_max: int = BODY_BYTES_MAX
+    _parser: h11.Connection = field(default_factory=lambda: h11.Connection(h11.SERVER))
 
     async def serve(self, handle: Handler) -> None:
         """Answer requests until the client or a handler ends the connection."""
@@ -137,7 +133,9 @@ class Connection:
             except _BodyTooLarge:
                 await self._refuse(413, f"the body is over {self._body_bytes_max} bytes")
             except Reset:
-                self._reset()
+                raw: socket.socket = self._writer.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self._writer.transport.abort()
             except Cut:
                 pass
             finally:
@@ -196,8 +194,3 @@ class Connection:
             await self.whole(
                 status, json.dumps({"title": why, "status": status}).encode(), [kind, ("Connection", "close")]
             )
-
-    def _reset(self) -> None:
-        raw: socket.socket = self._writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()

@@ -36,6 +36,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.downstream.key_store import Asked, KeyState, KeyStore, StoredAnswer
 from holdfast.downstream.keys import BadKey, parse_key
 
@@ -56,17 +58,14 @@ NOT_BEGUN = frozenset((401, 403, 408, 425, 429))
 _HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"date"))
 
 
-class Repeated:
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
     """A request whose first try is in doubt, for `recover`: find out what it did."""
 
-    __slots__ = ("body", "key", "scope", "step", "task")
-
-    def __init__(self, scope: Scope, asked: Asked, body: bytes) -> None:
-        self.scope = scope
-        self.key = asked.key
-        self.task = asked.task
-        self.step = asked.step
-        self.body = body
+    scope: Scope
+    key: str
+    task: str
+    step: str
+    body: bytes
 
 
 class _Wrong(Exception):
@@ -85,10 +84,6 @@ def _by_authorization(scope: Scope) -> str:
     return hashlib.sha256(b"\0".join(found)).hexdigest() if found else ""
 
 
-def _all(_scope: Scope) -> bool:
-    return True
-
-
 class IdempotencyKeys:
     """Wraps an ASGI app; see the head of this module."""
 
@@ -98,7 +93,7 @@ class IdempotencyKeys:
         *,
         store: str | Path,
         methods: Collection[str] = ("POST", "PATCH"),
-        applies: Callable[[Scope], bool] = _all,
+        applies: Callable[[Scope], bool] = lambda scope: True,
         caller: Callable[[Scope], str] = _by_authorization,
         recover: Recover | None = None,
         errors_change_nothing: bool = False,
@@ -167,8 +162,10 @@ class IdempotencyKeys:
         if not await self._on_store(lambda store: store.take_over(asked)):
             raise _Wrong(409, "in-flight", "another request is finding out what was done", 1)
         try:
-            known = await self._recover(Repeated(scope, asked, body))
-        except BaseException:
+            known = await self._recover(
+                Repeated(scope=scope, key=asked.key, task=asked.task, step=asked.step, body=body)
+            )
+        except BaseException:  # the service's own code, or a cancel: what was done stays unknown, whatever ended it
             await self._on_store(lambda store: store.doubt(asked))
             raise
         if known is None:
@@ -186,7 +183,7 @@ class IdempotencyKeys:
     async def _work_out(self, scope: Scope, asked: Asked, body: bytes) -> StoredAnswer:
         try:
             answer = await _call(self._app, scope, body, body_bytes_max=self._body_bytes_max)
-        except BaseException:
+        except BaseException:  # the app's own code, or a cancel: whatever ended it, the key must not stay in flight
             await self._leave(asked)
             raise
         if answer.status >= 500:

@@ -18,10 +18,11 @@ import fcntl
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from holdfast.host.private_files import FILE_MODE, ensure_private_folder
 from holdfast.host.sqlite import log_ahead, open_or_create
@@ -46,8 +47,7 @@ CREATE INDEX IF NOT EXISTS asked_age ON asked (first_ms);
 _FORGET_AT_ONCE = 100  # rows past their retention that one request cleans away
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the table knows it."""
 
     scope: bytes
@@ -57,8 +57,7 @@ class Asked:
     step: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAnswer:
+class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
@@ -116,7 +115,7 @@ class KeyStore:
                     (asked.scope, asked.key, asked.fingerprint, asked.task, asked.step, self._wall_ms(), self.owner),
                 )
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # a full disk, a cancel: whatever it is, no transaction may stay open
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
@@ -173,8 +172,9 @@ class KeyStore:
         if fingerprint != asked.fingerprint:
             return KeyState.OTHER_BODY, None
         if status is not None:
-            kept = StoredAnswer(status=cast(int, status), headers=_headers(headers), body=cast(bytes, body))
-            return KeyState.ANSWERED, kept
+            pairs = msgspec.json.decode(cast(bytes, headers), type=list[tuple[str, str]])
+            given = tuple((bytes.fromhex(name), bytes.fromhex(value)) for name, value in pairs)
+            return KeyState.ANSWERED, StoredAnswer(status=cast(int, status), headers=given, body=cast(bytes, body))
         if owner and self._is_alive(str(owner), (asked.scope, str(key))):
             return KeyState.IN_FLIGHT, None
         if owner:
@@ -204,8 +204,3 @@ class KeyStore:
             "WHERE first_ms < ? AND status IS NOT NULL ORDER BY first_ms LIMIT ?)",
             (self._wall_ms() - self._retention_ms, _FORGET_AT_ONCE),
         )
-
-
-def _headers(raw: object) -> tuple[tuple[bytes, bytes], ...]:
-    pairs = cast("list[list[str]]", json.loads(cast(bytes, raw)))
-    return tuple((bytes.fromhex(name), bytes.fromhex(value)) for name, value in pairs)

@@ -24,10 +24,8 @@ class BadKey(Exception):
 
 
 def parse_key(values: list[str]) -> str | None:
-    """The key, or None where there is no header; bare and quoted forms are the same key.
-
-    Raises BadKey: empty, too long, repeated, or with other characters.
-    """
+    """The key, or None where there is no header; bare and quoted forms are the same key. Raises BadKey: empty, too
+    long, repeated, or with other characters."""
     if not values:
         return None
     if len(values) > 1:
@@ -76,10 +74,8 @@ class KeyTable(Generic[Stored]):
     def begin(
         self, key: str, *, fingerprint: str, now_s: float
     ) -> KeyEntry[Stored] | Replay[Stored] | InFlight | Reused:
-        """Take the key for this request, or say what became of the one that has it.
-
-        The caller ends a KeyEntry with `finish` or `forget`.
-        """
+        """Take the key for this request, or say what became of the one that has it. The caller ends a KeyEntry with
+        `finish` or `forget`."""
         entry = self._entries.get(key)
         if entry is None or (entry.answer is not None and now_s >= entry.first_s + self._window_s):
             entry = KeyEntry[Stored](key=key, fingerprint=fingerprint, first_s=now_s)

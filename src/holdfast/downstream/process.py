@@ -159,7 +159,7 @@ class Choices(TypedDict, total=False):
 @contextlib.asynccontextmanager
 async def start(kind: Kind, **choices: Unpack[Choices]) -> AsyncGenerator[FarEnd]:
     """Start a far end on a free loopback port and end it on leaving."""
-    child = _spawn(_arguments(kind, choices))
+    child = _spawn(kind, choices)
     try:
         async with asyncio.timeout(START_S_MAX):
             line = await asyncio.to_thread(_read_line, child)
@@ -171,15 +171,15 @@ async def start(kind: Kind, **choices: Unpack[Choices]) -> AsyncGenerator[FarEnd
 @contextlib.contextmanager
 def start_blocking(kind: Kind, **choices: Unpack[Choices]) -> Generator[BlockingFarEnd]:
     """`start` for code without an event loop."""
-    child = _spawn(_arguments(kind, choices))
+    child = _spawn(kind, choices)
     try:
         yield BlockingFarEnd(_ready(kind, _read_line(child)))
     finally:
         _end(child)
 
 
-def _arguments(kind: Kind, choices: Choices) -> list[str]:
-    arguments = ["--class", kind, "--parent", str(os.getpid())]
+def _spawn(kind: Kind, choices: Choices) -> subprocess.Popen[bytes]:
+    arguments = [sys.executable, "-m", "holdfast.downstream", "--class", kind, "--parent", str(os.getpid())]
     for name in ("log", "window_s", "fingerprint", "key_header"):
         if (value := choices.get(name)) is not None:
             arguments += [f"--{name.replace('_', '-')}", str(value)]
@@ -189,13 +189,7 @@ def _arguments(kind: Kind, choices: Choices) -> list[str]:
         arguments += ["--lookup", "off"]
     for fault in choices.get("faults", ()):
         arguments += ["--fault", json.dumps(fault.to_json())]
-    return arguments
-
-
-def _spawn(arguments: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.downstream", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _read_line(child: subprocess.Popen[bytes]) -> bytes:

@@ -11,6 +11,8 @@ The order of things for a request that asks for an effect:
 
 A client that goes away changes nothing: what was begun is finished. A late request is treated
 as if the network had kept it: it goes through 2 to 4 when it arrives.
+
+On its socket paths that begin with `/_` are a side door, for those who test against it: books, faults, holds, clock.
 """
 
 from __future__ import annotations
@@ -18,19 +20,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
-from holdfast.downstream.faults import Fault, FaultKind, Faults
-from holdfast.downstream.http_server import Request
+import msgspec
+
+from holdfast.downstream import http_server
+from holdfast.downstream.faults import BadFault, Fault, FaultKind, Faults, parse_fault
+from holdfast.downstream.http_server import Connection, Cut, Request, Reset
 from holdfast.downstream.keys import Fingerprint, InFlight, KeyEntry, KeyTable, Replay, Reused
 from holdfast.downstream.ledger import Ledger, Page, Seen
-from holdfast.downstream.order import BadOrder, Order, Reply, parse_order, problem
-from holdfast.downstream.profiles import Body, Profile
+from holdfast.downstream.profiles import BadOrder, Body, Order, Profile, Reply, parse_object, parse_order, problem
+
+BODY_BYTES_MAX = 8 * 1024 * 1024
+WAIT_S_MAX = 600.0
 
 
 class Hangup(Enum):
@@ -38,8 +46,7 @@ class Hangup(Enum):
     RESET = "reset"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     window_s: float = 86_400.0
     fingerprint: Fingerprint = "checked"
@@ -72,7 +79,6 @@ class Service:
         self._generation = 0
 
     async def handle(self, ask: Request) -> Reply | Hangup:
-        """Answer a client's request."""
         noun, path = f"/{self._profile.noun}", ask.path
         single = self._profile.noun == "resources"
         if path != noun and not (single and path.startswith(f"{noun}/")):
@@ -324,3 +330,68 @@ def _retry_after(seconds: int | None) -> tuple[tuple[str, str], ...]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+async def listen(service: Service, *, port: int) -> tuple[asyncio.Server, int]:
+    """Listen on 127.0.0.1; returns the server and its port."""
+
+    async def answer(request: Request, connection: Connection) -> None:
+        reply = await (control(service, request) if request.path.startswith("/_") else service.handle(request))
+        if isinstance(reply, Hangup):
+            raise Reset if reply is Hangup.RESET else Cut
+        kind = "application/json" if reply.status < 400 else "application/problem+json"
+        await connection.whole(reply.status, json.dumps(reply.body).encode(), [("Content-Type", kind), *reply.headers])
+
+    return await http_server.listen(answer, port=port, body_bytes_max=BODY_BYTES_MAX)
+
+
+async def control(service: Service, ask: Request) -> Reply:
+    """Answer a request whose path begins with `/_`."""
+    try:
+        match (ask.method, ask.path):
+            case ("GET", "/_ledger"):
+                return _ok(asdict(service.page()))
+            case ("POST", "/_faults"):
+                return _set_faults(service, parse_object(ask.body).get("faults"))
+            case ("GET", "/_waiting"):
+                return await _wait(service, ask.query)
+            case ("POST", "/_release"):
+                return _ok({"released": service.release()})
+            case ("POST", "/_reset"):
+                service.reset()
+                return _ok({})
+            case ("POST", "/_clock"):
+                service.advance(_seconds(parse_object(ask.body).get("advance_s")))
+                return _ok({})
+            case _:
+                return problem(404, "no such control")
+    except (BadOrder, BadFault, ValueError) as error:
+        return problem(400, str(error))
+
+
+def _set_faults(service: Service, faults: object) -> Reply:
+    if not isinstance(faults, list):
+        raise BadFault('send {"faults": [...]}; an empty list clears them')
+    parsed = [parse_fault(item) for item in cast("list[object]", faults)]
+    service.faults.set(parsed)
+    return _ok({"faults": [fault.to_json() for fault in parsed]})
+
+
+async def _wait(service: Service, query: dict[str, str]) -> Reply:
+    timeout_s = min(float(query.get("timeout_s", "30")), WAIT_S_MAX)
+    if "idle" in query:
+        return _ok({"idle": await service.wait_idle(timeout_s=timeout_s)})
+    if "effects" in query:
+        return _ok({"effects": await service.wait_effects(int(query["effects"]), timeout_s=timeout_s)})
+    inside = await service.wait_inside(int(query.get("n", "1")), timeout_s=timeout_s)
+    return _ok({"inside": [asdict(seen) for seen in inside]})
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise BadOrder("advance_s must be a number of seconds, 0 or more")
+    return float(value)
+
+
+def _ok(body: Body) -> Reply:
+    return Reply(status=200, body=body)

@@ -215,11 +215,8 @@ def pinned_fingerprint(mark: bytes, pins: object) -> bytes:
 
 
 def _asked(tool: Tool[..., Any], parameter: str, value: object) -> Iterable[str]:
-    """The names that this argument asks for.
-
-    Where the tool declares nothing, a handle inside a text is text like any other: results and
-    replies hold handles too. One that is the whole argument is a mistake worth a question.
-    """
+    """The names that this argument asks for. Where the tool declares nothing, a handle inside a text is text like any
+    other: results and replies hold handles too. One that is the whole argument is a mistake worth a question."""
     if parameter in tool.secrets:
         return names_in(value)
     whole = find_whole(value)

@@ -10,8 +10,7 @@ from holdfast.core.answers import MeansBusy, read_answer
 from holdfast.core.effect import Effect, Fenced, Idempotent, Keyed, Queryable, Read, Unrepeatable
 from holdfast.downstream.faults import BadFault, parse_fault
 from holdfast.downstream.http_server import Request as Ask
-from holdfast.downstream.order import BadOrder, parse_object, parse_order
-from holdfast.downstream.profiles import PROFILES
+from holdfast.downstream.profiles import PROFILES, BadOrder, parse_object, parse_order
 from holdfast.runtime.http.exchange import Exchange, ProtocolError
 from holdfast.runtime.http.message import Response, build
 from holdfast.runtime.tool.child import Unkept, opened, outcome_of, read_message

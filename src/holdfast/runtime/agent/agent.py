@@ -54,9 +54,7 @@ class Home(Protocol):
         self, task: TaskType, /, *, request_id: str | None = None, **args: Any
     ) -> Handle: ...  # Any: checked as JSON
 
-    async def drop(self, item: InboxItem) -> None:
-        """Add a fact, with handles for the secrets in it."""
-        ...
+    async def drop(self, item: InboxItem) -> None: ...  # add a fact, with handles for the secrets in it
 
 
 class Agent(TaskType):

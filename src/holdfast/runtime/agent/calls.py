@@ -56,10 +56,8 @@ class Told:
 
 
 async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool, unmade: str = "") -> Told:
-    """Bring one call to its end. Raises Signals where it cannot be brought there now.
-
-    `unmade`: why no new call of this reply is made.
-    """
+    """Bring one call to its end. Raises Signals where it cannot be brought there now. `unmade`: why no new call of this
+    reply is made."""
     ordinal = run.take_ordinal()
     run.seek(0)  # `run.call` takes it again where the call is made
     view = run.steps.writer.view
@@ -235,10 +233,8 @@ OPENING = "[From the runtime, not from the user.] While you were away: "
 
 
 def resume_message(view: TaskView, *, since: int, now: int, calls: Sequence[tuple[int, str, StepView | None]]) -> str:
-    """What to tell of the time between two epochs; empty where nothing happened.
-
-    `calls` are those of the newest reply: number, tool, the step that it became.
-    """
+    """What to tell of the time between two epochs; empty where nothing happened. `calls` are those of the newest reply:
+    number, tool, the step that it became."""
     deaths = [taken for lost, taken in view.lost.items() if since <= lost and taken <= now]
     restored = since >> COUNTER_BITS != now >> COUNTER_BITS
     if not deaths and not restored:

@@ -267,10 +267,8 @@ class Loop:
     # what the user says
 
     async def _tell_memory(self) -> None:
-        """What the agent's own files say, as the first message of its talk.
-
-        It is recorded with the step that asks: a resumed run reads it back, whatever the files say by then.
-        """
+        """What the agent's own files say, as the first message of its talk. It is recorded with the step that asks: a
+        resumed run reads it back, whatever the files say by then."""
         memory = self._run.steps.memory
         if memory is None or len(self._talk):
             return

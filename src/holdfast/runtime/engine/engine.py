@@ -195,10 +195,8 @@ class Engine:
         self._writers[writer.view.task_id] = writer
 
     def unwatch(self, writer: TaskWriter, *, rested: bool) -> None:
-        """Let go of it. A hold that no record has given back is released by the next sweep.
-
-        Not where the lease is lost: then the next claim counts it as a death.
-        """
+        """Let go of it. A hold that no record has given back is released by the next sweep. Not where the lease is
+        lost: then the next claim counts it as a death."""
         self._writers.pop(writer.view.task_id, None)
         self._suspects.left(writer.view.task_id)
         if not rested and self.lease is not None and not self.lease.lost:

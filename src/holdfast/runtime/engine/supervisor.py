@@ -58,20 +58,16 @@ class Stop:
 
 
 def is_terminal(code: int) -> bool:
-    """Exit codes that a restart cannot change: wrong usage, unfit place, unusable journal.
-
-    64-78 are those of sysexits.h, for workers that are not ours.
-    """
+    """Exit codes that a restart cannot change: wrong usage, unfit place, unusable journal. 64-78 are those of
+    sysexits.h, for workers that are not ours."""
     return code in _TERMINAL
 
 
 def after_exit(
     status: int, uptime_s: float, failures: int, *, terminal: Callable[[int], bool] = is_terminal
 ) -> Restart | Stop:
-    """Restart a worker that died, let one that ended on purpose end.
-
-    `status` is the exit code, or minus the signal that killed it; `failures` is how often in a row it had died before.
-    """
+    """Restart a worker that died, let one that ended on purpose end. `status` is the exit code, or minus the signal
+    that killed it; `failures` is how often in a row it had died before."""
     if status == 0 or (status > 0 and terminal(status)):
         return Stop(code=status)
     row = 0 if uptime_s >= HEALTHY_S else failures
@@ -120,11 +116,9 @@ def supervise(
     say: Say = lambda line: None,
     warm: Warm | None = None,
 ) -> int:
-    """Keep a worker running until it ends on purpose or we are asked to stop; its exit code.
-
-    Runs in the main thread of a process of its own, which has no other children and ends when this returns: SIGTERM and
-    SIGINT are ignored from then on. `say` gets one line per start, end and decision.
-    """
+    """Keep a worker running until it ends on purpose or we are asked to stop; its exit code. Runs in the main thread of
+    a process of its own, which has no other children and ends when this returns: SIGTERM and SIGINT are ignored from
+    then on. `say` gets one line per start, end and decision."""
     with _signals() as wake:
         return _Supervisor(argv=argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake, warm=warm).run()
 

@@ -246,11 +246,8 @@ class StreamedAnswer:
 async def open_stream(
     message: Message, *, timeouts: Timeouts, body_bytes_max: int, ssl_context: ssl.SSLContext | None = None
 ) -> AsyncGenerator[StreamedAnswer]:
-    """Send the request and yield the answer's head; leaving closes the connection.
-
-    Raises:
-        StreamFailed: `begun` is False where no head came, so nothing of a reply was seen.
-    """
+    """Send the request and yield the answer's head; leaving closes the connection. Raises StreamFailed: `begun` is
+    False where no head came, so nothing of a reply was seen."""
     pipe: _Pipe | None = None
     transport: asyncio.Transport | None = None
     where = f"{message.method} {message.target.shown}"

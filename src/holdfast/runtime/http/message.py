@@ -36,10 +36,8 @@ class BadRequest(NotSent):
 
 
 class AnswerUnknown(HttpUnknown):
-    """The request was sent, and no answer came that says whether it was done.
-
-    `status` is the far end's, or None where no whole answer came; `evidence` is JSON.
-    """
+    """The request was sent, and no answer came that says whether it was done. `status` is the far end's, or None where
+    no whole answer came; `evidence` is JSON."""
 
     def __init__(self, message: str, *, status: int | None = None, evidence: object = None) -> None:
         super().__init__(message)
@@ -60,11 +58,7 @@ class Response:
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:  # Any: the shape is the far end's; the tool knows it
-        """Parse the body.
-
-        Raises:
-            AnswerUnknown: the body is not JSON, so the far end said nothing we can use.
-        """
+        """Parse the body. Raises AnswerUnknown: the body is not JSON, so the far end said nothing we can use."""
         try:
             return values.decode(self.body)
         except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8 inside
@@ -109,11 +103,8 @@ def build(
     headers: Mapping[str, str] | None,
     own_headers: Mapping[str, str],
 ) -> Message:
-    """Make the request's bytes: own headers win, and a different value for one is refused.
-
-    Raises:
-        BadRequest: method, URL, header or body is not acceptable.
-    """
+    """Make the request's bytes: own headers win, and a different value for one is refused. Raises BadRequest: method,
+    URL, header or body is not acceptable."""
     if not _METHOD.fullmatch(method) or method == "CONNECT":
         raise BadRequest(f"{method!r} is not a method this client sends")
     target = parse_url(url, params=params)
@@ -143,11 +134,8 @@ def build(
 
 
 def parse_url(url: str, *, params: Mapping[str, str] | None = None) -> Destination:
-    """Check a URL: http or https, printable ASCII, no credentials.
-
-    Raises:
-        BadRequest: what is wrong, without repeating the URL, which may hold a secret.
-    """
+    """Check a URL: http or https, printable ASCII, no credentials. Raises BadRequest: what is wrong, without repeating
+    the URL, which may hold a secret."""
     if len(url) > URL_CHARS_MAX:
         raise BadRequest(f"URL longer than {URL_CHARS_MAX} characters")
     if any(not "!" <= char <= "~" for char in url):

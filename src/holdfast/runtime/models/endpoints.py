@@ -257,10 +257,8 @@ def with_failures(error: ModelError, failures: Sequence[Failure]) -> ModelError:
 
 
 def affinity_of(endpoint: Endpoint, *, session: str, kept: Mapping[str, str]) -> dict[str, str]:
-    """The headers by which the endpoint knows the conversation again.
-
-    A digest of session and endpoint: no provider learns our names, nor the other's.
-    """
+    """The headers by which the endpoint knows the conversation again. A digest of session and endpoint: no provider
+    learns our names, nor the other's."""
     headers: dict[str, str] = {}
     if endpoint.affinity_header and (session or "affinity" in kept):
         made = hashlib.sha256(f"holdfast/affinity/1\0{endpoint.name}\0{session}".encode())

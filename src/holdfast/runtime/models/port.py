@@ -64,11 +64,9 @@ def check_show(show: object) -> None:
 
 
 class ChatModel(Protocol):
-    """Answers one request with one reply.
-
-    A call has no effect in the world beyond its price, so it may be repeated. It sends the request at most once to each
-    endpoint and never waits to try again: that is for the caller, who can do it durably.
-    """
+    """Answers one request with one reply. A call has no effect in the world beyond its price, so it may be repeated. It
+    sends the request at most once to each endpoint and never waits to try again: that is for the caller, who can do it
+    durably."""
 
     async def ask(
         self,

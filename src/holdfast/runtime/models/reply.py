@@ -87,11 +87,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Over which endpoint the reply came.
-
-    `cold_tokens`: tokens of the prompt that no cache had; None where the provider does not
-    say. `kept` is for the next request of the same talk, and goes into its record.
-    """
+    """Over which endpoint the reply came. `cold_tokens`: tokens of the prompt that no cache had; None where the
+    provider does not say. `kept` is for the next request of the same talk, and goes into its record."""
 
     endpoint: str
     region: str

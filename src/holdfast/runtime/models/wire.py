@@ -116,13 +116,9 @@ _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 class Assembler(Protocol):
     """Puts one streamed reply together. Both methods raise ReplyGarbled, or a model error."""
 
-    def take(self, event: ServerEvent) -> str:
-        """Take one event; returns the text it adds, to be shown."""
-        ...
+    def take(self, event: ServerEvent) -> str: ...  # take one event; returns the text it adds, to be shown
 
-    def finish(self) -> Reply:
-        """The whole reply, after the stream's own end."""
-        ...
+    def finish(self) -> Reply: ...  # the whole reply, after the stream's own end
 
 
 class WireForm(Protocol):
@@ -132,9 +128,7 @@ class WireForm(Protocol):
     def name(self) -> str: ...
 
     @property
-    def path(self) -> str:
-        """Below the endpoint's base URL."""
-        ...
+    def path(self) -> str: ...  # below the endpoint's base URL
 
     def headers(self, key: str | None) -> dict[str, str]: ...
 

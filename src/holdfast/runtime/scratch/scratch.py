@@ -382,10 +382,8 @@ class Scratch:
             return await self._store.keep(shared=self._writer.calls > mine)
 
     async def _take_back(self, ordinal: str) -> None:
-        """After a step whose files cannot be kept: as a replay will find it.
-
-        Not among the branches of a gather, whose other calls may be writing now.
-        """
+        """After a step whose files cannot be kept: as a replay will find it. Not among the branches of a gather, whose
+        other calls may be writing now."""
         files = self._writer.view.files or Files()
         kept = files.before.get(ordinal)
         if kept is not None and not in_gather(ordinal):

@@ -66,11 +66,9 @@ class Store:
         self.bytes_read = 0
 
     async def keep(self, *, shared: bool) -> str:
-        """The digest of a manifest of what is there now, durable with all it names.
-
-        Raises ScratchRefused, ScratchTooLarge, ScratchChanging; and what the journal raises
-        where it has no space or time: nothing is lost, it may be called again.
-        """
+        """The digest of a manifest of what is there now, durable with all it names. Raises ScratchRefused,
+        ScratchTooLarge, ScratchChanging; and what the journal raises where it has no space or time: nothing is lost, it
+        may be called again."""
         changed = ""
         for number in range(TRIES_MAX):
             torn = shared and number == TRIES_MAX - 1

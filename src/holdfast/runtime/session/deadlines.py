@@ -41,10 +41,8 @@ class Deadlines:
         self._tick: asyncio.TimerHandle | None = None
 
     async def run(self, start: Callable[[], Awaitable[object]], timeout_s: float, *names: str) -> object:
-        """What it gives, or TimeoutError once it was cancelled for being late and has ended.
-
-        `names`, joined by a slash, say what it is where it is stuck.
-        """
+        """What it gives, or TimeoutError once it was cancelled for being late and has ended. `names`, joined by a
+        slash, say what it is where it is stuck."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a deadline needs a task")

@@ -43,10 +43,8 @@ class SessionLease:
         return self.session.deadline_boot_ms - self._clock.boot_ms()
 
     def check(self) -> None:
-        """Raise RunFenced where this process may not act any more.
-
-        A machine that was paused as a whole still has its lease, but time passed for its key windows.
-        """
+        """Raise RunFenced where this process may not act any more. A machine that was paused as a whole still has its
+        lease, but time passed for its key windows."""
         boot_ms, session = self._clock.boot_ms(), self.session
         late = boot_ms >= session.deadline_boot_ms
         if self.lost or late or self._jump_ms(boot_ms) > session.ttl_ms:
@@ -71,9 +69,7 @@ class Right(Protocol):
     def until_boot_ms(self) -> int: ...
 
     @property
-    def look_every_s(self) -> float:
-        """How often it may have moved."""
-        ...
+    def look_every_s(self) -> float: ...  # how often it may have moved
 
 
 class BoundLease(SessionLease):

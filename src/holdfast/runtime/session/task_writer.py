@@ -131,10 +131,8 @@ class TaskWriter:
         self._flush_soon()
 
     def begin(self, entries: Sequence[NewRecord]) -> Awaitable[None]:
-        """Write records on whose strength an effect will be sent.
-
-        Raises JournalFull, JournalBusy: nothing was written, nothing may be sent.
-        """
+        """Write records on whose strength an effect will be sent. Raises JournalFull, JournalBusy: nothing was written,
+        nothing may be sent."""
         return self._write(entries, begins=True)
 
     async def write(
@@ -247,11 +245,9 @@ class TaskWriter:
             raise
 
     async def _leave_evidence(self, entries: Sequence[NewRecord]) -> None:
-        """A stale worker may not close a step, but what it saw succeed must not be lost.
-
-        Not for Read, whose answer is simply asked for again, nor for Transactional, whose
-        effect would have been in the very commit that was refused.
-        """
+        """A stale worker may not close a step, but what it saw succeed must not be lost. Not for Read, whose answer is
+        simply asked for again, nor for Transactional, whose effect would have been in the very commit that was
+        refused."""
         for entry in entries:
             step = self.view.steps.get(entry.ordinal)
             if Event.SUCCEED not in entry.events or step is None or CLASSES[step.letter].changes_nothing:

@@ -76,10 +76,8 @@ class Send:
     begun: bool = False
 
     def mark(self) -> None:
-        """The next byte may leave now. Raises RunFenced where the lease is over.
-
-        Raises NotSent where the mark cannot be kept, as on a full disk that copies on write.
-        """
+        """The next byte may leave now. Raises RunFenced where the lease is over. Raises NotSent where the mark cannot
+        be kept, as on a full disk that copies on write."""
         if not self.begun:
             self.lease.check()
             try:

@@ -33,10 +33,8 @@ HEAD = {"model": "model", "settings": "settings", "system": "prompt", "tools": "
 
 
 def code_digest(function: Callable[..., Any]) -> str:  # Any: user code
-    """A digest of the function's own source, without comments and layout; "" where there is none.
-
-    Not of what it calls: tools have a version of their own, other functions are not followed.
-    """
+    """A digest of the function's own source, without comments and layout; "" where there is none. Not of what it calls:
+    tools have a version of their own, other functions are not followed."""
     try:
         return source_digest(inspect.getsource(function))
     except (OSError, TypeError, SyntaxError):
@@ -49,10 +47,8 @@ def source_digest(source: str) -> str:
 
 
 def note_changes(writer: TaskWriter, digests: Mapping[str, str], *, park: bool, report: Report) -> None:
-    """Record the marks where they are new, report where they have changed.
-
-    Raises Suspended where a changed task has to wait for a person.
-    """
+    """Record the marks where they are new, report where they have changed. Raises Suspended where a changed task has to
+    wait for a person."""
     known = writer.view.notes.get(MARKS)
     if known is None:
         writer.defer(_entry(digests, changed=[]))
@@ -69,12 +65,10 @@ def note_changes(writer: TaskWriter, digests: Mapping[str, str], *, park: bool, 
 
 @dataclass(slots=True, kw_only=True)
 class HeadChanges:
-    """What a task's policy says about a model that is asked with another head than recorded.
-
-    The head is what is sent before the talk: model, settings, prompt, tools. A recorded reply stays
-    what it is; what comes after it uses the head that is there now, or waits until a person accepts
-    it. A change that was accepted once is not asked about again (`@asked`).
-    """
+    """What a task's policy says about a model that is asked with another head than recorded. The head is what is sent
+    before the talk: model, settings, prompt, tools. A recorded reply stays what it is; what comes after it uses the
+    head that is there now, or waits until a person accepts it. A change that was accepted once is not asked about again
+    (`@asked`)."""
 
     writer: TaskWriter
     park: bool

@@ -58,10 +58,8 @@ def decidable_in_ms(view: TaskView, step: StepView, clock: Clock) -> int:
 def in_window(
     view: TaskView, step: StepView, tool: Tool[..., object], journal: Journal, clock: Clock, *, late_ms: int
 ) -> bool:
-    """Whether a re-send under the same key still meets the far end's memory of the first.
-
-    `late_ms`: how long after this the first byte may leave; the request's own way comes on top.
-    """
+    """Whether a re-send under the same key still meets the far end's memory of the first. `late_ms`: how long after
+    this the first byte may leave; the request's own way comes on top."""
     late_ms += tool.delay_ms
     effect = tool.effect
     if not isinstance(effect, Keyed):
@@ -81,10 +79,8 @@ def in_window(
 
 
 def sent_ago_s(view: TaskView, step: StepView, journal: Journal, clock: Clock) -> float | None:
-    """How long ago the step can have been sent first, at most; None where no clock can be trusted.
-
-    A lookup that goes back this far in a far end's list has seen all there can be.
-    """
+    """How long ago the step can have been sent first, at most; None where no clock can be trusted. A lookup that goes
+    back this far in a far end's list has seen all there can be."""
     starts = [step.restored_ms] if step.restored_ms else []
     ages_ms: list[int] = []
     if step.attempts:
@@ -186,11 +182,8 @@ def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
 
 
 def is_answer(item: InboxItem, step: StepView) -> bool:
-    """Whether this is a decision about the question that the step asks now.
-
-    Not about one it asked before, nor one from a copy of the journal: that may have been carried
-    out in the timeline that the restore has lost.
-    """
+    """Whether this is a decision about the question that the step asks now. Not about one it asked before, nor one from
+    a copy of the journal: that may have been carried out in the timeline that the restore has lost."""
     asked = None if step.parked is None else step.parked[0]
     same = item.kind is InboxKind.DECISION and item.ordinal == step.ordinal
     return same and asked is not None and item.body.get("epoch") == asked
@@ -233,12 +226,10 @@ OTHER_CLASS = (
 
 
 class MissingTool(Tool[..., Any]):
-    """In place of a tool that an agent does not have any more, or has under another class.
-
-    An open call of such a tool may have taken effect, and nothing here can find out. So the step itself is parked, with
-    that question: then evidence, a person's decision and a cancel do for it what they do for every parked step. It has
-    no attempts, so it is never sent; it has no lookup, so nothing is asked of it.
-    """
+    """In place of a tool that an agent does not have any more, or has under another class. An open call of such a tool
+    may have taken effect, and nothing here can find out. So the step itself is parked, with that question: then
+    evidence, a person's decision and a cancel do for it what they do for every parked step. It has no attempts, so it
+    is never sent; it has no lookup, so nothing is asked of it."""
 
     def __init__(self, step: StepView, now: Tool[..., Any] | None) -> None:
         super().__init__(

@@ -56,11 +56,9 @@ class LostEffects:
     async def elsewhere(
         self, tool: Tool[..., Any], step: StepView, ask: Ask, *, same: Callable[[Found], bool], only_same: bool = False
     ) -> tuple[str, FindAnswer]:
-        """A place and what was done there; Absent where nothing is left to be told.
-
-        Neither Found nor Absent where a place cannot be asked about. `same` says whether what
-        was found is the very call that is asked for now; `only_same` looks for no other.
-        """
+        """A place and what was done there; Absent where nothing is left to be told. Neither Found nor Absent where a
+        place cannot be asked about. `same` says whether what was found is the very call that is asked for now;
+        `only_same` looks for no other."""
         others: list[tuple[str, Found]] = []
         for place in self._places(tool, step):
             answer = await self._asked(tool, step, place, ask)
@@ -143,11 +141,9 @@ def retry_slots(tool: Tool[..., Any], ordinal: str) -> list[str]:
 
 
 def lost_places(view: TaskView, step: StepView) -> list[str]:
-    """Where the lost timeline may have called the tool of this step: nearest first.
-
-    Not where the copy knows what was done, nor where this timeline's own call of the tool has
-    taken what was done under its key; one that was closed by something else has not.
-    """
+    """Where the lost timeline may have called the tool of this step: nearest first. Not where the copy knows what was
+    done, nor where this timeline's own call of the tool has taken what was done under its key; one that was closed by
+    something else has not."""
     return [
         place for place in _around(step.ordinal) if place != step.ordinal and is_lost_place(view, place, step.tool)
     ][:PLACES_MAX]

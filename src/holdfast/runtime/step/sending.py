@@ -69,10 +69,8 @@ class Sender:
         return int(tool.timeout_s * 1000) + self._lease.session.ttl_ms
 
     async def begin(self, entry: NewRecord, slot: int, *, allowed: Callable[[], bool] = lambda: True) -> bool:
-        """Make the start durable. No space: wait here, nothing has been sent.
-
-        False where it stopped being allowed before it was written.
-        """
+        """Make the start durable. No space: wait here, nothing has been sent. False where it stopped being allowed
+        before it was written."""
         try:
             while True:
                 self._writer.check_going()

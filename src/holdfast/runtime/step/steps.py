@@ -122,12 +122,10 @@ class Steps:
         return self.writer.scratch
 
     async def end_all(self) -> None:
-        """The code has ended: bring what it has left under way to its end; nothing begins.
-
-        Calls that it began and did not await, because an attempt must not run on once the task belongs to another
-        worker. Calls that it broke off: here and not in the next run, where the code may break them off again and
-        again; then it runs again, because what it has made of the break does not count.
-        """
+        """The code has ended: bring what it has left under way to its end; nothing begins. Calls that it began and did
+        not await, because an attempt must not run on once the task belongs to another worker. Calls that it broke off:
+        here and not in the next run, where the code may break them off again and again; then it runs again, because
+        what it has made of the break does not count."""
         self.writer.ended = True
         await self._end_strays()
         if not self._broken_off:

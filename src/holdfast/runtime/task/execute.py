@@ -73,10 +73,8 @@ async def execute(
 
 
 async def _run_code(task: TaskType, run: Run, writer: TaskWriter) -> object:
-    """What the code returned or raised, once nothing that it began is under way any more.
-
-    A signal counts more than whatever the code has made of it.
-    """
+    """What the code returned or raised, once nothing that it began is under way any more. A signal counts more than
+    whatever the code has made of it."""
     args = cast("dict[str, Any]", writer.view.args or {})
     error: BaseException | None = None
     result: object = None

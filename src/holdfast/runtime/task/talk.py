@@ -71,10 +71,8 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def reading_own() -> Generator[None]:
-    """Records of this task are read: where they make no sense, it rests alone for a person.
-
-    JournalDamaged would end the worker, and with it every other task.
-    """
+    """Records of this task are read: where they make no sense, it rests alone for a person. JournalDamaged would end
+    the worker, and with it every other task."""
     try:
         yield
     except JournalDamaged as error:
@@ -125,10 +123,8 @@ def line_of(view: TaskView, ordinal: str) -> list[StepView]:
 
 
 def messages_of(view: TaskView, ordinal: str) -> Iterator[tuple[Object, str | StepView]]:
-    """The messages of the request at this ordinal, without the system's.
-
-    Each with its digest, or with the step whose reply it is.
-    """
+    """The messages of the request at this ordinal, without the system's. Each with its digest, or with the step whose
+    reply it is."""
     line = line_of(view, ordinal)
     count = 0
     for step, following in zip(line, (*line[1:], None), strict=True):
@@ -191,11 +187,9 @@ class Contents:
     writer: TaskWriter
 
     def named(self, value: Json, *, what: str) -> tuple[Json, str]:
-        """The checked value as it may be written, and its digest. Nothing is recorded yet.
-
-        Values of secrets become handles, unless the very value is kept already: a secret that was
-        set since must not turn a replay into another talk. Raises TooLarge.
-        """
+        """The checked value as it may be written, and its digest. Nothing is recorded yet. Values of secrets become
+        handles, unless the very value is kept already: a secret that was set since must not turn a replay into another
+        talk. Raises TooLarge."""
         raw = content_bytes(value)
         if len(raw) > PAYLOAD_BYTES_MAX:
             raise TooLarge(f"{what} has {len(raw):,} bytes of JSON; the limit is {PAYLOAD_BYTES_MAX:,}")

@@ -58,10 +58,8 @@ class Target:
 
 
 def locate(function: Function) -> Target:
-    """Where a child process finds this function. Raises ToolNotImportable.
-
-    Ask once its module is complete: while a decorator runs, the name is not bound yet.
-    """
+    """Where a child process finds this function. Raises ToolNotImportable. Ask once its module is complete: while a
+    decorator runs, the name is not bound yet."""
     name: str = getattr(function, "__qualname__", "")
     shown = name or repr(function)
     if not name or "<lambda>" in name:
@@ -78,10 +76,8 @@ def locate(function: Function) -> Target:
 
 
 def resolve(target: Target) -> Function:
-    """Import the target's module, once per process, and return the function.
-
-    Raises ToolNotImportable; whatever the module's own code raises is its cause.
-    """
+    """Import the target's module, once per process, and return the function. Raises ToolNotImportable; whatever the
+    module's own code raises is its cause."""
     try:
         module = _load(target) if target.file else import_module(target.module)
     except Exception as error:
@@ -300,10 +296,8 @@ async def read_message(reader: asyncio.StreamReader) -> Message:
 
 
 def outcome_of(message: Message) -> Message:
-    """The message, where it is a whole outcome. Raises ConnectionError where it is none.
-
-    A tool that found the child's socket can write anything into it.
-    """
+    """The message, where it is a whole outcome. Raises ConnectionError where it is none. A tool that found the child's
+    socket can write anything into it."""
     kinds = _FIELDS.get(message.get("kind")) if isinstance(message.get("kind"), str) else None
     if kinds is None or not all(name in message and isinstance(message[name], kind) for name, kind in kinds.items()):
         raise ConnectionError("garbled answer: no outcome")

@@ -118,10 +118,8 @@ class _Unfit(Exception):
 def tool_schema(
     name: str, function: Callable[..., Any], *, parameters: Schema | None = None, given: Collection[str] = ()
 ) -> ToolSchema:
-    """The schema of a tool. Raises NoSchema.
-
-    `parameters` where they were written by hand; `given`: arguments that no caller passes.
-    """
+    """The schema of a tool. Raises NoSchema. `parameters` where they were written by hand; `given`: arguments that no
+    caller passes."""
     if not _NAME.fullmatch(name):
         raise NoSchema(tool=name, why="a model takes names of 1 to 64 letters, digits, - and _")
     made = dict(parameters) if parameters is not None else parameters_of(name, function, given)
