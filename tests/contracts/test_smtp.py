@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.contracts import SmtpMail
-from holdfast.contracts.smtp_line import stuffed
+from holdfast.contracts.smtp import stuffed
 from holdfast.errors import Misuse
 from holdfast.journal.records import TaskState
 from holdfast.testing.far_ends.smtp import SmtpTrouble, SubmissionServer

@@ -13,8 +13,8 @@ import holdfast
 from holdfast.errors import HoldfastError, JournalBusy, JournalFull, JournalStopped, ReadOnly
 from holdfast.host.sqlite import Db
 from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite.host.disk_trouble import find_stopped
 from holdfast.journal.sqlite.host.page import SessionPage
-from holdfast.journal.sqlite.host.stop_flag import find_stopped
 from holdfast.journal.sqlite.opening import open as opening
 from holdfast.journal.sqlite.verbs import claims
 from holdfast.journal.sqlite.writer import Txn

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.cli.command import COMMANDS
-from holdfast.cli.parser import DESCRIPTION, Parser, load_command
+from holdfast.cli.main import DESCRIPTION, Parser, load_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 

@@ -13,8 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.command import COMMANDS
-from holdfast.cli.main import main
-from holdfast.cli.parser import build_parser
+from holdfast.cli.main import build_parser, main
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast_proofs.support.command_line import Commands
 

@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from foreign_folders import openclaw
 
 from holdfast.cli.command import COMMANDS
-from holdfast.cli.main import main
-from holdfast.cli.parser import build_parser
+from holdfast.cli.main import build_parser, main
 from holdfast_proofs.support.command_line import Worker
 
 APP = """

@@ -72,9 +72,9 @@ def signer(agent: Agent, path: Path) -> Generator[subprocess.Popen[bytes]]:
     """The command itself, of this user."""
     program = (
         "import sys, argparse\n"
-        "from holdfast.cli.identity import signer as identity_signer\n"
+        "from holdfast.cli.identity import identity\n"
         "args = argparse.Namespace(home=sys.argv[1], socket=sys.argv[2], allow=[])\n"
-        "sys.exit(identity_signer.run(args))"
+        "sys.exit(identity.run_signer(args))"
     )
     words = [sys.executable, "-P", "-c", program, str(agent.folder), str(path)]
     with started(words, path) as process:

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.demo import story
-from holdfast.demo.judge import Doubts, Report, Verdict, Wanted
 from holdfast.demo.machine import Return
+from holdfast.demo.story import Doubts, Report, Verdict, Wanted
 from holdfast.downstream.ledger import Page
 from holdfast_proofs.support.transcript import find_missing, shape
 

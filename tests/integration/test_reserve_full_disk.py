@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.host.private_files import write_atomically
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.journal.sqlite.host.page_reader import Begun, read_slot
-from holdfast.journal.sqlite.host.reserve import Reserve
+from holdfast.journal.sqlite.host.disk_trouble import Reserve
 folder = Path(sys.argv[1]) / "instance" / "journal"
 page = SessionPage.create(folder, "s", boot_id="b", incarnation=1)
 slot = page.take_slot(b"attempt1")

@@ -13,8 +13,7 @@ import pytest
 
 from holdfast.core.clock import SystemClock
 from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, high_water, stored_mark
-from holdfast.journal.sqlite.host.page_layout import page_ids
-from holdfast.journal.sqlite.host.page_reader import Begun, NotBegun, Unreadable, is_alive, read_slot
+from holdfast.journal.sqlite.host.page_reader import Begun, NotBegun, Unreadable, is_alive, page_ids, read_slot
 
 BOOT = SystemClock().boot_id
 

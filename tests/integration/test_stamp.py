@@ -11,8 +11,7 @@ import holdfast
 from holdfast.app.holdfast import Holdfast
 from holdfast.errors import HighWaterDamaged, JournalOlderCopy
 from holdfast.journal.sqlite import writer
-from holdfast.journal.sqlite.host.high_water import HighWater
-from holdfast.journal.sqlite.host.stamp import note, noted
+from holdfast.journal.sqlite.host.high_water import HighWater, note, noted
 
 FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import JournalStopped
-from holdfast.journal.sqlite.host.stop_flag import find_stopped, mark_stopped
+from holdfast.journal.sqlite.host.disk_trouble import find_stopped, mark_stopped
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.testing.lab import Lab, Scripted
 

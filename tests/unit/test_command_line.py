@@ -8,13 +8,13 @@ import pytest
 
 import holdfast
 from holdfast.app.health import METRICS, render
-from holdfast.app.worker import Order, Readable, parse_order
+from holdfast.app.worker import Order, parse_order
 from holdfast.cli import doctor
 from holdfast.cli.main import main
 from holdfast.cli.screen.screen import ago, clock_time, one_line, print_json, shown
 from holdfast.core.clock import iso
 from holdfast.errors import BadInput
-from holdfast.host.log import Log
+from holdfast.host.log import Log, Readable
 from holdfast.views.tasks import epoch_text
 
 

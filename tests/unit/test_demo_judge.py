@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.demo.judge import Doubts, Verdict, Wanted, judge
+from holdfast.demo.story import Doubts, Verdict, Wanted, judge
 from holdfast.downstream.ledger import Done, Page
 
 WANTED = (

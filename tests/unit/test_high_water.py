@@ -13,7 +13,7 @@ from holdfast.errors import HighWaterDamaged, InvariantViolated
 from holdfast.journal.sqlite.host import high_water as module
 from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, high_water, raise_stored, stored_mark
 from holdfast.journal.sqlite.host.page import SessionPage
-from holdfast.journal.sqlite.host.page_layout import page_ids, page_path
+from holdfast.journal.sqlite.host.page_reader import page_ids, page_path
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.errors import SymlinkRefused
-from holdfast.journal.sqlite.host.reserve import RESERVE_BYTES, Reserve
+from holdfast.journal.sqlite.host.disk_trouble import RESERVE_BYTES, Reserve
 
 MIB = 1024 * 1024
 

@@ -12,17 +12,22 @@ from hypothesis import strategies as st
 from holdfast.errors import InvariantViolated, ModeTooWide
 from holdfast.journal.sqlite.host.high_water import HighWater, find_mark, high_water
 from holdfast.journal.sqlite.host.page import SessionPage
-from holdfast.journal.sqlite.host.page_layout import (
+from holdfast.journal.sqlite.host.page_reader import (
     MARK_AT,
     PAGE_BYTES,
     SLOT_COUNT,
     SLOTS_AT,
+    Begun,
+    NotBegun,
+    Unreadable,
     blank,
+    is_alive,
     page_ids,
     page_path,
     parsed,
+    read_dead_page,
+    read_slot,
 )
-from holdfast.journal.sqlite.host.page_reader import Begun, NotBegun, Unreadable, is_alive, read_dead_page, read_slot
 
 EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
 

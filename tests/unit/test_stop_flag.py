@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import JournalBusy
-from holdfast.journal.sqlite.host import stop_flag
+from holdfast.journal.sqlite.host import disk_trouble
+from holdfast.journal.sqlite.host.disk_trouble import Stopped, clear_stopped, find_stopped, mark_stopped
 from holdfast.journal.sqlite.host.high_water import fold_marks
 from holdfast.journal.sqlite.host.page import SessionPage
-from holdfast.journal.sqlite.host.stop_flag import Stopped, clear_stopped, find_stopped, mark_stopped
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 
 
@@ -50,7 +50,7 @@ def test_the_page_keeps_the_sign_when_the_disk_takes_no_new_file(folder: Path, m
     def fails(path: Path, data: bytes) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(stop_flag, "write_atomically", fails)
+    monkeypatch.setattr(disk_trouble, "write_atomically", fails)
     assert not mark_stopped(folder, reason="EIO", session_id="s", at_ms=1)
     assert page.mark_stopped()
     found = find_stopped(folder)

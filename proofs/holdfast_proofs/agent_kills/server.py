@@ -19,7 +19,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.identity.journal_keys.secret_file import SecretFile
-from holdfast.journal.sqlite.host import reserve
+from holdfast.journal.sqlite.host import disk_trouble
 from holdfast.testing.offline import KEY, SECRET, Stage
 from holdfast_proofs.agent_kills.judge import Figures, count_effects, judge
 from holdfast_proofs.agent_kills.life import JOURNAL, Found, live
@@ -59,7 +59,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    reserve.RESERVE_BYTES = reserve.RESERVE_BYTES_MIN
+    disk_trouble.RESERVE_BYTES = disk_trouble.RESERVE_BYTES_MIN
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     os.environ.update(order.stage.variables)
     began = time.monotonic()

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
-from holdfast.journal.sqlite.host import reserve
+from holdfast.journal.sqlite.host import disk_trouble
 from holdfast_proofs.crash.bit_flips.flips import Flip, FlipPlan, run_flips
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.child_tools import make_blocking_subject
@@ -48,7 +48,7 @@ from holdfast_proofs.crash.zombies import Zombie, ZombiePlan, raise_zombies
 def main() -> None:
     # Only the size of the reserve is less than a user's: sixteen megabytes of zeros per program
     # cost more than the rest of its life.
-    reserve.RESERVE_BYTES = reserve.RESERVE_BYTES_MIN
+    disk_trouble.RESERVE_BYTES = disk_trouble.RESERVE_BYTES_MIN
     while size := int.from_bytes(sys.stdin.buffer.read(SIZE_BYTES)):
         order = msgspec.json.decode(sys.stdin.buffer.read(size), type=Order)
         child = os.fork()

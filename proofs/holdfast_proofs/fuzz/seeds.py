@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.host.manifest import File, Manifest
 from holdfast.journal.seal import DataKeySealer
-from holdfast.journal.sqlite.host.page_layout import CLEAR, SET, SLOTS_AT, blank
+from holdfast.journal.sqlite.host.page_reader import CLEAR, SET, SLOTS_AT, blank
 
 SESSION = "0123456789abcdef"
 

@@ -126,7 +126,7 @@ def _spawn(home: Path, tools: Path) -> subprocess.Popen[bytes]:
     us = os.getpid()
     with open(home.parent / "worker.log", "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.app.worker_process", order],
+            [sys.executable, "-P", "-m", "holdfast.app.worker", order],
             env=os.environ | {TRUTH: str(tools)},
             stdin=subprocess.DEVNULL,
             stdout=log,

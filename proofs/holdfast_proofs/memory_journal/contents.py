@@ -23,7 +23,7 @@ from holdfast.journal import rules
 from holdfast.journal.chain import first_link, first_remark_link, next_link, next_remark_link
 from holdfast.journal.contract import InboxItem, InboxKind, KeptRemark, Remark, Statement, TaskRow
 from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView, as_kept, fold
-from holdfast.journal.sqlite.statements import apply_statements
+from holdfast.journal.sqlite.verbs.tasks import apply_statements
 
 SLOTS_MAX = 992  # of this many and with tags this long: as in a session page
 TAG_BYTES = 8

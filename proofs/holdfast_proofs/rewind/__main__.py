@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.downstream.ledger import Done
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
-from holdfast.journal.sqlite.host import reserve
+from holdfast.journal.sqlite.host import disk_trouble
 from holdfast.recovery.recover_journal import recover_journal
 from holdfast.testing.model_server.process import start_blocking as start_model
 from holdfast.testing.model_server.script import Answer, Script, ScriptedCall, ScriptedUsage
@@ -40,7 +40,7 @@ Pages = dict[str, list[Done]]
 
 def play(chosen: Sequence[Case], *, weakness: Weakness | None = None) -> Figures:
     """Play the cases, with one rule of the protocol taken out where one is named."""
-    reserve.RESERVE_BYTES = reserve.RESERVE_BYTES_MIN
+    disk_trouble.RESERVE_BYTES = disk_trouble.RESERVE_BYTES_MIN
     began = time.monotonic()
     figures = Figures()
     with ExitStack() as stack:

@@ -1,24 +1,42 @@
-"""`holdfast worker`: this process supervises, a second one works.
+"""`holdfast worker`: one process supervises, a second one works: one session, one engine.
 
-The parent opens no journal, no keys and no app, so it has nothing to lose and no tool can kill it;
-it only has our own code loaded, so that it can replace a dead worker at once. The worker process
-gets its order as one JSON text without secrets; it reads the settings file itself on every start.
+The parent opens no journal, no keys and no app, so it has nothing to lose and no tool can kill it; it only has our own
+code loaded, so that it can replace a dead worker at once. The worker process gets its order as one JSON text without
+secrets; it reads the settings file itself on every start.
+
+The worker process ends with 0 only if it was asked to stop. A lost session or a busy journal ends it with the exit code
+for "try again", and the parent starts a new one; what a restart cannot fix (the app, the place, the journal, the keys)
+is printed once and ends the parent too. If it is killed, its lease and its file lock end with it, and another session
+resumes its tasks.
 """
 
 from __future__ import annotations
 
-import io
+import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
-from typing import TextIO
+from typing import Any
 
-from holdfast.errors import BadInput
-from holdfast.host.log import Log
+from holdfast.app.binder import INSTANCE, acting, memory_beside, open_as, open_secrets, scratch_root, watching
+from holdfast.app.handoff import kept_handoff
+from holdfast.app.loading import load_app
+from holdfast.app.notify import make_notices
+from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.secret_handles import safe
+from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
+from holdfast.host.hardening import harden
+from holdfast.host.log import Log, open_log
 from holdfast.layout.journal_location import journal_path
+from holdfast.layout.moved import stopped_when_moved
 from holdfast.layout.settings import find_settings
+from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.engine.supervisor import Warm, supervise
+from holdfast.runtime.session.deadman import DeadMan
 
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
@@ -46,17 +64,15 @@ def run_worker(order: Order) -> int:
 
         parse_every(order.backup_every)
         load_home(journal_path(order.journal).parent)
-    from holdfast.app import worker_process  # it reads an order with this module
-
     text = json.dumps(asdict(order))
 
     def work() -> int:
         if not sys.flags.safe_path:
             del sys.path[0]  # as with -P: nothing is imported from where we were started
-        return worker_process.main(text)
+        return main(text)
 
     return supervise(
-        [sys.executable, "-P", "-m", "holdfast.app.worker_process", text],
+        [sys.executable, "-P", "-m", "holdfast.app.worker", text],
         warm=Warm(work),
         grace_s=settings.grace_s + CLOSE_S,
         say=lambda line: log.event("supervisor", text=line),
@@ -74,30 +90,150 @@ def parse_order(text: str) -> Order:
         ) from error
 
 
-def open_log() -> Log:
-    """A worker's events: JSON lines for programs, the same fields in words on a terminal."""
-    return Log(Readable(sys.stderr)) if sys.stderr.isatty() else Log.to_stderr()
+EXIT_DEFECT = 1
+LOG = "kel.jsonl"  # identity.own_log.LOG, whose room is loaded only where there is one
 
 
-class Readable(io.StringIO):
-    """A stream for host.log.Log: time, event, then the fields."""
+def main(text: str) -> int:
+    """Do what the order says; the exit code."""
+    harden()
+    log = open_log()
+    try:
+        # Not asyncio.run: it would wait, perhaps for ever, for a tool that will not be cancelled.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        order = parse_order(text)
+        loop.run_until_complete(serve(order, log))
+        return 0
+    except HoldfastError as error:
+        return _explain(error, log)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the parent starts a new one
+        log.event("worker-failed", code="internal", error=f"{type(error).__name__}: {error}")
+        _trace(error)
+        return EXIT_DEFECT
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
 
-    def write(self, text: str, /) -> int:
-        fields = json.loads(text)
-        at, event = str(fields.pop("at")), str(fields.pop("event"))
-        words = [f"{name}={_shown(value)}" for name, value in fields.items()]
-        return self._stream.write(" ".join([at[11:19], event, *words]) + "\n")
+async def serve(order: Order, log: Log) -> None:
+    """Open everything, serve until asked to stop, close everything."""
+    path = journal_path(order.journal)
+    settings = find_settings(path, config=order.config, overrides=order.overrides)
+    app = load_app(order.app)
+    notices = make_notices(settings)
+    clock, entropy = SystemClock(), SystemEntropy()
+    has_identity = os.path.lexists(path.parent / LOG)
+    if has_identity:
+        from holdfast.app.eviction import check_at_start  # the rooms of keys: where they are used
 
-    def flush(self) -> None:
-        self._stream.flush()
+        await check_at_start(path, notices=notices, log=log)
+    async with AsyncExitStack() as stack:
+        lease = await stack.enter_async_context(
+            acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
+        )
+        journal, keys = await open_as(
+            lease, path, clock=clock, entropy=entropy, allow_network_fs=settings.allow_network_fs
+        )
+        stack.push_async_callback(journal.close)
+        secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
+        memory = await stack.enter_async_context(memory_beside(path, journal, secrets=secrets, log=log))
+        engine = Engine(
+            journal=journal,
+            keys=keys,
+            clock=clock,
+            entropy=entropy,
+            tasks=app.tasks.values(),
+            tools=app.tools.values(),
+            settings=settings,
+            notices=notices,
+            log=log,
+            dead_man=DeadMan.create(),
+            secrets=secrets,
+            memory=memory,
+            scratch_root=scratch_root(path, folder=settings.scratch_folder, journal_id=journal.journal_id),
+            right=lease,
+        )
+        await stack.enter_async_context(watching(lease, journal, log))
+        _listen_to_signals(engine, log)
+        _report_lost_errors(log)
+        if order.health_port is not None:
+            # Imported only if asked for: a resuming worker should start at once.
+            from holdfast.app.health import Gauges, serve_health
+
+            gauges = Gauges(engine=engine, journal=journal)
+            port = await serve_health(order.health_port, gauges, stack)
+            log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
+        if order.backup_every:
+            from holdfast.backup.upkeep.scheduled import kept_backups
+            from holdfast.layout.agent_home import load_home
+
+            home = load_home(path.parent)
+            await stack.enter_async_context(kept_backups(home, every=order.backup_every, clock=clock, log=log))
+        log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
+        async with AsyncExitStack() as watched:
+            for one in (
+                kept_handoff(path, journal, held=engine.views, log=log),
+                stopped_when_moved(path.parent / INSTANCE, engine.stop, log),
+            ):
+                await watched.enter_async_context(one)
+            if has_identity:
+                from holdfast.app.eviction import stopped_when_evicted
+
+                await watched.enter_async_context(stopped_when_evicted(path, engine.stop, notices=notices, log=log))
+            await engine.serve()
 
 
-def _shown(value: object) -> str:
-    """As JSON, which escapes control characters; plain words without quotes."""
-    text = json.dumps(value)
-    plain = isinstance(value, str) and text == f'"{value}"' and value and " " not in value
-    return str(value) if plain else text
+def _listen_to_signals(engine: Engine, log: Log) -> None:
+    asked = False
+
+    def on_signal(number: int) -> None:
+        nonlocal asked
+        if asked:
+            os.kill(os.getpid(), signal.SIGKILL)  # loses nothing: another session resumes
+        asked = True
+        log.event("stopping", signal=signal.Signals(number).name)
+        engine.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def _report_lost_errors(log: Log) -> None:
+    """Log errors that no code awaits, instead of letting asyncio print them with secrets."""
+
+    # Any: asyncio's own dictionary of mixed values
+    def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        shown = "" if error is None else f"{type(error).__name__}: {text_of(error)}"
+        log.event("error-lost", message=str(context.get("message", "")), error=shown)
+
+    asyncio.get_running_loop().set_exception_handler(report)
+
+
+def _explain(error: HoldfastError, log: Log) -> int:
+    """Print the error; the exit code says whether to start a new worker."""
+    # The next process that opens a stopped journal alone repairs it.
+    if isinstance(error, (Retryable, JournalStopped)):
+        log.event("worker-failed", code=error.code, error=error.message, hint=error.hint)
+        return EXIT_RETRY
+    hint = f"hint: {error.hint}\n" if error.hint else ""
+    sys.stderr.write(f"error: {safe(error.message)}\n{hint}see: {error.page}\n")
+    _trace(error)
+    return error.exit_code
+
+
+def _trace(error: BaseException) -> None:
+    if os.environ.get("HOLDFAST_TRACE") == "1":
+        import traceback
+
+        sys.stderr.write(safe("".join(traceback.format_exception(error))))
+
+
+def _end(code: int) -> None:
+    """The session has ended and the journal is closed: do not wait for what still runs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _end(main(sys.argv[1] if len(sys.argv) == 2 else ""))

@@ -13,7 +13,7 @@ from holdfast.cli.command import Commands, add_flag, add_options, new_command
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.demo.judge import Report
+    from holdfast.demo.story import Report
 
 EXIT_BROKEN = 1
 _WIDTH = 100

@@ -1,20 +1,133 @@
-"""The whole demo: play all scenes, then judge by the far ends' ledgers."""
+"""The whole demo: play all scenes, then judge: compare what the far ends did with what was asked.
+
+How often an effect happened is read only from the far ends' own ledgers. The journal is asked only what it showed to a
+person. `judge` itself does no I/O.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast.demo.judge import Doubts, Report, Wanted, judge
 from holdfast.demo.machine import lose_machine
 from holdfast.demo.scenes import CHARGE, LETTER, MAIL, kill_inside_letter, kill_inside_payment
 from holdfast.demo.stage import Teller, journal_in, setting
+from holdfast.downstream.ledger import Page
 from holdfast.errors import BadInput
 from holdfast.journal.records import TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One effect that was asked for, and so must exist once."""
+
+    far_end: str
+    task_id: str
+    ordinal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubts:
+    """What the journal showed of steps in doubt."""
+
+    trip_parked: int  # keyed and queryable steps never need a person
+    letter_parked: int  # the killed, unrepeatable one always does
+    settled: int
+    open: int  # parked still when the demo ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    charges: int
+    mails: int
+    letters: int
+    duplicates: int
+    lost: int
+    strays: int  # effects that no step asked for
+    broken: tuple[str, ...]  # broken promises, in words
+
+    @property
+    def held(self) -> bool:
+        return not self.broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The demo's figures. `seconds` is the whole demo, `resume_s` from kill to the next step."""
+
+    verdict: Verdict
+    parked: int
+    asked: int
+    settled: int
+    kills: int
+    takeover_s: float
+    resume_s: float
+    identity_same: bool | None  # None where the scene was left out
+    memory_kept: bool | None
+    restore_s: float | None
+    left_out: str  # why the third scene was skipped; else empty
+    seconds: float
+    journal: str | None
+
+    def to_json(self) -> dict[str, object]:
+        figures = asdict(self)
+        verdict = figures.pop("verdict")
+        return {"held": self.verdict.held, **verdict, **figures}
+
+
+def judge(
+    wanted: Iterable[Wanted],
+    ledgers: Mapping[str, Page],
+    doubts: Doubts,
+    *,
+    back: tuple[bool | None, bool | None] = (None, None),
+) -> Verdict:
+    """Count at the far ends; name every promise that did not hold.
+    `back` says of an agent that came back whether it is the same and remembers."""
+    counts = Counter(
+        (far_end, effect.task, effect.base) for far_end, page in ledgers.items() for effect in page.effects
+    )
+    asked = {(one.far_end, one.task_id, one.ordinal) for one in wanted}
+    duplicates = sum(counts[one] - 1 for one in asked if counts[one] > 1)
+    lost = sum(1 for one in asked if not counts[one])
+    strays = sum(count for one, count in counts.items() if one not in asked)
+    return Verdict(
+        charges=ledgers["payment"].count,
+        mails=ledgers["mail"].count,
+        letters=ledgers["letter"].count,
+        duplicates=duplicates,
+        lost=lost,
+        strays=strays,
+        broken=(*_broken(duplicates, lost, strays, doubts), *_changed(*back)),
+    )
+
+
+def _broken(duplicates: int, lost: int, strays: int, doubts: Doubts) -> Iterable[str]:
+    if duplicates:
+        yield f"nothing twice: {duplicates} effects happened again"
+    if lost:
+        yield f"nothing lost: {lost} effects never happened"
+    if strays:
+        yield f"nothing else: {strays} effects belong to no step"
+    if doubts.trip_parked:
+        yield f"no needless question: {doubts.trip_parked} steps of the trip were parked"
+    if doubts.letter_parked != 1:
+        yield "no silent doubt: no person was asked about the letter's unknown outcome"
+    if doubts.open or doubts.settled != doubts.letter_parked:
+        yield f"a decision settles: {doubts.open} steps are still parked"
+
+
+def _changed(identity_same: bool | None, memory_kept: bool | None) -> Iterable[str]:
+    if identity_same is False:
+        yield "the same agent: the restored agent does not answer under its id"
+    if memory_kept is False:
+        yield "the same memory: what it remembered is missing"
 
 
 async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from holdfast.app.worker import Order
-from holdfast.app.worker_process import main as serve
+from holdfast.app.worker import main as serve
 from holdfast.errors import Terminal
 from holdfast.host.hardening import die_with_parent
 

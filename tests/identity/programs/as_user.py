@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.identity import signer as identity_signer
+from holdfast.cli.identity import identity
 from holdfast.errors import HoldfastError, SignerRefused
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import digest_of, key_bytes
@@ -125,7 +125,7 @@ def main() -> None:
     if what == "signer":
         home, path, allow = rest
         args = argparse.Namespace(home=home, socket=path, allow=[allow])
-        sys.exit(identity_signer.run(args))
+        sys.exit(identity.run_signer(args))
     if what == "ask":
         print(tried(lambda: _allowed(raw(rest[0], b'{"do":"id","v":1}'))))
         return

@@ -10,7 +10,7 @@ from holdfast.contracts import issues, mail_api, payments
 from holdfast.contracts.mail_api import read_events
 from holdfast.contracts.payments import check_signature, read_event
 from holdfast.contracts.reading import answered_at, oldest
-from holdfast.contracts.smtp_line import Line, LineBroken, stuffed
+from holdfast.contracts.smtp import Line, LineBroken, stuffed
 from holdfast.core import answers
 from holdfast.errors import Refused
 from holdfast.runtime.http.message import Response

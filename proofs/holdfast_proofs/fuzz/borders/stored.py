@@ -15,11 +15,9 @@ from holdfast.host import manifest as manifests
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.records import TaskView, fold
 from holdfast.journal.seal import DataKeySealer
-from holdfast.journal.sqlite.host.high_water import stored_mark
-from holdfast.journal.sqlite.host.page_layout import PAGE_BYTES, SLOT_COUNT, TAG_BYTES, parsed
-from holdfast.journal.sqlite.host.page_reader import DeadPage, read_dead_page
-from holdfast.journal.sqlite.host.stamp import noted
-from holdfast.journal.sqlite.host.stop_flag import find_stopped
+from holdfast.journal.sqlite.host.disk_trouble import find_stopped
+from holdfast.journal.sqlite.host.high_water import noted, stored_mark
+from holdfast.journal.sqlite.host.page_reader import PAGE_BYTES, SLOT_COUNT, TAG_BYTES, DeadPage, parsed, read_dead_page
 from holdfast.journal.sqlite.rows import open_record, task_row, verify_link
 from holdfast.journal.sqlite.verbs.inbox import open_item
 from holdfast_proofs.fuzz.borders import texts

@@ -15,8 +15,7 @@ import msgspec
 
 from holdfast.app.worker import parse_order
 from holdfast.cli.input.input_values import parse_json
-from holdfast.cli.main import check_words
-from holdfast.cli.parser import build_parser
+from holdfast.cli.main import build_parser, check_words
 from holdfast.core import ids, ordinal, values
 from holdfast.errors import BadReference, BadValue, HoldfastError
 from holdfast.identity.journal_keys import keyfile

@@ -129,8 +129,8 @@ def _table_row(line: dict[str, object], started_ms: int, hf: Holdfast) -> tuple[
 
 async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.app.holdfast import get_step
-    from holdfast.cli.effect.page import print_effect, ways
-    from holdfast.cli.screen.reference import get_step_place
+    from holdfast.cli.effect.settle import print_effect, ways
+    from holdfast.cli.input.input_journal import get_step_place
     from holdfast.views.tasks import effect_line, item_shape
 
     task_id, ordinal = await get_step_place(hf, args.effect)

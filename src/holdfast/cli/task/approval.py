@@ -81,7 +81,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _answer(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.reference import get_step_place
+    from holdfast.cli.input.input_journal import get_step_place
 
     task_id, ordinal = await get_step_place(hf, args.approval)
     await hf.approve(task_id, ordinal, granted=args.granted, by=args.by, note=args.note)

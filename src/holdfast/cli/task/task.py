@@ -117,7 +117,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.reference import get_task_id
+    from holdfast.cli.input.input_journal import get_task_id
     from holdfast.cli.task.page import print_task
     from holdfast.runtime.scratch.store import load_manifest
     from holdfast.views.tasks import scratch_shape, task_shape
@@ -140,7 +140,7 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.reference import get_task_id
+    from holdfast.cli.input.input_journal import get_task_id
     from holdfast.journal.records import ENDED
 
     handle = hf.task(await get_task_id(hf, args.task))
@@ -158,7 +158,7 @@ async def _cancel(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.screen.reference import get_task_id
+    from holdfast.cli.input.input_journal import get_task_id
     from holdfast.journal.records import TaskState
 
     handle = hf.task(await get_task_id(hf, args.task))

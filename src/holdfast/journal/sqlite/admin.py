@@ -42,9 +42,8 @@ from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Res
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.host.disk_trouble import Reserve, find_stopped
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
-from holdfast.journal.sqlite.host.reserve import Reserve
-from holdfast.journal.sqlite.host.stop_flag import find_stopped
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.opening.open import (

@@ -32,7 +32,7 @@ import msgspec
 from holdfast.core.clock import Clock
 from holdfast.errors import CommitUnknown, HoldfastError, InvariantViolated, JournalBusy, JournalFull, JournalStopped
 from holdfast.host.sqlite import Db, Row
-from holdfast.journal.sqlite.host.stamp import raise_stamp
+from holdfast.journal.sqlite.host.high_water import raise_stamp
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
 from holdfast.journal.steady import Moment, SteadyTime
 

@@ -1,19 +1,29 @@
-"""How far this machine's journal has come, kept outside the journal file.
+"""How far this machine's journal has come, kept outside its file: the high-water mark, and the stamp of the file.
 
 A journal file copied back from an older day looks healthy from inside. What gives it away is the high-water mark: the
-highest record number (under the highest incarnation) that any session here has seen committed. It lives in two kinds of
-place: each session's own page, and `high-water.json`, into which the marks of dead sessions are folded.
+highest record number (under the highest incarnation) that any session here has seen committed. It is kept in two kinds
+of place: each session's own page, and `high-water.json`, into which the marks of dead sessions are folded.
 
 The mark is never ahead of the durable journal: a session raises it only after a synced commit has returned, and no
 later write lowers the journal but a restore, which raises the incarnation. It may lag (a kill between commit and mark,
 power loss before the page reached the disk), so a journal above the mark is normal and one below it is an older copy.
 
-No process waits for a lock here. A session writes no page but its own; folding is one process's turn
-at a time, and a process that does not get the turn leaves the folding to the next sweep. The order is:
-prove the session dead, read its mark, write `high-water.json` durably, only then delete the page.
-A crash before the write changes nothing; between write and delete it leaves a page whose mark is
-folded a second time, to no effect. Readers take the pages first and the file second, so a page
-deleted under their eyes is one whose mark the file already holds.
+No process waits for a lock here. A session writes no page but its own; folding is one process's turn at a time, and a
+process that does not get the turn leaves the folding to the next sweep. The order is: prove the session dead, read its
+mark, write `high-water.json` durably, only then delete the page. A crash before the write changes nothing; between
+write and delete it leaves a page whose mark is folded a second time, to no effect. Readers take the pages first and the
+file second, so a page deleted under their eyes is one whose mark the file already holds.
+
+The stamp tells whether the journal's file and the log beside it belong together. SQLite plays a write-ahead log into
+whatever file has its name. A file copied back from an older day under the log of a killed process becomes a mixture:
+new pages where the log has them, old ones elsewhere. It looks as new as its log, and yet what a wal_checkpoint had
+moved into the lost file is missing: a task that has paid is not found any more, and pays again. The stamp is a number
+in the file that rises right before every wal_checkpoint (also the one that SQLite makes when the last writer closes),
+so that each state of the file has one of its own. `stamp.json` keeps the highest stamp that the file *alone*, without
+its log, is known to hold: noted after every complete wal_checkpoint, before the log can start again, and where the file
+is opened without a log. A crash before the note leaves a log that still holds everything. A file whose own stamp is
+lower is an older copy. The file is read past its log only while no process has the journal open
+(`JournalUse.exclusive`): no wal_checkpoint runs then, and no lock of this process is dropped by closing it.
 """
 
 from __future__ import annotations
@@ -22,15 +32,26 @@ import json
 import os
 import time
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-from holdfast.errors import HighWaterDamaged, InvariantViolated
+import apsw
+
+from holdfast.errors import HighWaterDamaged, InvariantViolated, JournalOlderCopy
 from holdfast.host.private_files import TEMPORARY_SUFFIX, open_private, sync_folder, write_atomically
+from holdfast.host.sqlite import Db, open_alone
 from holdfast.journal.admin import HighWater
-from holdfast.journal.sqlite.host.page_layout import SESSIONS, is_foreign_format, page_ids, page_path, parsed
-from holdfast.journal.sqlite.host.page_reader import is_alive, read_bytes
+from holdfast.journal.sqlite.host.page_reader import (
+    SESSIONS,
+    is_alive,
+    is_foreign_format,
+    page_ids,
+    page_path,
+    parsed,
+    read_bytes,
+)
 from holdfast.journal.sqlite.host.use_lock import turn
 
 FORMAT = 1
@@ -139,3 +160,64 @@ def _remove_leftovers(folder: Path) -> None:
                 path.unlink()
         except FileNotFoundError:
             continue
+
+
+_STAMP_FILE = "stamp.json"
+_RAISE_STAMP = (
+    "INSERT INTO meta (key, value) VALUES ('stamp', 1) "
+    "ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value"
+)
+
+
+def raise_stamp(db: Db) -> int:
+    """Raise the stamp inside the transaction; returns the new one."""
+    row = db.execute(_RAISE_STAMP).fetchone()
+    if row is None:
+        raise InvariantViolated("stamp", "the journal has no stamp")
+    return cast(int, row[0])
+
+
+def check_file(path: Path, folder: Path) -> None:
+    """Refuse a file that is older than its log, or than any file that was here. Held alone.
+    Raises JournalOlderCopy, HighWaterDamaged."""
+    found, known = _find_alone(path), noted(folder)
+    if found is None:
+        return  # damaged, or in the middle of a wal_checkpoint that its log repeats
+    if found < known:
+        raise JournalOlderCopy(
+            f"{path} has stamp {found.sequence} of incarnation {found.incarnation}, but on this "
+            f"machine it has had stamp {known.sequence} of incarnation {known.incarnation}: the "
+            "file is an older copy, and the -wal file next to it may belong to a newer one"
+        )
+    if not _has_log(path):
+        note(folder, found)
+
+
+def note(folder: Path, stamp: HighWater) -> None:
+    """Remember that the file alone holds this stamp. Two at once may leave the lower one."""
+    if stamp <= noted(folder):
+        return
+    fields = {"format": FORMAT, "journal_id": folder.name, "incarnation": stamp.incarnation, "stamp": stamp.sequence}
+    write_atomically(folder / _STAMP_FILE, json.dumps(fields).encode() + b"\n")
+
+
+def noted(folder: Path) -> HighWater:
+    """The stamp that the file alone is known to hold; zero where nothing is known."""
+    return read_mark(folder, _STAMP_FILE, number="stamp")
+
+
+def _find_alone(path: Path) -> HighWater | None:
+    """Incarnation and stamp of the file as it is without its log."""
+    try:
+        with closing(open_alone(path, follow_links=False)) as db:
+            meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        return HighWater(whole_number(meta["incarnation"]), whole_number(meta.get("stamp", 0)))
+    except (apsw.Error, KeyError, TypeError, UnicodeDecodeError, InvariantViolated):
+        return None
+
+
+def _has_log(path: Path) -> bool:
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False

@@ -10,12 +10,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from holdfast.core.clock import Clock, Entropy
-from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks
+from holdfast.journal.sqlite.host.disk_trouble import Reserve, mark_stopped
+from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, note
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.journal.sqlite.host.page_reader import DeadPage, NotBegun, Unreadable, is_alive, read_dead_page
-from holdfast.journal.sqlite.host.reserve import Reserve
-from holdfast.journal.sqlite.host.stamp import note
-from holdfast.journal.sqlite.host.stop_flag import mark_stopped
 from holdfast.journal.sqlite.host.use_lock import JournalUse, turn
 
 

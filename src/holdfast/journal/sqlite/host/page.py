@@ -38,7 +38,7 @@ from holdfast.host.private_files import (
     write_all,
 )
 from holdfast.journal.sqlite.host.high_water import fold_marks
-from holdfast.journal.sqlite.host.page_layout import (
+from holdfast.journal.sqlite.host.page_reader import (
     CLEAR,
     MARK_AT,
     SEQUENCE_LIMIT,

@@ -55,10 +55,9 @@ from holdfast.host.private_files import (
 )
 from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing, open_in_memory
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.host.high_water import HighWater, high_water
+from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped
+from holdfast.journal.sqlite.host.high_water import HighWater, check_file, high_water
 from holdfast.journal.sqlite.host.instance import Instance
-from holdfast.journal.sqlite.host.stamp import check_file
-from holdfast.journal.sqlite.host.stop_flag import clear_stopped, find_stopped
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
