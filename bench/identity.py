@@ -23,8 +23,9 @@ from holdfast.identity.log.log import accept, accept_line
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import key_bytes
-from holdfast.identity.records.records import Keys, Refusal, RotationReason
+from holdfast.identity.records.records import Keys, RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
+from holdfast.identity.records.signed import Refusal
 from holdfast.identity.vault.slots import open_slot, passphrase_key, seal_slot
 
 PORT = Sodium()

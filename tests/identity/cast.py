@@ -11,18 +11,9 @@ from holdfast.identity.log.log import NOBODY, accept, add_receipt
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signer, Sodium
 from holdfast.identity.records.encodings import AgentId, PublicKey, digest_of
-from holdfast.identity.records.records import (
-    Keys,
-    LogPosition,
-    Reason,
-    Receipt,
-    Record,
-    Refusal,
-    RotationReason,
-    sign_receipt,
-)
+from holdfast.identity.records.records import Keys, LogPosition, Receipt, Record, RotationReason, sign_receipt
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
-from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, sealed
 from holdfast.identity.statements.certificate import Certificate, Role
 from holdfast.identity.witness.witness import WitnessVerdict
 from holdfast.identity.witness.witness_folder import Change

@@ -13,7 +13,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import Keys, RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.vault.age import AgeIdentity
 from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.slots import file_key, new_unlock_text

@@ -24,12 +24,11 @@ from holdfast.errors import ArbiterDamaged, InstanceDamaged, NetworkFileSystem
 from holdfast.identity.lease.arbiter import SECRET_BYTES, FolderArbiter, LeaseArbiter, StoredArbiter
 from holdfast.identity.lease.arbiter_state import ArbiterState, Hearing, LeaseGrant, learn_log
 from holdfast.identity.lease.instance import WaitReason
-from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
+from holdfast.identity.lease.lease_holder import InstanceFile, LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import AgentId, PublicKey, digest_of
-from holdfast.identity.records.records import Reason, Refusal, RotationReason
-from holdfast.identity.records.signed import Family, sealed
+from holdfast.identity.records.records import RotationReason
+from holdfast.identity.records.signed import Family, Reason, Refusal, sealed
 from holdfast.identity.statements.claim import LEASE_MS, ClaimBasis, LeaseClaim, LeaseYield
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.testing.clocks import ManualClock

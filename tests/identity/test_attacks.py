@@ -47,16 +47,14 @@ from holdfast.identity.records.encodings import digest_of, key_text
 from holdfast.identity.records.records import (
     Keys,
     LogPosition,
-    Reason,
     Receipt,
     Record,
-    Refusal,
     Rotation,
     RotationReason,
     parse_record,
     sign_receipt,
 )
-from holdfast.identity.records.signed import Family, Signed, sealed, sealed_json
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, sealed, sealed_json
 from holdfast.identity.statements.certificate import ObserverState, find_fault_in_certificate
 from holdfast.identity.statements.claim import MessageChain, follow_chain, new_chain
 from holdfast.identity.statements.statements import Profile, judge_profile

@@ -16,7 +16,7 @@ from foreign_logs import Refused, check_plc, check_webvh
 from suites import FOLDER
 
 from holdfast.identity.log.log import accept_line
-from holdfast.identity.records.records import Refusal
+from holdfast.identity.records.signed import Refusal
 
 WEBVH = sorted(FOLDER.glob("webvh/*/*/did.jsonl"))
 PLC = sorted(FOLDER.glob("plc/*/*.json"))

@@ -16,8 +16,8 @@ from cast import NOW, SODIUM, Owner, key, other_id, take
 from holdfast.errors import BadRecord
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.records.records import Reason, RotationReason
-from holdfast.identity.records.signed import Family, Signed, sealed, sealed_json
+from holdfast.identity.records.records import RotationReason
+from holdfast.identity.records.signed import Family, Reason, Signed, sealed, sealed_json
 from holdfast.identity.statements.statements import (
     Head,
     JournalMark,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,8 +17,8 @@ from cast import NOW, SODIUM, Owner, certificate, key, refused, take
 from holdfast.errors import BadRecord
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.records.records import Reason, RotationReason
-from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.records.records import RotationReason
+from holdfast.identity.records.signed import Family, Reason, Signed, sealed
 from holdfast.identity.statements.certificate import (
     GRACE_S,
     Certificate,
@@ -254,7 +255,7 @@ def test_a_yield_lets_the_named_instance_in_and_nobody_else() -> None:
     assert refused(judged(second, SECOND, held).refusal) is Reason.HELD
     forged = sealed(record, Family.LEASE, (OTHER,))
     assert refused(yielded(held, forged, port=SODIUM)) is Reason.BAD_SIGNATURE
-    stale = replace(held, e=2)
+    stale = structs.replace(held, e=2)
     assert refused(yielded(stale, said, port=SODIUM)) is Reason.OLD_INCARNATION
     assert refused(yielded(None, said, port=SODIUM)) is Reason.OLD_INCARNATION
 
@@ -359,7 +360,7 @@ def test_the_holder_renews_its_own_incarnation() -> None:
     first = judged(claim(SHOWN), SHOWN)
     held = granted(first)
     again = judged(renewal(), SHOWN, held, chain=first.chain, clock_ms=LEASE_MS // 2)
-    assert granted(again) == replace(held, until_ms=LEASE_MS // 2 + LEASE_MS)
+    assert granted(again) == structs.replace(held, until_ms=LEASE_MS // 2 + LEASE_MS)
     late = judged(renewal(), SHOWN, held, chain=first.chain, clock_ms=9 * LEASE_MS)
     assert granted(late).until_ms == 10 * LEASE_MS  # nobody else was let in meanwhile
 
@@ -369,13 +370,13 @@ def test_nobody_else_renews_it() -> None:
     held = granted(first)
     theirs = claim(SECOND, OTHER, after_e=1, after_how=ClaimBasis.RENEW)
     assert refused(judged(theirs, SECOND, held).refusal) is Reason.OLD_INCARNATION
-    taken = replace(held, e=2, inst=OTHER.public)
+    taken = structs.replace(held, e=2, inst=OTHER.public)
     for lease, reason in (
         (None, Reason.OLD_INCARNATION),
         (taken, Reason.OLD_INCARNATION),
-        (replace(held, e=2), Reason.OLD_INCARNATION),
-        (replace(held, frozen=True), Reason.FROZEN),
-        (replace(held, yielded_to=OTHER.public), Reason.HELD),
+        (structs.replace(held, e=2), Reason.OLD_INCARNATION),
+        (structs.replace(held, frozen=True), Reason.FROZEN),
+        (structs.replace(held, yielded_to=OTHER.public), Reason.HELD),
     ):
         found = judged(renewal(), SHOWN, lease, chain=first.chain)
         assert refused(found.refusal) is reason

@@ -20,17 +20,8 @@ from holdfast.identity.log import log as rules_of_log
 from holdfast.identity.log.log import accept, accept_line, add_receipt, witnesses_to_ask
 from holdfast.identity.log.log_state import EvidenceKind, KeyLog, LogStanding, is_final
 from holdfast.identity.records.encodings import digest_of
-from holdfast.identity.records.records import (
-    Keys,
-    LogPosition,
-    Reason,
-    Record,
-    Refusal,
-    RotationReason,
-    parse_receipt,
-    parse_record,
-)
-from holdfast.identity.records.signed import Family, Signed, sealed_json
+from holdfast.identity.records.records import Keys, LogPosition, Record, RotationReason, parse_receipt, parse_record
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, sealed_json
 
 OWNER = Owner()
 THIEF = Owner(name="thief")

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadPhrase, BadShare, BadSheet
 from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.pages import card_pdf, card_text, sheet_pdf, sheet_text
 from holdfast.identity.paper.paper import Card, Sheet, check_line, phrase_sheet, read_card, read_secret, share_sheets
-from holdfast.identity.paper.paper_pdf import card_pdf, sheet_pdf
-from holdfast.identity.paper.paper_words import card_text, sheet_text
 from holdfast.identity.paper.phrase import (
     Phrase,
     english,

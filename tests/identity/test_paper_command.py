@@ -22,9 +22,8 @@ from holdfast.cli.main import main
 from holdfast.errors import BadSheet, ModeTooWide
 from holdfast.host.private_files import is_in_memory
 from holdfast.identity.acts.paper_sheets import fit_phrase, make_card, mark_verified, print_sheets, today
+from holdfast.identity.paper.pages import card_text, sheet_pdf
 from holdfast.identity.paper.paper import read_card, read_secret
-from holdfast.identity.paper.paper_pdf import sheet_pdf
-from holdfast.identity.paper.paper_words import card_text
 from holdfast.identity.paper.phrase import Phrase, new_phrase
 from holdfast.identity.paper.scan import scan
 from holdfast.identity.paper.sheets import state_of

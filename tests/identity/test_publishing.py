@@ -18,8 +18,14 @@ from holdfast.identity.files.own_log import clear_pending, find_pending, write_p
 from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.records.records import Keys, Record, RotationReason
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, majority_of, open_witnesses
-from holdfast.identity.witness.publishing import Published, ask_witnesses, publish
+from holdfast.identity.witness.open_witnesses import (
+    OpenWitnesses,
+    Published,
+    ask_witnesses,
+    majority_of,
+    open_witnesses,
+    publish,
+)
 from holdfast.layout.witness_address import WitnessFolder
 
 

@@ -16,9 +16,8 @@ from quick_agent import Agent, make_agent
 
 from holdfast.errors import BadInput, BadRecord, KeysReplaced, NotNow, VaultDamaged
 from holdfast.identity.records.encodings import digest_of, key_text
-from holdfast.identity.records.records import Reason
-from holdfast.identity.records.signed import Family, Signed, sealed
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.records.signed import Family, Reason, Signed, sealed
+from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.statements.certificate import ObserverState, Role, find_fault_in_certificate
 from holdfast.identity.statements.statements import (
     ChallengeAnswer,

@@ -17,7 +17,8 @@ from cast import NOW, SODIUM, MemoryLogStore, Owner, key, refused, take, vouched
 from holdfast.errors import ModeTooWide, WitnessDamaged
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import AgentId, PublicKey
-from holdfast.identity.records.records import Keys, Reason, Refusal, parse_receipt
+from holdfast.identity.records.records import Keys, parse_receipt
+from holdfast.identity.records.signed import Reason, Refusal
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.witness import LogCopy, Witness
 from holdfast.identity.witness.witness_folder import FolderLogStore, LogStore, WitnessService, witness_signer

@@ -24,7 +24,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.identity.acts.make_agent import find_whole
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
+from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.vault.vault import open_vault
 from holdfast_proofs.backup_kills.stage import Stage, files_of, first, older, prune, recover, same, that
 from holdfast_proofs.backup_lab.trees import Tree, tree_of

@@ -9,8 +9,8 @@ from holdfast.identity.log import drafts
 from holdfast.identity.log.log import NOBODY, accept, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.records.encodings import Digest
-from holdfast.identity.records.records import Keys, Record, Refusal, RotationReason
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import Keys, Record, RotationReason
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast_proofs.identity_schedules.fake import PORT, FakeSigner, signer
 from holdfast_proofs.identity_schedules.places import Broken, Place
 

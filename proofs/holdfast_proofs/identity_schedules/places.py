@@ -9,8 +9,8 @@ from functools import lru_cache
 from holdfast.identity.log import log as rules_of_log
 from holdfast.identity.log.log_state import KeyLog, LogEntry, is_final
 from holdfast.identity.records.encodings import Digest, PublicKey
-from holdfast.identity.records.records import Keys, LogPosition, Receipt, Record, Refusal, sign_receipt
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import Keys, LogPosition, Receipt, Record, sign_receipt
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.witness import witness as rules_of_witness
 from holdfast_proofs.identity_schedules.fake import PORT, FakeSigner
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.identity.log import log, log_state, rules
 from holdfast.identity.log.log_state import EvidenceKind, KeyLog, LogEntry
-from holdfast.identity.records.records import Receipt, Record, Refusal
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import Receipt, Record
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.witness import witness
 
 # Any in this file: the replaced functions' own arguments, handed through unread.

@@ -21,17 +21,8 @@ from dataclasses import replace
 
 from holdfast.identity.log.log import accept, add_receipt
 from holdfast.identity.log.log_state import KeyLog, LogStanding
-from holdfast.identity.records.records import (
-    Keys,
-    LogPosition,
-    Receipt,
-    Record,
-    Recovery,
-    Refusal,
-    Rotation,
-    RotationReason,
-)
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import Keys, LogPosition, Receipt, Record, Recovery, Rotation, RotationReason
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast_proofs.identity_schedules.fake import PORT, FakeSigner, signer
 from holdfast_proofs.identity_schedules.people import Owner, Person, Thief, grown
 from holdfast_proofs.identity_schedules.places import Broken, Net, Place, holds, keys_of

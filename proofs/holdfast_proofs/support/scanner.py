@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from PIL import Image, ImageDraw, ImageFilter
 
-from holdfast.identity.paper import paper_pdf
+from holdfast.identity.paper import pages
 
 MM_PER_INCH = 25.4
 
@@ -28,7 +28,7 @@ class Box:
 def printed(make: Callable[[], bytes]) -> tuple[bytes, Box]:
     """A page, and where its code is."""
     boxes: list[Box] = []
-    page = paper_pdf.PdfPage
+    page = pages.PdfPage
     original = page.code
 
     def code(self: Any, text: str, **at: Any) -> float:

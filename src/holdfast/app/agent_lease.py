@@ -32,16 +32,14 @@ from holdfast.host.private_files import ensure_private_folder, open_private, rea
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.arbiter_state import Contender
 from holdfast.identity.lease.instance import WaitReason
-from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
+from holdfast.identity.lease.lease_holder import InstanceFile, LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import Digest, digest_of
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.statements import parse_head
-from holdfast.identity.witness.open_witnesses import open_witnesses
-from holdfast.identity.witness.publishing import ask_witnesses
+from holdfast.identity.witness.open_witnesses import ask_witnesses, open_witnesses
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 

@@ -47,9 +47,8 @@ from holdfast.host.private_files import ensure_private_folder, open_private, wri
 from holdfast.identity.journal_keys.keyfile import KeyFile
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.speaker.open_speaker import home_speaker, open_speaker
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.speaker.vault_speaker import home_speaker
 from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast.identity.vault.ring import Escrow, read_escrow
 from holdfast.layout.agent_home import AgentHome

@@ -36,7 +36,7 @@ from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.speaker.vault_speaker import home_speaker
+from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.statements.statements import find_fault_in_answer
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import open_vault

@@ -52,10 +52,10 @@ from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.lease.instance import Instance
-from holdfast.identity.lease.instance_file import InstanceFile, site_of
+from holdfast.identity.lease.lease_holder import InstanceFile, site_of
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker, home_speaker
+from holdfast.identity.speaker.open_speaker import VaultSpeaker, home_speaker
 from holdfast.identity.statements.statements import Head, JournalMark, find_fault_in_head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, load_home

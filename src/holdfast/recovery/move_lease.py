@@ -26,8 +26,7 @@ from holdfast.host.private_files import open_private
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.arbiter_state import LeaseView
 from holdfast.identity.lease.instance import LeaseRequest, WaitReason
-from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
+from holdfast.identity.lease.lease_holder import InstanceFile, LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest, PublicKey, digest_of
 from holdfast.identity.records.signed import Family, sealed

@@ -46,7 +46,7 @@ from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.vault_speaker import home_speaker
+from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome

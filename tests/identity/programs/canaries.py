@@ -17,9 +17,8 @@ from holdfast.errors import HoldfastError
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.vault_keys import move_keys, read_keys
 from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.pages import sheet_pdf, sheet_text
 from holdfast.identity.paper.paper import phrase_sheet, read_secret, share_sheets
-from holdfast.identity.paper.paper_pdf import sheet_pdf
-from holdfast.identity.paper.paper_words import sheet_text
 from holdfast.identity.paper.phrase import Phrase, read_phrase, repair
 from holdfast.identity.paper.shares import combine, split
 from holdfast.identity.vault.keyset import KeySet, create_vaults

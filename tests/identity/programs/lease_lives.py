@@ -20,8 +20,7 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.host.private_files import write_atomically
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.instance import WaitReason
-from holdfast.identity.lease.instance_file import InstanceFile
-from holdfast.identity.lease.lease_holder import LeaseHeld, LeaseHolder, LeaseNotHeld
+from holdfast.identity.lease.lease_holder import InstanceFile, LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.statements.claim import LEASE_MS
 from holdfast.testing.clocks import ManualClock

@@ -12,13 +12,12 @@ from holdfast.identity.records.records import (
     Keys,
     Receipt,
     Record,
-    Refusal,
     RotationReason,
     parse_receipt,
     parse_record,
     sign_receipt,
 )
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.identity.statements.claim import parse_claim, parse_yield
 from holdfast.identity.statements.statements import parse_answer, parse_profile

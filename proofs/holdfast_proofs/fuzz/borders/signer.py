@@ -11,9 +11,9 @@ from holdfast.identity.records.canonical import Json
 from holdfast.identity.records.ed25519 import Signer as Key
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.records import Keys
+from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.signer import LENGTH, VERBS, SignerService, request
 from holdfast.identity.speaker.signer import parse_answer as parse_reply
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.certificate import Role, parse_certificate
 from holdfast.identity.statements.statements import parse_answer, parse_head, parse_profile
 from holdfast.identity.vault.vault import Vault

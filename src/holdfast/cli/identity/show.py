@@ -23,8 +23,8 @@ from holdfast.identity.log.log_state import KeyLog, find_liars, is_final
 from holdfast.identity.paper.sheets import SheetRegister
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import LogPosition
+from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
-from holdfast.identity.speaker.vault_speaker import VaultSpeaker
 from holdfast.identity.statements.statements import find_fault_in_answer, parse_answer
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home

@@ -257,8 +257,7 @@ def run_revoke(args: argparse.Namespace) -> int:
 def run_card(args: argparse.Namespace) -> int:
     from holdfast.backup.places.places import read_places
     from holdfast.identity.acts.paper_sheets import make_card, today
-    from holdfast.identity.paper.paper_pdf import card_pdf
-    from holdfast.identity.paper.paper_words import card_text
+    from holdfast.identity.paper.pages import card_pdf, card_text
 
     session = _session(args)
     places = [f"{one.name} ({one.repository})" for one in read_places(session.home.places_file)]
@@ -282,8 +281,7 @@ def _session(args: argparse.Namespace) -> PaperSession:
 
 def _put(sheets: list[Sheet], args: argparse.Namespace) -> None:
     from holdfast.cli.screen.output_paper import put_secret
-    from holdfast.identity.paper.paper_pdf import sheet_pdf
-    from holdfast.identity.paper.paper_words import sheet_text
+    from holdfast.identity.paper.pages import sheet_pdf, sheet_text
 
     if args.text:
         put_secret("\f".join(map(sheet_text, sheets)).encode(), args.out)
@@ -294,7 +292,7 @@ def _put(sheets: list[Sheet], args: argparse.Namespace) -> None:
 def _copied(session: PaperSession, sheets: list[Sheet]) -> None:
     from holdfast.cli.screen.output_words import copy_by_hand
     from holdfast.identity.acts.paper_sheets import mark_verified, today
-    from holdfast.identity.paper.paper_words import facts
+    from holdfast.identity.paper.pages import facts
     from holdfast.identity.paper.phrase import english
     from holdfast.identity.paper.shares import slip39_words
 

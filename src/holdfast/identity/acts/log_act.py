@@ -49,11 +49,10 @@ from holdfast.identity.log.log import accept, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import PublicKey, key_bytes, key_digest, key_text
-from holdfast.identity.records.records import Inception, Keys, LogPosition, Record, Refusal, Rotation, RotationReason
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import Inception, Keys, LogPosition, Record, Rotation, RotationReason
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.vault.keyset import KeySet
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
-from holdfast.identity.witness.publishing import ask_witnesses, is_settled, publish
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, ask_witnesses, is_settled, open_witnesses, publish
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.settings import write_identity_settings

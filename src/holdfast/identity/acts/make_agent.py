@@ -41,7 +41,7 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes, key_text
-from holdfast.identity.records.records import Refusal
+from holdfast.identity.records.signed import Refusal
 from holdfast.identity.vault.import_key import Imported
 from holdfast.identity.vault.keyset import KeySet, create_vaults, get_op
 from holdfast.identity.vault.slots import UnlockKey

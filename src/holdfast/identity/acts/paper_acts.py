@@ -29,7 +29,7 @@ from holdfast.identity.vault.keyset import NEXT, OP, KeySet
 from holdfast.identity.vault.ring import read_escrow, store
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault
-from holdfast.identity.witness.publishing import is_settled
+from holdfast.identity.witness.open_witnesses import is_settled
 
 
 def matches(log: KeyLog, paper: PaperKeys) -> bool:

@@ -39,17 +39,8 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey
-from holdfast.identity.records.records import (
-    Inception,
-    Keys,
-    Record,
-    Recovery,
-    Refusal,
-    Retirement,
-    id_of,
-    parse_record,
-)
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import Inception, Keys, Record, Recovery, Retirement, id_of, parse_record
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.witness.observe import merge_copies, records_of
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, list_agents
 from holdfast.identity.witness.witness import LogCopy, copy_of

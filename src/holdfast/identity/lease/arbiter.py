@@ -31,41 +31,14 @@ import msgspec
 
 from holdfast.core.clock import Clock
 from holdfast.errors import ArbiterDamaged, BadRecord
-from holdfast.host.private_files import (
-    check_place,
-    check_private_folder,
-    create_durably,
-    ensure_private_folder,
-    locked,
-    read_private,
-    write_atomically,
-)
-from holdfast.identity.lease.arbiter_state import (
-    ArbiterState,
-    Contender,
-    Hearing,
-    LeaseGrant,
-    LeaseView,
-    after_claim,
-    after_yield,
-    challenge_for,
-    id_of_line,
-    learn_log,
-    view_lease,
-)
+from holdfast.host import private_files
+from holdfast.identity.lease import arbiter_state
+from holdfast.identity.lease.arbiter_state import ArbiterState, Contender, Hearing, LeaseGrant, LeaseView
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_digest, parse_key
-from holdfast.identity.records.records import LogPosition, Reason, Refusal
-from holdfast.identity.statements.claim import (
-    LEASE_MS,
-    WINDOW,
-    AgentLease,
-    ClaimBasis,
-    MessageChain,
-    parse_claim,
-    parse_yield,
-)
+from holdfast.identity.records.signed import Reason, Refusal
+from holdfast.identity.statements.claim import LEASE_MS, WINDOW, AgentLease, MessageChain, parse_claim, parse_yield
 from holdfast.identity.witness.witness import LogCopy, WitnessVerdict
 from holdfast.identity.witness.witness_folder import FolderLogStore
 
@@ -111,11 +84,11 @@ class StoredArbiter(ABC):
 
     def look(self, id: AgentId) -> LeaseView | None:
         with self._alone() as hearing:
-            return view_lease(self._load(id), hearing)
+            return arbiter_state.view_lease(self._load(id), hearing)
 
     def challenge(self, id: AgentId, inst: PublicKey) -> str:
         with self._alone() as hearing:
-            return challenge_for(self._load(id), id, inst, hearing)
+            return arbiter_state.challenge_for(self._load(id), id, inst, hearing)
 
     def grant(self, claim: bytes, certificate: bytes) -> LeaseGrant | Refusal:
         return self._judge(claim, certificate, renewal=False)
@@ -124,23 +97,23 @@ class StoredArbiter(ABC):
         return self._judge(claim, certificate, renewal=True)
 
     def yield_to(self, said: bytes) -> Refusal | None:
-        id_ = id_of_line(parse_yield, said)
+        id_ = arbiter_state.id_of_line(parse_yield, said)
         if isinstance(id_, Refusal):
             return id_
         with self._alone() as hearing:
             before = self._load(id_)
-            after, answer = after_yield(before, said, hearing)
+            after, answer = arbiter_state.after_yield(before, said, hearing)
             self._keep(id_, before, after)
             return answer
 
     def _judge(self, claim: bytes, certificate: bytes, *, renewal: bool) -> LeaseGrant | Refusal:
-        id_ = id_of_line(parse_claim, claim)
+        id_ = arbiter_state.id_of_line(parse_claim, claim)
         if isinstance(id_, Refusal):
             return id_
         log = self._find_log(id_)
         with self._alone() as hearing:
             before = self._load(id_)
-            after, answer = after_claim(before, claim, certificate, log, hearing, renewal=renewal)
+            after, answer = arbiter_state.after_claim(before, claim, certificate, log, hearing, renewal=renewal)
             self._keep(id_, before, after)
             return answer
 
@@ -176,28 +149,10 @@ _LOCK = "lock"
 _LOGS = "logs"
 
 
-class _Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    e: int
-    inst: str
-    g: int
-    s: int
-    until_boot_ms: int
-    state_root: str
-    yielded_to: str = ""
-    frozen: bool = False
-
-
 class _Chain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    inst: str
+    inst: PublicKey
     seen: tuple[tuple[int, str], ...]
     frozen: bool = False
-
-
-class _Contender(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    inst: str
-    e: int
-    how: str
-    at: int
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,17 +161,17 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     boot: str
     head: str = ""
     head_seen_at: int = 0
-    lease: _Lease | None = None
+    lease: AgentLease | None = None
     chains: tuple[_Chain, ...] = ()
-    contender: _Contender | None = None
+    contender: Contender | None = None
 
 
 class FolderArbiter(StoredArbiter):
     """arbiter.LeaseArbiter over a folder."""
 
     def __init__(self, folder: Path, *, clock: Clock, life_ms: int = LEASE_MS) -> None:
-        check_place(folder)
-        ensure_private_folder(folder)
+        private_files.check_place(folder)
+        private_files.ensure_private_folder(folder)
         super().__init__(clock=clock, life_ms=life_ms, secret=_secret(folder))
         self._folder = folder
         self._logs = FolderLogStore(folder / _LOGS, port=self._port)
@@ -224,7 +179,7 @@ class FolderArbiter(StoredArbiter):
 
     def learn(self, copy: LogCopy, id: AgentId) -> None:
         def change(log: KeyLog | None) -> WitnessVerdict | Refusal:
-            after = learn_log(log, copy, id, self._port)
+            after = arbiter_state.learn_log(log, copy, id, self._port)
             known = Refusal(Reason.NOT_A_WITNESS, "kept")
             return known if after is None else WitnessVerdict(log=after, answer=known)
 
@@ -235,12 +190,12 @@ class FolderArbiter(StoredArbiter):
 
     def _keep(self, id_: AgentId, before: ArbiterState, after: ArbiterState) -> None:
         if after != before:
-            write_atomically(self._path(id_), _packed(id_, after))
+            private_files.write_atomically(self._path(id_), _packed(id_, after))
 
     def _load(self, id_: AgentId) -> ArbiterState:
         path = self._path(id_)
         try:
-            raw = read_private(path, FILE_BYTES_MAX)
+            raw = private_files.read_private(path, FILE_BYTES_MAX)
         except FileNotFoundError:
             return ArbiterState()
         try:
@@ -254,44 +209,30 @@ class FolderArbiter(StoredArbiter):
     @contextmanager
     def _alone(self) -> Generator[Hearing]:
         with self._threads:
-            check_private_folder(self._folder)
-            with locked(self._folder / _LOCK):
+            private_files.check_private_folder(self._folder)
+            with private_files.locked(self._folder / _LOCK):
                 yield self._hearing()
 
 
 def _secret(folder: Path) -> bytes:
     path = folder / _SEED
-    create_durably(path, os.urandom(SECRET_BYTES))
-    found = read_private(path, SECRET_BYTES + 1)
+    private_files.create_durably(path, os.urandom(SECRET_BYTES))
+    found = private_files.read_private(path, SECRET_BYTES + 1)
     if len(found) != SECRET_BYTES:
         raise ArbiterDamaged(f"{path} does not hold {SECRET_BYTES} bytes")
     return found
 
 
 def _packed(id_: AgentId, state: ArbiterState) -> bytes:
-    lease, contender = state.lease, state.contender
     whole = _File(
         format=FORMAT,
         id=id_,
         boot=state.boot,
         head=state.head or "",
         head_seen_at=state.head_seen_at,
-        lease=None
-        if lease is None
-        else _Lease(
-            e=lease.e,
-            inst=lease.inst,
-            g=lease.position.g,
-            s=lease.position.s,
-            until_boot_ms=lease.until_ms,
-            state_root=lease.state_root,
-            yielded_to=lease.yielded_to or "",
-            frozen=lease.frozen,
-        ),
+        lease=state.lease,
         chains=tuple(_Chain(inst=inst, seen=chain.seen, frozen=chain.frozen) for inst, chain in state.chains.items()),
-        contender=None
-        if contender is None
-        else _Contender(inst=contender.inst, e=contender.e, how=contender.how.value, at=contender.at),
+        contender=state.contender,
     )
     return msgspec.json.encode(whole) + b"\n"
 
@@ -301,25 +242,18 @@ def _unpacked(found: _File, id_: AgentId) -> ArbiterState:
         raise ValueError(f"it has format {found.format}, not {FORMAT}")
     if found.id != id_:
         raise ValueError("it belongs to another agent")
-    lease, contender = found.lease, found.contender
+    lease = found.lease
+    keys = [one.inst for one in (lease, found.contender, *found.chains) if one is not None]
+    if lease is not None:
+        parse_digest(lease.state_root)
+        keys += [lease.yielded_to] if lease.yielded_to else []
+    for key in keys:
+        parse_key(key)
     return ArbiterState(
         boot=found.boot,
-        lease=None
-        if lease is None
-        else AgentLease(
-            id=id_,
-            e=lease.e,
-            inst=parse_key(lease.inst),
-            position=LogPosition(lease.g, lease.s),
-            until_ms=lease.until_boot_ms,
-            state_root=parse_digest(lease.state_root),
-            yielded_to=parse_key(lease.yielded_to) if lease.yielded_to else None,
-            frozen=lease.frozen,
-        ),
-        chains={parse_key(one.inst): MessageChain(seen=_seen(one.seen), frozen=one.frozen) for one in found.chains},
-        contender=None
-        if contender is None
-        else Contender(inst=parse_key(contender.inst), e=contender.e, how=ClaimBasis(contender.how), at=contender.at),
+        lease=lease,
+        chains={one.inst: MessageChain(seen=_seen(one.seen), frozen=one.frozen) for one in found.chains},
+        contender=found.contender,
         head=parse_digest(found.head) if found.head else None,
         head_seen_at=found.head_seen_at,
     )

@@ -19,33 +19,24 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from holdfast.errors import BadRecord
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
-from holdfast.identity.records.records import LogPosition, Reason, Refusal
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import LogPosition
+from holdfast.identity.records.signed import Reason, Refusal, Signed
+from holdfast.identity.statements import claim as claims
 from holdfast.identity.statements.certificate import ObserverState, parse_certificate
-from holdfast.identity.statements.claim import (
-    AgentLease,
-    ClaimBasis,
-    LeaseClaim,
-    LeaseYield,
-    MessageChain,
-    judge_claim,
-    new_chain,
-    parse_claim,
-    parse_yield,
-    yielded,
-)
+from holdfast.identity.statements.claim import AgentLease, ClaimBasis, LeaseClaim, LeaseYield, MessageChain
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.witness import LogCopy
 
 CHAINS_MAX = 64  # instances whose counters are kept; the holder's and frozen ones always are
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
+class Contender(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An instance that was heard and is not the holder."""
 
     inst: PublicKey
@@ -99,12 +90,10 @@ class Hearing:
 
 
 def on_this_boot(state: ArbiterState, hearing: Hearing) -> ArbiterState:
-    """The same bench on this boot's clock."""
+    """The same state on this boot's clock."""
     if state.boot == hearing.boot:
         return state
-    lease = state.lease
-    if lease is not None:
-        lease = replace(lease, until_ms=hearing.life_ms)
+    lease = state.lease and msgspec.structs.replace(state.lease, until_ms=hearing.life_ms)
     return replace(state, boot=hearing.boot, lease=lease)
 
 
@@ -120,7 +109,7 @@ def view_lease(state: ArbiterState, hearing: Hearing) -> LeaseView | None:
         left_ms=max(lease.until_ms - hearing.clock_ms, 0),
         counter=0 if chain is None else chain.counter,
         frozen=lease.frozen,
-        yielded_to=lease.yielded_to,
+        yielded_to=lease.yielded_to or None,
     )
 
 
@@ -137,7 +126,7 @@ def after_claim(
 ) -> tuple[ArbiterState, LeaseGrant | Refusal]:
     """What is kept after the claim, and the answer to it."""
     try:
-        said, shown = parse_claim(claim), parse_certificate(certificate)
+        said, shown = claims.parse_claim(claim), parse_certificate(certificate)
     except BadRecord as error:
         return state, Refusal(Reason.MALFORMED, error.message)
     record = said.record
@@ -146,9 +135,9 @@ def after_claim(
     if renewal is not (record.after_how is ClaimBasis.RENEW):
         return state, Refusal(Reason.MALFORMED, "a renewal must be requested as a renewal")
     state = _with_head(on_this_boot(state, hearing), log, hearing)
-    chain = state.chains.get(record.inst) or new_chain(shown.digest)
+    chain = state.chains.get(record.inst) or claims.new_chain(shown.digest)
     highest = 0 if state.lease is None else state.lease.e
-    found = judge_claim(
+    found = claims.judge_claim(
         said,
         shown,
         state.lease,
@@ -192,10 +181,7 @@ def _kept(state: ArbiterState, inst: PublicKey, chain: MessageChain) -> dict[Pub
 
 
 def learn_log(log: KeyLog | None, copy: LogCopy, id: AgentId, port: Signatures) -> KeyLog | None:
-    """The log with what is new and valid in the copy.
-
-    The copy is the agent's own, who asked its old witnesses before it took a recovery.
-    """
+    """The log with what is new and valid in the agent's own copy; it asked its old witnesses before a recovery."""
     log = merge_copies(log, (copy,), id=id, port=port)
     if log is None:
         return None
@@ -212,7 +198,7 @@ def id_of_line(parse: Callable[[bytes], Signed[LeaseClaim] | Signed[LeaseYield]]
 
 def after_yield(state: ArbiterState, said: bytes, hearing: Hearing) -> tuple[ArbiterState, Refusal | None]:
     """What is kept after a yield, and why it was not taken."""
-    after = yielded(on_this_boot(state, hearing).lease, parse_yield(said), port=hearing.port)
+    after = claims.yielded(on_this_boot(state, hearing).lease, claims.parse_yield(said), port=hearing.port)
     if isinstance(after, Refusal):
         return state, after
     return replace(on_this_boot(state, hearing), lease=after), None

@@ -22,6 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import msgspec
+
 from holdfast.identity.lease.arbiter_state import LeaseView
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.records import LogPosition
@@ -30,8 +32,7 @@ from holdfast.identity.statements.claim import ClaimBasis
 BEFORE_MAX = 32  # boots in a row without a lease
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an instance is: this machine, this boot, this folder."""
 
     machine: Digest
@@ -77,20 +78,17 @@ def origin_of(kept: Instance, site: Site, id: AgentId) -> Origin:
 
 
 def may_sign(kept: Instance, origin: Origin, position: LogPosition) -> bool:
-    """Whether the kept key is still the one of this place. A frozen one is, until the log moves
-    on: it says nothing, but neither does another key in its stead."""
+    """Whether the kept key is still the one of this place. A frozen one is until the log moves on: it signs
+    nothing, but neither does another key in its place."""
     return origin is Origin.SAME and (kept.frozen is None or position <= kept.frozen)
 
 
 def successor(
     kept: Instance | None, origin: Origin | None, *, id: AgentId, key: PublicKey, site: Site, position: LogPosition
 ) -> Instance:
-    """The instance of a new key in this folder; what the folder was is carried over, where it is
-    the same folder.
-
-    Not from a frozen key: until it was frozen two copies may both have acted, and neither knows
-    what the other did. New keys let someone act again, a restore says who.
-    """
+    """The instance of a new key in this folder; in the same folder what it was is carried over. Not from a frozen
+    key: until then two copies may both have acted, and neither knows what the other did. New keys let someone act
+    again, a restore says who."""
     if kept is None or origin not in (Origin.SAME, Origin.REBOOTED):
         return Instance(id=id, key=key, site=site)
     if kept.frozen is not None:
@@ -123,10 +121,8 @@ class WaitReason(StrEnum):
 def what_to_ask(
     instance: Instance, seen: LeaseView | None, *, incarnation: int, position: LogPosition
 ) -> LeaseRequest | WaitReason:
-    """The claim that this instance may make, or why it makes none.
-
-    `incarnation` is the journal's, 0 where there is none yet; `position` the log's.
-    """
+    """The claim that this instance may make, or why it makes none. `incarnation` is the journal's, 0 where there
+    is none yet; `position` the log's."""
     if instance.frozen is not None and position <= instance.frozen:
         return WaitReason.FROZEN
     if seen is None:
@@ -163,11 +159,6 @@ def waiting_request(seen: LeaseView | None) -> LeaseRequest:
     """The claim that asks for nothing: the holder shall know that there is another one."""
     e = max(1 if seen is None else seen.e, 1)
     return LeaseRequest(e=e, after_e=0 if seen is None else seen.e, how=ClaimBasis.WAITING)
-
-
-def after_grant(instance: Instance) -> Instance:
-    """After a grant: the keys before this one hold nothing any more."""
-    return replace(instance, before=()) if instance.before else instance
 
 
 def after_message(instance: Instance, *, counter: int, digest: Digest, e: int) -> Instance:

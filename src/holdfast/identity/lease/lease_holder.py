@@ -10,36 +10,196 @@ kept the lease meanwhile, and its counter is the one that counts), look at the l
 incarnation, and only then answer "held". A crash after the writing leaves a counter that was perhaps never
 sent; the next message has the one after it, and no one takes that for a fork. A crash after the grant leaves
 a lease of this very key, which the next round renews.
+
+The file: `instance/key.json`: the instance's key and its counter, on this host alone.
+
+The folder is 0700 and the file 0600; it is excluded from every backup. It is replaced in one
+durable act before a message with the next counter leaves, so that a crash can lose a message but
+never send two under one counter. A key that is found in another place than it was made is
+overwritten on the disk, removed, and never used again; a disk that copies on write may keep the
+bytes, which is why the key counts for nothing without a certificate of at most an hour.
+
+A crash between the removal and the new file leaves no file: the folder then counts as a copy,
+which is the careful side. So the new file takes the place of the old one in one rename, and the
+old bytes are overwritten through a descriptor that was opened before.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from holdfast.core.clock import Clock
-from holdfast.errors import HoldfastError, KeysReplaced, NotNow
+import msgspec
+
+from holdfast.core.clock import Clock, Entropy
+from holdfast.errors import BadRecord, HoldfastError, InstanceDamaged, KeysReplaced, NotNow
+from holdfast.host.private_files import check_place, destroying, ensure_private_folder, read_private, write_atomically
+from holdfast.identity.lease import instance as decide
 from holdfast.identity.lease.arbiter import LeaseArbiter
 from holdfast.identity.lease.arbiter_state import Contender, LeaseGrant, LeaseView
-from holdfast.identity.lease.instance import (
-    Instance,
-    LeaseRequest,
-    Origin,
-    WaitReason,
-    after_grant,
-    after_message,
-    waiting_request,
-    what_to_ask,
-)
-from holdfast.identity.lease.instance_file import InstanceFile, host_digest
+from holdfast.identity.lease.instance import BEFORE_MAX, Instance, LeaseRequest, Origin, Site, WaitReason
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.encodings import Digest
-from holdfast.identity.records.records import Reason, Refusal
-from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.records.encodings import (
+    AgentId,
+    Digest,
+    PublicKey,
+    digest_of,
+    parse_agent_id,
+    parse_digest,
+    parse_key,
+)
+from holdfast.identity.records.records import LogPosition
+from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, sealed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import Certificate, Role
 from holdfast.identity.statements.claim import ClaimBasis, LeaseClaim
 from holdfast.identity.witness.witness import copy_of
+
+FORMAT = 1
+NAME = "key.json"
+FILE_BYTES_MAX = 16 * 1024
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    id: str
+    public: PublicKey
+    seed: str
+    site: Site
+    e: int
+    counter: int
+    last: str = ""
+    frozen: tuple[int, int] | None = None
+    before: tuple[tuple[str, int], ...] = ()
+
+
+class InstanceFile:
+    """The instance of the agent in this folder. One process at a time changes it (the keeper)."""
+
+    def __init__(self, folder: Path, *, id: AgentId, clock: Clock, entropy: Entropy) -> None:
+        check_place(folder)
+        ensure_private_folder(folder)
+        self.folder, self._id = folder, id
+        self._clock, self._entropy = clock, entropy
+        self._key: KeyPair | None = None
+        self.instance: Instance | None = None
+
+    def open(self, position: LogPosition) -> tuple[Instance, Origin | None]:
+        """The instance that signs from here on: the kept one if it is of this place, else a new one.
+        Also what the kept one was; None where there was none. `position` is that of the log now."""
+        site = site_of(self.folder, self._clock)
+        found = self._read()
+        kept = found and found[0]
+        origin = None if kept is None else decide.origin_of(kept, site, self._id)
+        if found is not None and origin is not None and decide.may_sign(found[0], origin, position):
+            self.instance, self._key = found[0], KeyPair(found[1])
+            return self.instance, origin
+        key = KeyPair.new(self._entropy)
+        made = decide.successor(kept, origin, id=self._id, key=key.public, site=site, position=position)
+        self._replace(made, key)
+        return made, origin
+
+    def start_over(self) -> Instance:
+        """A new key that follows nothing: for one whose twin has said more."""
+        key = KeyPair.new(self._entropy)
+        made = Instance(id=self._id, key=key.public, site=site_of(self.folder, self._clock))
+        self._replace(made, key)
+        return made
+
+    def adopt(self, made: Instance, key: KeyPair) -> None:
+        """From here on this folder is that instance; its key came from the host that gave its lease to it."""
+        self._replace(made, KeyPair(SecretBytes(key.seed())))
+
+    def _replace(self, made: Instance, key: KeyPair) -> None:
+        self._key = key
+        with destroying(self.folder / NAME):
+            self.keep(made)
+
+    def keep(self, instance: Instance) -> None:
+        """Durable on return."""
+        if self._key is None or self._key.public != instance.key:
+            raise InstanceDamaged("the instance has no key")
+        position = instance.frozen
+        whole = _File(
+            format=FORMAT,
+            id=instance.id,
+            public=instance.key,
+            seed=self._key.seed().hex(),
+            site=instance.site,
+            e=instance.e,
+            counter=instance.counter,
+            last=instance.last or "",
+            frozen=None if position is None else (position.g, position.s),
+            before=instance.before,
+        )
+        write_atomically(self.folder / NAME, msgspec.json.encode(whole) + b"\n")
+        self.instance = instance
+
+    @property
+    def signer(self) -> KeyPair:
+        if self._key is None:
+            raise InstanceDamaged("the instance was not opened")
+        return self._key
+
+    def wipe(self) -> None:
+        if self._key is not None:
+            self._key.wipe()
+
+    def _read(self) -> tuple[Instance, SecretBytes] | None:
+        path = self.folder / NAME
+        try:
+            raw = read_private(path, FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        try:
+            return _parsed(msgspec.json.decode(raw, type=_File))
+        except (msgspec.DecodeError, BadRecord, ValueError, RecursionError) as error:
+            raise InstanceDamaged(f"{path} is malformed: {type(error).__name__}") from None
+
+
+def site_of(folder: Path, clock: Clock) -> Site:
+    found = os.stat(folder)
+    return Site(machine=machine_digest(), boot=clock.boot_id, device=found.st_dev, inode=found.st_ino)
+
+
+def machine_digest() -> Digest:
+    """Of the machine's id; of its name where it has none."""
+    try:
+        text = _MACHINE_ID.read_text("ascii").strip() if sys.platform == "linux" else ""
+    except (OSError, ValueError):
+        text = ""
+    return digest_of(f"holdfast/machine/1\0{text or os.uname().nodename}".encode())
+
+
+def host_digest(clock: Clock) -> Digest:
+    """`host` of a certificate: this machine, as it was started last."""
+    return digest_of(f"holdfast/host/1\0{machine_digest()}\0{clock.boot_id}".encode())
+
+
+def _parsed(found: _File) -> tuple[Instance, SecretBytes]:
+    seed = SecretBytes(bytes.fromhex(found.seed))
+    if found.format != FORMAT or KeyPair(SecretBytes(seed.reveal())).public != found.public:
+        raise ValueError("another format, or a key that is not its own")
+    if min(found.e, found.counter, *(number for _, number in found.before), 0) < 0:
+        raise ValueError("a number below zero")
+    parse_digest(found.site.machine)
+    instance = Instance(
+        id=parse_agent_id(found.id),
+        key=found.public,
+        site=found.site,
+        e=found.e,
+        counter=found.counter,
+        last=parse_digest(found.last) if found.last else None,
+        frozen=None if found.frozen is None else LogPosition(*found.frozen),
+        before=tuple((parse_key(key), number) for key, number in found.before[:BEFORE_MAX]),
+    )
+    return instance, seed
+
 
 CERTIFICATE_S = 900  # a peer may believe a stale primary for this long
 MARGIN_PART = 10  # of a lease: its tenth is left unused
@@ -126,10 +286,10 @@ class LeaseHolder:
 
     def _ask(self, log: KeyLog, seen: LeaseView | None) -> LeaseGrant | Refusal | WaitReason:
         instance = self._get()
-        wish = what_to_ask(instance, seen, incarnation=self.incarnation(), position=log.position)
+        wish = decide.what_to_ask(instance, seen, incarnation=self.incarnation(), position=log.position)
         if wish is WaitReason.FROZEN:
             return wish
-        answer = self._send(log, waiting_request(seen) if isinstance(wish, WaitReason) else wish)
+        answer = self._send(log, decide.waiting_request(seen) if isinstance(wish, WaitReason) else wish)
         return wish if isinstance(wish, WaitReason) and not _is_fork(answer) else answer
 
     def _send(self, log: KeyLog, ask: LeaseRequest) -> LeaseGrant | Refusal:
@@ -149,7 +309,7 @@ class LeaseHolder:
         )
         signed = sealed(claim, Family.LEASE, (self.file.signer,))
         e = 0 if ask.how is ClaimBasis.WAITING else ask.e
-        self.file.keep(after_message(instance, counter=claim.ctr, digest=signed.digest, e=e))
+        self.file.keep(decide.after_message(instance, counter=claim.ctr, digest=signed.digest, e=e))
         if ask.how is ClaimBasis.RENEW:
             return self.arbiter.renew(signed.line(), certificate.line())
         return self.arbiter.grant(signed.line(), certificate.line())
@@ -173,15 +333,11 @@ class LeaseHolder:
         if self.incarnation() < granted.e:
             self.raise_incarnation(granted.e)
         instance = self._get()
-        if after_grant(instance) is not instance:
-            self.file.keep(after_grant(instance))
+        if instance.before:  # the keys before this one hold nothing any more
+            self.file.keep(replace(instance, before=()))
         life_ms = granted.life_ms
-        return LeaseHeld(
-            e=granted.e,
-            until_boot_ms=began_ms + life_ms - life_ms // MARGIN_PART,
-            renew_in_ms=life_ms // 4,
-            contender=granted.contender,
-        )
+        until_ms = began_ms + life_ms - life_ms // MARGIN_PART
+        return LeaseHeld(e=granted.e, until_boot_ms=until_ms, renew_in_ms=life_ms // 4, contender=granted.contender)
 
     def _not_held(self, log: KeyLog, seen: LeaseView | None, answer: Refusal | WaitReason) -> LeaseNotHeld:
         if isinstance(answer, WaitReason):

@@ -45,18 +45,16 @@ from holdfast.identity.records.encodings import Digest, PublicKey
 from holdfast.identity.records.records import (
     Inception,
     Keys,
-    Reason,
     Receipt,
     Record,
     Recovery,
-    Refusal,
     Retirement,
     Rotation,
     id_of,
     parse_receipt,
     parse_record,
 )
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.signed import Reason, Refusal, Signed
 
 ROTATIONS_MAX = 4096  # in one generation; a recovery opens the next
 EVIDENCE_MAX = 4  # for one position; one is the proof, the others show who came after

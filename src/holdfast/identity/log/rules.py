@@ -14,16 +14,13 @@ from holdfast.identity.records.records import (
     Commitments,
     Inception,
     Keys,
-    Reason,
     Receipt,
     Record,
     Recovery,
-    Refusal,
     Retirement,
     Rotation,
-    find_bad_receipt,
 )
-from holdfast.identity.records.signed import Family, Signed, count_of, find_bad_signature
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, count_of, find_bad_signature
 
 
 def find_fault_in_inception(signed: Signed[Record], port: Signatures) -> Refusal | None:
@@ -33,7 +30,7 @@ def find_fault_in_inception(signed: Signed[Record], port: Signatures) -> Refusal
         return Refusal(Reason.NOT_BEGUN, "a log must begin with an inception")
     return (
         _find_bad_key((*record.op.members, *record.wit.members), port)
-        or _find_fault_in_signatures(signed, record.op.members, port)
+        or find_bad_signature(signed, Family.KEL, record.op.members, port)
         or find_too_few(signed, record.op.members, record.op.needed, "operational")
     )
 
@@ -54,7 +51,7 @@ def find_fault_in_rotation(
     return (
         find_not_committed(record.by, previous.nxt)
         or _find_bad_key((*record.by, *record.op.members, *_members(record.wit)), port)
-        or _find_fault_in_signatures(signed, (*record.by, *record.op.members), port)
+        or find_bad_signature(signed, Family.KEL, (*record.by, *record.op.members), port)
         or find_too_few(signed, record.by, previous.nxt.needed, "next")
         or find_too_few(signed, record.op.members, record.op.needed, "new operational")
     )
@@ -69,11 +66,10 @@ def find_fault_in_recovery(
         return Refusal(Reason.RETIRED, "the identity is retired")
     if record.rp != before.digest:
         return Refusal(Reason.WRONG_PREVIOUS, f"names {record.rp} as the recovery record before it")
-    witnesses = _members(record.wit) if isinstance(record, Recovery) else ()
     return (
         find_not_committed(record.by, previous.rec)
-        or _find_bad_key((*record.by, *witnesses), port)
-        or _find_fault_in_signatures(signed, record.by, port)
+        or _find_bad_key((*record.by, *_members(record.wit)), port)
+        or find_bad_signature(signed, Family.KEL, record.by, port)
         or find_too_few(signed, record.by, previous.rec.needed, "recovery")
     )
 
@@ -101,8 +97,9 @@ def find_fault_in_receipt(receipt: Signed[Receipt], entry: LogEntry, id_: str, p
         return Refusal(Reason.NOT_HELD, "a receipt for another record")
     if not may_vouch(entry, said.wit):
         return Refusal(Reason.NOT_A_WITNESS, f"{said.wit} is not a witness of this record")
-    fault = find_bad_receipt(receipt, port)
-    return None if fault is None else Refusal(Reason.BAD_SIGNATURE, fault)
+    if not receipt.signatures:
+        return Refusal(Reason.BAD_SIGNATURE, "a receipt without a signature")
+    return find_bad_signature(receipt, Family.RCPT, (said.wit,), port)
 
 
 def may_vouch(entry: LogEntry, key: PublicKey) -> bool:
@@ -130,13 +127,6 @@ def _find_bad_key(keys: tuple[PublicKey, ...], port: Signatures) -> Refusal | No
         if not port.is_good_key(key_bytes(key)):
             return Refusal(Reason.BAD_KEY, f"{key} is of small order or not canonical")
     return None
-
-
-def _find_fault_in_signatures(
-    signed: Signed[Record], allowed: tuple[PublicKey, ...], port: Signatures
-) -> Refusal | None:
-    fault = find_bad_signature(signed, Family.KEL, allowed, port)
-    return None if fault is None else Refusal(Reason.BAD_SIGNATURE, fault)
 
 
 def _members(keys: Keys | None) -> tuple[PublicKey, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from dataclasses import MISSING
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast, dataclass_transform
@@ -121,14 +122,12 @@ class Fields:
 Reader = Callable[[Fields, str], T]
 
 
-def of(
-    read: Reader[Any],  # Any: the field's own annotation says what it holds
-    *,
-    default: Any = dataclasses.MISSING,
-    write: Callable[[Any], Json] | None = None,
-    within: tuple[str, str] | None = None,
-) -> Any:
-    """A field that is read so. `within` is the object that holds it, and its name there."""
+Writer = Callable[[Any], Json]
+Within = tuple[str, str] | None  # the object that holds a field, and the field's name there
+
+
+def of(read: Reader[Any], write: Writer | None = None, *, default: Any = MISSING, within: Within = None) -> Any:
+    """A field that is read and written so. Any: the field's own annotation says what it holds."""
     return dataclasses.field(default=default, metadata={"how": _How(read, write or _plain, within)})
 
 
@@ -214,15 +213,13 @@ def texts(form: str) -> Reader[tuple[str, ...]]:
 
 class _How(NamedTuple):
     read: Reader[Any]
-    write: Callable[[Any], Json]
-    within: tuple[str, str] | None
+    write: Writer
+    within: Within
 
 
 @cache
 def _table(cls: type) -> tuple[tuple[str, _How, bool], ...]:
-    return tuple(
-        (one.name, one.metadata["how"], one.default is not dataclasses.MISSING) for one in dataclasses.fields(cls)
-    )
+    return tuple((one.name, one.metadata["how"], one.default is not MISSING) for one in dataclasses.fields(cls))
 
 
 def _read_all(cls: type[T], fields: Fields) -> T:

@@ -12,68 +12,16 @@ and no key in two classes within the record. Whether it counts, `log.py` says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from holdfast.errors import BadRecord
-from holdfast.identity.records.canonical import Json
-from holdfast.identity.records.ed25519 import Signatures, Signer
+from holdfast.identity.records.ed25519 import Signer
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, agent_id, key_digest
-from holdfast.identity.records.fields import Body, Fields, Reader, choice, of, record, text, whole
-from holdfast.identity.records.signed import (
-    Family,
-    Signed,
-    as_read,
-    find_bad_signature,
-    kind_of,
-    open_line,
-    read_line,
-    sealed,
-)
-
-
-class Reason(StrEnum):
-    MALFORMED = "malformed"
-    OTHER_ID = "other-id"
-    NOT_BEGUN = "not-begun"
-    BAD_SIGNATURE = "bad-signature"
-    TOO_FEW_SIGNATURES = "too-few-signatures"
-    NOT_COMMITTED = "not-committed"
-    BAD_KEY = "bad-key"
-    KEY_IN_TWO_CLASSES = "key-in-two-classes"
-    GAP = "gap"
-    WRONG_PREVIOUS = "wrong-previous"
-    PREVIOUS_NOT_FINAL = "previous-not-final"
-    ASK_WITNESSES = "ask-witnesses"
-    CONTESTED = "contested"
-    LOCKED = "locked"
-    RETIRED = "retired"
-    TOO_MANY = "too-many"
-    EVIDENCE_FULL = "evidence-full"
-    NOT_HELD = "not-held"
-    NOT_A_WITNESS = "not-a-witness"
-    OLD_KEYS = "old-keys"
-    EXPIRED = "expired"
-    TOO_EARLY = "too-early"
-    TOO_LONG = "too-long"
-    OLD_INCARNATION = "old-incarnation"
-    OLD_VERSION = "old-version"
-    WRONG_CERTIFICATE = "wrong-certificate"
-    WRONG_CHALLENGE = "wrong-challenge"
-    HELD = "held"
-    FROZEN = "frozen"
-    FORK = "fork"
-    ROLLED_BACK = "rolled-back"
-    ONE_OPERATOR = "one-operator"
-    NOBODY_ANSWERED = "nobody-answered"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    reason: Reason
-    message: str
-
+from holdfast.identity.records.fields import Body, Fields, Reader, Writer, choice, of, record, text, whole
+from holdfast.identity.records.signed import Family, Signed, as_read, kind_of, open_line, read_line, sealed
 
 GENERATION_MAX = 2**31 - 1  # hardened derivation has no more children
 NONCE_FORM = r"[A-Za-z0-9_-]{16,64}"
@@ -85,6 +33,9 @@ class LogPosition(NamedTuple):
 
     def __str__(self) -> str:
         return f"generation {self.g}, rotation {self.s}"
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +60,26 @@ class RotationReason(StrEnum):
     RECOVERED = "recovered"
 
 
-def _keys(threshold: str) -> Reader[Keys]:
-    def read(fields: Fields, name: str) -> Keys:
+def _group(
+    cls: Callable[[tuple[Any, ...], int], T], read: Reader[tuple[Any, ...]], listed: str, needed: str
+) -> tuple[Reader[T], Writer]:
+    """How members and their threshold are read and written, under these two names. Any: keys or digests."""
+
+    def read_group(fields: Fields, name: str) -> T:
         inner = fields.inner(name)
-        keys = inner.keys("k")
+        members = read(inner, listed)
         # With half of the witnesses or fewer, two records at one position could both become final.
-        least = len(keys) // 2 + 1 if threshold == "m" else 1
-        found = Keys(keys, inner.whole(threshold, least=least, most=len(keys)))
+        least = len(members) // 2 + 1 if needed == "m" else 1
+        found = cls(members, inner.whole(needed, least=least, most=len(members)))
         inner.end()
         return found
 
-    return read
+    return read_group, lambda group: {listed: list(group.members), needed: group.needed}
 
 
-def _commitments(fields: Fields, name: str) -> Commitments:
-    inner = fields.inner(name)
-    digests = inner.digests("n")
-    found = Commitments(digests, inner.whole("nt", least=1, most=len(digests)))
-    inner.end()
-    return found
+_KEYS = _group(Keys, Fields.keys, "k", "kt")
+_COMMITMENTS = _group(Commitments, Fields.digests, "n", "nt")
+_WITNESSES = _group(Keys, Fields.keys, "k", "m")
 
 
 def _digests(keys: tuple[PublicKey, ...]) -> tuple[Digest, ...]:
@@ -139,25 +91,13 @@ def _refuse_overlap(some: tuple[str, ...], others: tuple[str, ...]) -> None:
         raise BadRecord("record: one key in two classes; each class has powers of its own")
 
 
-def _write_keys(keys: Keys) -> Json:
-    return {"k": list(keys.members), "kt": keys.needed}
-
-
-def _write_commitments(commitments: Commitments) -> Json:
-    return {"n": list(commitments.members), "nt": commitments.needed}
-
-
-def _write_witnesses(witnesses: Keys) -> Json:
-    return {"k": list(witnesses.members), "m": witnesses.needed}
-
-
 @record
 class Inception(Body):
     KIND = "icp"
-    op: Keys = of(_keys("kt"), write=_write_keys)
-    nxt: Commitments = of(_commitments, write=_write_commitments)
-    rec: Commitments = of(_commitments, write=_write_commitments)
-    wit: Keys = of(_keys("m"), write=_write_witnesses)
+    op: Keys = of(*_KEYS)
+    nxt: Commitments = of(*_COMMITMENTS)
+    rec: Commitments = of(*_COMMITMENTS)
+    wit: Keys = of(*_WITNESSES)
     nonce: str = of(text(form=NONCE_FORM))
 
     @property
@@ -188,10 +128,10 @@ class Rotation(AtPosition):
     s: int = of(whole(least=1))
     p: Digest = of(Fields.digest)
     by: tuple[PublicKey, ...] = of(Fields.keys)
-    op: Keys = of(_keys("kt"), write=_write_keys)
-    nxt: Commitments = of(_commitments, write=_write_commitments)
+    op: Keys = of(*_KEYS)
+    nxt: Commitments = of(*_COMMITMENTS)
     why: RotationReason = of(choice(RotationReason))
-    wit: Keys | None = of(_keys("m"), write=_write_witnesses, default=None)
+    wit: Keys | None = of(*_WITNESSES, default=None)
 
     def __post_init__(self) -> None:
         _refuse_overlap(self.by, self.op.members)
@@ -215,9 +155,9 @@ class RecoveryTier(Body):
 @record
 class Recovery(RecoveryTier):
     KIND = "rcv"
-    nxt: Commitments = of(_commitments, write=_write_commitments)
-    rec: Commitments = of(_commitments, write=_write_commitments)
-    wit: Keys | None = of(_keys("m"), write=_write_witnesses, default=None)
+    nxt: Commitments = of(*_COMMITMENTS)
+    rec: Commitments = of(*_COMMITMENTS)
+    wit: Keys | None = of(*_WITNESSES, default=None)
 
     def __post_init__(self) -> None:
         _refuse_overlap(self.nxt.members, self.rec.members)
@@ -227,6 +167,7 @@ class Recovery(RecoveryTier):
 @record
 class Retirement(RecoveryTier):
     KIND = "rtr"
+    wit: ClassVar[None] = None  # it names no witnesses
     heir: AgentId | None = of(Fields.id, default=None)
 
 
@@ -256,11 +197,8 @@ def id_of(signed: Signed[Record]) -> AgentId:
 
 @record
 class Receipt(AtPosition):
-    """A witness says: this is the first valid record that I saw at this position.
-
-    An honest witness signs at most one for a position, ever; two of them with different digests
-    prove that it lied.
-    """
+    """A witness says: this is the first valid record that I saw at this position. An honest one signs at most one
+    for a position, ever; two of them with different digests prove that it lied."""
 
     KIND = "rct"
     d: Digest = of(Fields.digest)
@@ -275,10 +213,3 @@ def parse_receipt(raw: bytes) -> Signed[Receipt]:
 
 def sign_receipt(receipt: Receipt, signer: Signer) -> Signed[Receipt]:
     return sealed(receipt, Family.RCPT, (signer,))
-
-
-def find_bad_receipt(receipt: Signed[Receipt], port: Signatures) -> str | None:
-    """What is wrong with its signature; None where the witness it names signed it."""
-    if not receipt.signatures:
-        return "a receipt without a signature"
-    return find_bad_signature(receipt, Family.RCPT, (receipt.record.wit,), port)

@@ -35,6 +35,48 @@ class Family(StrEnum):
     ANSWER = "ans"
 
 
+class Reason(StrEnum):
+    MALFORMED = "malformed"
+    OTHER_ID = "other-id"
+    NOT_BEGUN = "not-begun"
+    BAD_SIGNATURE = "bad-signature"
+    TOO_FEW_SIGNATURES = "too-few-signatures"
+    NOT_COMMITTED = "not-committed"
+    BAD_KEY = "bad-key"
+    KEY_IN_TWO_CLASSES = "key-in-two-classes"
+    GAP = "gap"
+    WRONG_PREVIOUS = "wrong-previous"
+    PREVIOUS_NOT_FINAL = "previous-not-final"
+    ASK_WITNESSES = "ask-witnesses"
+    CONTESTED = "contested"
+    LOCKED = "locked"
+    RETIRED = "retired"
+    TOO_MANY = "too-many"
+    EVIDENCE_FULL = "evidence-full"
+    NOT_HELD = "not-held"
+    NOT_A_WITNESS = "not-a-witness"
+    OLD_KEYS = "old-keys"
+    EXPIRED = "expired"
+    TOO_EARLY = "too-early"
+    TOO_LONG = "too-long"
+    OLD_INCARNATION = "old-incarnation"
+    OLD_VERSION = "old-version"
+    WRONG_CERTIFICATE = "wrong-certificate"
+    WRONG_CHALLENGE = "wrong-challenge"
+    HELD = "held"
+    FROZEN = "frozen"
+    FORK = "fork"
+    ROLLED_BACK = "rolled-back"
+    ONE_OPERATOR = "one-operator"
+    NOBODY_ANSWERED = "nobody-answered"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: Reason
+    message: str
+
+
 Signature = tuple[PublicKey, bytes]
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -87,10 +129,8 @@ def as_read(fields: Fields, body: bytes, signatures: tuple[Signature, ...], cls:
 
 
 def _body(raw: bytes) -> bytes:
-    """The body's own bytes in a line that was found canonical: `b` comes first, `sig` last.
-
-    What follows the last `,"sig":[` are keys and signatures, in which no quotation mark stands.
-    """
+    """The body's own bytes in a line that was found canonical: `b` comes first, `sig` last. What follows the last
+    `,"sig":[` are keys and signatures, in which there is no quotation mark."""
     body = raw[len(b'{"b":') : raw.rindex(b',"sig":[')]
     if len(body) > RECORD_BYTES_MAX:
         raise BadRecord(f"record: {len(body):,} bytes; the limit is {RECORD_BYTES_MAX:,}")
@@ -111,12 +151,8 @@ def sealed(record: B, family: Family, signers: Sequence[Signer]) -> Signed[B]:
 def sealed_json(record: R, body: Json, family: Family, signers: Sequence[Signer]) -> Signed[R]:
     raw = encode(body)
     signed = message(family, raw)
-    return Signed(
-        record=record,
-        body=raw,
-        digest=digest_of(raw),
-        signatures=tuple((signer.public, signer.sign(signed)) for signer in signers),
-    )
+    signatures = tuple((signer.public, signer.sign(signed)) for signer in signers)
+    return Signed(record=record, body=raw, digest=digest_of(raw), signatures=signatures)
 
 
 def message(family: Family, body: bytes) -> bytes:
@@ -126,14 +162,14 @@ def message(family: Family, body: bytes) -> bytes:
 
 def find_bad_signature(
     signed: Signed[object], family: Family, allowed: Collection[PublicKey], port: Signatures
-) -> str | None:
+) -> Refusal | None:
     """What is wrong with the signatures; None where each is by an allowed key and verifies."""
     text = message(family, signed.body)
     for key, raw in signed.signatures:
         if key not in allowed:
-            return f"signed by {key}, which may not sign it"
+            return Refusal(Reason.BAD_SIGNATURE, f"signed by {key}, which may not sign it")
         if not port.verifies(key_bytes(key), text, raw):
-            return f"the signature of {key} does not verify"
+            return Refusal(Reason.BAD_SIGNATURE, f"the signature of {key} does not verify")
     return None
 
 

@@ -27,9 +27,9 @@ from holdfast.errors import BadInput, NotNow, ReadOnly, VaultMissing
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
+from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.speaker.signer import LENGTH, REQUEST_BYTES_MAX, SignerService, refusal
 from holdfast.identity.speaker.signer_client import PATH_BYTES_MAX
-from holdfast.identity.speaker.vault_speaker import home_speaker
 from holdfast.identity.vault.ring import VaultRing
 from holdfast.identity.vault.vault import Vault
 from holdfast.layout.agent_home import AgentHome

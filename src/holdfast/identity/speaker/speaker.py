@@ -2,7 +2,7 @@
 
 Anyone who runs tools that a model drives gets a `Speaker` and nothing more. Each act builds its own
 record from values that it has checked, so no one can have something else signed. `VaultSpeaker`
-(vault_speaker.py) opens the vault in this process; `SignerSpeaker` (signer_client.py) gives the
+(open_speaker.py) opens the vault in this process; `SignerSpeaker` (signer_client.py) gives the
 same acts through the socket of a signer process, so that the key is in no process that runs tools.
 """
 

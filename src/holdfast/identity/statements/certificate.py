@@ -15,16 +15,8 @@ from holdfast.identity.log.rules import find_too_few
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
 from holdfast.identity.records.fields import Fields, choice, of, record, whole
-from holdfast.identity.records.records import (
-    AtPosition,
-    Inception,
-    LogPosition,
-    Reason,
-    Refusal,
-    Rotation,
-    RotationReason,
-)
-from holdfast.identity.records.signed import Family, Signed, find_bad_signature, read_line
+from holdfast.identity.records.records import AtPosition, Inception, LogPosition, Rotation, RotationReason
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, find_bad_signature, read_line
 
 LIFE_S_MAX = 3600
 GRACE_S = 600
@@ -116,10 +108,10 @@ def find_not_signed_by(signed: Signed[object], family: Family, entry: LogEntry, 
     record = entry.record
     if not isinstance(record, Inception | Rotation):
         return Refusal(Reason.LOCKED, "that record installs no operational key")
-    fault = find_bad_signature(signed, family, record.op.members, port)
-    if fault is not None:
-        return Refusal(Reason.BAD_SIGNATURE, fault)
-    return find_too_few(signed, record.op.members, record.op.needed, "operational")
+    keys = record.op
+    return find_bad_signature(signed, family, keys.members, port) or find_too_few(
+        signed, keys.members, keys.needed, "operational"
+    )
 
 
 def _in_grace(log: KeyLog, position: LogPosition, moment: ObserverState) -> bool:

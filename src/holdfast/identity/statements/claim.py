@@ -13,15 +13,18 @@ lease says that it is there by a claim that asks for nothing, so that the holder
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.fields import Body, Fields, choice, of, record, text, whole
-from holdfast.identity.records.records import LogPosition, Reason, Refusal
-from holdfast.identity.records.signed import Family, Signed, find_bad_signature, read_line
+from holdfast.identity.records.records import LogPosition
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, find_bad_signature, read_line
 from holdfast.identity.statements.certificate import Certificate, ObserverState, Role, find_fault_in_certificate
 
 LEASE_MS = 30_000
@@ -62,18 +65,22 @@ class LeaseYield(Body):
     handoff: Digest = of(Fields.digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentLease:
-    """The highest incarnation that this arbiter granted, and to whom."""
+class AgentLease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The highest incarnation that this arbiter granted, and to whom: of one agent, as its file keeps it."""
 
-    id: AgentId
     e: int
     inst: PublicKey
-    position: LogPosition
-    until_ms: int  # on the arbiter's clock
+    g: int
+    s: int
+    until_ms: int = msgspec.field(name="until_boot_ms")  # on the arbiter's clock
     state_root: Digest
-    yielded_to: PublicKey | None = None
+    yielded_to: PublicKey = PublicKey("")  # empty: to no one
     frozen: bool = False
+
+    @property
+    def position(self) -> LogPosition:
+        """Of the log, when it was granted."""
+        return LogPosition(self.g, self.s)
 
 
 def parse_claim(raw: bytes) -> Signed[LeaseClaim]:
@@ -116,7 +123,7 @@ def judge_claim(
     fault = (
         _find_unlike(said, certificate, challenge)
         or find_fault_in_certificate(certificate, log, moment, port=port)
-        or _find_not_signed(claim, said.inst, port)
+        or find_bad_signature(claim, Family.LEASE, (said.inst,), port)
     )
     if fault is not None:
         return ClaimVerdict(lease=held, chain=chain, refusal=fault)
@@ -129,25 +136,20 @@ def judge_claim(
     fault = _find_not_free(said, held, log, clock_ms)
     if fault is not None:
         return ClaimVerdict(lease=held, chain=followed, refusal=fault)
-    lease = AgentLease(
-        id=said.id,
-        e=said.e,
-        inst=said.inst,
-        position=log.position,
-        until_ms=clock_ms + life_ms,
-        state_root=said.state_root,
-    )
+    g, s = log.position
+    until_ms = clock_ms + life_ms
+    lease = AgentLease(e=said.e, inst=said.inst, g=g, s=s, until_ms=until_ms, state_root=said.state_root)
     return ClaimVerdict(lease=lease, chain=followed)
 
 
 def yielded(held: AgentLease | None, said: Signed[LeaseYield], *, port: Signatures) -> AgentLease | Refusal:
-    """The lease after its holder gave it to another instance."""
+    """The lease of this agent after its holder gave it to another instance."""
     record = said.record
-    if held is None or (held.id, held.e) != (record.id, record.e):
+    if held is None or held.e != record.e:
         return Refusal(Reason.OLD_INCARNATION, f"incarnation {record.e} is not the one granted")
     if held.frozen:
         return Refusal(Reason.FROZEN, "two copies of this instance's key were seen")
-    fault = _find_not_signed(said, held.inst, port)
+    fault = find_bad_signature(said, Family.LEASE, (held.inst,), port)
     return fault or replace(held, yielded_to=record.to)
 
 
@@ -196,14 +198,9 @@ def _find_not_holder(said: LeaseClaim, held: AgentLease | None) -> Refusal | Non
         return Refusal(Reason.OLD_INCARNATION, f"incarnation {said.e} is not this instance's")
     if held.frozen:
         return Refusal(Reason.FROZEN, "two copies of this instance's key were seen: rotate first")
-    if held.yielded_to is not None:
+    if held.yielded_to:
         return Refusal(Reason.HELD, f"incarnation {held.e} was given to {held.yielded_to}")
     return None
-
-
-def _find_not_signed(signed: Signed[object], key: PublicKey, port: Signatures) -> Refusal | None:
-    fault = find_bad_signature(signed, Family.LEASE, (key,), port)
-    return None if fault is None else Refusal(Reason.BAD_SIGNATURE, fault)
 
 
 WINDOW = 64  # messages whose digests are kept: repeats and late copies fall into it

@@ -28,8 +28,8 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import Digest, PublicKey
 from holdfast.identity.records.fields import Fields, inner, of, record, several, text, texts, whole
-from holdfast.identity.records.records import AtPosition, LogPosition, Reason, Refusal, Rotation, RotationReason
-from holdfast.identity.records.signed import Family, Signed, read_line, sealed
+from holdfast.identity.records.records import AtPosition, LogPosition, Rotation, RotationReason
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, read_line, sealed
 from holdfast.identity.statements.certificate import SKEW_S, find_not_signed_by, find_signing_entry
 
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
@@ -113,7 +113,7 @@ class Profile(AtPosition):
     relays: tuple[Relay, ...] = of(several(Relay))
     handles: tuple[str, ...] = of(texts(HANDLE_FORM))
     enc: tuple[EncryptionKey, ...] = of(several(EncryptionKey))
-    policy: tuple[tuple[str, str | int | bool], ...] = of(read_policy, write=dict)  # read by relays; sorted by name
+    policy: tuple[tuple[str, str | int | bool], ...] = of(read_policy, dict)  # read by relays; sorted by name
     exp: int = of(whole())
     left: tuple[str, ...] = of(texts(URL_FORM), default=())  # relays it has left, for those who still ask there
 

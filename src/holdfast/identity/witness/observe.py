@@ -20,18 +20,16 @@ from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.records import (
     Inception,
     LogPosition,
-    Reason,
     Receipt,
     Record,
     Recovery,
-    Refusal,
     Retirement,
     Rotation,
     id_of,
     parse_receipt,
     parse_record,
 )
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.witness.witness import LogCopy
 
 OPERATORS_MIN = 2

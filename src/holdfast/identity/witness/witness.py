@@ -23,8 +23,8 @@ from holdfast.identity.log.log import NOBODY, accept
 from holdfast.identity.log.log_state import KeyLog, LogEntry
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey
-from holdfast.identity.records.records import LogPosition, Reason, Receipt, Record, Refusal, Rotation
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.records import LogPosition, Receipt, Record, Rotation
+from holdfast.identity.records.signed import Reason, Refusal, Signed
 
 HOUR_S = 3600
 DAY_S = 86_400

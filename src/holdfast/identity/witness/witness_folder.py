@@ -43,18 +43,9 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id
-from holdfast.identity.records.records import (
-    Reason,
-    Receipt,
-    Record,
-    Refusal,
-    id_of,
-    parse_receipt,
-    parse_record,
-    sign_receipt,
-)
+from holdfast.identity.records.records import Receipt, Record, id_of, parse_receipt, parse_record, sign_receipt
 from holdfast.identity.records.secret_bytes import SEED_BYTES, KeyPair, SecretBytes
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.witness import LogCopy, Witness, WitnessVerdict, copy_of, judge_record
 
