@@ -59,7 +59,7 @@ class FolderEngine:
     ) -> Created:
         began, opened = time.monotonic(), _Opened(repository)
         if not _NAME.fullmatch(archive):
-            raise errors.BadInput(f"{archive!r} cannot be the name of a snapshot")
+            raise errors.BadInput(f"{archive!r} is not a valid snapshot name")
         if archive in opened.archives():
             raise errors.SnapshotExists(f"{repository.name}: {archive} exists")
         entries: list[list[Any]] = []

@@ -167,7 +167,7 @@ async def test_a_swapped_repository_is_named_and_the_other_place_is_taken(world:
     found = await looked(world)
     assert found.places[1].error is not None
     assert found.places[1].error.code == "repository-replaced"
-    assert "is not the known one" in found.places[1].error.message
+    assert "was replaced: its id is" in found.places[1].error.message
     report = await restore_to(world.root / "new", await means_of(world), dry_run=True)
     assert report.place == "place-1"
 
@@ -367,7 +367,7 @@ def test_the_commands_say_what_happened(world: World) -> None:
     made = holdfast("now", "place-1", "--json")
     assert made.returncode == 0, made.stderr
     assert json.loads(made.stdout)["places"][0]["verified"] is True
-    assert "restored for a test" in made.stderr
+    assert "test restore done" in made.stderr
     shape = json.loads(holdfast("list", "--json").stdout)
     assert [one["newest"] for one in shape["places"]] == [3, 1]
     assert shape["places"][1]["behind"]["generations"] == 2
@@ -400,7 +400,7 @@ async def test_a_test_restore_projects_the_memory_again(world: World) -> None:
     await asyncio.to_thread(projection_check(keys), found)
     assert "Tuesday" in (found.state / "MEMORY.md").read_text()
     (found.state / "journal.db").write_bytes(b"no journal")
-    with pytest.raises(BackupDamaged, match="cannot be opened"):
+    with pytest.raises(BackupDamaged, match="cannot open the restored journal"):
         await asyncio.to_thread(projection_check(keys), found)
 
 

@@ -65,7 +65,7 @@ def test_a_disk_that_takes_nothing_is_named_and_no_older_snapshot_is_taken_for_i
     assert str(disk) in error["message"]
     assert text in error["message"]
     assert error["hint"]
-    assert "skipped: snapshot" not in done.stderr
+    assert "skipped snapshot" not in done.stderr
 
 
 def test_a_limit_of_the_system_is_told_with_the_path_while_a_snapshot_is_staged(world: World) -> None:

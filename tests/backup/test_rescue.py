@@ -100,7 +100,9 @@ async def test_where_nothing_of_it_is_whole_an_older_one_is_taken_and_told(world
     report = await restore_to(world.root / "some", means, Wish(files=("image.bin",)))
     assert (report.seq, report.place) == (3, "place-2")
     assert report.behind is not None
-    assert any("none of these files can be restored without damage" in one.message for one in report.passed)
+    assert any(
+        "all of the files that you asked for are damaged in this snapshot" in one.message for one in report.passed
+    )
     assert (world.root / "some" / "image.bin").read_bytes() == b"older"
     alone = Wish(files=("image.bin",), archive=newest.snapshot.archive)
     with pytest.raises(BackupDamaged, match=r"image\.bin"):
@@ -118,7 +120,7 @@ async def test_a_newest_snapshot_that_is_damaged_in_one_place_comes_from_the_oth
     report = await restore_to(world.home.folder, means)
     assert (report.seq, report.place, report.behind) == (3, "place-2", None)
     assert [one.place for one in report.passed] == ["place-1"]
-    assert [text[:20] for text in heard.said] == ["skipped: snapshot 3 "]
+    assert [text[:20] for text in heard.said] == ["skipped snapshot 3 a"]
     assert tree_of(world.home.folder) == before
     wholes = [one for what, one in heard.amounts if what == "place place-2: fetching"]
     assert wholes[-1].bytes >= wholes[-1].bytes_all > 0
@@ -154,7 +156,7 @@ async def test_what_is_not_there_is_said_with_what_is(world: World) -> None:
             await restore_to(world.root / "some", means, Wish(files=(wrong,)))
         assert near in caught.value.hint
     oldest = HeadFile(world.home.heads_file).read().heads[0].record
-    with pytest.raises(SnapshotNotFound, match="the oldest that a place holds is number 1") as old:
+    with pytest.raises(SnapshotNotFound, match="the oldest one is number 1") as old:
         await restore_to(world.root / "some", means, Wish(at=oldest.at - 60))
     assert "--at 20" in old.value.hint
     planned = await restore_to(world.root / "some", means, Wish(files=("memory",)), dry_run=True)

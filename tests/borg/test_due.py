@@ -63,7 +63,7 @@ def test_made_is_not_verified() -> None:
     state = place_state.made(place_state.tried(PlaceState(), now_ms=HOUR), now_ms=HOUR, snapshot="s")
     trouble = find_trouble("nas", state, added_ms=0, now_ms=27 * HOUR, stale_after_ms=DAY_26)
     assert trouble is not None
-    assert trouble.text == "place nas: no verified backup yet 27 h after it was added"
+    assert trouble.text == "place nas: there is no verified backup yet, 27 h after it was added"
 
 
 def test_what_waiting_does_not_mend_is_told_at_once() -> None:

@@ -117,7 +117,7 @@ async def test_another_repository_is_not_called_a_wrong_passphrase(bench: Bench,
         id=known,
         rsh=serving(bench.folder, program) if far else "",
     )
-    with pytest.raises(RepositoryReplaced, match="is not the known one") as caught:
+    with pytest.raises(RepositoryReplaced, match="was replaced: its id is") as caught:
         await bench.fresh().list_archives(swapped, rescue=True)
     assert known[:16] in caught.value.message
     unknown = Repository(name="nas", address=address, passphrase=SecretBytes(SECRET), rsh=swapped.rsh)

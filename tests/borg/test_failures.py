@@ -255,7 +255,7 @@ async def test_an_engine_that_is_missing_or_too_old(tmp_path: Path, monkeypatch:
     old = tmp_path / "borg"
     old.write_text("#!/bin/sh\necho borg 1.2.4\n")
     old.chmod(0o700)
-    with pytest.raises(EngineTooOld, match=r"Borg 1\.2\.4 is older") as caught:
+    with pytest.raises(EngineTooOld, match=r"Borg 1\.2\.4 is too old") as caught:
         await open_engine(base=tmp_path / "base")
     assert "CVE-2023-36811" in caught.value.hint
     assert (await open_engine(ACCEPTS_OLD, base=tmp_path / "base")).label == "borg 1.2.4"

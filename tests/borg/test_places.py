@@ -118,7 +118,7 @@ async def test_what_is_not_ours_is_refused(places: BackupPlaces, tmp_path: Path,
     strange = tmp_path / "strange" / "ada"
     strange.mkdir(parents=True, mode=0o700)
     shutil.copytree(template / "repository", strange / "repository")
-    with pytest.raises(PlaceTaken, match="this agent cannot open") as caught:
+    with pytest.raises(PlaceTaken, match="this agent has no key or passphrase for the repository") as caught:
         await places.add(PlaceRequest(name="nas", address=str(tmp_path / "strange")))
     assert "nothing there was changed" in caught.value.hint
     with pytest.raises(PlaceMissing, match="there is no folder") as missing:

@@ -157,7 +157,7 @@ async def test_a_worker_backs_up_beside_its_tasks(tmp_path: Path) -> None:
         while not states_of(world.home).of("place-1").verified:
             assert time.monotonic() < ends, said.getvalue()
             await asyncio.sleep(0.1)
-    with pytest.raises(BadInput, match="not an interval"):
+    with pytest.raises(BadInput, match="not a valid interval"):
         async with kept_backups(world.home, every="often", clock=SystemClock(), log=Log()):
             pass
 

@@ -109,7 +109,7 @@ def test_nobody_is_asked_forever(tmp_path: Path) -> None:
     owner = Owner(wit=Keys(tuple(found.by_key), 1))
     done = published(owner.begun(), owner.inception(), found)
     assert (done.final, done.receipts) == (False, 0)
-    assert "can be used by others" in next(iter(done.refused.values()))
+    assert "other users can read or change" in next(iter(done.refused.values()))
 
 
 def test_a_pending_record_is_kept_until_it_is_cleared(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def test_what_cannot_be_written_says_why_and_is_found_all_the_same(memory: Memor
     (home / ".holdfast").chmod(0o755)
     done = memory("add", "the second line", "--to", "MEMORY")
     assert "not yet in MEMORY.md: " in done.err
-    assert "can be used by others (mode 0755)" in done.err
+    assert "(mode 0755)" in done.err
+    assert "other users can read or change " in done.err
     assert f"chmod 700 {home / '.holdfast'}" in done.err
     assert "MEMORY.md:waits" in memory("search", "second").out
     again = memory("add", "the second line", "--to", "MEMORY", "--json").json

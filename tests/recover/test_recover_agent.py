@@ -125,7 +125,7 @@ def test_a_look_that_finds_nothing_to_restore_does_not_end_well(lost: Lost, mach
     early = machine.recover(lost, *place, "--at", "2020-02-02", keys=False)
     assert early.returncode == 3, early.stderr
     error = json.loads(early.stderr.splitlines()[-1])["error"]
-    assert "the oldest that a place holds is number 1 of 20" in error["message"]
+    assert "the oldest one is number 1 of 20" in error["message"]
     assert "--at 20" in error["hint"]
     assert json.loads(early.stdout)["would"] is None
     wrong = machine.recover(lost, *place, "--file", "MEMROY.md", "--to", str(machine.root / "x"), keys=False)

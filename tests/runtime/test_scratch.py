@@ -211,7 +211,7 @@ async def test_what_is_refused_before_a_call_is_not_sent(lab: Lab) -> None:
         handle = await hf.submit(work)
         assert await handle.result(10) == "sent"
         assert list((await handle.view()).steps) == ["2"]
-    assert said == ["scratch file 'pipe' is a named pipe"]
+    assert said == ["scratch file 'pipe' is a named pipe; only files and folders are allowed"]
     assert len(tool.calls) == 1
 
 
@@ -242,7 +242,10 @@ async def test_what_is_refused_after_a_call_is_told_then_and_on_every_replay(lab
         assert (await handle.view()).steps["1"].state is StepState.SUCCEEDED
     async with lab.open(work) as hf:
         message = await hf.task(handle.id).result(20)
-    assert message == ("step 1: the files that link left are lost: scratch file 'link' is a symbolic link")
+    assert message == (
+        "step 1: the files that link left are lost: scratch file 'link' is a symbolic link; "
+        "only files and folders are allowed"
+    )
     assert seen == [["mine"], ["mine"]]
 
 

@@ -104,9 +104,9 @@ def _two_forms(path: Path) -> None:
         (_socket, "'bad' is a socket"),
         (_link_outside, "'bad' is a hard link"),
         (_not_utf8, "not UTF-8"),
-        (_twin, "'BAD' and 'bad' have the same name"),
-        (_two_forms, "have the same name"),
-        (_long_name, "at most 20 bytes"),
+        (_twin, "'BAD' and 'bad' would be the same file"),
+        (_two_forms, "would be the same file"),
+        (_long_name, "at most 20 are allowed"),
     ],
 )
 def test_what_cannot_be_restored_is_refused_with_its_path(
@@ -140,7 +140,7 @@ def _heavy(folder: Path) -> None:
     ("make", "said"),
     [
         (_many, "more than 5 files"),
-        (_deep, "'1/2/3/4': deeper than 3"),
+        (_deep, "'1/2/3/4' is nested deeper than 3"),
         (_heavy, "110 bytes"),
         (_big, "'big' has 61 bytes"),
     ],
@@ -262,7 +262,7 @@ def test_a_folder_that_cannot_be_entered(
 
 def test_a_path_that_is_too_long_is_refused() -> None:
     found = FoundFile("/".join(["x" * 200] * 21), FileKind.FILE, FileMark(1, 1, 0, 0, 0), False, 1)
-    with pytest.raises(ScratchTooLarge, match="a path has at most 4,000 bytes"):
+    with pytest.raises(ScratchTooLarge, match=r"the path of scratch file .* has more than 4,000 bytes"):
         tree.check([found], Limits(), device=1)
 
 
@@ -273,7 +273,7 @@ def test_a_file_that_its_owner_cannot_read_is_refused(folder: Path, root: int, m
     (folder / "a").write_text("a")
     found = look(root)
     monkeypatch.setattr(tree.os, "open", refuse)
-    with pytest.raises(ScratchRefused, match="'a' cannot be read"):
+    with pytest.raises(ScratchRefused, match="no permission to read the scratch file 'a'"):
         tree.Reader(root, found).batch()
 
 

@@ -168,9 +168,9 @@ class Backups:
         about = staged.about
         if newest is not None and about.e < newest.record.e:
             raise SnapshotFailed(
-                f"this agent has incarnation {about.e}; incarnation {newest.record.e} has made "
-                "snapshots since: another copy of the agent replaced this one",
-                hint="stop this copy; `holdfast recover` makes it the agent again",
+                f"another copy of the agent replaced this one: this copy has incarnation {about.e}, "
+                f"but incarnation {newest.record.e} has made snapshots",
+                hint="stop this copy. To use this copy again instead of the other one, run `holdfast recover`",
             )
         mark = about.journal
         journal = None
@@ -400,7 +400,9 @@ async def _error_of(place: Place, job: Job, timeout_s: float) -> HoldfastError |
             await asyncio.to_thread(check_there, place)  # a dead network mount may hang
             await job(place)
     except TimeoutError:
-        return BackupInterrupted(f"place {place.name}: not done after {timeout_s:g} s")
+        return BackupInterrupted(
+            f"place {place.name}: Holdfast stopped the job because it took longer than {timeout_s:g} s"
+        )
     except HoldfastError as error:
         return error
     except OSError as error:

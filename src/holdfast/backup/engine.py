@@ -122,8 +122,8 @@ class Repository:
         """Raises RepositoryReplaced if a known id and this one differ."""
         if self.id and found != self.id:
             raise RepositoryReplaced(
-                f"{self.name}: the repository at {self.address} is not the known one: its id is "
-                f"{found[:16]}..., the known id is {self.id[:16]}..."
+                f"{self.name}: the repository at {self.address} was replaced: its id is "
+                f"{found[:16]}..., but Holdfast recorded {self.id[:16]}..."
             )
 
 

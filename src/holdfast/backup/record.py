@@ -87,7 +87,9 @@ def find_older(own: Sequence[Signed[Head]], chain: Chain) -> Warned | None:
     if newest is None or (last is not None and last.rank >= newest.record.rank):
         return None
     known = (
-        "this folder knows of no snapshot" if last is None else (f"the heads in this folder end at snapshot {last.seq}")
+        "this folder has no record of a snapshot"
+        if last is None
+        else (f"the heads in this folder end at snapshot {last.seq}")
     )
     return Warned(
         code="older-folder",

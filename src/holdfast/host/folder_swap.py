@@ -107,7 +107,9 @@ def settle(home: Path) -> None:
     try:
         note = msgspec.json.decode(raw, type=_Note)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BackupDamaged(f"{path}: {error}", hint="look at the folders next to it") from None
+        raise BackupDamaged(
+            f"{path}: {error}", hint=f"find the complete folder next to it, rename it to {home.name}, remove this file"
+        ) from None
     fresh, aside = Path(note.fresh), Path(note.aside)
     if not os.path.lexists(home):
         os.rename(aside if os.path.lexists(aside) else fresh, home)

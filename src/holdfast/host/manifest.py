@@ -83,7 +83,7 @@ def decode(raw: bytes) -> Manifest:
 
 
 def damaged(why: str) -> JournalDamaged:
-    return JournalDamaged(f"a manifest of scratch files cannot be used: {why}")
+    return JournalDamaged(f"Holdfast cannot use a manifest of scratch files: {why}")
 
 
 def find_wrong(manifest: Manifest) -> str:
@@ -113,13 +113,13 @@ def find_bad_name(name: str, *, bytes_max: int = NAME_BYTES_MAX) -> str:
     if name in ("", ".", ".."):
         return "that is not a valid name"
     if "/" in name or "\0" in name:
-        return "a name holds no '/' and no NUL"
+        return "a name may not contain '/' or NUL"
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "its name is not UTF-8"
     if size > bytes_max:
-        return f"a name has at most {bytes_max} bytes, this one {size}"
+        return f"its name has {size} bytes; at most {bytes_max} are allowed"
     return ""
 
 
@@ -154,4 +154,4 @@ def _find_clash(files: list[str], folders: tuple[str, ...]) -> str:
     if filled := set(folders) & above:
         return f"{min(filled)!r} is not empty"
     twin = find_twin((*files, *folders))
-    return f"{twin[0]!r} and {twin[1]!r} have the same name on some file systems" if twin else ""
+    return f"{twin[0]!r} and {twin[1]!r} would be the same file on some file systems" if twin else ""

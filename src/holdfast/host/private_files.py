@@ -366,11 +366,11 @@ def _check_entry(path: Path, found: os.stat_result, *, folder: bool) -> None:
     if not (stat.S_ISDIR if folder else stat.S_ISREG)(found.st_mode):
         raise WrongKind(f"{path} is not a {what}")
     if found.st_uid != os.geteuid():
-        raise WrongOwner(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
+        raise WrongOwner(f"{path} belongs to user {found.st_uid}, but Holdfast runs as user {os.geteuid()}")
     if stat.S_IMODE(found.st_mode) & _OTHERS:
         raise ModeTooWide(
-            f"{path} can be used by others (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint=f"`chmod {mode:o} {_quoted(path)}`, and consider who may have read it",
+            f"other users can read or change {path} (mode {stat.S_IMODE(found.st_mode):04o})",
+            hint=f"run `chmod {mode:o} {_quoted(path)}`; others may already have read it",
         )
 
 
@@ -384,7 +384,7 @@ def _check_links(path: Path) -> None:
             raise SymlinkRefused(f"{link} is a symbolic link", hint=f"give the real path: {os.path.realpath(path)}")
         target = link.parent / os.readlink(link)
         path = Path(os.path.normpath(target)) / path.relative_to(link)
-    raise SymlinkRefused(f"{path} leads through more than {_LINKS_MAX} symbolic links")
+    raise SymlinkRefused(f"the path {path} has more than {_LINKS_MAX} symbolic links")
 
 
 def _find_link(path: Path) -> Path | None:
@@ -405,8 +405,8 @@ def _check_parent(folder: Path) -> None:
         return
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise OpenParent(
-            f"every user may rename files in {folder} (mode {stat.S_IMODE(mode):04o})",
-            hint=f"`chmod o-w {_quoted(folder)}`, or choose another folder",
+            f"every user can rename or remove files in {folder} (mode {stat.S_IMODE(mode):04o})",
+            hint=f"run `chmod o-w {_quoted(folder)}`, or choose another folder",
         )
 
 

@@ -90,7 +90,7 @@ def scan(root: int, *, limits: Limits | None) -> list[FoundFile]:
     for one in _walk(root, "", 1, limits):
         found.append(one)
         if limits is not None and len(found) > limits.files:
-            raise ScratchTooLarge(f"the scratch folder holds more than {limits.files:,} files and folders")
+            raise ScratchTooLarge(f"the scratch folder has more than {limits.files:,} files and folders")
     return found
 
 
@@ -107,11 +107,11 @@ def _walk(folder: int, above: str, depth: int, limits: Limits | None) -> Iterato
         if one.kind is not FileKind.FOLDER or (limits is None and depth >= DEPTH_FOLLOWED):
             continue
         if limits is not None and depth > limits.depth:
-            raise ScratchTooLarge(f"scratch folder {path[:200]!r}: deeper than {limits.depth} folders")
+            raise ScratchTooLarge(f"scratch folder {path[:200]!r} is nested deeper than {limits.depth} folders")
         try:
             inner = open_folder(name, at=folder)
         except PermissionError:
-            raise ScratchRefused(f"scratch folder {path!r} cannot be read by its owner") from None
+            raise ScratchRefused(f"Holdfast has no permission to read the scratch folder {path!r}") from None
         except OSError as error:
             raise Gone(path) from error
         try:
@@ -127,26 +127,26 @@ def check(found: Sequence[FoundFile], limits: Limits, *, device: int) -> None:
     for one in found:
         _check_name(one.path, limits)
         if one.kind not in (FileKind.FILE, FileKind.FOLDER):
-            raise ScratchRefused(f"scratch file {one.path!r} is a {one.kind}")
+            raise ScratchRefused(f"scratch file {one.path!r} is a {one.kind}; only files and folders are allowed")
         if one.mark.device != device:
             raise ScratchRefused(f"scratch {one.kind} {one.path!r} is on another file system")
         if one.kind is FileKind.FILE:
             total += one.mark.size
             if one.mark.size > limits.file_bytes:
                 raise ScratchTooLarge(
-                    f"scratch file {one.path!r} has {one.mark.size:,} bytes; one file has at most {limits.file_bytes:,}"
+                    f"scratch file {one.path!r} has {one.mark.size:,} bytes; at most {limits.file_bytes:,} are allowed"
                 )
             inode = (one.mark.device, one.mark.inode)
             names[inode] = names.get(inode, 0) + 1
     if total > limits.bytes:
-        raise ScratchTooLarge(f"the scratch folder holds {total:,} bytes; the limit is {limits.bytes:,}")
+        raise ScratchTooLarge(f"the scratch folder has {total:,} bytes; the limit is {limits.bytes:,}")
     for one in found:
         inode = (one.mark.device, one.mark.inode)
         if one.kind is FileKind.FILE and one.links > names[inode]:
-            raise ScratchRefused(f"scratch file {one.path!r} is a hard link to a file outside")
+            raise ScratchRefused(f"scratch file {one.path!r} is a hard link to a file outside the scratch folder")
     twin = find_twin(one.path for one in found)
     if twin is not None:
-        raise ScratchRefused(f"scratch files {twin[0]!r} and {twin[1]!r} have the same name on some file systems")
+        raise ScratchRefused(f"scratch files {twin[0]!r} and {twin[1]!r} would be the same file on some file systems")
 
 
 def _check_name(path: str, limits: Limits) -> None:
@@ -154,7 +154,7 @@ def _check_name(path: str, limits: Limits) -> None:
     if why:
         raise ScratchRefused(f"scratch file {path!r}: {why}")
     if len(path.encode()) > PATH_BYTES_MAX:
-        raise ScratchTooLarge(f"scratch file {path[:200]!r}...: a path has at most {PATH_BYTES_MAX:,} bytes")
+        raise ScratchTooLarge(f"the path of scratch file {path[:200]!r}... has more than {PATH_BYTES_MAX:,} bytes")
 
 
 def is_settled(mark: FileMark, *, read_ns: int) -> bool:
@@ -237,7 +237,7 @@ def _pieces(root: int, files: Sequence[FoundFile]) -> Generator[Piece, None, Non
             with _opened(root, file.path, _READ) as fd:
                 yield from _pieces_of(number, file, fd)
         except PermissionError:
-            raise ScratchRefused(f"scratch file {file.path!r} cannot be read by its owner") from None
+            raise ScratchRefused(f"Holdfast has no permission to read the scratch file {file.path!r}") from None
         except OSError:
             yield Piece(number, ends=True, torn=True)
 

@@ -74,7 +74,7 @@ def look(folder: Path, rules: CoveringRules | None = None) -> Iterator[FolderEnt
         for count, entry in enumerate(walk.entries(fd, "", 1), 1):
             if count > rules.entries_max:
                 raise TooLarge(
-                    f"{folder} holds more than {rules.entries_max:,} files and folders",
+                    f"{folder} has more than {rules.entries_max:,} files and folders, which is the limit",
                     hint="move files that are not the agent's to another folder",
                 )
             yield entry

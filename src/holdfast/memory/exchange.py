@@ -204,7 +204,7 @@ def _check_file(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise WrongKind(f"{path} is not a file")
     if found.st_uid != os.geteuid():
-        raise WrongOwner(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
+        raise WrongOwner(f"{path} belongs to user {found.st_uid}, but Holdfast runs as user {os.geteuid()}")
     if found.st_size > FILE_BYTES_MAX:
         raise TooLarge(f"{path} has {found.st_size:,} bytes; memory files have at most {FILE_BYTES_MAX:,}")
 

@@ -125,7 +125,7 @@ def _check_folder(folder: Path) -> int:
     check_place(folder)
     if status.st_uid != os.geteuid():
         raise WrongOwner(
-            f"{folder} belongs to user {status.st_uid}, not to {os.geteuid()}",
+            f"{folder} belongs to user {status.st_uid}, but Holdfast runs as user {os.geteuid()}",
             hint="run the command as the user who owns the agent",
         )
     if os.path.lexists(folder / NAME):

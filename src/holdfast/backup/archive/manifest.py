@@ -204,8 +204,8 @@ class ManifestReader:
         self.about = first.about
         if self.about.format not in READABLE:
             raise BackupDamaged(
-                f"the manifest has format {self.about.format}; this Holdfast knows up to {FORMAT}",
-                hint="install the newer Holdfast",
+                f"the manifest has format {self.about.format}; this Holdfast reads at most format {FORMAT}",
+                hint="install a newer Holdfast",
             )
         if _ABOUT + _encoded_about(self.about) + _FILES != line:
             raise _damaged("its first line is not in canonical form")
@@ -221,7 +221,7 @@ class ManifestReader:
             if why:
                 raise _damaged(f"{entry.path[:200]!r}: {why}")
             if count >= ENTRIES_MAX:
-                raise _damaged(f"more than {ENTRIES_MAX:,} entries")
+                raise _damaged(f"it has more than {ENTRIES_MAX:,} entries")
             files += entry.is_content
             size += max(entry.size, 0)
             yield entry
@@ -234,10 +234,10 @@ class ManifestReader:
     def _end(self, *, files: int, size: int) -> None:
         self.notes = tuple(_parsed_one(raw, SnapshotNote) for raw in self._items(_SUMS))
         if len(self.notes) > NOTES_MAX + 1:
-            raise _damaged("too many notes")
+            raise _damaged("it has too many notes")
         raw = self._rest
         if not raw.endswith(b"}"):
-            raise _damaged("it does not end")
+            raise _damaged("its last line is missing")
         self.sums = _parsed_one(raw[:-1], Sums)
         if (self.sums.files, self.sums.bytes) != (files, size):
             raise _damaged("its totals do not match its entries")
@@ -249,13 +249,13 @@ class ManifestReader:
         comma, last = False, False
         while not (line := self._line()).startswith(end):
             if last:
-                raise _damaged("a list has a member without a comma before it")
+                raise _damaged("a comma is missing between two members of a list")
             comma = line.endswith(b",")
             last = not comma
             yield line[:-1] if comma else line
         self._rest = line[len(end) :]
         if comma:
-            raise _damaged("a comma before the end of a list")
+            raise _damaged("a list ends with a comma")
         if end == _NOTES and self._rest:
             raise _damaged("unexpected data follows the start of its notes")
 
@@ -348,4 +348,4 @@ def _parsed(raw: bytes, kind: type[T]) -> T:
 
 
 def _damaged(why: str) -> BackupDamaged:
-    return BackupDamaged(f"the manifest of a snapshot cannot be used: {why}")
+    return BackupDamaged(f"Holdfast cannot use the manifest of a snapshot: {why}")

@@ -112,12 +112,14 @@ def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[Man
         came = _extract(stream, head.record, contained)
         _check_head(contained, came, head)
         if came:
-            raise ArchiveRefused(f"the archive contains {min(came)!r}, which Holdfast did not ask for")
+            raise ArchiveRefused(
+                f"the archive contains {min(came)!r}, but Holdfast requested only the head and the manifest"
+            )
         with open(contained.read(NAME), "rb") as file:
             manifest = ManifestReader(file)
             entries = tuple(manifest.entries())
     if manifest.digest != head.record.manifest:
-        raise BackupDamaged("the manifest is not the one that the head names")
+        raise BackupDamaged("the manifest does not match the head: the digests differ")
     _check_about(manifest, head.record)
     return entries
 
@@ -151,7 +153,7 @@ def read_files(
                 path = member.path.removeprefix(f"{STATE}/")
                 entry = wanted.get(path)
                 if entry is None or member.is_folder or member.path == path:
-                    raise ArchiveRefused(f"the archive contains {member.path!r}, which Holdfast did not ask for")
+                    raise ArchiveRefused(f"the archive contains {member.path!r}, which Holdfast did not request")
                 came = _file(contained, member, tar, on_piece)
                 try:
                     _compare_one(entry, came)
@@ -200,7 +202,7 @@ def _check_place(member: Member) -> None:
     if path in _BESIDE and not member.is_folder:
         return
     if path.partition("/")[0] != STATE or (path == STATE and not member.is_folder):
-        raise ArchiveRefused(f"{path!r} does not belong in a snapshot")
+        raise ArchiveRefused(f"the archive contains {path!r}, which does not belong in a snapshot")
 
 
 def _folder(contained: ContainedWriter, member: Member, came: dict[str, _Came]) -> None:
@@ -232,7 +234,7 @@ def _file(contained: ContainedWriter, member: Member, tar: TarStream, on_piece: 
 
 def _collision(member: Member, error: OSError) -> Exception:
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return ArchiveRefused(f"{member.path!r} takes the place of another member")
+        return ArchiveRefused(f"the archive has two members that use the path {member.path!r}")
     return error
 
 
@@ -244,9 +246,9 @@ def _check_head(contained: ContainedWriter, came: dict[str, _Came], head: Signed
     with open(contained.read(HEAD_NAME), "rb") as file:
         raw = file.read(LINE_BYTES_MAX + 2)
     if raw != head.line() + b"\n":
-        raise BackupDamaged("the archive belongs to another head")
+        raise BackupDamaged("the head in the archive differs from the head that Holdfast expected")
     if came[NAME].sha256 != _manifest_hash(head.record):
-        raise BackupDamaged("the manifest in the archive is not the one that the head names")
+        raise BackupDamaged("the manifest in the archive does not match the head: the digests differ")
     came.pop(NAME)
 
 
@@ -275,9 +277,9 @@ def _compare(contained: ContainedWriter, came: dict[str, _Came], head: Head, sta
             else:
                 _finish(contained, entry, now_ns=now_ns)
         if manifest.digest != head.manifest:  # it changed on our own disk
-            raise BackupDamaged("the manifest is not the one that the head names")
+            raise BackupDamaged("the manifest does not match the head: the digests differ")
     if came:
-        raise ArchiveRefused(f"{min(came)!r} is in the archive and not in its manifest")
+        raise ArchiveRefused(f"{min(came)!r} is in the archive but not in the manifest")
     _check_about(manifest, head)
     for link in links:
         if leads_inside(link):
@@ -308,11 +310,11 @@ def _compare_one(entry: ManifestEntry, came: _Came | None) -> None:
     if came is None:
         raise BackupDamaged(f"{entry.path!r} is missing from the archive")
     if (entry.kind is EntryKind.FOLDER) == bool(came.sha256):
-        raise ArchiveRefused(f"{entry.path!r} is not of the kind that its manifest says")
+        raise ArchiveRefused(f"{entry.path!r} is a folder in the archive but a file in the manifest, or the reverse")
     if came.mode != entry.mode:
-        raise ArchiveRefused(f"{entry.path!r} has the mode {came.mode:o}; its manifest says {entry.mode:o}")
+        raise ArchiveRefused(f"{entry.path!r} has mode {came.mode:o} in the archive and {entry.mode:o} in the manifest")
     if entry.is_content and (came.size, came.sha256.hex()) != (entry.size, entry.sha256):
-        raise BackupDamaged(f"{entry.path!r} is not what its manifest says")
+        raise BackupDamaged(f"{entry.path!r} does not match the manifest: its size or SHA-256 differs")
 
 
 def _check_about(manifest: ManifestReader, head: Head) -> None:
@@ -330,7 +332,7 @@ def _check_about(manifest: ManifestReader, head: Head) -> None:
         )
     )
     if not same:
-        raise BackupDamaged("the manifest describes another snapshot than its head")
+        raise BackupDamaged("the manifest and the head describe different snapshots")
 
 
 def leads_inside(link: ManifestEntry) -> bool:

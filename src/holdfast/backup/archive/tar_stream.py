@@ -83,7 +83,7 @@ class TarStream:
             member = self._member(header)
             self._entries_left -= 1
             if self._entries_left < 0:
-                raise ArchiveRefused("the archive has more members than a snapshot may have")
+                raise ArchiveRefused("the archive has more members than Holdfast accepts for this snapshot")
             self._begin(member.size)
             yield member
 
@@ -98,7 +98,7 @@ class TarStream:
 
     def _begin(self, size: int) -> None:
         if size > self._left:
-            raise ArchiveRefused("the archive holds more bytes than its snapshot")
+            raise ArchiveRefused("the archive has more bytes than Holdfast accepts for this snapshot")
         self._left -= size
         self._unread = size
         self._padding = -size % BLOCK
@@ -116,32 +116,32 @@ class TarStream:
             kind = _kind(header)
         if kind not in (_FILE, _OLD_FILE, _FOLDER):
             what = _NAMES.get(kind, f"a member of kind {kind!r}")
-            raise ArchiveRefused(f"the archive holds {what}: {_shown(header[:100])}")
+            raise ArchiveRefused(f"the archive contains {what}: {_shown(header[:100])}")
         if header[157:257].strip(b"\0") or header[345:512].strip(b"\0"):
             raise ArchiveRefused(f"the archive has a header with unexpected fields: {_shown(header[:100])}")
         raw = header[:100].partition(b"\0")[0] if name is None else name
         if name is not None and not name.startswith(header[:99].partition(b"\0")[0]):
-            raise ArchiveRefused("the archive has a long name that does not match its member")
+            raise ArchiveRefused("the archive has a long name that does not begin with the short name of its member")
         size, mode = _number(header[124:136], "size"), _number(header[100:108], "mode")
         is_folder = kind == _FOLDER
         if is_folder and size:
-            raise ArchiveRefused("the archive has a folder with content")
+            raise ArchiveRefused("the archive has a folder whose size is not 0")
         if mode & ~0o777:
-            raise ArchiveRefused(f"{_shown(raw)} has the mode {mode:o}, which no snapshot has")
+            raise ArchiveRefused(f"{_shown(raw)} has mode {mode:o} in the archive; at most 777 is allowed")
         path = self._path(raw, is_folder=is_folder)
         if not path and not is_folder:
-            raise ArchiveRefused("the archive has a file in the place of its root folder")
+            raise ArchiveRefused("the archive has a file where its root folder must be")
         return Member(path=path, is_folder=is_folder, mode=mode, size=size)
 
     def _long_name(self, header: bytes) -> bytes:
         size = _number(header[124:136], "size")
         if header[:100].partition(b"\0")[0] != b"././@LongLink" or not 1 < size <= PATH_BYTES_MAX:
-            raise ArchiveRefused("the archive has a malformed long name")
+            raise ArchiveRefused("the archive has a long-name entry with a wrong header or size")
         raw = self._read(size)
         self._padding = -size % BLOCK
         self._pad()
         if raw[-1:] != b"\0" or b"\0" in raw[:-1]:
-            raise ArchiveRefused("the archive has a long name with a NUL character")
+            raise ArchiveRefused("the archive has a long name that does not end with its only NUL byte")
         return raw[:-1]
 
     def _path(self, raw: bytes, *, is_folder: bool) -> str:
@@ -179,7 +179,7 @@ class TarStream:
         while size:
             part = self._file.read(size)
             if not part:
-                raise BackupDamaged("the archive ends too early")
+                raise BackupDamaged("the archive is cut short")
             parts.append(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -84,7 +84,7 @@ class Run:
         async for piece in self.pieces():
             size += len(piece)
             if size > OUTPUT_BYTES_MAX:
-                raise TooLarge(f"{self._where}: borg {self._verb} wrote more output than expected")
+                raise TooLarge(f"{self._where}: borg {self._verb} wrote more than {OUTPUT_BYTES_MAX:,} bytes of output")
             parts.append(piece)
         await self.wait()
         return b"".join(parts)
@@ -168,7 +168,8 @@ async def running(
         if late is not BackupInterrupted:
             raise late(f"{where}: no answer within {timeout_s:g} s") from None
         raise BackupInterrupted(
-            f"{where}: borg {verb} took longer than {timeout_s:g} s and was stopped", hint="is the place very slow?"
+            f"{where}: Holdfast stopped borg {verb}, because it took longer than {timeout_s:g} s",
+            hint="check the disk or network of this place, then try again",
         ) from None
     finally:
         await asyncio.shield(run.end())

@@ -85,7 +85,7 @@ def find_program(given: str = "") -> Path:
         return beside
     found = shutil.which(NAME)
     if found is None:
-        raise EngineMissing("Borg is not installed: no backup can be made or read")
+        raise EngineMissing("Borg is not installed: Holdfast cannot make or read backups")
     return Path(found)
 
 
@@ -107,14 +107,14 @@ async def ask_version(program: Path) -> Version:
         async with asyncio.timeout(VERSION_TIMEOUT_S):
             answer, _ = await process.communicate()
     except TimeoutError:
-        raise BackupInterrupted(f"{program} --version took too long") from None
+        raise BackupInterrupted(f"`{program} --version` gave no answer within {VERSION_TIMEOUT_S:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     version = parse_version(answer.decode(errors="replace"))
     if version is None:
-        raise EngineMissing(f"{program} does not start, or is not Borg")
+        raise EngineMissing(f"`{program} --version` does not name a version of Borg")
     return version
 
 
@@ -127,9 +127,11 @@ def check_version(version: Version, *, accept_old: bool) -> None:
     """Raises EngineTooOld; a Borg of the next format is refused as well, whatever the setting."""
     shown = ".".join(map(str, version))
     if version >= TOO_NEW:
-        raise EngineTooOld(f"Borg {shown} writes another format of repositories", hint="install Borg 1.4")
+        raise EngineTooOld(
+            f"Borg {shown} uses a repository format that Holdfast does not support", hint="install Borg 1.4"
+        )
     if version < OLDEST and not accept_old:
-        raise EngineTooOld(f"Borg {shown} is older than 1.4")
+        raise EngineTooOld(f"Borg {shown} is too old: Holdfast needs Borg 1.4")
 
 
 ENCRYPTION = "repokey-blake2"
@@ -478,7 +480,7 @@ def _target(repository: Repository, archive: str) -> str:
 def _checked_name(archive: str) -> str:
     # Borg would read braces as placeholders and a leading dash as an option.
     if not _ARCHIVE.fullmatch(archive):
-        raise BadInput(f"{archive!r} cannot be the name of a snapshot")
+        raise BadInput(f"{archive!r} is not a valid snapshot name")
     return archive
 
 
@@ -491,4 +493,4 @@ def _parsed(raw: bytes, verb: Verb, repository: Repository) -> dict[str, Any]:
 
 
 def _odd(verb: Verb, repository: Repository) -> BackupFailed:
-    return BackupFailed(f"{repository.name}: borg {verb} gave an unexpected answer")
+    return BackupFailed(f"{repository.name}: Holdfast cannot read the output of borg {verb}")

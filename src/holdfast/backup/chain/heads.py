@@ -65,7 +65,9 @@ class HeadFile:
             return Held()
         with open(fd, "rb") as file:
             if os.fstat(fd).st_size > FILE_BYTES_MAX:
-                raise BackupDamaged(f"{self.path} is too large to be a chain of heads")
+                raise BackupDamaged(
+                    f"{self.path} is larger than {FILE_BYTES_MAX:,} bytes, the limit for a file of heads"
+                )
             raw = file.read(FILE_BYTES_MAX)
         return parse_lines(raw, where=str(self.path))
 

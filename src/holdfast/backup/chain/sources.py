@@ -274,10 +274,10 @@ def _read_member(stream: Readable) -> bytes:
     raw = b""
     for member in tar.members():
         if member.path != HEAD_NAME or member.is_folder:
-            raise ArchiveRefused(f"the archive contains {member.path!r}, which Holdfast did not ask for")
+            raise ArchiveRefused(f"the archive contains {member.path!r}, but Holdfast requested only the head")
         raw = b"".join(tar.content())
     if not raw.endswith(b"\n"):
-        raise BackupDamaged(f"the archive has no complete {HEAD_NAME}")
+        raise BackupDamaged(f"the {HEAD_NAME} in the archive is cut short")
     return raw[:-1]
 
 

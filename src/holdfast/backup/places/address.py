@@ -68,7 +68,9 @@ def _check_characters(text: str) -> None:
         raise BadPlace(f"the address of a place must be printable text of at most {ADDRESS_CHARS_MAX} characters")
     for odd in ("::", "{", "}"):
         if odd in text:
-            raise BadPlace(f"the address of a place may not contain {odd!r}: the backup engine would misread it")
+            raise BadPlace(
+                f"the address of a place may not contain {odd!r}: Borg gives these characters a special meaning"
+            )
 
 
 def _ssh(text: str, match: re.Match[str] | None) -> Address:

@@ -115,7 +115,7 @@ class BackupPlaces:
         if any(one.name == request.name for one in places):
             raise BadPlace(f"a place named {request.name} already exists")
         if len(places) >= PLACES_MAX:
-            raise BadPlace(f"an agent has at most {PLACES_MAX} places")
+            raise BadPlace(f"this agent already has {PLACES_MAX} places, which is the limit")
         place = self._drafted(request, address)
         if any(one.repository == place.repository for one in places):
             raise BadPlace(f"{request.address} is already a place of this agent")
@@ -174,7 +174,7 @@ class BackupPlaces:
         """Write the sentinel again: a person says that this is the place."""
         place = self.get(name)
         if place.kind is PlaceKind.SSH or not (place.own / "repository").is_dir():
-            raise PlaceMissing(f"place {name}: there is no repository of this agent")
+            raise PlaceMissing(f"place {name}: Holdfast found no repository of this agent there")
         mark_place(Path(place.address), place.place_id)
 
     async def mend_key(self, name: str) -> None:
@@ -185,7 +185,7 @@ class BackupPlaces:
         if kept is None:
             raise RepositoryKeyMissing(
                 f"the vault has no key block for place {name}",
-                hint=f"another place may have it in AGENT/{KEYS}/{name}.key; `{self.engine.key_command}` reads it",
+                hint=f"look for AGENT/{KEYS}/{name}.key at another place; import it with `{self.engine.key_command}`",
             )
         await self.engine.import_key(self.repository(place), kept)
 
@@ -236,8 +236,8 @@ class BackupPlaces:
         seen = merge_copies(own, (copy,), id=own.id, port=port, asked=frozenset(named))
         if seen is not None and seen.position > own.position:
             raise KeysReplaced(
-                f"place {place.name}: this agent was recovered or rotated elsewhere: its log there is "
-                f"at {seen.position}, the log here is at {own.position}",
+                f"another copy recovered this agent or rotated its keys: the key log at place {place.name} is at "
+                f"{seen.position}, the key log here is at {own.position}",
                 hint="stop this copy: its keys were replaced. If this copy is the right one, "
                 "`holdfast identity show --fetch`; if not, `holdfast recover`",
             )
@@ -265,7 +265,7 @@ class BackupPlaces:
 
     def _drafted(self, request: PlaceRequest, address: Address) -> Place:
         if request.companion and parse_address(request.companion).kind is not PlaceKind.SSH:
-            raise BadPlace("--beside takes an ssh address: a second repository on a far host")
+            raise BadPlace("--beside must be an ssh address: it names a second repository on another host")
         place_id, domain = "", request.domain or address.host
         if address.kind is PlaceKind.FOLDER:
             root = _folder(address)
@@ -318,7 +318,9 @@ class BackupPlaces:
             try:
                 return await self.engine.list_archives(repository)
             except PassphraseRefused as error:
-                raise PlaceTaken(f"{place.repository} is a repository that this agent cannot open") from error
+                raise PlaceTaken(
+                    f"this agent has no key or passphrase for the repository {place.repository}"
+                ) from error
         if place.kind is PlaceKind.FOLDER:
             write_atomically(place.own / ABOUT, about(place))
         return await self.engine.list_archives(repository)
@@ -357,8 +359,8 @@ async def open_places(
     if vault is None:
         if home.vault is None:
             raise VaultMissing(
-                f"agent {home.name} has no vault, and the passphrases of its places come from the vault",
-                hint="`holdfast init NAME` makes an agent with one",
+                f"agent {home.name} has no vault; Holdfast needs one to keep the passphrases of places",
+                hint="create a vault and an identity with `holdfast init NAME`",
             )
         vault = open_vault(home.vault, ask=ask or terminal_prompt())
     engine = await open_engine(home.settings.backup, base=home.instance / BASE, progress=progress)

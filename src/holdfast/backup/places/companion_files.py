@@ -87,10 +87,10 @@ def read_folder(folder: Path) -> dict[str, bytes]:
         path = folder / name
         if path.suffix in (".json", ".age", ".jsonl", ".key") and path.is_file():
             if path.stat().st_size > BYTES_MAX:
-                raise RepositoryDamaged(f"{path} is too large to be a companion file")
+                raise RepositoryDamaged(f"{path} is larger than {BYTES_MAX:,} bytes, the limit for a companion file")
             found[name] = _read(path)
     if not found:
-        raise PlaceMissing(f"{folder} holds no files of an agent")
+        raise PlaceMissing(f"{folder} has no companion files of an agent (heads.jsonl, escrow.age and others)")
     return found
 
 
@@ -147,14 +147,14 @@ async def _archive(engine: BackupEngine, place: Place, files: Mapping[str, bytes
 async def _unarchived(engine: BackupEngine, repository: Repository) -> dict[str, bytes]:
     listed = await engine.list_archives(repository, prefix=PREFIX, rescue=True)
     if not listed.archives:
-        raise PlaceMissing(f"{repository.name} holds no files of an agent")
+        raise PlaceMissing(f"{repository.name} has no companion files of an agent")
     newest = max(listed.archives, key=lambda one: one.name)
     raw = bytearray()
     async with engine.export_tar(repository, newest.name, rescue=True) as pieces:
         async for piece in pieces:
             raw += piece
             if len(raw) > BYTES_MAX:
-                raise RepositoryDamaged(f"{repository.name}: the companion files are too large")
+                raise RepositoryDamaged(f"{repository.name}: the companion files have more than {BYTES_MAX:,} bytes")
     return files_of(bytes(raw), where=repository.name)
 
 
@@ -176,7 +176,7 @@ def _check_name(name: str) -> None:
     parts = PurePosixPath(name).parts
     inside = len(parts) == 1 or (len(parts) == 2 and parts[0] == KEYS)
     if not inside or ".." in parts or name.startswith("/"):
-        raise BadInput(f"{name!r} cannot be a companion file of a repository")
+        raise BadInput(f"{name!r} is not a valid name for a companion file of a repository")
 
 
 def _names(folder: Path) -> list[str]:
@@ -294,8 +294,8 @@ def _agent_folders(root: Path, agent: str) -> list[Path]:
     found = [root / name for name in names if (root / name / ABOUT).is_file()]
     wanted = [path for path in found if not agent or path.name == agent][:AGENTS_MAX]
     if not wanted:
-        there = f"; there are: {', '.join(path.name for path in found)}" if found else ""
-        raise PlaceMissing(f"{root} holds no backup of {agent or 'an agent'}{there}")
+        there = f"; it has backups of: {', '.join(path.name for path in found)}" if found else ""
+        raise PlaceMissing(f"{root} has no backup of {agent or 'an agent'}{there}")
     return wanted
 
 

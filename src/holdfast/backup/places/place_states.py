@@ -62,10 +62,10 @@ class PlaceStates:
             found = msgspec.json.decode(raw, type=_File)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadPlace(
-                f"{path}: {error}", hint="remove it: the next backups and test restores write it again"
+                f"{path}: {error}", hint="remove this file: Holdfast writes it again at the next backup"
             ) from None
         if found.format != FORMAT:
-            raise BadPlace(f"{path} has format {found.format}; this Holdfast knows {FORMAT}")
+            raise BadPlace(f"{path} has format {found.format}; this Holdfast reads only format {FORMAT}")
         return found
 
     def of(self, place: str) -> PlaceState:

@@ -115,7 +115,7 @@ def parse_places(raw: bytes, *, where: Path) -> tuple[Place, ...]:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlace(f"{where}: {error}") from None
     if found.format != FORMAT:
-        raise BadPlace(f"{where} has format {found.format}; this Holdfast knows {FORMAT}")
+        raise BadPlace(f"{where} has format {found.format}; this Holdfast reads only format {FORMAT}")
     _check(found.places, where=where)
     return found.places
 
@@ -157,7 +157,7 @@ def check_there(place: Place) -> None:
     if found is None:
         raise PlaceMissing(
             f"place {place.name}: {place.address} has no {SENTINEL}: is the disk mounted?",
-            hint=f"mount the disk at {place.address}; the next run catches up by itself. "
+            hint=f"mount the disk at {place.address}; then the next backup runs as usual. "
             f"If you removed the file: `holdfast place check {place.name} --mark`",
         )
     if found != place.place_id:
@@ -202,21 +202,25 @@ def shared_domains(places: Sequence[Place]) -> dict[str, tuple[str, ...]]:
 
 def _check(places: Sequence[Place], *, where: Path) -> None:
     if len(places) > PLACES_MAX:
-        raise BadPlace(f"{where}: at most {PLACES_MAX} places")
+        raise BadPlace(f"{where} lists {len(places)} places; at most {PLACES_MAX} are allowed")
     names = [check_place_name(place.name) for place in places]
     if len(set(names)) != len(names):
         raise BadPlace(f"{where}: two places have the same name")
     for place in places:
         parsed = parse_address(place.address)
         if parsed.kind is not place.kind or parsed.text != place.address:
-            raise BadPlace(f"{where}: place {place.name}: its address does not match its kind")
+            raise BadPlace(f"{where}: place {place.name}: the address does not match the kind")
         if place.companion and parse_address(place.companion).kind is not PlaceKind.SSH:
             raise BadPlace(f"{where}: place {place.name}: `beside` must be an ssh address")
         if place.epoch < 1 or "/" in place.agent or place.agent in ("", ".", ".."):
-            raise BadPlace(f"{where}: place {place.name}: a field has an impossible value")
+            raise BadPlace(
+                f"{where}: place {place.name}: `epoch` must be at least 1, and `agent` must be a folder name"
+            )
         texts = (place.domain, place.remote_program, place.agent, place.place_id, place.repository_id)
         if not all(len(one) <= TEXT_CHARS_MAX and (one.isprintable()) for one in texts):
-            raise BadPlace(f"{where}: place {place.name}: a field is too long or not printable")
+            raise BadPlace(
+                f"{where}: place {place.name}: a field has more than {TEXT_CHARS_MAX} characters or is not printable"
+            )
 
 
 def _read(path: Path) -> bytes:

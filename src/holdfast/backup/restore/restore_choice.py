@@ -84,19 +84,19 @@ def none_to_restore(found: Overview, wish: Wish) -> SnapshotNotFound:
     if held and wish.at is not None and wish.at < held[0].record.at:
         oldest = held[0].record
         return SnapshotNotFound(
-            f"no snapshot is as old as {moment(wish.at)}: the oldest that a place holds is "
+            f"no snapshot was made before {moment(wish.at)}: the oldest one is "
             f"number {oldest.seq} of {moment(oldest.at)}",
-            hint=f"take that one with --at {moment(oldest.at)}, or leave --at out for the newest",
+            hint=f"give --at {moment(oldest.at)} for that one, or leave out --at for the newest one",
         )
     troubles = [f"{one.place.name}: {one.error.message}" for one in found.places if one.error]
     if troubles:
         return SnapshotNotFound(
-            f"no place holds a snapshot that can be restored ({'; '.join(troubles)})",
+            f"Holdfast cannot restore a snapshot from any place ({'; '.join(troubles)})",
             hint="fix the errors reported for these places, or name another one with --place",
         )
     return SnapshotNotFound(
-        "no place holds a snapshot that the agent signed",
-        hint="name another place; the identity alone comes back with `holdfast identity recover`",
+        "no place has a snapshot that this agent signed",
+        hint="give another place. To recover only the identity, run `holdfast identity recover`",
     )
 
 
@@ -134,7 +134,7 @@ class Failures:
 
     def last(self) -> HoldfastError:
         """Where nothing is left to try: the newest one's error, and that all others failed too."""
-        first = self._first or SnapshotNotFound("no place holds a snapshot that can be restored")
+        first = self._first or SnapshotNotFound("no place has a snapshot that Holdfast can restore")
         if len(self.passed) > 1:
             shown = [f"{one.place}: {one.archive}: {one.message}" for one in self.passed[1:]]
             more = len(shown) - TOLD_MAX

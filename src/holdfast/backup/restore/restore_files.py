@@ -271,7 +271,7 @@ class FileRestore:
                 self._failures.add(
                     one.head.record,
                     gathered.place.name,
-                    BackupDamaged(f"none of these files can be restored without damage: {text}"),
+                    BackupDamaged(f"all of the files that you asked for are damaged in this snapshot: {text}"),
                 )
             self._failures.check_older(one.head.record)
         raise self._failures.last()
@@ -386,7 +386,8 @@ def _not_there(entries: Sequence[ManifestEntry], path: str, head: Head) -> Snaps
     else:
         top = [f"{one.path}/" if one.kind is EntryKind.FOLDER else one.path for one in entries if "/" not in one.path]
         more = f" and {len(top) - SHOWN_MAX} more" if len(top) > SHOWN_MAX else ""
-        hint = f"it holds: {', '.join(top[:SHOWN_MAX])}{more}; --file FOLDER takes a whole folder"
+        hint = f"the snapshot has: {', '.join(top[:SHOWN_MAX])}{more}; --file FOLDER takes a whole folder"
     return SnapshotNotFound(
-        f"snapshot {head.seq} of {moment(head.at)} has no {path!r}", hint=f"{hint}; --at TIME looks into an older one"
+        f"snapshot {head.seq} of {moment(head.at)} has no {path!r}",
+        hint=f"{hint}; give --at TIME for an older snapshot",
     )

@@ -151,7 +151,7 @@ class _Restore:
         # Single files go into a folder that may be a mount of its own, or under one of others.
         inside = bool(wish.files) and target.is_dir()
         if not target.name and not inside:
-            raise BadInput(f"{target} cannot be an agent's folder")
+            raise BadInput(f"Holdfast cannot restore an agent into {target}: give a folder below it")
         self._near = target if inside else target.parent
         self._own = f".{target.name}" if not inside else ".holdfast"
         self._work = self._near / f"{self._own}.restoring-{os.urandom(4).hex()}"
@@ -228,7 +228,7 @@ class _Restore:
                     snapshot, check_s = await self._tried(one, place)
                 except HoldfastError as error:
                     self._failures.add(one.head.record, place.name, error)
-                    say(f"skipped: snapshot {one.head.record.seq} at {place.name}: {error}")
+                    say(f"skipped snapshot {one.head.record.seq} at {place.name}: {error}")
                     continue
                 if one is not made[0]:
                     say(_loss(made[0].head.record, one.head.record))

@@ -74,7 +74,9 @@ class PlaceSnapshots:
         listing = await engine.list_archives(repository)
         names = {one.name for one in listing.archives}
         if archive not in names:
-            raise BackupFailed(f"place {place.name}: Borg made {archive}, but does not list it")
+            raise BackupFailed(
+                f"place {place.name}: Borg reported that it made {archive}, but the repository does not list it"
+            )
         record_listing(self._places.states, place.name, listed=names, named=named, before=before)
         failed = await self._places.refresh_companions((place.name,))
         if place.name in failed:
@@ -85,7 +87,7 @@ class PlaceSnapshots:
         result.made = True
         result.stored_bytes = created.stored_bytes
         result.backup_s = round(created.seconds, 3)
-        self._progress.say(f"{place.name}: {archive} made, {created.stored_bytes:,} bytes stored")
+        self._progress.say(f"{place.name}: made {archive}, stored {created.stored_bytes:,} bytes")
 
     async def _compacted(self, place: Place, named: Sequence[str]) -> bool:
         """Make room at a full place, if nothing is missing there: compacting would destroy for good
@@ -107,14 +109,14 @@ class PlaceSnapshots:
         files = await read_companions(self._places.engine, place)
         known = parse_lines(files.get(HEADS, b""), where=HEADS)
         if head.digest not in {one.digest for one in known.heads}:
-            raise BackupDamaged(f"place {place.name}: its {HEADS} lacks head {head.record.seq}")
+            raise BackupDamaged(f"place {place.name}: head {head.record.seq} is missing from {HEADS}")
         if files.get(f"{ESCROW}.age") != (self._places.vault.folder / f"{ESCROW}.age").read_bytes():
-            raise BackupDamaged(f"place {place.name}: its {ESCROW}.age differs from the vault's")
+            raise BackupDamaged(f"place {place.name}: {ESCROW}.age there differs from {ESCROW}.age in the vault")
         found = await self._restored(place, head)
         self._places.states.change(place.name, lambda state: _after_verify(state, found, self._clock.wall_ms()))
         result.verified = True
         result.verify_s = round(found.fetch_s + found.check_s, 3)
-        self._progress.say(f"{place.name}: restored for a test, {found.files:,} files equal")
+        self._progress.say(f"{place.name}: test restore done, {found.files:,} files are equal")
 
     async def _restored(self, place: Place, head: Signed[Head]) -> Verified:
         scratch = self._folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
@@ -134,7 +136,7 @@ class PlaceSnapshots:
                 raise lost
             if not wanted:
                 what = f"no snapshot {archive}" if archive else "no snapshot"
-                raise SnapshotNotFound(f"place {place.name} holds {what}")
+                raise SnapshotNotFound(f"place {place.name} has {what}")
             result.archive = wanted[-1].record.archive
             await self.check(place, wanted[-1], result)
             if lost is not None:

@@ -74,13 +74,13 @@ def copy_database(source: Path, copy: Path) -> None:
         damage = copy_whole(source, copy)
     except apsw.Error as error:
         raise SnapshotFailed(
-            f"{source} is a database that cannot be copied whole: {error}",
-            hint="close or repair it, or move it out of the agent's folder",
+            f"Holdfast cannot copy the database {source}: {error}",
+            hint="close or repair the database, or move it out of the agent's folder",
         ) from error
     if damage:
         raise SnapshotFailed(
-            f"the copy of the database {copy.name} is damaged: {damage}",
-            hint="the database itself is damaged: repair it first",
+            f"the database {source} is damaged: {damage}",
+            hint="repair the database, or move it out of the agent's folder",
         )
 
 
@@ -89,7 +89,7 @@ def sequence_of(journal: Path) -> int:
     try:
         return journal_at(journal).newest_record()
     except HoldfastError as error:
-        raise SnapshotFailed(f"the journal {journal} cannot be read: {error.message}") from error
+        raise SnapshotFailed(f"Holdfast cannot read the journal {journal}: {error.message}") from error
 
 
 def read_mark(copy: Path) -> SnapshotJournal:
@@ -218,7 +218,9 @@ class _Stage:
         entry = self._database(path)
         mark = read_mark(self._staging / STATE / path)
         if mark.sequence < at_least:
-            raise SnapshotFailed(f"the copy of {journal} ends at record {mark.sequence}, before {at_least}")
+            raise SnapshotFailed(
+                f"the copy of {journal} ends at record {mark.sequence}, but must include record {at_least}"
+            )
         return mark, entry
 
     def _walk(self, writer: ManifestWriter, journal: ManifestEntry | None) -> None:
@@ -246,7 +248,7 @@ class _Stage:
                 continue  # gone since
             if writer.entries >= ENTRIES_MAX:
                 raise SnapshotFailed(
-                    f"{self._subject.folder} holds more than {ENTRIES_MAX:,} files and folders",
+                    f"{self._subject.folder} has more than {ENTRIES_MAX:,} files and folders, which is the limit",
                     hint="move files that are not the agent's to another folder",
                 )
             writer.add(entry)
@@ -254,7 +256,7 @@ class _Stage:
             self._files, self._bytes = writer.files, writer.bytes
             self._tell(0)
         if wanted:
-            raise SnapshotFailed(f"the journal in {self._subject.folder} disappeared")
+            raise SnapshotFailed(f"the journal in {self._subject.folder} was removed while Holdfast made the snapshot")
         for path, mtime_us in reversed(self._folders):
             self._contained.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
 

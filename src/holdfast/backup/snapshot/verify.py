@@ -124,11 +124,11 @@ def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
     try:
         mark = read_mark(path)
     except SnapshotFailed as error:
-        raise BackupDamaged(f"the journal in the snapshot: {error.message}") from error
+        raise BackupDamaged(f"the journal in the snapshot is damaged: {error.message}") from error
     if mark != snapshot.about.journal:
         raise BackupDamaged(
             f"the journal in the snapshot ends at record {mark.sequence} of incarnation "
-            f"{mark.incarnation}; its manifest says otherwise"
+            f"{mark.incarnation}, but the manifest records another end or another journal"
         )
     if keys is None:
         return
@@ -136,7 +136,7 @@ def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     if findings:
-        raise BackupDamaged("the journal in the snapshot: " + "; ".join(findings[:SHOWN_MAX]))
+        raise BackupDamaged("the journal in the snapshot is damaged: " + "; ".join(findings[:SHOWN_MAX]))
 
 
 JOURNAL = "journal.db"
@@ -173,13 +173,15 @@ async def _project(state: Path, keys: KeyRing) -> None:
         finally:
             await journal.close()
     except HoldfastError as error:
-        raise BackupDamaged(f"the restored journal cannot be opened: {error.message}") from error
+        raise BackupDamaged(f"Holdfast cannot open the restored journal: {error.message}") from error
     for path, lines in before.items():
         if set(lines) - set(once.get(path, ())):
-            raise BackupDamaged(f"{path.name} loses lines when the journal is written into it")
+            raise BackupDamaged(
+                f"the memory files do not match the journal: writing the journal into {path.name} removes lines from it"
+            )
     if _lines(place) != once:
         raise BackupDamaged(
-            "its memory files do not match its journal: Holdfast wrote the journal into them twice, "
+            "the memory files do not match the journal: Holdfast wrote the journal into them twice, "
             "and the second time changed them again"
         )
 

@@ -82,14 +82,14 @@ def find_trouble(
     if now_ms - since_ms <= stale_after_ms:
         return None
     old = _hours(now_ms - since_ms)
-    never = "no verified backup yet" if not state.verified_ms else "the last verified backup is"
+    never = "there is no verified backup yet," if not state.verified_ms else "the last verified backup is"
     age = f"{old} after it was added" if not state.verified_ms else f"{old} old"
     why = f" ({state.message})" if state.failures else ""
     return PlaceTrouble(
         place=place,
         kind=STALE,
         text=f"place {place}: {never} {age}{why}",
-        hint=f"`holdfast backup now` tries again; `holdfast place check {place}` shows the cause",
+        hint=f"run `holdfast place check {place}` to see the cause, and `holdfast backup now` to try again",
     )
 
 

@@ -112,7 +112,7 @@ async def _prune_one(
     if not state.verified:
         raise PruneRefused(
             f"place {place.name}: this machine has not verified any snapshot there yet",
-            hint="run `holdfast backup verify` (it restores the newest one for a test), then prune",
+            hint="run `holdfast backup verify` (it makes a test restore of the newest snapshot), then prune",
         )
     if decided.remove and not dry_run:
         places.states.change(place.name, lambda state: place_state.removed(state, decided.remove))
@@ -146,8 +146,9 @@ async def check_place(places: BackupPlaces, name: str, *, deep: bool = False) ->
     error: HoldfastError | None = find_missing(name, state)
     if error is None and companions:
         error = BackupDamaged(
-            f"place {name}: companion files that a bare machine needs are missing or damaged: " + "; ".join(companions),
-            hint=f"`holdfast backup verify {name}` writes them again; find out who removed them",
+            f"place {name}: companion files are missing or damaged; a new machine needs them to recover the agent: "
+            + "; ".join(companions),
+            hint=f"run `holdfast backup verify {name}` to write them again, and find out who removed them",
         )
     return Checked(snapshots=listed, missing=state.missing, companions=companions, error=error)
 

@@ -169,11 +169,11 @@ def parse_every(text: str) -> float:
     try:
         seconds = float(text[:-1]) * _UNITS[text[-1:]]
     except (ValueError, KeyError):
-        raise BadInput(f"{text!r} is not an interval", hint="for example 30m, 1h or 1d") from None
+        raise BadInput(f"{text!r} is not a valid interval", hint="use for example 30m, 1h or 1d") from None
     if seconds < EVERY_S_MIN:
-        raise BadInput(f"{text!r} is too short: 5m at least", hint="for example 30m, 1h or 1d")
+        raise BadInput(f"the interval {text!r} is too short: use at least 5m", hint="use for example 30m, 1h or 1d")
     if not seconds <= EVERY_S_MAX:
-        raise BadInput(f"{text!r} is too long: 31d at most", hint="for example 30m, 1h or 1d")
+        raise BadInput(f"the interval {text!r} is too long: use at most 31d", hint="use for example 30m, 1h or 1d")
     return seconds
 
 

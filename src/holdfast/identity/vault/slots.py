@@ -377,7 +377,8 @@ def check_mounted_folder(path: Path) -> None:
     wrong = _OTHERS if found.st_uid == os.geteuid() else _OTHERS_WRITE
     if mode & wrong:
         raise ModeTooWide(
-            f"{path} can be used by others (mode {mode:04o})", hint=f"`chmod 700 {path}`; consider who may have read it"
+            f"other users can read or change {path} (mode {mode:04o})",
+            hint=f"run `chmod 700 {path}`; others may already have read it",
         )
 
 
@@ -389,11 +390,11 @@ def _check_file(path: Path, found: os.stat_result, *, group_may_read: bool) -> N
     spared = _GROUP_READ if group_may_read and found.st_uid == 0 else 0
     if mode & _OTHERS & ~spared:
         raise ModeTooWide(
-            f"{path} can be used by others (mode {mode:04o})",
-            hint=f"`chmod 600 {path}` (for a mounted secret: its default mode); consider who may have read it",
+            f"other users can read or change {path} (mode {mode:04o})",
+            hint=f"run `chmod 600 {path}` (of a mounted secret, set the default mode); others may already have read it",
         )
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
     if found.st_uid not in (os.geteuid(), 0):
-        raise WrongOwner(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
+        raise WrongOwner(f"{path} belongs to user {found.st_uid}, but Holdfast runs as user {os.geteuid()}")

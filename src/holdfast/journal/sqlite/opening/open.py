@@ -273,7 +273,9 @@ def peek(path: Path) -> str:
             raise NotAJournal(f"{path} is a database or an empty file, but not a Holdfast journal")
         version = cast(int, db.pragma("user_version"))
         if version > SCHEMA:
-            raise JournalNewer(f"{path} has schema {version}; this Holdfast knows up to {SCHEMA}: nothing was changed")
+            raise JournalNewer(
+                f"{path} has schema {version}; this Holdfast reads at most schema {SCHEMA}; nothing was changed"
+            )
         found = str(get_meta(db, "journal_id"))
     except apsw.NotADBError as error:
         raise NotAJournal(f"{path} is not a journal, or its first page is damaged") from error
