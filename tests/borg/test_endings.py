@@ -23,6 +23,13 @@ from holdfast.errors import BackupInterrupted, PassphraseRefused, PlaceUnreachab
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.layout.agent_home import AgentHome
 from holdfast_proofs.backup_lab.hanging import COMMAND, WORDS, alive, end_it, hanging_rsh, left_of
+from holdfast_proofs.support import warm_start
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Borg's own processes are what these tests are about."""
+    monkeypatch.setattr(warm_start, "cold_borg", True)
 
 
 class Heard:

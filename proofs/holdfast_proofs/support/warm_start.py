@@ -32,20 +32,26 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from select import select
+from typing import Any
 
 import msgspec
 
 from holdfast.backup import open_engine
 from holdfast.backup.borg import verbs
+from holdfast.backup.borg.process import Run
 from holdfast.backup.borg.verbs import Version, find_program
 from holdfast.errors import HoldfastError
+from holdfast_proofs.support.warm_borg import start_server
 
 WAIT_S = 60.0  # for a command that takes a fraction of a second on an idle machine
 FD_MIN = 512  # where received descriptors wait until each gets its own number
 FDS_MAX = 16
 HEAD_BYTES = 4
+cold_borg = False  # a test about Borg's own processes sets it
+WARM_BORG = "HOLDFAST_TESTS_WARM_BORG"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,13 +214,22 @@ def _import_everything() -> None:
 
 def spare_borg() -> None:
     """For this process and its forks: a Borg says its version once, as long as it is the same file,
-    and it does not test its own C code before each act. Both cost as much as most acts."""
+    it does not test its own C code before each act, and it need not import itself (see warm_borg)."""
     plain = verbs.environment
 
     def untested(*, base: Path, rescue: bool, rsh: str = "", given: Mapping[str, str] | None = None) -> dict[str, str]:
         return {**plain(base=base, rescue=rescue, rsh=rsh, given=given), "BORG_SELFTEST": "disabled"}
 
     verbs.environment = untested
+    with contextlib.suppress(HoldfastError):
+        real = find_program()
+        started, warm = verbs.running, Path(os.environ.get(WARM_BORG) or start_server(real))
+        os.environ[WARM_BORG] = str(warm)  # for the server of commands, which this process starts
+
+        def warmed(program: Path, *given: Any, **named: Any) -> AbstractAsyncContextManager[Run]:
+            return started(warm if program == real and not cold_borg else program, *given, **named)
+
+        verbs.running = warmed
     ask, known = open_engine.ask_version, dict[tuple[Path, int, int, int], Version]()
 
     async def remembered(program: Path) -> Version:
