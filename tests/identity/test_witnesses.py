@@ -256,7 +256,7 @@ def test_a_full_disk_gives_no_receipt(tmp_path: Path, monkeypatch: pytest.Monkey
 
     log = store.find(ID)
     assert log is not None
-    monkeypatch.setattr(witness_folder, "sync", full)
+    monkeypatch.setattr(witness_folder.private_files, "sync", full)
     with pytest.raises(Exception, match="No space"):
         asyncio.run(witness(store).submit(OWNER.rotation(log, 2).line()))
     monkeypatch.undo()

@@ -24,7 +24,6 @@ all; otherwise another one follows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,23 +32,16 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.clock import Entropy
-from holdfast.errors import InvariantViolated, KeysReplaced, LogDamaged, LogMissing, NotFinal, NotNow, VaultDamaged
+from holdfast.errors import InvariantViolated, KeysReplaced, NotFinal, NotNow, VaultDamaged
 from holdfast.host.private_files import locked
 from holdfast.identity.files.own_log import clear_pending, extend_own_log, find_pending, read_own_log, write_pending
-from holdfast.identity.files.public_file import (
-    Identity,
-    change_identity,
-    identity_of,
-    read_identity,
-    with_log,
-    write_identity,
-)
+from holdfast.identity.files.public_file import Identity, show_log
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import PublicKey, key_bytes, key_digest, key_text
-from holdfast.identity.records.records import Inception, Keys, LogPosition, Record, Rotation, RotationReason
+from holdfast.identity.records.records import Inception, Keys, Record, Rotation, RotationReason
 from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, ask_witnesses, is_settled, open_witnesses, publish
@@ -118,27 +110,12 @@ class LogSession:
         return ActResult(log=self.log, receipts=said.receipts, refused=refused)
 
     def show(self) -> Identity:
-        """identity.json says what the log says; a damaged one is kept aside and rewritten.
-
-        It follows from the log, all but the register of sheets: that must never stop an act which
-        the witnesses have taken already.
-        """
-        path = self.home.identity_file
-        try:
-            read_identity(path)
-        except LogMissing:
-            write_identity(path, identity_of(self.log, name=self.home.name))
-        except LogDamaged:
-            os.replace(path, path.with_name(f"{path.name}.damaged"))
-            write_identity(path, identity_of(self.log, name=self.home.name))
-        return change_identity(self.home.identity_file, lambda one: _shown(one, self.log))
+        """identity.json says what the log says."""
+        return show_log(self.home.identity_file, self.log, name=self.home.name)
 
     def find_pending(self) -> Signed[Record] | None:
-        """A record of this agent that an earlier run may have sent, if it is not over.
-
-        One of a generation that a recovery has beaten, or whose position another final record
-        holds, can never stand any more and is put away.
-        """
+        """A record of this agent that an earlier run may have sent, if it is not over. One of a generation that a
+        recovery has beaten, or whose position another final record holds, can never count any more and is removed."""
         signed = find_pending(self.folder)
         if signed is None:
             return None
@@ -152,10 +129,8 @@ class LogSession:
         return signed
 
     def _keep_places(self) -> None:
-        """holdfast.toml names the witnesses that the log now names, as far as they are known.
-
-        Those of the last recovery record stay: a recovery that names no others needs them.
-        """
+        """holdfast.toml names the witnesses that the log now names, as far as they are known. Those of the last
+        recovery record stay: a recovery that names no others needs them."""
         head, tier = self.log.head.witnesses, self.log.generations[-1].tier.witnesses
         places = self.reached.addresses
         if not all(key in places for key in head.members):
@@ -171,10 +146,8 @@ class LogSession:
 async def open_log_session(
     home: AgentHome, *, port: Signatures, more: Sequence[WitnessAddress] = (), make: Sequence[WitnessAddress] = ()
 ) -> LogSession:
-    """The agent's log with all that its witnesses hold; `make` are addresses of new witnesses.
-
-    Raises MovedAway: a copy that was left behind must not change the keys under the new one.
-    """
+    """The agent's log with all that its witnesses hold; `make` are addresses of new witnesses. Raises MovedAway: a
+    copy that was left behind must not change the keys under the new one."""
     check_not_moved(home.instance)
     reached = open_witnesses([*home.witnesses, *more], port=port)
     if make:
@@ -195,11 +168,10 @@ async def refresh(session: LogSession) -> dict[str, str]:
     """Take in what the witnesses hold; who did not answer."""
     named = (key for entry in session.log.entries() for keys in entry.needs for key in keys.members)
     asked = frozenset((*session.reached.by_key, *named))  # one that is gone counts as asked
-    log, silent = await ask_witnesses(
-        session.log, session.log.id, session.reached.by_key, port=session.port, asked=asked
-    )
+    reached = session.reached
+    log, silent = await ask_witnesses(session.log, session.log.id, reached.by_key, port=session.port, asked=asked)
     session.log = log or session.log
-    return {session.place(key): why for key, why in silent.items()} | session.reached.unreachable
+    return {session.place(key): why for key, why in silent.items()} | reached.unreachable
 
 
 def settle(keys: KeySet, log: KeyLog) -> None:
@@ -222,42 +194,25 @@ def act_lock(folder: Path) -> Generator[None]:
         yield
 
 
-def _shown(identity: Identity, log: KeyLog) -> Identity:
-    shown = with_log(identity, log)
-    if log.position > LogPosition(0, 0):
-        shown = msgspec.structs.replace(shown, imported=None)  # that key speaks no more
-    return shown
-
-
 def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused: dict[str, str]) -> None:
     position = signed.record.position
     held = log.find(position)
     if held is None:
         raise InvariantViolated("a record left the log while it was published", detail=log.id)
     why = "; ".join(f"{place}: {reason}" for place, reason in refused.items())
+    why = f" ({why})" if why else ""
     if held.digest != signed.digest:
-        raise KeysReplaced(
-            f"{log.id}: another record is at {position}"
-            + (", and none there is final" if log.standing is LogStanding.CONTESTED else "")
-            + (f" ({why})" if why else "")
-        )
+        none = ", and none there is final" if log.standing is LogStanding.CONTESTED else ""
+        raise KeysReplaced(f"{log.id}: another record is at {position}{none}{why}")
     needed = max(keys.needed for keys in held.needs)
-    raise NotFinal(
-        f"{receipts} of {needed} required witnesses signed a receipt for the record at {position}"
-        + (f" ({why})" if why else "")
-    )
+    raise NotFinal(f"{receipts} of {needed} required witnesses signed a receipt for the record at {position}{why}")
 
 
 async def rotate_identity(
     session: LogSession, keys: KeySet, *, why: RotationReason, entropy: Entropy, wit: Keys | None = None
 ) -> ActResult:
-    """Rotate once. Safe to repeat after a kill: a rotation that was begun is finished.
-
-    Raises:
-        NotNow: locked, contested or retired.
-        KeysReplaced: someone else has rotated; only the paper helps.
-        NotFinal: sent, and too few witnesses vouch.
-    """
+    """Rotate once. Safe to repeat after a kill: a rotation that was begun is finished. Raises NotNow (locked, contested
+    or retired), KeysReplaced (someone else has rotated; only the paper helps), NotFinal (sent, too few vouch)."""
     pending = session.find_pending()
     if pending is not None:
         done = await _go_on(session, keys, pending)
@@ -300,8 +255,7 @@ def check_active(log: KeyLog) -> None:
 async def _go_on(session: LogSession, keys: KeySet, pending: Signed[Record]) -> ActResult:
     session.add(pending)
     if isinstance(pending.record, Rotation):
-        with keys.get_op(key_bytes(pending.record.op.members[0])):
-            pass  # it names keys that are here: otherwise it is not ours to send
+        keys.get_op(key_bytes(pending.record.op.members[0])).wipe()  # refuses one whose keys are not here: not ours
         return await session.finish(pending, keys)
     return await session.finish(pending, None)
 
@@ -314,7 +268,6 @@ def _rotation(log: KeyLog, keys: KeySet, *, why: RotationReason, wit: Keys | Non
     following = keys.current().next
     if key_digest(key_text(following)) not in head.nxt.members:
         raise KeysReplaced(f"{log.id}: the log names another next key than the one in the vault")
+    nxt = drafts.committed((key_text(staged.next),))
     with keys.get_next(following) as by, keys.get_op(staged.op) as op:
-        return drafts.rotation(
-            log, by=(by,), op=(op,), nxt=drafts.committed((key_text(staged.next),)), why=why, wit=wit
-        )
+        return drafts.rotation(log, by=(by,), op=(op,), nxt=nxt, why=why, wit=wit)

@@ -38,7 +38,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId, PublicKey
+from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import Inception, Keys, Record, Recovery, Retirement, id_of, parse_record
 from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.witness.observe import merge_copies, records_of
@@ -52,13 +52,8 @@ FILE_BYTES_MAX = 64 * 1024 * 1024  # the longest generation has a tenth of it
 
 
 def read_own_log(home_folder: Path, port: Signatures) -> KeyLog:
-    """The agent's log as its home has it, every signature checked.
-
-    Raises:
-        LogMissing: there is none.
-        LogDamaged: a line does not follow from those before it.
-        ModeTooWide, WrongOwner, SymlinkRefused
-    """
+    """The agent's log as its home has it, every signature checked. Raises LogMissing, LogDamaged (a line does not
+    follow from those before it), ModeTooWide, WrongOwner, SymlinkRefused."""
     log = find_own_log(home_folder, port)
     if log is None:
         raise LogMissing(f"there is no {LOG} in {home_folder}")
@@ -81,11 +76,8 @@ def read_lines(home_folder: Path) -> LogCopy:
 
 
 def extend_own_log(home_folder: Path, log: KeyLog, port: Signatures) -> KeyLog:
-    """Append what the stored copy lacks of this log, records first. Safe to repeat.
-
-    The log given must hold all that is stored; a caller reads, adds, and gives it back. On return
-    the files were read again and say what the log says.
-    """
+    """Append what the stored copy lacks of this log, records first. Safe to repeat. The log given must hold all that is
+    stored; a caller reads, adds, and gives it back. On return the files were read again and say what the log says."""
     with home_lock(home_folder):
         new = copy_of(log)
         for name, lines in ((LOG, new.records), (RECEIPTS, new.receipts)):
@@ -210,35 +202,20 @@ async def read_logs(copies: Sequence[LogCopy], reached: OpenWitnesses, *, port: 
     found: list[FoundLog] = []
     for id_, served in by_agent.items():
         records = tuple(one for copy in served for one in records_of(copy) if id_of(one) == id_)
-        asked = frozenset(key for one in records for key in _named(one.record))
+        asked = frozenset(key for one in records if one.record.wit for key in one.record.wit.members)
         log = merge_copies(None, served, id=id_, port=port, asked=asked)
         if log is not None:
             found.append(FoundLog(log=log, records=records))
     return found
 
 
-def _named(record: Record) -> tuple[PublicKey, ...]:
-    wit = None if isinstance(record, Retirement) else record.wit
-    return () if wit is None else wit.members
-
-
 def recovery_of(
     log: KeyLog, paper: PaperKeys, *, wit: Keys | None = None, successor: PaperKeys | None = None
 ) -> Signed[Record]:
-    """The recovery that follows the log's last generation.
-
-    With a successor everything that comes after it is the successor's: the end of the lock too,
-    or anyone who has the old paper could be quicker at that.
-    """
+    """The recovery that follows the log's last generation. With a successor everything that comes after it is the
+    successor's: the end of the lock too, or anyone who has the old paper could be quicker at that."""
     g = len(log.generations)
-    heir = successor or paper
+    heir, rp = successor or paper, log.generations[-1].tier.digest
     with paper.recovery(g) as by, heir.next(g) as following, heir.recovery(g + 1) as later:
-        return drafts.recovery(
-            id=log.id,
-            g=g,
-            rp=log.generations[g - 1].tier.digest,
-            by=(by,),
-            nxt=drafts.committed((following.public,)),
-            rec=drafts.committed((later.public,)),
-            wit=wit,
-        )
+        nxt, rec = (drafts.committed((key.public,)) for key in (following, later))
+        return drafts.recovery(id=log.id, g=g, rp=rp, by=(by,), nxt=nxt, rec=rec, wit=wit)

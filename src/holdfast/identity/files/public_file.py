@@ -8,6 +8,7 @@ alone. The file is replaced as a whole; `change_identity` lets one process at a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,12 +63,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def identity_of(log: KeyLog, *, name: str, imported: ImportedKey | None = None) -> Identity:
     """What a log shows, for an agent of this name."""
-    head, wit = log.head, log.head.witnesses
+    (g, s), digest, wit = log.position, log.head.digest, log.head.witnesses
     return Identity(
         format=FORMAT,
         name=name,
         id=log.id,
-        head=LogHead(g=head.position.g, s=head.position.s, digest=head.digest, final=is_final(log, head.position)),
+        head=LogHead(g=g, s=s, digest=digest, final=is_final(log, log.position)),
         standing=log.standing.value,
         witnesses=WitnessSet(keys=wit.members, needed=wit.needed),
         imported=imported,
@@ -79,7 +80,23 @@ def with_log(identity: Identity, log: KeyLog) -> Identity:
     if identity.id != log.id:
         raise LogDamaged(f"identity.json is of {identity.id}, the log of {log.id}")
     now = identity_of(log, name=identity.name)
-    return msgspec.structs.replace(identity, head=now.head, standing=now.standing, witnesses=now.witnesses)
+    # After the first record an imported key counts no more.
+    imported = None if log.position > (0, 0) else identity.imported
+    return msgspec.structs.replace(
+        identity, head=now.head, standing=now.standing, witnesses=now.witnesses, imported=imported
+    )
+
+
+def show_log(path: Path, log: KeyLog, *, name: str) -> Identity:
+    """identity.json says what the log says; a damaged one is kept aside and rewritten. It follows from the log, all but
+    the register of sheets: that must never stop an act which the witnesses have taken already."""
+    try:
+        read_identity(path)
+    except (LogMissing, LogDamaged) as error:
+        if isinstance(error, LogDamaged):
+            os.replace(path, path.with_name(f"{path.name}.damaged"))
+        write_identity(path, identity_of(log, name=name))
+    return change_identity(path, lambda one: with_log(one, log))
 
 
 def read_identity(path: Path) -> Identity:

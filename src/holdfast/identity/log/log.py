@@ -31,15 +31,7 @@ from typing import TypeVar
 
 from holdfast.errors import BadRecord
 from holdfast.identity.log import rules
-from holdfast.identity.log.log_state import (
-    EvidenceKind,
-    Generation,
-    KeyLog,
-    LogEntry,
-    LogEvidence,
-    is_contested,
-    is_final,
-)
+from holdfast.identity.log.log_state import EvidenceKind, Generation, KeyLog, LogEntry, LogEvidence, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest, PublicKey
 from holdfast.identity.records.records import (
@@ -72,12 +64,9 @@ def accept(
     receipts: Receipts = (),
     asked: frozenset[PublicKey] = NOBODY,
 ) -> KeyLog | Refusal:
-    """The log with the record in its place, or why it has none.
-
-    Receipts that are not for this record, or do not verify, are left out; with enough of them the
-    record is final at once. `asked` are the witnesses that the caller has asked what they hold,
-    and whose answers, where they gave any, it has already put into the log.
-    """
+    """The log with the record in its place, or why it has none. Receipts that are not for this record, or do not
+    verify, are left out; with enough of them the record is final at once. `asked` are the witnesses that the caller
+    has asked what they hold, and whose answers, where they gave any, it has already put into the log."""
     if log is None:
         return _begun(signed, port=port, receipts=receipts)
     fault = rules.find_other_id(signed, log.id, log.generations[0].tier)
@@ -141,7 +130,7 @@ def _begun(signed: Signed[Record], *, port: Signatures, receipts: Receipts) -> K
     if not isinstance(record, Inception):
         return Refusal(Reason.NOT_BEGUN, "a log must begin with an inception")
     id_ = id_of(signed)
-    entry = _entry(signed, (record.wit,), id_, receipts, port)
+    entry = _entry(LogEntry(signed=signed, needs=(record.wit,)), id_, receipts, port)
     return KeyLog(id=id_, generations=(Generation(tier=entry),))
 
 
@@ -157,12 +146,13 @@ def _rotated(
     fault = rules.find_fault_in_rotation(signed, record, before=before, tier=generation.tier, port=port)
     if fault is not None:
         return fault
-    entry = _entry(signed, _needs(before.witnesses, record.wit), log.id, receipts, port)
+    bare = LogEntry(signed=signed, needs=_needs(before.witnesses, record.wit))
+    entry = _entry(bare, log.id, receipts, port)
     if log.find(entry.position) is not None:
         return _settled(log, entry)
     if record.g < len(log.generations) - 1:
         return _with_evidence(log, entry, EvidenceKind.LATE)
-    if is_contested(log):
+    if log.is_contested:
         return Refusal(Reason.CONTESTED, "two records at one position: only a recovery can settle it")
     if before.changes_witnesses and not before.final:
         return Refusal(Reason.PREVIOUS_NOT_FINAL, "the record before it names new witnesses and is not final yet")
@@ -184,9 +174,9 @@ def _recovered(
     fault = rules.find_fault_in_recovery(signed, record, before=before, port=port)
     if fault is not None:
         return fault
-    named = record.wit if isinstance(record, Recovery) else None
-    old = None if named is None else before.witnesses
-    entry = _entry(signed, (named or before.witnesses,), log.id, receipts, port, old=old)
+    old = None if record.wit is None else before.witnesses
+    bare = LogEntry(signed=signed, needs=(record.wit or before.witnesses,), old=old)
+    entry = _entry(bare, log.id, receipts, port)
     if record.g < len(log.generations):
         return _settled(log, entry)
     missing = witnesses_to_ask(log, record) - asked
@@ -215,10 +205,8 @@ def _settled(log: KeyLog, entry: LogEntry) -> KeyLog | Refusal:
 def _with_evidence(log: KeyLog, entry: LogEntry, kind: EvidenceKind) -> KeyLog | Refusal:
     there = sum(item.entry.position == entry.position for item in log.evidence)
     if there >= EVIDENCE_MAX:
-        return Refusal(
-            Reason.EVIDENCE_FULL,
-            f"{there} other records of this position are kept already; send this one with its receipts",
-        )
+        said = f"{there} other records of this position are kept already; send this one with its receipts"
+        return Refusal(Reason.EVIDENCE_FULL, said)
     return replace(log, evidence=(*log.evidence, LogEvidence(entry=entry, kind=kind)))
 
 
@@ -251,16 +239,8 @@ def _needs(current: Keys, named: Keys | None) -> tuple[Keys, ...]:
     return (current,) if named is None else (current, named)
 
 
-def _entry(
-    signed: Signed[Record],
-    needs: tuple[Keys, ...],
-    id_: str,
-    receipts: Receipts,
-    port: Signatures,
-    *,
-    old: Keys | None = None,
-) -> LogEntry:
-    bare = LogEntry(signed=signed, needs=needs, receipts=(), final=False, old=old)
+def _entry(bare: LogEntry, id_: str, receipts: Receipts, port: Signatures) -> LogEntry:
+    """The entry with those of the receipts that count."""
     counted = _new_receipts(id_, bare, receipts, port)
     return _vouched(bare, counted) if counted else bare
 
@@ -274,9 +254,7 @@ def _new_receipts(id_: str, entry: LogEntry, receipts: Receipts, port: Signature
     seen = {receipt.record.wit for receipt in entry.receipts}
     fresh: list[Signed[Receipt]] = []
     for receipt in receipts:
-        if receipt.record.wit in seen:
-            continue
-        if rules.find_fault_in_receipt(receipt, entry, id_, port) is None:
+        if receipt.record.wit not in seen and rules.find_fault_in_receipt(receipt, entry, id_, port) is None:
             seen.add(receipt.record.wit)
             fresh.append(receipt)
     return tuple(fresh)
@@ -286,11 +264,9 @@ Numbered = tuple[int, bytes]
 
 
 def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: Signatures) -> KeyLog | None:
-    """The log of these lines, each with its number in its file; None where there is no record.
-
-    Raises BadRecord, naming the line, where one does not follow from those before it, or a receipt is for
-    none of the records. What a recovery with new witnesses needed to be asked was asked before it was stored.
-    """
+    """The log of these lines, each with its number in its file; None where there is no record. Raises BadRecord, naming
+    the line, where one does not follow from those before it, or a receipt is for none of the records. What a recovery
+    with new witnesses needed to be asked was asked before it was stored."""
     parsed = [(number, _read(parse_record, number, line)) for number, line in records]
     vouched: dict[Digest, list[Signed[Receipt]]] = {}
     for number, line in receipts:
@@ -304,13 +280,10 @@ def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: S
         if isinstance(after, Refusal):
             raise BadRecord(f"line {number}: {after.message}")
         log = after
-    if _counted(log) != sum(map(len, vouched.values())):
+    counted = 0 if log is None else sum(len(entry.receipts) for entry in log.kept())
+    if counted != sum(map(len, vouched.values())):
         raise BadRecord("a receipt that is for none of its records")
     return log
-
-
-def _counted(log: KeyLog | None) -> int:
-    return 0 if log is None else sum(len(entry.receipts) for entry in log.kept())
 
 
 def _read(parse: Callable[[bytes], T], number: int, line: bytes) -> T:

@@ -37,8 +37,8 @@ class LogEntry:
 
     signed: Signed[Record]
     needs: tuple[Keys, ...]  # the last one is in force after the record
-    receipts: tuple[Signed[Receipt], ...]
-    final: bool  # enough receipts of its own, in every set
+    receipts: tuple[Signed[Receipt], ...] = ()
+    final: bool = False  # enough receipts of its own, in every set
     old: Keys | None = None  # of a recovery that names witnesses: those before, welcome to vouch
 
     @property
@@ -122,8 +122,19 @@ class KeyLog:
         return self.head.position
 
     @property
+    def is_contested(self) -> bool:
+        """Whether the head's generation has a position with two candidates and no final one."""
+        return any(
+            one.position.g == len(self.generations) - 1
+            and follows_chosen(self, one)
+            and self.find(one.position) is not None
+            and not is_final(self, one.position)
+            for one in (item.entry for item in self.evidence)
+        )
+
+    @property
     def standing(self) -> LogStanding:
-        if is_contested(self):
+        if self.is_contested:
             return LogStanding.CONTESTED
         match self.head.record:
             case Retirement():
@@ -137,9 +148,7 @@ class KeyLog:
     def operational(self) -> Keys | None:
         """The keys that may act now; none while locked, contested or retired."""
         record = self.head.record
-        if isinstance(record, Inception | Rotation) and not is_contested(self):
-            return record.op
-        return None
+        return record.op if isinstance(record, Inception | Rotation) and not self.is_contested else None
 
     @property
     def recovery(self) -> Commitments | None:
@@ -182,18 +191,6 @@ def is_final(log: KeyLog, position: LogPosition) -> bool:
     if generation.tier.changes_witnesses or following.changes_witnesses:
         return False
     return is_final(log, following.position)
-
-
-def is_contested(log: KeyLog) -> bool:
-    """Whether the head's generation has a position with two candidates and no final one."""
-    g = len(log.generations) - 1
-    for item in log.evidence:
-        position = item.entry.position
-        if position.g != g or not follows_chosen(log, item.entry):
-            continue
-        if log.find(position) is not None and not is_final(log, position):
-            return True
-    return False
 
 
 def follows_chosen(log: KeyLog, entry: LogEntry) -> bool:

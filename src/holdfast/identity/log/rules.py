@@ -9,17 +9,8 @@ from collections.abc import Iterable
 
 from holdfast.identity.log.log_state import LogEntry
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import PublicKey, key_bytes, key_digest
-from holdfast.identity.records.records import (
-    Commitments,
-    Inception,
-    Keys,
-    Receipt,
-    Record,
-    Recovery,
-    Retirement,
-    Rotation,
-)
+from holdfast.identity.records.encodings import Digest, PublicKey, key_bytes, key_digest
+from holdfast.identity.records.records import Inception, Keys, Receipt, Record, Recovery, Retirement, Rotation
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, count_of, find_bad_signature
 
 
@@ -49,7 +40,7 @@ def find_fault_in_rotation(
     if not shown.isdisjoint(kept):
         return Refusal(Reason.KEY_IN_TWO_CLASSES, "it installs a recovery key as another kind of key")
     return (
-        find_not_committed(record.by, previous.nxt)
+        find_not_committed(record.by, previous.nxt.members)
         or _find_bad_key((*record.by, *record.op.members, *_members(record.wit)), port)
         or find_bad_signature(signed, Family.KEL, (*record.by, *record.op.members), port)
         or find_too_few(signed, record.by, previous.nxt.needed, "next")
@@ -67,16 +58,16 @@ def find_fault_in_recovery(
     if record.rp != before.digest:
         return Refusal(Reason.WRONG_PREVIOUS, f"names {record.rp} as the recovery record before it")
     return (
-        find_not_committed(record.by, previous.rec)
+        find_not_committed(record.by, previous.rec.members)
         or _find_bad_key((*record.by, *_members(record.wit)), port)
         or find_bad_signature(signed, Family.KEL, record.by, port)
         or find_too_few(signed, record.by, previous.rec.needed, "recovery")
     )
 
 
-def find_not_committed(by: tuple[PublicKey, ...], committed: Commitments) -> Refusal | None:
+def find_not_committed(by: tuple[PublicKey, ...], committed: tuple[Digest, ...]) -> Refusal | None:
     for key in by:
-        if key_digest(key) not in committed.members:
+        if key_digest(key) not in committed:
             return Refusal(Reason.NOT_COMMITTED, f"no earlier record committed to {key}")
     return None
 

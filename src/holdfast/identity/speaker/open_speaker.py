@@ -18,22 +18,16 @@ from holdfast.errors import BadInput, BadRecord, BadSettings, KeysReplaced, NotN
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
-from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
+from holdfast.identity.records.encodings import Digest, PublicKey, key_bytes
 from holdfast.identity.records.fields import Body
 from holdfast.identity.records.records import Keys
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, Speaker, head_fields
+from holdfast.identity.statements import statements
 from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_inactive, parse_certificate
-from holdfast.identity.statements.statements import (
-    ChallengeAnswer,
-    Head,
-    Profile,
-    parse_answer,
-    parse_head,
-    parse_profile,
-)
+from holdfast.identity.statements.statements import ChallengeAnswer, Head, Profile
 from holdfast.identity.vault.keyset import OP, get_op
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 from holdfast.layout.agent_home import AgentHome
@@ -54,11 +48,7 @@ class VaultSpeaker:
         self._read_log = read_log
         self._clock = clock
         self._port = port or Sodium()
-        self._id = read_log().id
-
-    @property
-    def id(self) -> AgentId:
-        return self._id
+        self.id = read_log().id
 
     def log(self) -> KeyLog:
         return self._read_log()
@@ -78,30 +68,22 @@ class VaultSpeaker:
     def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         log, keys = self._speaking()
         record = ChallengeAnswer(**_at(log), chal=challenge, at=self._now(), to=asker)
-        return self._signed(record, Family.ANSWER, keys, parse_answer)
+        return self._signed(record, Family.ANSWER, keys, statements.parse_answer)
 
     def profile(self, **facts: Unpack[ProfileFacts]) -> Signed[Profile]:
         log, keys = self._speaking()
-        life_s, policy = facts["life_s"], facts.get("policy", ())
+        life_s = facts["life_s"]
         if not 0 < life_s <= PROFILE_S_MAX:
             raise BadInput(f"a profile must be valid for 1 to {PROFILE_S_MAX} seconds, not {life_s}")
-        relays, handles, enc, left = (tuple(facts.get(name, ())) for name in ("relays", "handles", "enc", "left"))
-        record = Profile(
-            **_at(log),
-            ver=facts["ver"],
-            relays=relays,
-            handles=handles,
-            enc=enc,
-            policy=tuple(sorted(policy)),
-            exp=self._now() + life_s,
-            left=left,
-        )
-        return self._signed(record, Family.PROF, keys, parse_profile)
+        lists: dict[str, Any] = {name: tuple(facts.get(name, ())) for name in ("relays", "handles", "enc", "left")}
+        exp, policy = self._now() + life_s, tuple(sorted(facts.get("policy", ())))
+        record = Profile(**_at(log), ver=facts["ver"], policy=policy, exp=exp, **lists)
+        return self._signed(record, Family.PROF, keys, statements.parse_profile)
 
     def seal_head(self, **facts: Unpack[HeadFacts]) -> Signed[Head]:
         log, keys = self._speaking()
         record = Head(**_at(log), at=self._now(), **head_fields(facts))
-        return self._signed(record, Family.HEAD, keys, parse_head)
+        return self._signed(record, Family.HEAD, keys, statements.parse_head)
 
     def _speaking(self) -> tuple[KeyLog, Keys]:
         """The log and the operational keys that its head names. Raises NotNow."""
@@ -169,10 +151,8 @@ def home_speaker(folder: Path, vault: Vault, clock: Clock, port: Signatures | No
 
 
 def open_speaker(home: AgentHome, clock: Clock, *, ask: Callable[[], str] | None = None) -> Speaker:
-    """The agent's speaker. Where `[identity] signer` is set the vault is never touched.
-
-    Without a signer the vault is opened by the machine's own slots; else, at a terminal, by asking.
-    """
+    """The agent's speaker. With `[identity] signer` the vault is never touched; without, it is opened by the machine's
+    own slots, else, at a terminal, by asking."""
     if home.signer is not None:
         return SignerSpeaker(SignerClient(home.signer))
     if home.vault is None:

@@ -27,18 +27,9 @@ from holdfast.identity.records.canonical import Json, encode, parse
 from holdfast.identity.records.fields import Fields, inner, several, texts
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, Speaker
+from holdfast.identity.statements import statements
 from holdfast.identity.statements.certificate import Certificate, Role
-from holdfast.identity.statements.statements import (
-    HANDLE_FORM,
-    URL_FORM,
-    ChallengeAnswer,
-    EncryptionKey,
-    Head,
-    JournalMark,
-    Profile,
-    Relay,
-    read_policy,
-)
+from holdfast.identity.statements.statements import ChallengeAnswer, EncryptionKey, Head, JournalMark, Profile, Relay
 from holdfast.identity.witness.witness import copy_of
 
 VERBS = ("id", "log", "certify", "answer", "profile", "head", "ring")
@@ -86,15 +77,14 @@ class SignerService:
         return left >= 1
 
     def _done(self, verb: str, fields: Fields) -> Said:
+        if verb in ("id", "log", "ring"):
+            fields.end()
         match verb:
             case "id":
-                fields.end()
                 return {"id": self._speaker.id}
             case "log":
-                fields.end()
                 return self._log()
             case "ring":
-                fields.end()
                 return self._keys()
             case "certify":
                 said = self._certify(fields)
@@ -110,10 +100,8 @@ class SignerService:
 
     def _log(self) -> Said:
         copy = copy_of(self._speaker.log())
-        return {
-            "records": [line.decode() for line in copy.records],
-            "receipts": [line.decode() for line in copy.receipts],
-        }
+        lines = {"records": copy.records, "receipts": copy.receipts}
+        return {name: [line.decode() for line in those] for name, those in lines.items()}
 
     def _keys(self) -> Said:
         if self._ring is None:
@@ -140,8 +128,11 @@ class SignerService:
     def _profile(self, fields: Fields) -> Signed[Profile]:
         facts = ProfileFacts(ver=fields.whole("ver"), life_s=fields.whole("life_s"))
         facts["relays"], facts["enc"] = several(Relay)(fields, "relays"), several(EncryptionKey)(fields, "enc")
-        facts["handles"], facts["left"] = texts(HANDLE_FORM)(fields, "handles"), texts(URL_FORM)(fields, "left")
-        facts["policy"] = read_policy(fields)
+        facts["handles"], facts["left"] = (
+            texts(statements.HANDLE_FORM)(fields, "handles"),
+            texts(statements.URL_FORM)(fields, "left"),
+        )
+        facts["policy"] = statements.read_policy(fields)
         fields.end()
         return self._speaker.profile(**facts)
 

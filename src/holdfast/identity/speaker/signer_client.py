@@ -12,20 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
-from holdfast.errors import (
-    BadInput,
-    BadRecord,
-    HoldfastError,
-    KeysReplaced,
-    KeysWrong,
-    LogDamaged,
-    LogMissing,
-    NotNow,
-    SignerRefused,
-    SignerUnavailable,
-    VaultDamaged,
-    VaultMissing,
-)
+from holdfast import errors
+from holdfast.errors import BadInput, BadRecord, HoldfastError, KeysWrong, SignerRefused, SignerUnavailable
 from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import Json
@@ -33,25 +21,18 @@ from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id
 from holdfast.identity.records.fields import fields_json
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.signer import ANSWER_BYTES_MAX, LENGTH, TOO_MANY, request
-from holdfast.identity.speaker.signer import parse_answer as parse_reply
+from holdfast.identity.speaker.signer import ANSWER_BYTES_MAX, LENGTH, TOO_MANY, parse_answer, request
 from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, head_fields
+from holdfast.identity.statements import statements
 from holdfast.identity.statements.certificate import Certificate, Role, parse_certificate
-from holdfast.identity.statements.statements import (
-    ChallengeAnswer,
-    Head,
-    Profile,
-    parse_answer,
-    parse_head,
-    parse_profile,
-)
+from holdfast.identity.statements.statements import ChallengeAnswer, Head, Profile
 from holdfast.identity.vault.ring import key_of_hex
 
 TIMEOUT_S = 10.0
 PATH_BYTES_MAX = 107  # of a Unix socket
-_KNOWN: dict[str, type[HoldfastError]] = {
-    kind.code: kind for kind in (BadInput, KeysReplaced, LogDamaged, LogMissing, NotNow, VaultDamaged, VaultMissing)
-}
+_KNOWN: dict[str, type[HoldfastError]] = {one.code: one for one in (BadInput, errors.KeysReplaced, errors.NotNow)}
+_KNOWN.update({one.code: one for one in (errors.LogDamaged, errors.LogMissing)})
+_KNOWN.update({one.code: one for one in (errors.VaultDamaged, errors.VaultMissing)})
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -71,7 +52,7 @@ class SignerClient:
         except BadRecord as error:
             raise BadInput(error.message) from error
         try:
-            found, error = parse_reply(self._exchange(frame))
+            found, error = parse_answer(self._exchange(frame))
         except (OSError, EOFError) as trouble:
             raise SignerUnavailable(f"the signer at {self.path}: {trouble}") from trouble
         except BadRecord as trouble:
@@ -135,7 +116,7 @@ class SignerSpeaker:
 
     def answer(self, challenge: str, *, asker: str = "") -> Signed[ChallengeAnswer]:
         fields: dict[str, Json] = {"chal": challenge, **({"to": asker} if asker else {})}
-        signed = self._line("answer", fields, parse_answer)
+        signed = self._line("answer", fields, statements.parse_answer)
         if (signed.record.id, signed.record.chal, signed.record.to) != (self.id, challenge, asker):
             raise SignerRefused("the signer's answer is not for this challenge")
         return signed
@@ -151,7 +132,7 @@ class SignerSpeaker:
             "policy": dict(facts.get("policy", ())),
             "left": list(left),
         }
-        signed = self._line("profile", fields, parse_profile)
+        signed = self._line("profile", fields, statements.parse_profile)
         said = signed.record
         if (said.id, said.ver, said.relays, said.handles, said.left) != (self.id, facts["ver"], relays, handles, left):
             raise SignerRefused("the signer's profile is not the one that Holdfast asked for")
@@ -161,7 +142,7 @@ class SignerSpeaker:
         fields: dict[str, Json] = head_fields(facts)
         if "journal" in fields:
             fields["journal"] = fields_json(fields["journal"])
-        signed = self._line("head", fields, parse_head)
+        signed = self._line("head", fields, statements.parse_head)
         said = signed.record
         asked = (self.id, facts["seq"], facts["manifest"], facts.get("prev"))
         if (said.id, said.seq, said.manifest, said.prev) != asked:
@@ -180,20 +161,12 @@ class SignerRing:
 
     def __init__(self, client: SignerClient) -> None:
         self._client = client
-        self._k_effect, self._current, self._keys = self._ask()
-
-    @property
-    def k_effect(self) -> bytes:
-        return self._k_effect
-
-    @property
-    def current_journal_key(self) -> int:
-        return self._current
+        self.k_effect, self.current_journal_key, self._keys = self._ask()
 
     def journal_key(self, key_id: int) -> bytes:
         if key_id not in self._keys:
-            k_effect, self._current, self._keys = self._ask()  # another process may have added it
-            if k_effect != self._k_effect:
+            k_effect, self.current_journal_key, self._keys = self._ask()  # another process may have added it
+            if k_effect != self.k_effect:
                 raise KeysWrong("the signer now holds the keys of another journal")
         key = self._keys.get(key_id)
         if key is None:

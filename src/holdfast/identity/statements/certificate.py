@@ -13,7 +13,7 @@ from enum import StrEnum
 from holdfast.identity.log.log_state import KeyLog, LogEntry, LogStanding
 from holdfast.identity.log.rules import find_too_few
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
+from holdfast.identity.records.encodings import Digest, PublicKey, key_bytes
 from holdfast.identity.records.fields import Fields, choice, of, record, whole
 from holdfast.identity.records.records import AtPosition, Inception, LogPosition, Rotation, RotationReason
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, find_bad_signature, read_line
@@ -59,7 +59,7 @@ def find_fault_in_certificate(
 ) -> Refusal | None:
     """Why the instance may not speak; None where it may."""
     certificate = signed.record
-    entry = find_signing_entry(log, certificate.id, certificate.position, moment)
+    entry = find_signing_entry(log, certificate, moment)
     if isinstance(entry, Refusal):
         return entry
     return (
@@ -70,14 +70,11 @@ def find_fault_in_certificate(
     )
 
 
-def find_signing_entry(
-    log: KeyLog, id_: AgentId, position: LogPosition, moment: ObserverState | None
-) -> LogEntry | Refusal:
-    """The record whose operational keys are meant, if they still speak for the agent.
-
-    Without a moment there is no grace: only the head's keys speak.
-    """
-    if id_ != log.id:
+def find_signing_entry(log: KeyLog, said: AtPosition, moment: ObserverState | None = None) -> LogEntry | Refusal:
+    """The record whose operational keys are meant, if they still sign for the agent; without a moment there is no
+    grace: only the head's keys do."""
+    position = said.position
+    if said.id != log.id:
         return Refusal(Reason.OTHER_ID, "about another agent")
     fault = find_inactive(log)
     if fault is not None:

@@ -28,7 +28,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import Digest, PublicKey
 from holdfast.identity.records.fields import Fields, inner, of, record, several, text, texts, whole
-from holdfast.identity.records.records import AtPosition, LogPosition, Rotation, RotationReason
+from holdfast.identity.records.records import AtPosition, Rotation, RotationReason
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, read_line, sealed
 from holdfast.identity.statements.certificate import SKEW_S, find_not_signed_by, find_signing_entry
 
@@ -62,7 +62,7 @@ def find_fault_in_answer(
     answer = signed.record
     if (answer.chal, answer.to) != (challenge, asker):
         return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge, or another asker")
-    entry = find_signing_entry(log, answer.id, answer.position, None)
+    entry = find_signing_entry(log, answer)
     if isinstance(entry, Refusal):
         return entry
     if answer.at > now + SKEW_S:
@@ -133,7 +133,7 @@ def judge_profile(
     profile = signed.record
     if held is not None and held.digest == signed.digest:
         return held
-    entry = find_signing_entry(log, profile.id, LogPosition(profile.g, profile.s), None)
+    entry = find_signing_entry(log, profile)
     if isinstance(entry, Refusal):
         return entry
     if now >= profile.exp:
@@ -144,16 +144,13 @@ def judge_profile(
 
 
 def profile_stands(profile: Profile, log: KeyLog, *, now: int) -> bool:
-    """Whether a profile that was taken once may still be used.
-
-    It outlives planned rotations, until the owner signs the next one. A rotation for any other
-    reason, or a recovery, says that someone else may have signed it.
-    """
+    """Whether a profile that was taken once may still be used. It outlives planned rotations, until the owner signs the
+    next one. A rotation for any other reason, or a recovery, says that someone else may have signed it."""
     since = log.generations[-1].rotations[profile.s :]
     return (
         now < profile.exp
         and profile.g == log.position.g
-        and log.find(LogPosition(profile.g, profile.s)) is not None
+        and log.find(profile.position) is not None
         and all(isinstance(one.record, Rotation) and one.record.why is RotationReason.PLANNED for one in since)
     )
 

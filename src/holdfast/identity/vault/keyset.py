@@ -28,28 +28,17 @@ this command reads it, and may send it to no one.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.clock import Entropy
-from holdfast.errors import HoldfastError, VaultDamaged, VaultExists
-from holdfast.host.private_files import check_private_folder
+from holdfast.errors import HoldfastError, VaultDamaged
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.vault.ring import Escrow, JournalKeys, new_keys, store
 from holdfast.identity.vault.slots import UnlockKey
-from holdfast.identity.vault.vault import (
-    Contents,
-    Vault,
-    building,
-    check_free,
-    exists,
-    read_vault_id,
-    remove_unfinished,
-    unfinished,
-)
+from holdfast.identity.vault.vault import Contents, Vault, building, check_free, clear_unfinished
 
 OP = "op"
 NEXT = "next"
@@ -255,26 +244,3 @@ def create_vaults(
             raise
     following.wipe()
     return vault, nexts
-
-
-def clear_unfinished(folder: Path, second: Path) -> None:
-    """Remove what a killed set-up left: never anything that was in use."""
-    if not exists(unfinished(folder)) or exists(folder):
-        return
-    try:
-        same = read_vault_id(unfinished(folder)) == read_vault_id(second)
-    except HoldfastError:
-        return
-    if same:
-        check_private_folder(second)
-        if _strangers(second):
-            raise VaultExists(f"{second} holds files that an unfinished set-up does not leave")
-        # By one rename, so that a kill in the middle of the removal leaves nothing half there.
-        remove_unfinished(second)
-        os.rename(second, unfinished(second))
-        remove_unfinished(second)
-
-
-def _strangers(second: Path) -> set[str]:
-    known = {"slots.json", "next.age", "escrow.age", "lock"}
-    return {name for name in os.listdir(second) if not name.endswith(".new")} - known

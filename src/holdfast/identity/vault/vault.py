@@ -30,16 +30,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.clock import Entropy
-from holdfast.errors import BadInput, VaultDamaged, VaultExists, VaultLocked, VaultMissing
-from holdfast.host.private_files import (
-    check_place,
-    check_private_folder,
-    ensure_private_folder,
-    explained,
-    locked,
-    sync_folder,
-    write_atomically,
-)
+from holdfast.errors import BadInput, HoldfastError, VaultDamaged, VaultExists, VaultLocked, VaultMissing
+from holdfast.host import private_files
 from holdfast.identity.records.secret_bytes import Wiped
 from holdfast.identity.vault.age import FILE_BYTES_MAX, AgeIdentity, is_recipient, open_sealed, seal
 from holdfast.identity.vault.slots import (
@@ -118,14 +110,14 @@ class Vault(Wiped):
     def put(self, name: str, raw: bytes, contents: Contents, folder: Path | None = None) -> None:
         """Store bytes that `sealed` made, here or in another folder, and read them back."""
         path = (folder or self.folder) / f"{name}.age"
-        write_atomically(path, raw)
+        private_files.write_atomically(path, raw)
         if self.unsealed(name, read_mounted(path, bytes_max=FILE_BYTES_MAX)) != contents:
             raise VaultDamaged(f"{path} does not hold the bytes that were just written to it")
 
     @contextmanager
     def turn(self) -> Generator[None]:
         """One writer at a time."""
-        with locked(self.folder / LOCK):
+        with private_files.locked(self.folder / LOCK):
             yield
 
     def list_slots(self) -> tuple[Slot, ...]:
@@ -214,7 +206,7 @@ class Vault(Wiped):
             raise BadInput(f"a vault has at most {SLOTS_MAX} slots")
         whole = _SlotFile(format=FORMAT, vault=self.vault_id, slots=slots)
         raw = msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
-        write_atomically(self.folder / SLOTS, raw)
+        private_files.write_atomically(self.folder / SLOTS, raw)
         for slot in _read_slots(self.folder).slots:
             key = keys.get(slot.id)
             if key and open_slot(slot, key, vault_id=self.vault_id) != self._payload():
@@ -276,21 +268,21 @@ def building(
     check_free(folder)
     place = unfinished(folder)
     if not folder.parent.is_dir():
-        ensure_private_folder(folder.parent)
+        private_files.ensure_private_folder(folder.parent)
     remove_unfinished(folder)
-    ensure_private_folder(place)
+    private_files.ensure_private_folder(place)
     vault = Vault(place, vault_id=vault_id, identity=AgeIdentity.new(entropy), escrow=escrow)
     try:
         vault.close_slots(keys, entropy)
 
         def move() -> None:
-            sync_folder(place)
+            private_files.sync_folder(place)
             check_free(folder)
             try:
                 os.rename(place, folder)
-                sync_folder(folder.parent)
+                private_files.sync_folder(folder.parent)
             except OSError as error:
-                raise explained(error, folder) from error
+                raise private_files.explained(error, folder) from error
             vault.folder = folder
 
         yield vault, move
@@ -301,7 +293,7 @@ def building(
 
 
 def check_free(folder: Path) -> None:
-    check_place(folder)
+    private_files.check_place(folder)
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise VaultExists(f"{folder} already exists and is not empty")
 
@@ -314,8 +306,31 @@ def unfinished(folder: Path) -> Path:
 def remove_unfinished(folder: Path) -> None:
     place = unfinished(folder)
     if os.path.lexists(place):
-        check_private_folder(place)
+        private_files.check_private_folder(place)
         shutil.rmtree(place)
+
+
+def clear_unfinished(folder: Path, second: Path) -> None:
+    """Remove what a killed set-up left: never anything that was in use."""
+    if not exists(unfinished(folder)) or exists(folder):
+        return
+    try:
+        same = read_vault_id(unfinished(folder)) == read_vault_id(second)
+    except HoldfastError:
+        return
+    if same:
+        private_files.check_private_folder(second)
+        if _strangers(second):
+            raise VaultExists(f"{second} holds files that an unfinished set-up does not leave")
+        # By one rename, so that a kill in the middle of the removal leaves nothing half there.
+        remove_unfinished(second)
+        os.rename(second, unfinished(second))
+        remove_unfinished(second)
+
+
+def _strangers(second: Path) -> set[str]:
+    known = {"slots.json", "next.age", "escrow.age", "lock"}
+    return {name for name in os.listdir(second) if not name.endswith(".new")} - known
 
 
 def parse_contents(plain: bytes, *, vault_id: str | None, name: str) -> Contents:

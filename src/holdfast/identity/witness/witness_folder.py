@@ -26,18 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import BadRecord, HoldfastError, InvariantViolated, WitnessDamaged
-from holdfast.host.private_files import (
-    check_private_folder,
-    create_durably,
-    ensure_private_folder,
-    explained,
-    locked,
-    open_private,
-    read_private,
-    sync,
-    sync_folder,
-    write_all,
-)
+from holdfast.host import private_files
 from holdfast.identity.log.log import NOBODY, add_receipt, replay, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
@@ -57,7 +46,7 @@ _RECEIPT = b'{"b":{"at":'  # how the canonical line of a receipt begins
 
 class FolderLogStore:
     def __init__(self, folder: Path, *, port: Signatures) -> None:
-        ensure_private_folder(folder)
+        private_files.ensure_private_folder(folder)
         self._folder = folder
         self._port = port
         self._read: dict[AgentId, tuple[int, KeyLog]] = {}  # by agent: bytes read, and their log
@@ -79,7 +68,7 @@ class FolderLogStore:
     def _load(self, id: AgentId) -> tuple[int, KeyLog | None]:
         path = self._path(id)
         try:
-            fd = open_private(path, os.O_RDONLY)
+            fd = private_files.open_private(path, os.O_RDONLY)
         except FileNotFoundError:
             return 0, None
         try:
@@ -115,34 +104,34 @@ class FolderLogStore:
     @contextmanager
     def _alone(self) -> Generator[None]:
         with self._threads:
-            check_private_folder(self._folder)
-            with locked(self._folder / _LOCK):
+            private_files.check_private_folder(self._folder)
+            with private_files.locked(self._folder / _LOCK):
                 yield
 
 
 def append_at(path: Path, size: int, data: bytes) -> None:
     """Write behind the whole lines, which have this size; a line that a crash cut short goes."""
     fresh = not path.exists()
-    fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+    fd = private_files.open_private(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.ftruncate(fd, size)
         os.lseek(fd, size, os.SEEK_SET)
-        write_all(fd, data)
-        sync(fd)
+        private_files.write_all(fd, data)
+        private_files.sync(fd)
     except OSError as error:
-        raise explained(error, path) from error
+        raise private_files.explained(error, path) from error
     finally:
         os.close(fd)
     if fresh:
-        sync_folder(path.parent)
+        private_files.sync_folder(path.parent)
 
 
 def witness_signer(folder: Path) -> KeyPair:
     """The witness's own key, made on first use; it signs receipts and nothing else."""
-    ensure_private_folder(folder)
+    private_files.ensure_private_folder(folder)
     path = folder / SEED
-    create_durably(path, os.urandom(SEED_BYTES))
-    seed = read_private(path, SEED_BYTES + 1)
+    private_files.create_durably(path, os.urandom(SEED_BYTES))
+    seed = private_files.read_private(path, SEED_BYTES + 1)
     if len(seed) != SEED_BYTES:
         raise WitnessDamaged(f"{path}: not a key of {SEED_BYTES} bytes")
     return KeyPair(SecretBytes(seed))
@@ -245,10 +234,7 @@ class WitnessService:
         return _with_own(judged.log, sign_receipt(judged.answer, self.signer), self.port)
 
     async def _ask(self, id_: AgentId, signed: Signed[Record]) -> tuple[tuple[LogCopy, ...], frozenset[PublicKey]]:
-        """What the old witnesses hold, and who was asked.
-
-        An answer may show witnesses that this one did not know of; then these are asked as well.
-        """
+        """What the old witnesses hold, and who was asked: also those of which only an answer told this one."""
         log = await asyncio.to_thread(self.store.find, id_)
         asked = NOBODY
         answers: tuple[LogCopy, ...] = ()
