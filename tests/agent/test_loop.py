@@ -14,7 +14,6 @@ from holdfast.core.step import StepState
 from holdfast.errors import BadSettings, Misuse, TaskFailed, TaskParked
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.scratch.store import load_manifest
-from holdfast.runtime.step.plan import plan_of
 from holdfast.runtime.task.talk import asks_of, request_of, spent_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
@@ -224,7 +223,7 @@ async def test_the_model_keeps_a_plan(lab: Lab, agent: MakeAgent) -> None:
     async with lab.open(ada := agent(plan=True)) as hf:
         view = await view_of(hf, ada, "make a plan")
     assert view.outcome["result"] == "Planned."
-    assert [(item.title, item.state, item.result) for item in plan_of(view)] == [
+    assert [(item.title, item.state, item.result) for item in view.plan] == [
         ("search", "done", "f7"),
         ("pay", "dropped", ""),
     ]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.app.handle import TaskHandle
 from holdfast.core.clock import Clock, Entropy
@@ -40,6 +41,7 @@ from holdfast.errors import (
     TaskNotFound,
 )
 from holdfast.host.log import Log
+from holdfast.journal.bodies import ApprovalGiven, DecisionGiven, EvidenceGiven
 from holdfast.journal.contract import Claimed, InboxItem, InboxKind, Journal, Submission
 from holdfast.journal.records import Body, StepView, TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
@@ -179,8 +181,7 @@ class Holdfast:
         kept = checked(result, what="evidence")
         encode(kept, what="evidence")
         outcome = "succeeded" if happened else "refused"
-        body: Body = {"outcome": outcome, "result": kept, "source": source}
-        await self._drop(task, place, InboxKind.EVIDENCE, body)
+        await self._drop(task, place, InboxKind.EVIDENCE, EvidenceGiven(outcome, kept, source).body())
         denied = step.state in (StepState.FAILED, StepState.SKIPPED)
         if (happened and denied) or (not happened and step.state is StepState.SUCCEEDED):
             await self._tell_contradiction(task, step, source)
@@ -198,14 +199,9 @@ class Holdfast:
         """Decide a parked step: it was `done`, `run` it, or `skip` it.
         Raises NotSettleable if it is not parked, NotNow while a request may be in flight."""
         step = await self.check_settle(task_id, ordinal, decision, result=result)
-        body: Body = {
-            "decision": decision,
-            "result": checked(result, what="result"),
-            "by": by,
-            "note": note,
-            "epoch": step.parked[0] if step.parked else 0,
-        }
-        await self._drop(parse_task_id(task_id), ordinal, InboxKind.DECISION, body)
+        epoch = step.parked[0] if step.parked else 0
+        given = DecisionGiven(decision, checked(result, what="result"), by, note, epoch)
+        await self._drop(parse_task_id(task_id), ordinal, InboxKind.DECISION, given.body())
 
     async def check_settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None
@@ -233,16 +229,15 @@ class Holdfast:
         task = parse_task_id(task_id)
         ordinal = parse_ordinal(ordinal)
         view = await self.journal.read_task(task)
-        body: Body = {"granted": granted, "by": by, "note": note}
         asked = view.notes.get(ordinal)
         step = view.steps.get(ordinal)
         if asked is not None and asked.what == "approve" and asked.answer is None:
-            pass
+            binding = UNSET
         elif step is not None and step.state is StepState.PLANNED:
-            body["binding"] = approval_binding(step)
+            binding = approval_binding(step)
         else:
             raise ApprovalNotFound(f"task {task} step {ordinal} does not wait for an approval")
-        await self._drop(task, ordinal, InboxKind.APPROVAL, body)
+        await self._drop(task, ordinal, InboxKind.APPROVAL, ApprovalGiven(granted, by, note, binding).body())
 
     async def cancel(self, task_id: str, *, by: str = "") -> None:
         await self.task(task_id).cancel(by=by)

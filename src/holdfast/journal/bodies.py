@@ -1,16 +1,19 @@
-"""What records say, read by attribute: one struct for each kind of body that code decides by.
+"""What records and inbox items say, read by attribute: one struct for each kind of body.
 
 A record keeps its body as a JSON object (`records.Body`), which is what views show and evidence
 quotes. A struct is a reading of that object: it names the fields in our words where the stored name
-is short (`v` is `version`), knows their types, and passes over fields that it does not know. It is
-never written back, so it changes no stored byte; tests/asking/record_bytes.txt holds those.
+is short (`v` is `version`), knows their types, and passes over fields that it does not know.
 
-Notes, their answers and inbox items are read where they are made, in `runtime`: each has one reader.
+Bodies of steps, rests and ends are built up where they are written, and only read by a struct. Those
+from `Written` on are also written by it: the order of its fields is that of the stored bytes (see
+tests/unit/test_bodies.py). A note with one plain value (now, random, uuid, sleep, gather, version) and
+what CANCEL and RETRY say (`by`) have no struct: it would say no more than the key.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from enum import StrEnum
+from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -81,3 +84,112 @@ class TaskEnd(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
     text: str = ""
     code: str = ""
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A body that is also written by its struct. `Any` is JSON of a caller: stored and read as it was given."""
+
+    @classmethod
+    def read(cls, body: Body) -> Self:
+        return msgspec.convert(body, cls)  # ValidationError names the field
+
+    def body(self) -> Body:
+        """What is stored; without fields that are UNSET."""
+        if self.__struct_config__.tag:  # a note: its values were checked
+            return msgspec.to_builtins(self)
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+
+class ClaimedBy(Written, frozen=True):  # CLAIMED
+    session: str
+    boot: str
+    worker: str
+
+
+class RestoredFrom(Written, frozen=True):  # RESTORED; also in a step that a lost timeline may have taken
+    lost_after_ms: int
+
+
+class ContentKept(Written, frozen=True):  # CONTENT
+    digest: str
+    value: Any
+
+
+class QuestionNote(Written, frozen=True, tag_field="what", tag="approve"):  # NOTE, as all that have a tag
+    question: Any = ""
+    details: Any = None
+    binding: str = ""
+
+
+class MarksNote(Written, frozen=True, tag_field="what", tag="marks"):
+    marks: dict[str, str]
+    changed: list[str] | UnsetType = UNSET
+
+
+class HeadsNote(Written, frozen=True, tag_field="what", tag="asked"):
+    passed: dict[str, str]
+    changed: list[str] | UnsetType = UNSET
+
+
+class SaidNote(Written, frozen=True, tag_field="what", tag="said"):
+    id: str
+    digest: str
+
+
+class ToldNote(Written, frozen=True, tag_field="what", tag="told"):  # what the model is told of a call
+    text: str
+    failed: bool = False
+
+
+class PlanState(StrEnum):
+    PENDING = "pending"
+    DOING = "doing"
+    DONE = "done"
+    DROPPED = "dropped"
+
+
+class PlanItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to do. `number` is its place in the plan, from 1, and stays."""
+
+    number: int
+    title: str
+    state: PlanState = PlanState.PENDING
+    result: str = ""
+
+
+class PlanNote(Written, frozen=True, tag_field="what", tag="plan"):  # the items that changed
+    items: list[PlanItem]
+
+
+class MessageAnswered(Written, frozen=True):  # ANSWER, of a user's message
+    text: str = ""
+    id: str = ""
+    step: str = ""
+    refused: bool | UnsetType = UNSET
+
+
+class ApprovalGiven(Written, frozen=True):  # APPROVAL; and ANSWER, of a question
+    granted: Any = False
+    by: Any = ""
+    note: Any = ""
+    binding: str | UnsetType = UNSET  # to the call of a step
+
+
+class DecisionGiven(Written, frozen=True):  # DECISION
+    decision: str = ""
+    result: Any = None
+    by: Any = ""
+    note: Any = ""
+    epoch: int | None = None  # of the question
+
+
+class EvidenceGiven(Written, frozen=True):  # EVIDENCE
+    outcome: str = ""
+    result: Any = None
+    source: Any = "evidence"
+    epoch: int | UnsetType = UNSET  # of a stale worker
+
+
+class MessageSaid(Written, frozen=True):  # SAID; the last one says only `end`
+    id: str
+    text: str

@@ -18,7 +18,8 @@ from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
 from holdfast.errors import InvariantViolated, JournalDamaged
-from holdfast.journal.bodies import Body, FoundAt, Planned, Rested, StepFailure, TaskEnd
+from holdfast.journal import bodies
+from holdfast.journal.bodies import Body, FoundAt, PlanItem, Planned, Rested, StepFailure, TaskEnd
 
 FORMAT = 1
 REMARK = "remark"  # what a note in the view is that came from a record of that kind
@@ -256,6 +257,13 @@ class TaskView(msgspec.Struct, eq=False):
     def end(self) -> TaskEnd:
         return msgspec.convert(self.outcome, TaskEnd)
 
+    @property
+    def plan(self) -> list[PlanItem]:
+        """The plan as it is now, in the order of its items; each note has those that changed."""
+        notes = [bodies.PlanNote.read(note.body) for note in self.notes.values() if note.what == "plan"]
+        items = {item.number: item for note in notes for item in note.items}
+        return [items[number] for number in sorted(items)]
+
 
 def fold(view: TaskView, record: Record) -> None:
     """Take one record into the view, in the order of its sequence.
@@ -312,7 +320,8 @@ def _fold(view: TaskView, record: Record) -> None:
         case RecordKind.FILES:
             _fold_files(view, record)
         case RecordKind.CONTENT:
-            view.contents[str(record.body["digest"])] = record.body["value"]
+            content = bodies.ContentKept.read(record.body)
+            view.contents[content.digest] = content.value
         case RecordKind.REMARK:
             view.notes[record.ordinal] = Note(REMARK, record.body, None, record.at_ms)
 
@@ -329,10 +338,8 @@ def _fold_note(view: TaskView, record: Record) -> None:
 def _fold_claim(view: TaskView, record: Record) -> None:
     if record.epoch <= view.epoch:
         raise JournalDamaged(f"task {view.task_id}: epoch {record.epoch} follows {view.epoch}")
-    body = record.body
-    view.claims[record.epoch] = Claim(
-        record.epoch, body["session"], body["boot"], record.boot_ms, record.at_ms, body["worker"]
-    )
+    by = bodies.ClaimedBy.read(record.body)
+    view.claims[record.epoch] = Claim(record.epoch, by.session, by.boot, record.boot_ms, record.at_ms, by.worker)
     if view.epoch and not view.rested and view.finished is None:
         view.lost[view.epoch] = record.epoch
     view.epoch = record.epoch
@@ -341,7 +348,7 @@ def _fold_claim(view: TaskView, record: Record) -> None:
 
 def _fold_restore(view: TaskView, record: Record) -> None:
     """What was open may have gone on in the timeline that is lost."""
-    view.restored_ms = record.body["lost_after_ms"]
+    view.restored_ms = bodies.RestoredFrom.read(record.body).lost_after_ms
     for step in view.steps.values():
         if step.step is not None and step.step.state not in CLOSED:
             step.step = apply(step.step, Event.RESTORE, epoch=record.epoch, quiet=False, letter=step.letter)
@@ -441,7 +448,7 @@ def _take_settlement(step: StepView, record: Record) -> None:
 def _take_restore(step: StepView, record: Record) -> None:
     if not step.tool:
         _take_plan(step, record)
-    step.restored_ms = record.body["lost_after_ms"]
+    step.restored_ms = bodies.RestoredFrom.read(record.body).lost_after_ms
     step.doubt = "restored"
     step.ended, step.spared = None, 0  # the lost timeline may have sent again since
 

@@ -259,13 +259,7 @@ def remark_to(name: str) -> RemarkTo:
 
 def remark_of(task_id: TaskId, entry: NewRecord) -> Remark:
     """What a task's record adds to the remarks; its id is the same on every replay."""
-    body = entry.body
-    return Remark(
-        remark_id=f"{task_id}/{entry.ordinal}",
-        to=RemarkTo(body["to"]),
-        text=str(body["text"]),
-        origin=str(body["origin"]),
-    )
+    return msgspec.convert({**entry.body, "remark_id": f"{task_id}/{entry.ordinal}"}, Remark)
 
 
 # Retention

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from holdfast.core.effect import CLASSES
 from holdfast.core.rest import WaitsForApproval, read_rest
 from holdfast.core.step import Event, StepState
-from holdfast.journal.bodies import TaskEnd
+from holdfast.journal.bodies import ApprovalGiven, DecisionGiven, PlanState, QuestionNote, TaskEnd
 from holdfast.journal.contract import InboxItem, InboxKind, TaskRow
-from holdfast.journal.records import ENDED, Body, Note, Record, StepView, TaskState, TaskView
+from holdfast.journal.records import ENDED, Note, Record, StepView, TaskState, TaskView
 from holdfast.memory.handoff import Fact, counted, moment, quoted
 
 RECENT_MAX = 20  # closed steps, of each task, that are looked at
@@ -193,7 +193,7 @@ def _pending(
     for ordinal, note in view.notes.items():
         if note.what == "approve" and note.answer is None:
             place = f"{row.task_id}/{ordinal}"
-            text = f"{place} ({row.name}) waits for a yes or no: {quoted(note.body.get('question'))}"
+            text = f"{place} ({row.name}) waits for a yes or no: {quoted(QuestionNote.read(note.body).question)}"
             found.append(_question(text, note.at_ms, place, ordinal in answered))
     waits = _waits(row, view, found)
     if not found and row.state is not TaskState.RUNNING:
@@ -284,13 +284,13 @@ def _decided(row: TaskRow, view: TaskView, inbox: Sequence[InboxItem]) -> Iterab
 
 
 def _answer(row: TaskRow, ordinal: str, note: Note) -> Fact:
-    answer = note.answer or {}
-    said = "granted" if answer.get("granted") else "refused"
-    why = f"; {quoted(answer['note'])}" if answer.get("note") else ""
+    answer = ApprovalGiven.read(note.answer or {})
+    said = "granted" if answer.granted else "refused"
+    why = f"; {quoted(answer.note)}" if answer.note else ""
     return Fact(
         at_ms=note.answered_ms,
-        text=f"{row.task_id}/{ordinal} ({row.name}): {quoted(note.body.get('question'))} "
-        f"was {said} by {quoted(answer.get('by'))}{why}",
+        text=f"{row.task_id}/{ordinal} ({row.name}): {quoted(QuestionNote.read(note.body).question)} "
+        f"was {said} by {quoted(answer.by)}{why}",
     )
 
 
@@ -298,10 +298,10 @@ def _dropped(row: TaskRow, item: InboxItem) -> Iterable[Fact]:
     place, by = f"{row.task_id}/{item.ordinal}".rstrip("/"), quoted(item.body.get("by"))
     match item.kind:
         case InboxKind.APPROVAL:
-            said = "granted" if item.body.get("granted") else "refused"
+            said = "granted" if ApprovalGiven.read(item.body).granted else "refused"
             text = f"{place}: {said} by {by}; not carried out yet"
         case InboxKind.DECISION:
-            text = f"{place}: {by} decided {quoted(item.body.get('decision'))}; not carried out yet"
+            text = f"{place}: {by} decided {quoted(DecisionGiven.read(item.body).decision)}; not carried out yet"
         case InboxKind.CANCEL:
             text = f"{place} ({row.name}): {by} asked it to stop; not carried out yet"
         case _:
@@ -345,19 +345,13 @@ def _end_words(row: TaskRow, end: TaskEnd) -> str:
 
 def plan_lines(view: TaskView) -> str:
     """The plan in one line: what is under way and what is next, and how much is done."""
-    items: dict[int, Body] = {}
-    for note in view.notes.values():
-        if note.what == "plan":
-            for item in cast("list[Any]", note.body.get("items") or ()):  # Any: checked by its fold
-                items[int(item["number"])] = item
+    items = view.plan
     if not items:
         return ""
-    closed = sum(item.get("state") in ("done", "dropped") for item in items.values())
-    left = [items[number] for number in sorted(items)]
-    left = [item for item in left if item.get("state") not in ("done", "dropped")]
-    shown = [f"{item.get('state')} {quoted(item.get('title'))}" for item in left[:PLAN_SHOWN_MAX]]
+    left = [item for item in items if item.state not in (PlanState.DONE, PlanState.DROPPED)]
+    shown = [f"{item.state} {quoted(item.title)}" for item in left[:PLAN_SHOWN_MAX]]
     more = [f"{len(left) - len(shown)} more"] if len(left) > len(shown) else []
-    return ", ".join([f"{closed} of {len(items)} done", *shown, *more])
+    return ", ".join([f"{len(items) - len(left)} of {len(items)} done", *shown, *more])
 
 
 def _named(row: TaskRow) -> str:

@@ -8,6 +8,7 @@ from holdfast.core.ids import TaskId
 from holdfast.core.rest import WaitsForApproval, read_rest
 from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged
+from holdfast.journal.bodies import ApprovalGiven, QuestionNote
 from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
 from holdfast.journal.records import StepView, TaskState, TaskView
 from holdfast.runtime.step.facts import approval_binding
@@ -55,7 +56,7 @@ def _is_answered(view: TaskView, ordinal: str, items: list[InboxItem]) -> bool:
         item.kind is InboxKind.APPROVAL
         and item.ordinal == ordinal
         and not item.applied
-        and item.body.get("binding") == binding
+        and (ApprovalGiven.read(item.body).binding or None) == binding
         for item in items
     )
 
@@ -67,12 +68,12 @@ def questions_of(view: TaskView) -> list[Waiting]:
             task_id=view.task_id,
             ordinal=ordinal,
             task_name=view.name,
-            question=str(note.body.get("question", "")),
-            details=note.body.get("details"),
+            question=str(asked.question),
+            details=asked.details,
             at_ms=note.at_ms,
         )
         for ordinal, note in view.notes.items()
-        if note.what == "approve" and note.answer is None
+        if note.what == "approve" and note.answer is None and (asked := QuestionNote.read(note.body))
     ]
     running = not view.rested and view.finished is None
     if running or isinstance(read_rest(view.rest.why), WaitsForApproval):

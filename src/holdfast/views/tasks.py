@@ -17,10 +17,10 @@ from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.ordinal import sort_key
 from holdfast.core.step import CLOSED, StepState
 from holdfast.host.manifest import Manifest
+from holdfast.journal.bodies import HeadsNote, MarksNote, QuestionNote, ToldNote
 from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
 from holdfast.journal.records import Note, StepView, TaskState, TaskView
 from holdfast.journal.rules import COUNTER_BITS, NEVER_MS
-from holdfast.runtime.step.plan import plan_of
 from holdfast.runtime.task.talk import ASK, asked_of, spent_of
 
 MARKS = "@marks"
@@ -59,17 +59,18 @@ def _about(note: Note) -> str:
         case "sleep":
             return iso(int(note.body["due_ms"]))
         case "approve":
-            return str(note.body["question"])
+            return str(QuestionNote.read(note.body).question)
         case "told":
-            return str(note.body["text"])
+            return ToldNote.read(note.body).text
         case _:
             return ""
 
 
 def _changed(view: TaskView) -> list[str]:
     """What had changed when the newest run began; see runtime/step/code_changes.py."""
-    notes = [view.notes[name] for name in (MARKS, ASKED) if name in view.notes]
-    return list(dict.fromkeys(one for note in notes for one in note.body.get("changed") or ()))
+    bodies = [view.notes[name].body for name in (MARKS, ASKED) if name in view.notes]
+    notes = [msgspec.convert(body, MarksNote | HeadsNote) for body in bodies]
+    return list(dict.fromkeys(one for note in notes for one in note.changed or ()))
 
 
 def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow]) -> Shape:
@@ -84,7 +85,7 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
         "parked": _parked(row, view),
         "scratch": None,
         "spent": _spent(view),
-        "plan": [item.to_json() for item in plan_of(view)],
+        "plan": msgspec.to_builtins(view.plan),
         "changed": _changed(view),
         "claims": [
             {

@@ -39,6 +39,7 @@ from holdfast.errors import InvariantViolated, JournalBusy, JournalDamaged, Jour
 from holdfast.host.private_files import check_place, check_private_file, ensure_private_folder, sync_folder
 from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
+from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
@@ -272,7 +273,7 @@ def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
     ).fetchall()
     for t, raw, epoch, seq, head, last, key_id, data_key in rows:
         tail, sealer = Tail(seq=seq, head=head, last=last), wraps.open_data_key(key_id, data_key, raw)
-        entry = NewRecord(kind=RecordKind.RESTORED, body={"lost_after_ms": lost_after_ms})
+        entry = NewRecord(kind=RecordKind.RESTORED, body=RestoredFrom(lost_after_ms).body())
         add_records(txn, tail, (entry,), row=t, task_id=raw, epoch=epoch, sealer=sealer)
         txn.db.execute(
             "UPDATE task SET state = 'queued', session = NULL, crashes = 0, due_ms = ?, seq = ?, "

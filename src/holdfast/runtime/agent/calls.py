@@ -18,7 +18,6 @@ between the epoch of the request before and that of this one is told in this one
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never, cast
 
@@ -28,18 +27,18 @@ from holdfast.core.ordinal import retry_slot
 from holdfast.core.secret_handles import find_whole, handle
 from holdfast.core.step import Event, StepState
 from holdfast.core.values import Json, checked
+from holdfast.journal.bodies import PlanNote, ToldNote
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskView
 from holdfast.journal.rules import COUNTER_BITS
 from holdfast.runtime.models.reply import ToolCall
 from holdfast.runtime.step.facts import MissingTool, outcome_of
-from holdfast.runtime.step.plan import PLAN, SCHEMA, by_model, plan_of, shown
+from holdfast.runtime.step.plan import PLAN, SCHEMA, by_model, shown
 from holdfast.runtime.step.sending import args_of
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.talk import as_text
 from holdfast.runtime.tool.tool import Tool
 from holdfast.runtime.tool.validation import problems
 
-TOLD = "told"
 RESULT_CHARS_MAX = 200_000  # of a result as a model is told it; the record has all of it
 PROBLEMS_TOLD = 5
 _PLAN_PARAMETERS = cast("dict[str, object]", SCHEMA["parameters"])
@@ -47,15 +46,7 @@ _PLAN_PARAMETERS = cast("dict[str, object]", SCHEMA["parameters"])
 Tools = Mapping[str, Tool[..., Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the model is told of a call."""
-
-    text: str
-    failed: bool = False
-
-
-async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool, unmade: str = "") -> Told:
+async def carry_out(run: Run, call: ToolCall, tools: Tools, *, plans: bool, unmade: str = "") -> ToldNote:
     """Bring one call to its end. Raises Signals where it cannot be brought there now. `unmade`: why no new call of this
     reply is made."""
     ordinal = run.take_ordinal()
@@ -80,7 +71,7 @@ def last_slot(view: TaskView, ordinal: str) -> StepView | None:
     return found
 
 
-async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: bool) -> Told:
+async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: bool) -> ToldNote:
     if plans and call.tool == PLAN and call.arguments is not None:
         return _plan(run, ordinal, call.arguments)
     tool = tools.get(call.tool)
@@ -89,7 +80,7 @@ async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: b
         return _refuse(run, ordinal, why)
     try:
         result = await run.call(tool, **cast("dict[str, Any]", call.arguments))
-        return Told(text=told_result(result))
+        return ToldNote(told_result(result))
     except (errors.Misuse, errors.BadValue, errors.TooLarge, errors.ToolNotImportable) as error:
         if run.steps.writer.step(ordinal) is not None:
             raise
@@ -100,7 +91,7 @@ async def _new(run: Run, ordinal: str, call: ToolCall, tools: Tools, *, plans: b
         return _failure(call.tool, error)
 
 
-async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told:
+async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> ToldNote:
     """What the journal says; an open call is brought to its end first."""
     tool = tools.get(step.tool)
     last = last_slot(run.steps.writer.view, ordinal) or step
@@ -111,13 +102,13 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
             with run.open_step(ordinal):
                 result = await run.steps.perform(tool, ordinal, args_of(step))
         elif last.state is StepState.PLANNED and last.parked is None:
-            return Told(
+            return ToldNote(
                 text=f"{step.tool} is not there any more, or has another effect class: it was not called", failed=True
             )
         else:
             with run.open_step(last.ordinal):  # by evidence or a person's word; parked until there is one
                 result = _recorded(run, await run.steps.settle_open(MissingTool(last, tool), last))
-        return Told(text=told_result(result))
+        return ToldNote(told_result(result))
     except errors.ScratchNotKept as error:
         return _unkept(run, error)
     except errors.HoldfastError as error:
@@ -130,14 +121,14 @@ def _recorded(run: Run, step: StepView) -> Json:
     return outcome_of(step)
 
 
-def _unkept(run: Run, error: errors.ScratchNotKept) -> Told:
+def _unkept(run: Run, error: errors.ScratchNotKept) -> ToldNote:
     """What came of the call, and that its files are lost; the same on every later run."""
     try:
         text = told_result(outcome_of(run.steps.writer.get_step(error.ordinal)))
     except errors.HoldfastError as failure:
         text = _failure(error.tool, failure).text
     told = f"{text}\n[the files that it left could not be kept: {error.why}]"
-    return Told(text=told, failed=True)
+    return ToldNote(told, failed=True)
 
 
 def told_result(result: Json) -> str:
@@ -150,13 +141,13 @@ def told_result(result: Json) -> str:
     return f"{text[:RESULT_CHARS_MAX]}\n[cut here: {left:,} more characters are kept, not shown]"
 
 
-def _failure(tool: str, error: errors.HoldfastError) -> Told:
+def _failure(tool: str, error: errors.HoldfastError) -> ToldNote:
     """A closed step's failure in words without ids. Raises what is no outcome of the step."""
     match error:
         case errors.ResultNotKept():
             # Said as a success: a model that is told of a failure would try again.
             text = f"done; its result could not be kept ({error.why}). Do not repeat it"
-            return Told(text=text)
+            return ToldNote(text)
         case errors.DoneWithOtherArguments():
             # A success too: what it says is done, and the model decides what that means.
             done = as_text(checked({"arguments": error.args_done, "result": error.result}, what="what was done"))
@@ -165,17 +156,17 @@ def _failure(tool: str, error: errors.HoldfastError) -> Told:
                 f"in its place, and that was done: {done}. Call it again only if your call is "
                 "wanted beside that"
             )
-            return Told(text=text)
+            return ToldNote(text)
         case errors.Refused():
-            return Told(text=f"refused: {as_text(checked(error.proof, what='proof'))}", failed=True)
+            return ToldNote(f"refused: {as_text(checked(error.proof, what='proof'))}", failed=True)
         case errors.ToolFailed():
-            return Told(text=f"{error.kind}: {error.text}", failed=True)
+            return ToldNote(f"{error.kind}: {error.text}", failed=True)
         case errors.GateRefused():
             later = "" if error.retry_after_s is None else f"; again in {error.retry_after_s:g} s"
-            return Told(text=f"not allowed: {error.why}{later}", failed=True)
+            return ToldNote(f"not allowed: {error.why}{later}", failed=True)
         case errors.StepSkipped():
             note = f": {error.note}" if error.note and error.note != "refused" else ""
-            return Told(text=f"a person has refused this call{note}; it was not made", failed=True)
+            return ToldNote(f"a person has refused this call{note}; it was not made", failed=True)
         case _:
             raise error
 
@@ -200,13 +191,13 @@ def _refusal(call: ToolCall, tool: Tool[..., Any] | None, tools: Tools, *, gated
     return "the arguments do not fit: " + "; ".join(found[:PROBLEMS_TOLD]) if found else ""
 
 
-def _refuse(run: Run, ordinal: str, why: str) -> Told:
-    body: Body = {"what": TOLD, "text": why, "failed": True}
+def _refuse(run: Run, ordinal: str, why: str) -> ToldNote:
+    body = ToldNote(why, failed=True).body()
     run.steps.writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body=body))
     return _told_before(run.steps.writer.view, run.steps.writer.view.notes[ordinal].body)
 
 
-def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
+def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> ToldNote:
     writer = run.steps.writer
     before = [run.steps.plan[number] for number in sorted(run.steps.plan)]
     try:
@@ -216,17 +207,16 @@ def _plan(run: Run, ordinal: str, arguments: Mapping[str, object]) -> Told:
         items = by_model(before, arguments)
     except errors.BadInput as error:
         return _refuse(run, ordinal, error.message)
-    body: Body = {"what": PLAN, "items": [item.to_json() for item in items]}
-    writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body=body))
+    writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body=PlanNote(items).body()))
     run.steps.plan.update({item.number: item for item in items})
     run.steps.plan_changes += 1
-    return Told(text=shown(run.steps.plan[number] for number in sorted(run.steps.plan)))
+    return ToldNote(shown(run.steps.plan[number] for number in sorted(run.steps.plan)))
 
 
-def _told_before(view: TaskView, body: Body) -> Told:
+def _told_before(view: TaskView, body: Body) -> ToldNote:
     if body["what"] == PLAN:
-        return Told(text=shown(plan_of(view)))
-    return Told(text=str(body.get("text", "")), failed=bool(body.get("failed")))
+        return ToldNote(shown(view.plan))
+    return ToldNote.read(body)
 
 
 OPENING = "[From the runtime, not from the user.] While you were away: "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from holdfast import errors
 from holdfast.core.ids import TaskId
 from holdfast.core.values import checked
+from holdfast.journal.bodies import MessageAnswered, MessageSaid, SaidNote
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import ENDED, Body, RecordKind, TaskState, TaskView
 
@@ -69,7 +70,7 @@ class Conversation:
         self._home.secrets.check_input(message_id, what="the message id")
         named = message_id or uuid.uuid4().hex
         if not message_id or not await self._is_sent(message_id, text):
-            await self._drop({"id": named, "text": text})
+            await self._drop(MessageSaid(named, text).body())
         if message_id:
             await self._is_sent(message_id, text)  # another process may have been first
         return named
@@ -83,7 +84,7 @@ class Conversation:
         task_id, clean = await self.task_id(), self._home.secrets.text
         for item in await self._home.journal.inbox_of(task_id):
             if item.kind is InboxKind.SAID and item.body.get("id") == message_id:
-                if clean(str(item.body.get("text"))) != clean(text):
+                if clean(MessageSaid.read(item.body).text) != clean(text):
                     raise errors.MessageConflict(task_id=task_id, message_id=message_id, conversation=self.name)
                 return True
         return False
@@ -150,7 +151,8 @@ class Conversation:
         newest = await self._home.journal.read_newest(task_id)
         if newest is None or newest.kind is not RecordKind.ANSWER:
             return None
-        return _answer(newest.body) if newest.body.get("id") == message_id else None
+        answer = _answer(newest.body)
+        return answer if answer.message_id == message_id else None
 
     async def _over(self, task_id: TaskId, state: TaskState) -> Exception:
         newest = await self._home.journal.read_newest(task_id)
@@ -166,10 +168,11 @@ class Conversation:
 
 def _find(view: TaskView, message_id: str) -> Answer | None:
     for note in view.notes.values():
-        if note.what == "said" and note.body.get("id") == message_id and note.answer is not None:
+        if note.what == "said" and SaidNote.read(note.body).id == message_id and note.answer is not None:
             return _answer(note.answer)
     return None
 
 
 def _answer(body: Body) -> Answer:
-    return Answer(message_id=str(body.get("id", "")), text=str(body.get("text", "")), refused=bool(body.get("refused")))
+    answered = MessageAnswered.read(body)
+    return Answer(message_id=answered.id, text=answered.text, refused=bool(answered.refused))

@@ -26,19 +26,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.core.content import content_bytes
 from holdfast.core.rest import Diverged, NeedsPerson, Suspended, WaitsForMessage
 from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
 from holdfast.errors import Cancelled, JournalDamaged, ModelRefused, ReplyGarbled
+from holdfast.journal.bodies import MessageAnswered, MessageSaid, SaidNote, ToldNote
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
-from holdfast.runtime.agent.calls import Told, carry_out, last_slot, resume_message
+from holdfast.runtime.agent.calls import carry_out, last_slot, resume_message
 from holdfast.runtime.models.model import Price
 from holdfast.runtime.models.reply import Reply, StopReason, ToolCall, Usage
 from holdfast.runtime.models.request import Object
-from holdfast.runtime.step.plan import changes_of, plan_of
+from holdfast.runtime.step.plan import changes_of
 from holdfast.runtime.task.ask_step import GARBLED_MAX, MODEL_ERRORS, AskCall
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.talk import Contents, Talk, asked_of, asks_of, messages_of, reading_own, reply_of
@@ -73,7 +75,7 @@ class Loop:
         self._turn = 0  # model calls so far
         self._asked_epoch = 0  # under which the newest of them was planned
         self._said = 0  # of the user's messages, the one that is being answered
-        self._ids: set[object] = set()  # of all messages that were taken
+        self._ids: set[str] = set()  # of all messages that were taken
         self._turns = 0  # model calls for this request or message
         self._spent = 0  # millionths, in the unit of the model's price
         self._reply: Reply | None = None  # the newest, where its calls are not told yet
@@ -81,7 +83,7 @@ class Loop:
     async def go(self) -> object:
         """Until the answer; in a conversation until it is ended."""
         steps, view = self._run.steps, self._writer.view
-        steps.plan.update({item.number: item for item in plan_of(view)})
+        steps.plan.update({item.number: item for item in view.plan})
         steps.plan_changes = changes_of(view)
         if self._agent.scratch:
             await self._run.scratch.enter_newest()
@@ -105,7 +107,7 @@ class Loop:
 
     async def _rebuild(self) -> None:
         view = self._writer.view
-        self._ids = {note.body.get("id") for note in view.notes.values() if note.what == SAID}
+        self._ids = {SaidNote.read(note.body).id for note in view.notes.values() if note.what == SAID}
         self._said = len(self._ids)
         asks = asks_of(view)
         if not asks:
@@ -254,13 +256,13 @@ class Loop:
         branches: list[Callable[[Run], Awaitable[Any]]] = [
             functools.partial(self._carry_out, call, _unmade(reply)) for call in reply.tool_calls
         ]
-        told = cast("list[Told]", await self._run.gather(*branches))
+        told = cast("list[ToldNote]", await self._run.gather(*branches))
         if self._writer.scratch is not None:
             await self._writer.scratch.drop_unkept(f"{2 * self._turn}.")
         for call, one in zip(reply.tool_calls, told, strict=True):
             self._talk.answer(call, one.text, failed=one.failed)
 
-    def _carry_out(self, call: ToolCall, unmade: str, run: Run) -> Awaitable[Told]:
+    def _carry_out(self, call: ToolCall, unmade: str, run: Run) -> Awaitable[ToldNote]:
         agent = self._agent
         return carry_out(run, call, agent.tools, plans=agent.plans, unmade=unmade)
 
@@ -290,7 +292,7 @@ class Loop:
                 note = view.notes[said_at(self._said)]
                 await self._tell_memory()
                 self._tell_resumed()
-                self._talk.add(cast(Object, view.contents[str(note.body["digest"])]))
+                self._talk.add(cast(Object, view.contents[SaidNote.read(note.body).digest]))
             return True
         return await self._take_next()
 
@@ -300,24 +302,25 @@ class Loop:
             if item.body.get("end"):
                 await self._writer.write((), applied=[item.number])
                 return False
-            if item.body.get("id") in self._ids:  # said twice, under one id
+            message = MessageSaid.read(item.body)
+            if message.id in self._ids:  # said twice, under one id
                 await self._writer.write((), applied=[item.number])
                 continue
-            await self._take(item)
+            await self._take(message, item.number)
             return True
 
-    async def _take(self, item: InboxItem) -> None:
+    async def _take(self, user: MessageSaid, number: int) -> None:
         """One commit: the message is recorded, and is no longer in the inbox."""
-        said = {"role": "user", "parts": [{"type": "text", "text": str(item.body["text"])}]}
+        said = {"role": "user", "parts": [{"type": "text", "text": user.text}]}
         contents = Contents(self._writer)
         message, digest = contents.named(said, what="the message")
         contents.record(message, digest)
         self._said += 1
         self._turns = 0
-        self._ids.add(item.body.get("id"))
-        note: Body = {"what": SAID, "id": item.body.get("id"), "digest": digest}
+        self._ids.add(user.id)
+        note = SaidNote(user.id, digest).body()
         entry = NewRecord(kind=RecordKind.NOTE, ordinal=said_at(self._said), body=note)
-        await self._writer.write([entry], applied=[item.number])
+        await self._writer.write([entry], applied=[number])
         await self._tell_memory()
         self._tell_resumed()
         self._talk.add(cast(Object, message))
@@ -342,10 +345,10 @@ class Loop:
 
     async def _record_answer(self, reply: Reply) -> None:
         note = self._writer.view.notes[said_at(self._said)]
-        body: Body = {"text": reply.text, "id": note.body.get("id"), "step": self._talk.after}
-        if reply.refusal is not None:
-            body |= {"text": reply.refusal or reply.text, "refused": True}
-        await self._writer.write([NewRecord(kind=RecordKind.ANSWER, ordinal=said_at(self._said), body=body)])
+        text, refused = reply.refusal or reply.text, reply.refusal is not None
+        answer = MessageAnswered(text, SaidNote.read(note.body).id, self._talk.after, refused or UNSET)
+        entry = NewRecord(kind=RecordKind.ANSWER, ordinal=said_at(self._said), body=answer.body())
+        await self._writer.write([entry])
 
 
 def _unmade(reply: Reply) -> str:

@@ -33,8 +33,9 @@ from holdfast.errors import (
     LeaseLost,
     RunFenced,
 )
+from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import Change, CommitOutcome, Hold, InboxItem, InboxKind, Journal, Statement
-from holdfast.journal.records import Body, NewRecord, StepView, TaskView, fold_own
+from holdfast.journal.records import NewRecord, StepView, TaskView, fold_own
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
@@ -254,12 +255,7 @@ class TaskWriter:
                 continue
             if entry.body.get("unkept"):
                 continue
-            body: Body = {
-                "outcome": "succeeded",
-                "result": entry.body.get("result"),
-                "source": "stale worker",
-                "epoch": self.hold.epoch,
-            }
+            body = EvidenceGiven("succeeded", entry.body.get("result"), "stale worker", self.hold.epoch).body()
             item = InboxItem(task_id=self.view.task_id, ordinal=entry.ordinal, kind=InboxKind.EVIDENCE, body=body)
             try:
                 await self.journal.drop(item)

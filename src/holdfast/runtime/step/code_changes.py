@@ -19,7 +19,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
+
 from holdfast.core.rest import NeedsPerson, Suspended
+from holdfast.journal.bodies import HeadsNote, MarksNote
 from holdfast.journal.contract import InboxKind
 from holdfast.journal.records import Body, NewRecord, RecordKind
 from holdfast.runtime.session.task_writer import TaskWriter
@@ -50,17 +53,13 @@ def note_changes(writer: TaskWriter, digests: Mapping[str, str], *, park: bool, 
     """Record the marks where they are new, report where they have changed. Raises Suspended where a changed task has to
     wait for a person."""
     known = writer.view.notes.get(MARKS)
-    if known is None:
-        writer.defer(_entry(digests, changed=[]))
+    changed = [] if known is None else find_changed(MarksNote.read(known.body).marks, digests)
+    if known is not None and not changed:
         return
-    changed = find_changed(known.body.get("marks"), digests)
-    if not changed:
-        return
-    report(changed)
-    accepted = any(item.kind is InboxKind.RETRY for item in writer.inbox)
-    if park and not accepted:
-        raise Suspended(_changed(changed))
-    writer.defer(_entry(digests, changed=changed))
+    if changed:
+        _accept(writer, changed, park=park, report=report)
+    note = MarksNote(dict(digests), changed or UNSET)
+    writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=MARKS, body=note.body()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,25 +76,19 @@ class HeadChanges:
     def check_head(self, before: tuple[str, Body], now: tuple[str, Body]) -> None:
         """Both as digest and head. Raises Suspended where a person has to say yes first."""
         known = self.writer.view.notes.get(ASKED)
-        passed: dict[str, str] = {} if known is None else dict(known.body.get("passed") or {})
+        passed = {} if known is None else HeadsNote.read(known.body).passed
         (was, old), (digest, new) = before, now
         if was == digest or passed.get(was) == digest:
             return
         changed = [HEAD[key] for key in HEAD if old.get(key) != new.get(key)]
-        self.report(changed)
-        accepted = any(item.kind is InboxKind.RETRY for item in self.writer.inbox)
-        if self.park and not accepted:
-            raise Suspended(_changed(changed))
-        body: Body = {"what": "asked", "passed": {**passed, was: digest}, "changed": changed}
-        self.writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ASKED, body=body))
+        _accept(self.writer, changed, park=self.park, report=self.report)
+        note = HeadsNote({**passed, was: digest}, changed)
+        self.writer.defer(NewRecord(kind=RecordKind.NOTE, ordinal=ASKED, body=note.body()))
 
 
-def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
+def find_changed(old: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Names of the marks that differ; one that cannot be known ("") never does, nor one of LATER
     that was not recorded."""
-    if not isinstance(before, dict):
-        return []
-    old: dict[str, object] = before  # pyright: ignore[reportUnknownVariableType] - JSON object
     names = sorted({*old, *now})
     return [
         name
@@ -107,12 +100,8 @@ def find_changed(before: object, now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _changed(names: list[str]) -> NeedsPerson:
-    return NeedsPerson(f"changed: its {' and '.join(names)} changed since it was begun")
-
-
-def _entry(digests: Mapping[str, str], *, changed: list[str]) -> NewRecord:
-    body: Body = {"what": "marks", "marks": dict(digests)}
-    if changed:
-        body["changed"] = changed
-    return NewRecord(kind=RecordKind.NOTE, ordinal=MARKS, body=body)
+def _accept(writer: TaskWriter, changed: list[str], *, park: bool, report: Report) -> None:
+    """Report it. Raises Suspended where a person has to accept it first."""
+    report(changed)
+    if park and not any(item.kind is InboxKind.RETRY for item in writer.inbox):
+        raise Suspended(NeedsPerson(f"changed: its {' and '.join(changed)} changed since it was begun"))

@@ -19,6 +19,7 @@ from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.step import StepState
 from holdfast.core.values import copied
+from holdfast.journal.bodies import DecisionGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
 from holdfast.journal.records import Attempt, Body, Claim, StepView, TaskView
 from holdfast.runtime.tool.tool import Tool
@@ -186,7 +187,7 @@ def is_answer(item: InboxItem, step: StepView) -> bool:
     a copy of the journal: that may have been carried out in the timeline that the restore has lost."""
     asked = None if step.parked is None else step.parked[0]
     same = item.kind is InboxKind.DECISION and item.ordinal == step.ordinal
-    return same and asked is not None and item.body.get("epoch") == asked
+    return same and asked is not None and DecisionGiven.read(item.body).epoch == asked
 
 
 def needs_approval(tool: Tool[..., Any], step: StepView) -> bool:

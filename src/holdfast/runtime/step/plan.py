@@ -11,48 +11,17 @@ model changes it, through a built-in tool, and the note is at the call's own ord
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import cast
-
-import msgspec
 
 from holdfast.core.values import checked
 from holdfast.errors import BadInput
-from holdfast.journal.records import Body, TaskView
+from holdfast.journal.bodies import PlanItem, PlanNote, PlanState
+from holdfast.journal.records import TaskView
 
 PLAN = "plan"
 ITEMS_MAX = 1_000
 TITLE_CHARS_MAX = 1_000
 RESULT_CHARS_MAX = 10_000
-
-
-class PlanState(StrEnum):
-    PENDING = "pending"
-    DOING = "doing"
-    DONE = "done"
-    DROPPED = "dropped"
-
-
-class PlanItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do. `number` is its place in the plan, from 1, and stays."""
-
-    number: int
-    title: str
-    state: PlanState = PlanState.PENDING
-    result: str = ""
-
-    def to_json(self) -> Body:
-        return {"number": self.number, "title": self.title, "state": self.state.value, "result": self.result}
-
-
-def plan_of(view: TaskView) -> list[PlanItem]:
-    """The plan as it is now, in the order of its items."""
-    items: dict[int, PlanItem] = {}
-    for note in view.notes.values():
-        if note.what == PLAN:
-            for item in msgspec.convert(note.body["items"], tuple[PlanItem, ...]):
-                items[item.number] = item
-    return [items[number] for number in sorted(items)]
 
 
 def changes_of(view: TaskView) -> int:
@@ -65,7 +34,7 @@ class Plan:
 
     __slots__ = ("_items", "_record")
 
-    def __init__(self, items: dict[int, PlanItem], record: Callable[[Body], None]) -> None:
+    def __init__(self, items: dict[int, PlanItem], record: Callable[[PlanNote], None]) -> None:
         self._items = items  # shared by all branches of a task
         self._record = record
 
@@ -92,7 +61,7 @@ class Plan:
         return self._change(changed(self.items, [change]))[0]
 
     def _change(self, items: list[PlanItem]) -> list[PlanItem]:
-        self._record({"items": [item.to_json() for item in items]})
+        self._record(PlanNote(items))
         self._items |= {item.number: item for item in items}
         return items
 

@@ -22,6 +22,7 @@ from holdfast.core.step import Event, Facts, Lookup, Step, StepState, is_suspect
 from holdfast.core.values import canonical_within, checked, encode
 from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, Cancelled, InvariantViolated, TooLarge
+from holdfast.journal.bodies import ApprovalGiven, DecisionGiven, EvidenceGiven
 from holdfast.journal.contract import Change, InboxItem, InboxKind
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.secrets import pinned_fingerprint
@@ -160,9 +161,10 @@ class Reconciler:
         item = self._approval(tool, step)
         if item is None:
             raise Suspended(WaitsForApproval())
-        if item.body.get("granted"):
+        given = ApprovalGiven.read(item.body)
+        if given.granted:
             return False
-        body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note") or "refused"}
+        body: Body = {"by": given.by, "note": given.note or "refused"}
         await self.sender.record(step, Event.SKIP, facts, body, applied=(item.number,))
         return True
 
@@ -172,7 +174,8 @@ class Reconciler:
         item = self._evidence(step)
         if item is None:
             raise InvariantViolated("T7", f"step {step.ordinal} has no evidence")
-        body: Body = {"result": item.body.get("result"), "by": item.body.get("source", "evidence")}
+        given = EvidenceGiven.read(item.body)
+        body: Body = {"result": given.result, "by": given.source}
         await self.sender.record(step, Event.ADOPT, facts, body, applied=(item.number,))
 
     async def _take_decision(self, tool: Tool[..., Any], step: StepView) -> None:
@@ -184,20 +187,20 @@ class Reconciler:
             await self._wait_quiet(tool, step)
         if facts.evidence:
             return  # a fact counts more than an opinion
-        item = items[0]
-        event = _DECISIONS.get(str(item.body.get("decision")))
+        given = DecisionGiven.read(items[0].body)
+        event = _DECISIONS.get(given.decision)
         if event is None:
             raise InvariantViolated("T10", f"step {step.ordinal}: unknown decision")
-        body: Body = {"by": item.body.get("by", ""), "note": item.body.get("note", "")}
+        body: Body = {"by": given.by, "note": given.note}
         if event is Event.SETTLE_DONE:
-            body["result"] = item.body.get("result")
+            body["result"] = given.result
         # One question, one answer: a second one must not settle what is asked later.
         answered = tuple(one.number for one in items)
         await self.sender.record(step, event, facts, body, applied=answered)
 
     def _evidence(self, step: StepView) -> InboxItem | None:
         for item in self.writer.items(InboxKind.EVIDENCE, step.ordinal):
-            if item.body.get("outcome") == "succeeded":
+            if EvidenceGiven.read(item.body).outcome == "succeeded":
                 return item
         return None
 
@@ -207,7 +210,7 @@ class Reconciler:
         if step.planned.version != tool.version:
             return None
         for item in reversed(self.writer.items(InboxKind.APPROVAL, step.ordinal)):
-            if item.body.get("binding") == wanted:
+            if ApprovalGiven.read(item.body).binding == wanted:
                 return item
         return None
 
@@ -224,7 +227,7 @@ class Reconciler:
             epoch=self.writer.hold.epoch,
             owner=not self.writer.fenced,
             previous_closed=True,
-            approved=not asked or (approval is not None and bool(approval.body.get("granted"))),
+            approved=not asked or (approval is not None and bool(ApprovalGiven.read(approval.body).granted)),
             lease_ok=True,  # the sender checks it again right before the commit
             quiet=quiet,
             in_window=self._in_window(tool, step) and not _must_ask_first(tool, step),

@@ -28,6 +28,7 @@ from holdfast.core.rest import BrokenOff, Diverged, Parked, Sleep, Suspended, Wa
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
 from holdfast.errors import Cancelled, Misuse, RunFenced, Signal, StepOpen
+from holdfast.journal.bodies import ApprovalGiven, PlanNote, QuestionNote
 from holdfast.journal.contract import InboxKind, Remark
 from holdfast.journal.records import REMARK, Body, NewRecord, Note, RecordKind
 from holdfast.journal.rules import check_remark, remark_to
@@ -98,9 +99,8 @@ class Approval:
     __slots__ = ("by", "granted", "note")
 
     def __init__(self, body: Body) -> None:
-        self.granted = bool(body.get("granted"))
-        self.by = str(body.get("by", ""))
-        self.note = str(body.get("note", ""))
+        given = ApprovalGiven.read(body)
+        self.granted, self.by, self.note = bool(given.granted), str(given.by), str(given.note)
 
     def __bool__(self) -> bool:
         return self.granted
@@ -214,10 +214,8 @@ class Run:
             raise Misuse(f"gather: 1 to {BRANCHES_MAX} branches, not {len(branches)}")
         ordinal = self.take_ordinal()
         note = self._note(ordinal, "gather", lambda: {"branches": len(branches)})
-        if note.body.get("branches") != len(branches):
-            raise self._diverged(
-                f"the gather at {ordinal} had {note.body.get('branches')} branches, now it has {len(branches)}"
-            )
+        if (before := note.body.get("branches")) != len(branches):
+            raise self._diverged(f"the gather at {ordinal} had {before} branches, now it has {len(branches)}")
         if self._writer.view.files is not None:
             await self._enter_gather(ordinal)
         with self.open_step(ordinal):
@@ -270,8 +268,8 @@ class Run:
         asked = checked(details, what="details of the question")
         checked(question, what="question")
         digest = hashlib.sha256(canonical({"question": question, "details": asked})).hexdigest()
-        note = self._note(ordinal, "approve", lambda: {"question": question, "details": asked, "binding": digest})
-        if note.body.get("binding") != digest:
+        note = self._note(ordinal, "approve", QuestionNote(question, asked, digest).body)
+        if QuestionNote.read(note.body).binding != digest:
             raise self._diverged(f"the question at {ordinal} has changed")
         if note.answer is not None:
             return Approval(note.answer)
@@ -283,7 +281,8 @@ class Run:
             if not items:
                 raise Suspended(WaitsForApproval())
             # The newest one: until it is acted on, a person may think again.
-            answer = {key: items[-1].body.get(key) for key in ("granted", "by", "note")}
+            given = ApprovalGiven.read(items[-1].body)
+            answer = ApprovalGiven(given.granted, given.by, given.note).body()
             entry = NewRecord(kind=RecordKind.ANSWER, ordinal=ordinal, body=answer)
             await self._writer.write([entry], applied=[item.number for item in items])
         return Approval(answer)
@@ -430,11 +429,11 @@ class Run:
             raise self._diverged(f"step {ordinal} was {note.what}, now it is {what}")
         return note
 
-    def _change_plan(self, made: Body) -> None:
+    def _change_plan(self, change: PlanNote) -> None:
         ordinal = self.take_ordinal()
-        made = cast(Body, self._writer.secrets.value(made))
+        made = self._writer.secrets.body(change.body())
         note = self._note(ordinal, "plan", lambda: made)
-        if note.body.get("items") != made["items"]:
+        if note.body != made:
             raise self._diverged(f"the change of the plan at {ordinal} differs from the recorded one")
         self.steps.plan_changes += 1
 

@@ -37,6 +37,7 @@ from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.core.step import StepState
 from holdfast.core.values import PAYLOAD_BYTES_MAX, Json, checked, encode_unchecked
 from holdfast.errors import BadInput, JournalDamaged, Misuse, TooLarge
+from holdfast.journal.bodies import ContentKept
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskView
 from holdfast.runtime.models.reply import Reply, ToolCall, ref_of
 from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, Request, check_message
@@ -205,8 +206,7 @@ class Contents:
     def record(self, value: Json, digest: str) -> None:
         """Have it in the journal with the next commit, if it is not there."""
         if digest not in self.writer.view.contents:
-            body = {"digest": digest, "value": value}
-            self.writer.defer(NewRecord(kind=RecordKind.CONTENT, body=body))
+            self.writer.defer(NewRecord(kind=RecordKind.CONTENT, body=ContentKept(digest, value).body()))
 
 
 class Talk:

@@ -22,6 +22,7 @@ from holdfast.core.rest import Sleep, read_rest
 from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError, JournalDamaged
 from holdfast.host.sqlite import Db, open_to_read
+from holdfast.journal.bodies import DecisionGiven
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import ENDED, Record, RecordKind, TaskState, TaskView, fold
@@ -196,7 +197,7 @@ def find_odd_item(item: InboxItem, view: TaskView) -> Iterator[str]:
     match item.kind:
         case InboxKind.DECISION:
             parked = step is not None and step.state is StepState.PARKED and step.parked
-            if parked and parked[0] == item.body.get("epoch"):
+            if parked and parked[0] == DecisionGiven.read(item.body).epoch:
                 yield f"inbox item {item.number} is marked as applied, its step is still parked"
         case InboxKind.APPROVAL:
             if note is not None and note.what == "approve" and note.answer is None:

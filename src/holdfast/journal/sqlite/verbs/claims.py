@@ -12,6 +12,7 @@ from holdfast.core.notices import Notice, poison_notice
 from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
+from holdfast.journal.bodies import ClaimedBy
 from holdfast.journal.contract import Claimed, Hold
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
@@ -179,8 +180,8 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
     if row is None:
         return None
     epoch = rules.next_epoch(candidate.epoch, incarnation=session.incarnation)
-    body = {"session": session.session_id, "boot": session.boot_id, "worker": str(os.getpid())}
-    entries = [NewRecord(kind=RecordKind.CLAIMED, body=body)]
+    by = ClaimedBy(session.session_id, session.boot_id, worker=str(os.getpid()))
+    entries = [NewRecord(kind=RecordKind.CLAIMED, body=by.body())]
     poison = decision.verdict is rules.Claimable.POISON
     if poison:
         entries.append(rules.poison_entry())

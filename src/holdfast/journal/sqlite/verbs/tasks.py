@@ -20,6 +20,7 @@ from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
+from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, Filter, Hold, Statement, Submission, Submitted, TaskRow
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
@@ -128,7 +129,7 @@ def _suspicion(txn: Txn) -> list[NewRecord]:
     restored_ms = found.get("restored_ms")
     if restored_ms is None or txn.at_ms - restored_ms > SUSPECT_MS:
         return []
-    return [NewRecord(kind=RecordKind.RESTORED, body={"lost_after_ms": max(found["lost_after_ms"], 1)})]
+    return [NewRecord(kind=RecordKind.RESTORED, body=RestoredFrom(max(found["lost_after_ms"], 1)).body())]
 
 
 HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"
